@@ -14,7 +14,8 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 10001 --create-home --shell /usr/sbin/nologin berth \
     && install -d -o berth -g berth -m 0700 /var/lib/berth /var/lib/berth/run /var/lib/berth/redis \
-        /var/lib/berth/homes /var/lib/berth/local /var/lib/berth/keys /var/lib/berth/environments
+        /var/lib/berth/homes /var/lib/berth/local /var/lib/berth/keys /var/lib/berth/environments \
+        /var/lib/berth/authority /var/lib/berth/doors /var/lib/berth/door-socket
 COPY --from=build /opt/venv /opt/venv
 COPY --from=build /opt/notebook /opt/notebook
 WORKDIR /opt/berth

@@ -13,13 +13,16 @@ BERTH_HOME ?= var
 NOTEBOOK_ENV = $(abspath $(BERTH_HOME))/environments/notebook
 RESULTS := test-results
 # Bytecode is kept even where Python is asked not to: the tests start Python some hundred times.
-PYTEST = PYTHONDONTWRITEBYTECODE= timeout --foreground --signal=INT --kill-after=60 2400 $(RUN) -m pytest -q -n 2 -o faulthandler_timeout=180
+PYTEST = PYTHONDONTWRITEBYTECODE= timeout --foreground --signal=INT --kill-after=60 3300 $(RUN) -m pytest -q -n 2 -o faulthandler_timeout=180
 # $(call phase,NAME,ARGUMENTS): its exit code is for tests.tally, and the next phase runs in any case.
 phase = @mkdir -p $(RESULTS); echo "== $(1)"; $(PYTEST) --junitxml=$(RESULTS)/$(1).xml $(2) $(ARGS); echo $$? > $(RESULTS)/$(1).code
 # $(call marked,MARK): the files in which something carries the mark; only these are collected.
 marked = $(shell grep -rl --include='test_*.py' 'mark.$(1)' tests)
 
-.PHONY: ldap help up down status test test-units test-servers lint types check bench clean environment environment-dev notebook \
+# What differs where the node's user is not root: sandboxes, networks, filters, folders of probes.
+ordinary = tests/security tests/provisioning/local/test_local_sandbox.py tests/provisioning/local/test_scratch.py
+
+.PHONY: ldap help up down status test test-ordinary test-units test-servers lint types check bench clean environment environment-dev notebook \
 	notebook-if-possible
 
 help: ## Show this list
@@ -52,6 +55,9 @@ test-units: # everything that starts no server: on SQLite, and what uses a datab
 test-servers:
 	$(call phase,engines,-m "engine and not browser" --dist loadfile --database sqlite $(if $(ARGS),,$(call marked,engine)))
 	$(call phase,browser,-m browser --dist loadfile --database sqlite $(if $(ARGS),,$(call marked,browser)))
+
+test-ordinary: environment-dev ## As root: the tests about sandboxes once more, as an ordinary user (ARGS are pytest's)
+	@PYTHONDONTWRITEBYTECODE=1 $(RUN) -m tests.ordinary_user -q -n 2 -m "not engine and not browser" $(or $(ARGS),$(ordinary))
 
 lint: environment-dev ## Check style and the directions of imports
 	@$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(VENV)/bin/lint-imports

@@ -16,6 +16,8 @@ from portal.environments import api as environments
 from portal.events import api as events
 from portal.events import audit_api as audit
 from portal.gpu_checks import api as gpu_checks
+from portal.home_files import api as home_files
+from portal.home_files import archive_api as home_archives
 from portal.identity import api as identity
 from portal.inbox import api as inbox
 from portal.inventory import api as inventory
@@ -23,8 +25,13 @@ from portal.inventory import sample_api as samples
 from portal.join_requests import api as join_requests
 from portal.ledger import api as ledger
 from portal.machines import api as machines
+from portal.orphans import api as orphans
 from portal.quota_requests import api as quota_requests
 from portal.quotas.api import limits, site
+from portal.reclaim import api as reclaim
+from portal.reclaim import policy_api as reclaim_policies
+from portal.reports import api as reports
+from portal.repositories import api as repositories
 from portal.reservations import api as reservations
 from portal.scheduling import api as scheduling
 from portal.scheduling import drain_api as drains
@@ -34,6 +41,10 @@ from portal.site_file import api as site_file
 from portal.webhooks import api as webhooks
 from portal.workspace_secrets import api as secrets
 from portal.workspaces import api as workspaces
+from portal.workspaces import evacuation_api as evacuations
+from portal.workspaces import home_api as homes
+from portal.workspaces import home_move_api as home_moves
+from portal.workspaces import package_api as packages
 
 
 class Schema(SpectacularAPIView):
@@ -53,10 +64,19 @@ class Docs(SpectacularSwaggerSplitView):
 app_name = "api"
 v1 = [
     *workspaces.urlpatterns,
+    *packages.urlpatterns,
+    *homes.urlpatterns,
+    *home_moves.urlpatterns,
+    *evacuations.urlpatterns,
+    *reclaim.urlpatterns,
+    *reclaim_policies.urlpatterns,
+    *home_files.urlpatterns,
+    *home_archives.urlpatterns,
     *catalog.urlpatterns,
     *environments.urlpatterns,
     *catalog_previews.urlpatterns,
     *accounts.urlpatterns,
+    *repositories.urlpatterns,
     *tokens.urlpatterns,
     *users.urlpatterns,
     *identity.urlpatterns,
@@ -65,7 +85,9 @@ v1 = [
     *join_requests.urlpatterns,
     *inventory.urlpatterns,
     *samples.urlpatterns,
+    *reports.urlpatterns,
     *machines.urlpatterns,
+    *orphans.urlpatterns,
     *drains.urlpatterns,
     *gpu_checks.urlpatterns,
     *events.urlpatterns,

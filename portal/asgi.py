@@ -14,6 +14,7 @@ from django.core.asgi import get_asgi_application
 
 django_application = get_asgi_application()
 
+from portal.reclaim import bar  # noqa: E402
 from portal.workspaces.gateway.asgi import gateway_application  # noqa: E402  (needs the app registry)
 
-application = gateway_application(django_application)
+application = gateway_application(django_application, describe=bar.describe, extend=bar.extend)

@@ -99,11 +99,14 @@ app.autodiscover_tasks(
         "portal.machines",
         "portal.environments",
         "portal.workspaces",
+        "portal.orphans",
         "portal.gpu_checks",
         "portal.ledger",
         "portal.reservations",
         "portal.scheduling",
+        "portal.reclaim",
         "portal.quota_requests",
+        "portal.reports",
     ]
 )
 

@@ -17,7 +17,7 @@ ROOT_URLCONF = "portal.stream_urls"
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "portal.common.middleware.RequestIdMiddleware",
-    "csp.middleware.CSPMiddleware",
+    "portal.common.content_policy.ContentPolicyMiddleware",
     "portal.common.middleware.NoStoreMiddleware",
     "portal.common.middleware.RefusalLogMiddleware",
     "portal.accounts.session_cookie.SessionCookieMiddleware",

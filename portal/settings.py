@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import os
 import socket
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,10 +13,12 @@ import environ
 from csp.constants import NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
 
+from provisioning.service.environ import FILES, home_folder
+
 env = environ.Env()
 
 BASE_DIR = Path(__file__).resolve().parent.parent
-BERTH_HOME = Path(env.str("BERTH_HOME", default=str(BASE_DIR / "var"))).expanduser().resolve()
+BERTH_HOME = home_folder(os.environ)
 BERTH_PORT = env.int("BERTH_PORT", default=8000)
 BERTH_WEB_PORT = env.int("BERTH_WEB_PORT", default=BERTH_PORT + 1)
 BERTH_GATEWAY_PORT = env.int("BERTH_GATEWAY_PORT", default=BERTH_PORT + 5)
@@ -28,7 +31,7 @@ BERTH_MULTIUSER = env.bool("BERTH_MULTIUSER", default=False)
 # How other machines reach this one, a name or an address; empty: none can join. Redis is at the next port.
 BERTH_NODES_ADDRESS = env.str("BERTH_NODES_ADDRESS", default="").strip()
 BERTH_NODES_PORT = env.int("BERTH_NODES_PORT", default=BERTH_PORT + 7)
-BERTH_TLS_DIR = BERTH_HOME / "run" / "tls"
+BERTH_TLS_DIR = Path(env.str("BERTH_TLS_DIR", default="") or BERTH_HOME / "run" / "tls")
 
 
 def secret(variable: str, file_name: str) -> str:
@@ -56,6 +59,10 @@ if not SECRET_KEY:
 # Keys that were the secret key before: what they have signed still counts.
 SECRET_KEY_FALLBACKS = env.list("BERTH_SECRET_KEY_FALLBACKS", default=[])
 BERTH_GATEWAY_SECRET = secret("BERTH_GATEWAY_SECRET", "gateway_secret")
+# Where the gateway process leaves passes for the front door; empty or `none`: nowhere (portal.common.passes).
+BERTH_PASSES_DIR = env.str("BERTH_PASSES_DIR", default="")
+if BERTH_PASSES_DIR == "none":
+    BERTH_PASSES_DIR = ""
 # What the control plane signs with; public keys of nodes; nodes that work for pools which are on no node.
 BERTH_CONTROL_KEY = secret("BERTH_CONTROL_KEY", "control_key")
 BERTH_NODE_KEYS_DIR = BERTH_HOME / "keys" / "nodes"
@@ -126,15 +133,19 @@ INSTALLED_APPS = [
     "portal.environments",
     "portal.catalog",
     "portal.workspace_secrets",
+    "portal.repositories",
     "portal.workspaces",
     "portal.quotas",
     "portal.gpu_checks",
     "portal.ledger",
     "portal.reservations",
     "portal.scheduling",
+    "portal.reclaim",
+    "portal.orphans",
     "portal.quota_requests",
     "portal.inbox",
     "portal.site_file",
+    "portal.reports",
     "portal.embedded",
     "portal",
 ]
@@ -143,11 +154,13 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "portal.common.middleware.RequestIdMiddleware",
     # Before what answers with files, so that these carry the policy too.
-    "csp.middleware.CSPMiddleware",
+    "portal.common.content_policy.ContentPolicyMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "portal.common.middleware.NoStoreMiddleware",
     "portal.common.middleware.StorableMiddleware",
     "portal.common.middleware.RefusalLogMiddleware",
+    # All that follows is for browsers: requests of programs with a token leave here for their view.
+    "portal.common.token_requests.TokenRequestMiddleware",
     "portal.accounts.session_cookie.SessionCookieMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -172,7 +185,7 @@ WSGI_APPLICATION = "portal.wsgi.application"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [BASE_DIR / "templates"],
+        "DIRS": [FILES / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
             # Every template has words for people, so none has to ask for what translates them.
@@ -346,7 +359,7 @@ USE_TZ = True
 
 STATIC_URL = "/static/"
 STATIC_ROOT = BERTH_HOME / "static"
-STATICFILES_DIRS = [BASE_DIR / "static"]
+STATICFILES_DIRS = [FILES / "static"]
 WHITENOISE_USE_FINDERS = env.bool("BERTH_STATIC_FROM_SOURCE", default=False)
 WHITENOISE_AUTOREFRESH = DEBUG
 WHITENOISE_ALLOW_ALL_ORIGINS = False
@@ -362,8 +375,10 @@ REST_FRAMEWORK = {
     ],
     "DEFAULT_PERMISSION_CLASSES": ["portal.accounts.authentication.HasScope"],
     "DEFAULT_THROTTLE_CLASSES": ["portal.accounts.throttles.RequestThrottle"],
-    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_RENDERER_CLASSES": ["portal.common.json_output.JsonRenderer"],
     "DEFAULT_PARSER_CLASSES": ["portal.common.json_input.JsonParser"],
+    # No `?format=`: what is wanted is said by `Accept`.
+    "URL_FORMAT_OVERRIDE": None,
     "DEFAULT_PAGINATION_CLASS": "portal.common.pagination.Pages",
     "DEFAULT_FILTER_BACKENDS": ["portal.common.filtering.FilterBackend"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
@@ -446,10 +461,18 @@ NODE_LEASE_S = env.int("BERTH_NODE_LEASE_S", default=20)
 SWEEP_INTERVAL_S = env.float("BERTH_SWEEP_INTERVAL_S", default=2.0)
 INVENTORY_INTERVAL_S = env.int("BERTH_INVENTORY_INTERVAL_S", default=60)
 ORPHAN_SWEEP_INTERVAL_S = env.int("BERTH_ORPHAN_SWEEP_INTERVAL_S", default=20)
+# What nobody owns: folders are removed after so many hours (0: never), and shown for so many days after.
+BERTH_ORPHAN_FOLDER_HOURS = max(0, env.int("BERTH_ORPHAN_FOLDER_HOURS", default=24))
+BERTH_ORPHAN_KEEP_DAYS = max(1, env.int("BERTH_ORPHAN_KEEP_DAYS", default=30))
 # The queue: whether others may be asked to leave, after how long at the earliest, and with how much notice.
 BERTH_PREEMPTION = env.bool("BERTH_PREEMPTION", default=True)
 BERTH_MIN_RUN_S = env.int("BERTH_MIN_RUN_S", default=900)
 BERTH_PREEMPTION_GRACE_S = env.int("BERTH_PREEMPTION_GRACE_S", default=120)
+BERTH_LIFETIME_HOURS = max(0, env.int("BERTH_LIFETIME_HOURS", default=72))
+BERTH_MAX_LIFETIME_HOURS = max(0, env.int("BERTH_MAX_LIFETIME_HOURS", default=336))
+BERTH_RECLAIM_NOTICE_MINUTES = max(1, env.int("BERTH_RECLAIM_NOTICE_MINUTES", default=30))
+BERTH_IDLE_GPU_MINUTES = max(0, env.int("BERTH_IDLE_GPU_MINUTES", default=120))
+BERTH_IDLE_MINUTES = max(0, env.int("BERTH_IDLE_MINUTES", default=0))
 BERTH_LEDGER_TICK_S = env.int("BERTH_LEDGER_TICK_S", default=60)
 # A build of an environment may take so many seconds and MiB; what nothing uses is removed after so many days.
 BERTH_ENVIRONMENT_BUILD_S = min(86_400, max(60, env.int("BERTH_ENVIRONMENT_BUILD_S", default=3600)))
@@ -457,6 +480,8 @@ BERTH_ENVIRONMENT_MAX_MIB = max(64, env.int("BERTH_ENVIRONMENT_MAX_MIB", default
 BERTH_ENVIRONMENT_KEEP_DAYS = max(0, env.int("BERTH_ENVIRONMENT_KEEP_DAYS", default=30))
 # Leaves the curated environment “Data science” out, so that nothing is built after a first start.
 BERTH_SKIP_DATA_SCIENCE = env.bool("BERTH_SKIP_DATA_SCIENCE", default=False)
+# Whether an environment that comes with Berth is built when somebody first asks for a workspace with it.
+BERTH_BUILD_WHEN_ASKED = env.bool("BERTH_BUILD_WHEN_ASKED", default=True)
 # Sealed entries of the audit log are deleted after so many days; 0: never.
 BERTH_AUDIT_KEEP_DAYS = max(0, env.int("BERTH_AUDIT_KEEP_DAYS", default=0))
 # The audit log is sent on, entry by entry: tls://host:6514, tcp://host:514 or udp://host:514; and to a URL.
@@ -484,6 +509,15 @@ BERTH_HOME_LIMIT_MIB = env.int("BERTH_HOME_LIMIT_MIB", default=0)
 BERTH_HOME_GRACE_S = env.int("BERTH_HOME_GRACE_S", default=600)
 if min(BERTH_HOME_LIMIT_MIB, BERTH_HOME_GRACE_S) < 0:
     raise ImproperlyConfigured("BERTH_HOME_LIMIT_MIB and BERTH_HOME_GRACE_S are 0 or more.")
+# How many archives of a home folder there may be; together they take no more than a home may hold. 0: none.
+BERTH_HOME_ARCHIVES = env.int("BERTH_HOME_ARCHIVES", default=5)
+if BERTH_HOME_ARCHIVES < 0:
+    raise ImproperlyConfigured("BERTH_HOME_ARCHIVES is 0 or more.")
+# How long cloning a repository may take at a start, and a script of dotfiles.
+BERTH_CLONE_TIMEOUT_S = env.int("BERTH_CLONE_TIMEOUT_S", default=900)
+BERTH_DOTFILES_TIMEOUT_S = env.int("BERTH_DOTFILES_TIMEOUT_S", default=300)
+if min(BERTH_CLONE_TIMEOUT_S, BERTH_DOTFILES_TIMEOUT_S) < 1:
+    raise ImproperlyConfigured("BERTH_CLONE_TIMEOUT_S and BERTH_DOTFILES_TIMEOUT_S are 1 or more.")
 HEARTBEAT_S = env.int("BERTH_HEARTBEAT_S", default=15)
 # What devices did, by the minute and by the hour; docs/capacity.md says what that takes.
 BERTH_KEEP_MINUTES_DAYS = env.int("BERTH_KEEP_MINUTES_DAYS", default=3)

@@ -26,8 +26,10 @@ urlpatterns = [
     path("", include("portal.join_requests.urls")),
     path("", include("portal.ledger.urls")),
     path("", include("portal.machines.urls")),
+    path("", include("portal.orphans.urls")),
     path("", include("portal.quota_requests.urls")),
     path("", include("portal.quotas.urls")),
+    path("", include("portal.reclaim.urls")),
     path("", include("portal.reports.urls")),
     path("", include("portal.reservations.urls")),
     path("", include("portal.scheduling.urls")),
@@ -36,5 +38,7 @@ urlpatterns = [
     path("", include("portal.webhooks.urls")),
     path("", include("portal.service_accounts.urls")),
     path("", include("portal.workspace_secrets.urls")),
+    path("", include("portal.repositories.urls")),
     path("", include("portal.workspaces.urls")),
+    path("", include("portal.home_files.urls")),
 ]

@@ -23,10 +23,10 @@ from portal.channels import outbox as channels
 from portal.channels.models import Channel
 from portal.channels.services import URL as CHANNEL_URL
 from portal.channels.services import delete_all_of as delete_channels
-from portal.common import sealed_texts
+from portal.common import idempotency, sealed_texts
 from portal.common.domain_events import in_transaction, on_commit
 from portal.common.sealed_texts import SealedColumn
-from portal.environments.domain_events import BuildsChanged
+from portal.environments.domain_events import BuildsChanged, VersionReady
 from portal.events.domain_events import NoticesWritten
 from portal.gpu_checks import lost_devices, preflight, results
 from portal.gpu_checks.domain_events import HandOutCheckEnded
@@ -43,7 +43,8 @@ from portal.inventory.domain_events import (
 )
 from portal.join_requests import services as join_requests
 from portal.machines import keys as machines
-from portal.machines.domain_events import MachineEnded
+from portal.machines.domain_events import MachineEnded, MachineLeaving, MachineRemoving
+from portal.orphans import services as orphans
 from portal.quota_requests.services import requests
 from portal.quotas.domain_events import LimitsChanged
 from portal.reservations import services as reservations
@@ -55,15 +56,17 @@ from portal.webhooks.services import SECRET as WEBHOOK_SECRET
 from portal.workspace_secrets.models import Secret, purpose_of
 from portal.workspace_secrets.services import delete_all_of as delete_secrets
 from portal.workspace_secrets.services import delete_with_template
-from portal.workspaces import home_places, homes, machine_losses, notices
+from portal.workspaces import homes, lost_homes, machine_losses, machine_removal, notices, software
 from portal.workspaces import services as workspaces
 from portal.workspaces.domain_events import (
     AllocationsReleased,
     EndpointChanged,
+    HomesMeasured,
     PreemptionDue,
     PreflightDue,
     RequestChanged,
     StateChanged,
+    StrangersFound,
     WorkspaceFailed,
     WorkspaceQueued,
     WorkspaceReady,
@@ -73,6 +76,7 @@ from portal.workspaces.domain_events import (
 from portal.workspaces.gateway import publishing
 
 SEALED = [
+    idempotency.SEALED,
     SealedColumn(Channel, "url", lambda _row: CHANNEL_URL),
     SealedColumn(Endpoint, "secret", lambda _row: WEBHOOK_SECRET),
     SealedColumn(Endpoint, "previous_secret", lambda _row: WEBHOOK_SECRET),
@@ -110,7 +114,7 @@ def connect() -> None:
     on_commit(InventoryApplied, lost_devices.end_all, results.inventory_applied)
     on_commit(NodeUncordoned, drains.node_uncordoned)
     on_commit(DeviceUncordoned, drains.device_uncordoned)
-    in_transaction(NodeForgotten, home_places.node_forgotten)
+    in_transaction(NodeForgotten, lost_homes.node_forgotten)
     in_transaction(CapacityFreed, request_cycle)
     in_transaction(CapacityChanged, snapshot_feed.capacity_changed)
     on_commit(CapacityChanged, pushing.capacity_changed)
@@ -118,13 +122,18 @@ def connect() -> None:
     on_commit(NodesChanged, pushing.capacity_changed)
     on_commit(MachineEnded, publishing.machine_ended)
     on_commit(MachineEnded, machine_losses.machine_ended)
+    in_transaction(MachineRemoving, machine_removal.refuse_silent_loss)
+    on_commit(MachineLeaving, drains.machine_leaving)
     # catalog
     in_transaction(PoolDeleted, entries.pool_deleted)
     in_transaction(EntryDeleting, workspaces.refuse_deletion, delete_with_template)
     in_transaction(EntryChanged, snapshot_feed.catalog_changed, request_cycle)
     # environments
+    in_transaction(VersionReady, software.version_ready)
     on_commit(BuildsChanged, request_cycle)
     # workspaces
+    in_transaction(HomesMeasured, orphans.homes_measured)
+    in_transaction(StrangersFound, orphans.strangers_found)
     in_transaction(WorkspaceRequested, admission.admit)
     in_transaction(WorkspaceQueued, cycle.decide_at_once)
     in_transaction(WorkspaceWaits, request_cycle)

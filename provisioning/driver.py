@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, ClassVar
 from provisioning.errors import MissingDependency, ProvisioningError
 from provisioning.types import (
     Inventory,
+    Leftover,
+    LeftoverKind,
     MigRepartition,
     Observation,
     Placement,
@@ -125,6 +127,21 @@ class Driver(ABC):
     @abstractmethod
     def list_owned(self) -> tuple[Observation, ...]:
         """Everything on the backend that carries one of our names, for the orphan sweep."""
+
+    def list_leftovers(self) -> tuple[Leftover, ...]:
+        """What is on this machine that no workspace, user or running process owns, and what of it has gone.
+
+        Never anything that has an owner, however early or late that is asked. Raises `BackendUnavailable`.
+        """
+        return ()
+
+    def remove_leftover(self, kind: LeftoverKind, name: str) -> bool:
+        """Remove one, if it still has no owner; True when it is gone, False when there is more: call again.
+
+        Removing what is missing is success. Whose home it is only the caller knows; one that is in use stays.
+        Raises `InvalidSpec` for a name that none can have, `Conflict` where it has an owner.
+        """
+        raise self._cannot("searched for what is left over")
 
     @abstractmethod
     def logs(self, ref: WorkspaceRef, *, tail_lines: int = 200) -> str:

@@ -7,6 +7,7 @@ the gateway of the node on which the workspace is placed knows where its socket 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from urllib.parse import urlsplit
 
@@ -24,7 +25,8 @@ NODE_HEADER = "X-Berth-Node"
 HTTP_HEADER = "X-Berth-Http"
 HTTPS_HEADER = "X-Berth-Https"
 """In the answer of forward-auth: `host:port` where a workspace answers that has no socket."""
-SOCKET_NAME = re.compile(r"(ws-[0-9a-f]{32})\.([1-9][0-9]{0,9})")
+SOCKET_NAME = re.compile(r"((?:ws|files)-[0-9a-f]{32})\.([1-9][0-9]{0,9})")
+"""Of a start of a workspace, or of what serves the files of a home."""
 
 
 def socket_endpoint(ref: WorkspaceRef) -> str:
@@ -35,7 +37,17 @@ def socket_endpoint(ref: WorkspaceRef) -> str:
 def socket_name(endpoint: str) -> str:
     """The `ws-<id>.<generation>` that a socket endpoint names; empty for any other endpoint."""
     name = endpoint.removeprefix(_SCHEME)
-    return name if endpoint.startswith(_SCHEME) and SOCKET_NAME.fullmatch(name) else ""
+    good = endpoint.startswith(f"{_SCHEME}ws-") and SOCKET_NAME.fullmatch(name)
+    return name if good else ""
+
+
+FILES_PREFIX = "files-"
+
+
+def files_socket_name(team: str, owner: str) -> str:
+    """The socket of what serves the files of a home."""
+    digest = hashlib.sha256(f"{team}/{owner}".encode()).hexdigest()[:32]
+    return f"{FILES_PREFIX}{digest}.1"
 
 
 def host_and_port(endpoint: str) -> tuple[str, str] | None:

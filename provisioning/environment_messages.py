@@ -45,6 +45,9 @@ class SourceKind(StrEnum):
     LOCK = "lock"
     """A requirements file in which every package has a version and hashes."""
 
+    FOLDER = "folder"
+    """The path of a folder that nodes have already: it is looked at, and never changed."""
+
 
 class BuildStage(StrEnum):
     """How far a build is."""
@@ -60,6 +63,8 @@ class BuildStage(StrEnum):
 class BuildFailure(StrEnum):
     """Why a build came to nothing: the `code` of its failure."""
 
+    NO_SUCH_FOLDER = "no_such_folder"
+    NO_SUCH_PACKAGE = "no_such_package"
     RESOLUTION_FAILED = "resolution_failed"
     HASH_MISMATCH = "hash_mismatch"
     INDEX_UNREACHABLE = "index_unreachable"
@@ -158,7 +163,8 @@ class EnvironmentBuilt:
     """How a build ended: the environment as it is on the node, or a failure (`BuildFailure`).
 
     `programs` are the names in its `bin` that templates may start; `cuda` is the CUDA that its packages bring
-    along, such as `12.4` or `12`, empty for none. With a failure the rest may be empty.
+    along, such as `12.4` or `12`, empty for none. With a failure the rest may be empty. `log` is the end of
+    the log, from `log_offset` characters on: the last progress may arrive after this, which is too late.
     """
 
     build: Name
@@ -172,3 +178,5 @@ class EnvironmentBuilt:
     cuda: Word = ""
     failure: Failure | None = None
     failed_line: FailedLine | None = None
+    log_offset: Whole = 0
+    log: Annotated[str, Meta(max_length=MAX_LOG)] = ""

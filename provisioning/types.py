@@ -238,6 +238,30 @@ class EgressLimit:
     allow: Text = ""
 
 
+class CheckoutKind(StrEnum):
+    """What a repository is to a workspace."""
+
+    REPOSITORY = "repository"
+    DOTFILES = "dotfiles"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckoutSpec:
+    """A repository that the agent clones beside the app (`provisioning/git_urls.py` says which addresses).
+
+    `ref` is a branch, tag or commit, empty for the repository's own branch. With `credential` the portal
+    hands the agent a credential for it, as it does secrets. `limit_mib` is how large it may be, 0 for any.
+    """
+
+    kind: CheckoutKind
+    url: Annotated[str, Meta(max_length=500)]
+    ref: Annotated[str, Meta(max_length=200)] = ""
+    credential: bool = False
+    timeout_s: Whole = 900
+    script_timeout_s: Whole = 300
+    limit_mib: LargeMib = 0
+
+
 @dataclass(frozen=True, slots=True)
 class WorkspaceSpec:
     """Everything a driver needs to start one workspace. `app_token` is the upstream secret.
@@ -249,6 +273,7 @@ class WorkspaceSpec:
     environment. What its user installs is kept by `environment_name` (empty: by the digest), so that it is
     there in the next version too; with `reset_packages` that is removed first.
     `egress` says what it may reach, besides what its pool and its node say: the tightest of all counts.
+    `checkouts` are cloned once its app has been started, which goes on whatever becomes of them.
     """
 
     ref: WorkspaceRef
@@ -265,6 +290,7 @@ class WorkspaceSpec:
     reset_packages: bool = False
     egress: tuple[EgressLimit, ...] = ()
     secrets: bool = False
+    checkouts: Annotated[tuple[CheckoutSpec, ...], Meta(max_length=4)] = ()
 
     @property
     def home_key(self) -> str:
@@ -274,7 +300,8 @@ class WorkspaceSpec:
     def digest(self) -> str:
         """SHA-256 of the specification without its secrets; equal digests mean equal workspaces.
 
-        `reset_packages` and `secrets` are left out: they say what to do on the way, not what it is.
+        `reset_packages`, `secrets` and `checkouts` are left out: they say what to do on the way, not what it
+        is.
         """
         body = asdict(self)
         body.pop("app_token")
@@ -282,6 +309,7 @@ class WorkspaceSpec:
         if not self.egress:
             body.pop("egress")
         body.pop("secrets")
+        body.pop("checkouts")
         for name in ("environment", "environment_name"):
             if not body[name]:
                 # As it was before there were environments: workspaces that run since then keep their digest.
@@ -387,11 +415,19 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True)
 class HeldEnvironment:
-    """A software environment that is whole on a node, with the programs that it brings along."""
+    """A software environment that is whole on a node, with the programs that it brings along.
+
+    With `folder` it is one that was there already, under that path; `python` is its Python in full,
+    `package_count` how many packages it has, `fingerprint` equal where Python and packages are.
+    """
 
     digest: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
     size_mib: LargeMib
     programs: Annotated[tuple[Program, ...], Meta(max_length=1024)] = ()
+    folder: Annotated[str, Meta(max_length=200)] = ""
+    python: Word = ""
+    package_count: Whole = 0
+    fingerprint: Annotated[str, Meta(max_length=64)] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,6 +519,53 @@ class HomeDeleted:
     """The answer to a `HomeDeletion`: whether nothing is left of the home (`done`), or a failure."""
 
     deletion: Word
+    lease: Word
+    done: bool = False
+    failure: Failure | None = None
+
+
+class LeftoverKind(StrEnum):
+    """What can be left on a node that nobody owns."""
+
+    WORKSPACE = "workspace"
+    PROCESS = "process"
+    CONTROL_GROUP = "control_group"
+    FOLDER = "folder"
+    HOME = "home"
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Something on a node without an owner there; `name` is what it is found by again.
+
+    `removed_at` is when the node has removed it by itself; 0 while it is there. `size_mib` is None where
+    nothing was measured.
+    """
+
+    kind: LeftoverKind
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    detail: Annotated[str, Meta(max_length=400)] = ""
+    size_mib: LargeMib | None = None
+    removed_at: Annotated[float, Meta(ge=0, le=1e11)] = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeftoverRemoval:
+    """A request to remove a leftover; refused after `expires_at`. `orphan` and `lease` come back."""
+
+    orphan: str
+    lease: str
+    pool: PoolConfig
+    kind: LeftoverKind
+    name: str
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeftoverRemoved:
+    """The answer: whether nothing of it is left (`done`; else there is more to do), or a failure."""
+
+    orphan: Word
     lease: Word
     done: bool = False
     failure: Failure | None = None

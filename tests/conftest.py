@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -32,6 +33,8 @@ _scratch: Path | None = None
 # Nothing is built behind a test, by whichever program it starts.
 os.environ["BERTH_SKIP_DATA_SCIENCE"] = "1"
 NO_REDIS = "redis://127.0.0.1:1/0"
+# Collecting and importing make a million objects, none of which is garbage.
+gc.set_threshold(100_000, 50, 100)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -48,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     else:
         database["TEST"]["NAME"] = f"test_berth_{os.getpid()}"
     settings.BERTH_HOME = _scratch
+    settings.BERTH_SKIP_DATA_SCIENCE = True
     settings.SECRET_KEY = "a secret key for tests alone, of some length"
     settings.BERTH_GATEWAY_SECRET = "a gateway secret for tests alone"
     settings.BERTH_CONTROL_KEY = "c0" * 32
@@ -69,6 +73,12 @@ def pytest_configure(config: pytest.Config) -> None:
     # A busy machine is no reason to fail: what takes long shows in the run's durations.
     hypothesis.register_profile("berth", deadline=None)
     hypothesis.load_profile("berth")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What was collected stays to the end, so the garbage collector need not look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,29 +8,34 @@ import json
 import os
 import queue
 import random
+import signal
 import socket
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
 import pytest
 
-from portal.embedded.environment import ROOT, Instance
+from portal.embedded.environment import Instance
+from provisioning.drivers.local import cgroups, network, scratch
 from provisioning.drivers.local import processes as workspace_processes
 from provisioning.drivers.local.state import claimed
 from provisioning.service import instance_lock, processes
+from provisioning.service.environ import ROOT
 from tests import mounts
 from tests.populate import PASSWORD
 
 T = TypeVar("T")
-START_LIMIT_S = 90.0
+START_LIMIT_S = 240.0
 POLL_S = 0.1
+SERVER = (sys.executable, "-m", "portal.embedded")
+"""What starts Berth: of the checkout."""
 
 
 def eventually(look: Callable[[], T | None], *, limit_s: float, what: str | Callable[[], str]) -> T:
@@ -79,7 +84,15 @@ def consecutive_ports(number: int) -> int:
 class Berth:
     """One instance: start it, ask it, hurt it, end it."""
 
-    def __init__(self, folder: Path, *, environment: Path | None, **variables: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        environment: Path | None,
+        server: Sequence[str] = SERVER,
+        **variables: str,
+    ) -> None:
+        self.server = server
         self.home = folder / "home"
         self.port = consecutive_ports(6)
         kept = {
@@ -117,8 +130,8 @@ class Berth:
         """`up`, until it says that it is ready."""
         self._news = queue.Queue()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "portal.embedded", "up"],
-            cwd=ROOT,
+            [*self.server, "up"],
+            cwd=ROOT if self.server is SERVER else self.home.parent,
             env=self.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -157,14 +170,14 @@ class Berth:
     def down_keeping_workspaces(self) -> None:
         """`down --keep-workspaces`; no service may be left."""
         assert self._process is not None
-        self.run("-m", "portal.embedded", "down", "--keep-workspaces")
+        self.serve("down", "--keep-workspaces")
         assert self._process.wait(timeout=10) == 0, "\n".join(self.lines)
         assert processes.leftovers(self.instance.id) == []
 
     def down(self) -> None:
         """`down`; nothing may be left of it."""
         assert self._process is not None
-        self.run("-m", "portal.embedded", "down")
+        self.serve("down")
         assert self._process.wait(timeout=10) == 0, "\n".join(self.lines)
         assert processes.leftovers(self.instance.id) == []
         assert self.owned() == ()
@@ -190,6 +203,10 @@ class Berth:
             self._process.wait()
         processes.end(processes.leftovers(self.instance.id), self.instance.id, grace_s=2)
         workspace_processes.kill(self.owned(), self.marked())
+        scratch.sweep(self.home / "local")
+        for each in network.ways_out_below(self.home / "local"):
+            workspace_processes.send((each.pid, each.start_ticks), signal.SIGKILL)
+        cgroups.sweep_left(self.marker)
         mounts.detach(self.home)
 
     # -- questions ----------------------------------------------------------------------------
@@ -200,10 +217,17 @@ class Berth:
 
     def run(self, *arguments: str, **variables: str) -> str:
         """Run Python with the portal's environment; its output."""
+        return self._output([sys.executable, *arguments], {**self.instance.variables(), **variables})
+
+    def serve(self, *arguments: str) -> str:
+        """Run a command of what starts Berth; its output."""
+        return self._output([*self.server, *arguments], self.instance.variables())
+
+    def _output(self, arguments: list[str], variables: Mapping[str, str]) -> str:
         done = subprocess.run(
-            [sys.executable, *arguments],
+            arguments,
             cwd=ROOT,
-            env={**self.environ, **self.instance.variables(), **variables},
+            env={**self.environ, **variables},
             capture_output=True,
             text=True,
             timeout=150,
@@ -302,9 +326,11 @@ class Api:
 
 
 @contextlib.contextmanager
-def running(folder: Path, *, environment: Path | None, **variables: str) -> Iterator[Berth]:
+def running(
+    folder: Path, *, environment: Path | None, server: Sequence[str] = SERVER, **variables: str
+) -> Iterator[Berth]:
     """An instance with people and small templates; `down` at the end must leave nothing."""
-    berth = Berth(folder, environment=environment, **variables)
+    berth = Berth(folder, environment=environment, server=server, **variables)
     try:
         berth.start()
         berth.populate()

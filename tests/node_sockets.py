@@ -28,9 +28,9 @@ def socket_path(home: Path, endpoint: str) -> Path:
 
 def plug(path: Path, *, timeout_s: float = 20.0) -> socket.socket:
     """A connection to a Unix socket, however long its path is. Raises `OSError`."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(timeout_s)
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         connection.connect(f"/proc/self/fd/{folder}/{path.name}")
     except BaseException:

@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """On PostgreSQL, leave out what uses no database: SQLite's run has it."""
     if config.getoption("database") != "postgresql":
         return
-    kept = [item for item in items if "_django_db_helper" in uses(item)]
+    kept = [item for item in items if uses(item) & {"_django_db_helper", "django_db_setup"}]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
     items[:] = kept
     given = getattr(config, "workerinput", {}).get("without_server", "")

@@ -3,9 +3,12 @@
 Berth as `make up` starts it, with its default settings in a folder of its own; JupyterHub with
 configurable-http-proxy and SQLite; and, for the gateway, a bare Traefik and a configurable-http-proxy in
 front of a JupyterLab of the same environment, on a port: a workspace has none. It gets its token from all
-three. A file of a gigabyte in JupyterLab comes through the gateway and through the bare Traefik. Loads
-take turns, so that a machine that grows slower meets all of them alike: the figure of each is the median
-of its rounds, and each ratio is the median of the rounds' ratios. Eight connections of wrk.
+three. JupyterLab is slower than all of them, so the same three stand in front of a small server too, which is
+a workspace's app in Berth: these rows compare proxies, JupyterLab's say what its user gets.
+
+A file of a gigabyte in JupyterLab comes through the gateway and through the bare Traefik. Loads take turns,
+so that a machine that grows slower meets all of them alike: the figure of each is the median of its rounds,
+and each ratio is the median of the rounds' ratios. Eight connections of wrk. Two cores are needed.
 """
 
 from __future__ import annotations
@@ -24,8 +27,10 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
+import httpx
+
 from bench.api.load import CONNECTIONS, Load, download, find_wrk, run
-from bench.api.proxies import Proxy, bare_traefik, http_proxy, plain_lab
+from bench.api.proxies import SMALL_SERVER, Proxy, bare_traefik, http_proxy, plain_lab, small_server
 from bench.start_latency.__main__ import find_notebook_env, hub_environment, proxy_program
 from bench.start_latency.contestants import PATIENCE_S, ROOT, Berth, Hub
 
@@ -36,7 +41,7 @@ BOUNDS = (
     ("who am I", "JupyterHub: who am I", 2.0),
     ("list of 20", "JupyterHub: list of 20 users", 3.0),
     ("gateway", "bare Traefik", 0.9),
-    ("gateway", "configurable-http-proxy", 1.2),
+    ("gateway to a small server", "configurable-http-proxy to a small server", 1.2),
     ("gateway: MiB/s of a download", "bare Traefik: MiB/s of a download", 0.8),
 )
 
@@ -44,24 +49,47 @@ Probe = Callable[[], Load]
 
 
 class ApiBerth(Berth):
-    """Berth with twenty workspaces, as many of them running as the machine has room for."""
+    """Berth with twenty workspaces: a small server and a JupyterLab that run, and others as there is room."""
 
-    def fill(self) -> None:
-        for number in range(ROWS):
-            body = {"name": f"w{number}", "team": "default", "template": "jupyterlab", "flavor": "cpu-small"}
-            self.client.post(
-                f"{self.base}/api/v1/workspaces", json=body, headers={**self.host, **self.authorization}
-            ).raise_for_status()
+    def fill(self, answer_size: int) -> None:
+        """`answer_size` is how many bytes the small server answers with."""
+        template: dict[str, str | list[str]] = {
+            "slug": "small-server",
+            "name": "Small server",
+            "team": "default",
+            "program": "bash",
+            "argv": ["python3", "-c", SMALL_SERVER.read_text(), "{port}", str(answer_size)],
+        }
+        slug = self._post("templates", template)["slug"]
+        self.small = self._start("w0", slug)
+        self.running = self._start("w1", "jupyterlab")
+        for number in range(2, ROWS):
+            self._create(f"w{number}", "jupyterlab")
+
+    def _post(self, path: str, body: dict[str, str | list[str]]) -> dict[str, str]:
+        answer = self.client.post(
+            f"{self.base}/api/v1/{path}", json=body, headers={**self.host, **self.authorization}
+        )
+        answer.raise_for_status()
+        made: dict[str, str] = answer.json()
+        return made
+
+    def _create(self, name: str, template: str) -> str:
+        body: dict[str, str | list[str]] = {"name": name, "team": "default"}
+        return self._post("workspaces", {**body, "template": template, "flavor": "cpu-small"})["id"]
+
+    def _start(self, name: str, template: str) -> str:
+        """The host of a workspace that runs. Raises `TimeoutError`."""
+        key = self._create(name, template)
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             seen = self.client.get(
-                f"{self.base}/api/v1/workspaces?state=running", headers={**self.host, **self.authorization}
-            ).json()["results"]
-            if seen:
-                self.running: str = seen[0]["id"].replace("-", "")
-                return
+                f"{self.base}/api/v1/workspaces/{key}", headers={**self.host, **self.authorization}
+            ).json()
+            if seen["state"] == "running":
+                return f"ws-{key.replace('-', '')}.localhost:{self.port}"
             time.sleep(0.2)
-        raise TimeoutError("no workspace runs")
+        raise TimeoutError(f"{name} does not run: {seen['state']}, {seen['error']}")
 
     def add_rows(self, count: int) -> None:
         subprocess.run(
@@ -77,7 +105,7 @@ class ApiBerth(Berth):
         home = next((self.folder / "var" / "homes").glob("*/*"))
         with (home / "large.bin").open("wb") as file:
             file.truncate(FILE_MIB << 20)
-        headers = {"Host": f"ws-{self.running}.localhost:{self.port}", **self.authorization}
+        headers = {"Host": self.running, **self.authorization}
         return lambda: download(self.base + "/files/large.bin", headers, FILE_MIB)
 
 
@@ -107,12 +135,17 @@ def main() -> int:
         try:
             hub.open()
             hub.fill()
-            berth.open()
-            berth.fill()
             lab, credentials = plain_lab(folder, notebook_env)
             proxies.append(lab)
             lab.wait("/api")
-            proxies += [bare_traefik(folder, lab.url), http_proxy(program, folder, lab.url)]
+            size = len(httpx.get(f"{lab.url}/api").content)
+            berth.open()
+            berth.fill(size)
+            small = small_server(folder, size)
+            proxies.append(small)
+            to_lab = [bare_traefik(folder, lab.url), http_proxy(program, folder, lab.url)]
+            to_small = [bare_traefik(folder, small.url), http_proxy(program, folder, small.url)]
+            proxies += [*to_lab, *to_small]
             for proxy in proxies:
                 proxy.wait("/api")
             with (folder / "plain-lab" / "large.bin").open("wb") as file:
@@ -125,12 +158,17 @@ def main() -> int:
                     "JupyterHub: who am I": hub.probe("/hub/api/user", seconds),
                     "list of 20": berth.probe(listed, seconds),
                     "JupyterHub: list of 20 users": hub.probe(f"/hub/api/users?limit={ROWS}", seconds),
-                    "gateway": berth.probe("/api", seconds, f"ws-{berth.running}.localhost:{berth.port}"),
-                    "bare Traefik": lambda: run(proxies[1].url + "/api", credentials, seconds),
-                    "configurable-http-proxy": lambda: run(proxies[2].url + "/api", credentials, seconds),
+                    "gateway": berth.probe("/api", seconds, berth.running),
+                    "bare Traefik": lambda: run(to_lab[0].url + "/api", credentials, seconds),
+                    "configurable-http-proxy": lambda: run(to_lab[1].url + "/api", credentials, seconds),
+                    "gateway to a small server": berth.probe("/api", seconds, berth.small),
+                    "bare Traefik to a small server": lambda: run(to_small[0].url + "/api", {}, seconds),
+                    "configurable-http-proxy to a small server": lambda: run(
+                        to_small[1].url + "/api", {}, seconds
+                    ),
                     "gateway: MiB/s of a download": berth.download(),
                     "bare Traefik: MiB/s of a download": lambda: download(
-                        proxies[1].url + "/files/large.bin", credentials, FILE_MIB
+                        to_lab[0].url + "/files/large.bin", credentials, FILE_MIB
                     ),
                 },
                 arguments.rounds,
@@ -163,7 +201,7 @@ def measure(probes: dict[str, Probe], rounds: int) -> dict[str, list[Load]]:
         for name, probe in probes.items():
             load = probe()
             label = f"round {number}" if number else "warm-up"
-            print(f"{label:8} {name:32} {load.per_s:9.1f}/s  p99 {load.p99_ms:.1f} ms", file=sys.stderr)
+            print(f"{label:8} {name:42} {load.per_s:9.1f}/s  p99 {load.p99_ms:.1f} ms", file=sys.stderr)
             if number:
                 loads[name].append(load)
     return loads
@@ -171,13 +209,13 @@ def measure(probes: dict[str, Probe], rounds: int) -> dict[str, list[Load]]:
 
 def report(loads: dict[str, list[Load]], crowded: str, target: Path | None) -> int:
     """Print the table and the verdicts; 1 when a bound is missed."""
-    print(f"\n{'':34} {'req/s':>9} {'p50 ms':>8} {'p99 ms':>8} {'not 2xx':>8}")
+    print(f"\n{'':42} {'req/s':>9} {'p50 ms':>8} {'p99 ms':>8} {'not 2xx':>8}")
     for name, seen in loads.items():
         medians = [
             statistics.median(getattr(load, key) for load in seen) for key in ("per_s", "p50_ms", "p99_ms")
         ]
         bad = sum(load.bad for load in seen)
-        print(f"{name:34} {medians[0]:9.0f} {medians[1]:8.1f} {medians[2]:8.1f} {bad:8}")
+        print(f"{name:42} {medians[0]:9.0f} {medians[1]:8.1f} {medians[2]:8.1f} {bad:8}")
     missed = 0
     ratios = {}
     for name, other, least in (*BOUNDS, (crowded, "list of 20", 0.9)):

@@ -1,4 +1,4 @@
-"""The same JupyterLab behind a Traefik without Berth, and behind configurable-http-proxy."""
+"""The same backend behind a Traefik without Berth, and behind configurable-http-proxy."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from pathlib import Path
 import httpx
 
 from bench.start_latency.contestants import end, free_port, wait_for_200
+
+SMALL_SERVER = Path(__file__).with_name("small_server.py")
 
 
 class Proxy:
@@ -51,6 +53,12 @@ def plain_lab(folder: Path, environment: Path) -> tuple[Proxy, dict[str, str]]:
     return Proxy(command, port, home, environ), {"Authorization": f"token {token}"}
 
 
+def small_server(folder: Path, size: int) -> Proxy:
+    """A server on a port of its own that answers with `size` bytes at once."""
+    port = free_port()
+    return Proxy([sys.executable, str(SMALL_SERVER), str(port), str(size)], port, folder, {})
+
+
 def traefik_program() -> Path:
     """Traefik, which is measured beside Berth and no part of it. Raises `SystemExit` where it is missing."""
     beside = Path(sys.executable).with_name("traefik")
@@ -62,7 +70,7 @@ def traefik_program() -> Path:
 
 def bare_traefik(folder: Path, upstream: str) -> Proxy:
     port = free_port()
-    routes = folder / "bare-routes.yml"
+    routes = folder / f"bare-routes-{port}.yml"
     routes.write_text(
         json.dumps(
             {
@@ -73,7 +81,7 @@ def bare_traefik(folder: Path, upstream: str) -> Proxy:
             }
         )
     )
-    config = folder / "bare-traefik.yml"
+    config = folder / f"bare-traefik-{port}.yml"
     config.write_text(
         json.dumps(
             {

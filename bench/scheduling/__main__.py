@@ -1,9 +1,11 @@
 """`python -m bench.scheduling --data DIR --json OUT`: the Philly half-trace, its groups as teams.
 
 DIR is laid out as `philly/philly_first_half.csv.gz`; `--trace FILE` (with `--part`) names another file, and
-`--synthetic SEED` draws jobs. Compared are FIFO, EASY back-fill, Tiresias and SRSF (`peers`), and Berth's
-engine without and with preemption, with durations known and only guessed from history. Since waits in a
-queue this long hang on chance, preemption is compared once more with all submissions moved by some minutes.
+`--synthetic SEED` draws jobs. Compared are FIFO, EASY back-fill, Tiresias and SRSF (`peers`), Gavel and
+Themis (`rounds`; also with a minute lost each time that a job comes back), all of them re-implemented, and
+Berth's engine without and with preemption, with durations known and only guessed from history. Since waits
+in a queue this long hang on chance, preemption is compared once more with all submissions moved by some
+minutes.
 Berth decides by `Policy()`, which is what the portal decides by. Exits with 1 where a quota was over-run or
 a reserved start delayed by back-fill.
 """
@@ -14,13 +16,15 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.scheduling.peers import srsf, tiresias
+from bench.scheduling.peers import PeerOutcome, srsf, tiresias
 from bench.scheduling.replay import Outcome, quotas, replay
+from bench.scheduling.rounds import gavel, themis
 from bench.scheduling.trace import Job, load, shifted, synthetic
 from portal.scheduling.engine.model import Policy
 
@@ -28,7 +32,16 @@ DEFAULT_GPUS = 650
 NEVER_S = 1 << 40
 SIZES = (("1", 1), ("2-8", 8), ("9-32", 32), (">32", 1 << 30))
 """Classes of jobs by GPUs: name, and the most that one may ask for."""
-PEERS = {"tiresias_2d_las": tiresias, "srsf": srsf}
+RESTART_S = 60
+PEERS: dict[str, Callable[[Sequence[Job], int], PeerOutcome]] = {
+    "tiresias_2d_las": tiresias,
+    "srsf": srsf,
+    "gavel_max_min": gavel,
+    "gavel_max_min_restart_60s": partial(gavel, restart_s=RESTART_S),
+    "themis_finish_time": themis,
+    "themis_finish_time_restart_60s": partial(themis, restart_s=RESTART_S),
+}
+"""Policies simulated by themselves: no teams and quotas, and what they preempt goes on where it was."""
 SYNTHETIC_JOBS = 20_000
 
 
@@ -145,9 +158,14 @@ def main() -> int:
         if options.only and name not in options.only:
             continue
         found = peer(jobs, options.gpus)
-        row = {**of_waits(found.waits, jobs), "preempted": found.preempted, "lost_gpu_hours": 0}
+        row = {
+            **of_waits(found.waits, jobs),
+            "preempted": found.preempted,
+            "lost_gpu_hours": found.lost_gpu_s // 3600,
+        }
         result["runs"][name] = row
         print(line(name, row), flush=True)
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
     failed = False
     for name, settings in runs.items():
         if options.only and name not in options.only:

@@ -35,10 +35,12 @@ class _State:
 
 @dataclass(slots=True)
 class PeerOutcome:
-    """Waits in seconds by job: from submission to the end, less what it runs. How often one was preempted."""
+    """Waits in seconds by job: from submission to the end, less what it runs. How often one was preempted,
+    and the GPU seconds that took."""
 
     waits: dict[str, float] = field(default_factory=dict)
     preempted: int = 0
+    lost_gpu_s: int = 0
 
 
 def tiresias(jobs: Sequence[Job], gpus: int, limits: Sequence[int] = LIMITS) -> PeerOutcome:

@@ -8,6 +8,7 @@ from django.contrib.auth import logout
 from django.db.models import QuerySet
 from django.urls import register_converter, reverse
 from drf_spectacular.utils import OpenApiParameter
+from rest_framework.decorators import action
 from rest_framework.response import Response
 
 from portal.accounts import (
@@ -16,6 +17,7 @@ from portal.accounts import (
     schema,  # noqa: F401  (registers itself)
     selectors,
     services,
+    team_egress,
     users,
 )
 from portal.accounts.mfa.proof import require_fresh
@@ -25,8 +27,11 @@ from portal.accounts.serializers import (
     MemberSetSerializer,
     MeSerializer,
     TeamCreateSerializer,
+    TeamEgressChangeSerializer,
+    TeamEgressSerializer,
     TeamSerializer,
 )
+from portal.common import etags
 from portal.common.api import (
     ApiView,
     ListViewSet,
@@ -40,9 +45,13 @@ from portal.common.api import (
     routes,
 )
 from portal.common.errors import InvalidInput, NotAllowed
+from portal.common.etags import IF_MATCH
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
+from portal.history.serializers import RevisionSerializer
+
+NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Of the version.")
 
 
 class UsernameConverter:
@@ -59,6 +68,7 @@ class UsernameConverter:
 
 register_converter(UsernameConverter, "username")
 TEAM_SCOPES = {"GET": Scope.TEAMS_READ, "*": Scope.TEAMS_WRITE}
+VERSIONS_SHOWN = 50
 USERNAME = OpenApiParameter("username", str, OpenApiParameter.PATH, description="The user's name.")
 
 
@@ -82,7 +92,7 @@ class Me(ApiView):
             "is_operator": user.operates,
             "is_approver": user.is_approver,
             "roles": user.roles,
-            "teams": selectors.memberships_of(user),
+            "teams": selectors.places_of(user),
             "scopes": token.scopes if token else [Scope.ALL],
             "token": token,
         }
@@ -134,6 +144,7 @@ class TeamViewSet(ReadViewSet):
 
     @operation(
         "Create a team",
+        once=True,
         description="For operators.",
         request=TeamCreateSerializer,
         responses={201: TeamSerializer},
@@ -151,6 +162,79 @@ class TeamViewSet(ReadViewSet):
         )
         location = reverse("api:team-detail", args=[team.slug])
         return self.answer(self.get_queryset().get(pk=team.pk), status=201, Location=location)
+
+    @operation(
+        "Read what a team's workspaces may reach",
+        responses={200: TeamEgressSerializer},
+        errors=[404],
+        operation_id="teams_egress_retrieve",
+    )
+    @action(detail=True, url_path="egress", pagination_class=None, filterset_class=None)
+    def egress(self, request: UserRequest, slug: str) -> Response:
+        return _egress(self.get_object())
+
+    @operation(
+        "Change what a team's workspaces may reach",
+        description="For operators; owners of the team may close more and open nothing. What runs goes on as "
+        "it was started.",
+        request=TeamEgressChangeSerializer(partial=True),
+        responses={200: TeamEgressSerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
+        operation_id="teams_egress_partial_update",
+    )
+    @egress.mapping.patch
+    def change_egress(self, request: UserRequest, slug: str) -> Response:
+        team = self.get_object()
+        policies.require_manage_team(request.user, team)
+        body = TeamEgressChangeSerializer(data=request.data, partial=True)
+        body.is_valid(raise_exception=True)
+        return _egress(
+            team_egress.set_egress(
+                actor=request.user, team=team, **body.validated_data, expected=etags.expected_by(request)
+            )
+        )
+
+    @operation(
+        "List the versions of what a team's workspaces may reach",
+        description="For owners of the team, and for who sees all; the newest first, at most 50.",
+        responses={200: RevisionSerializer(many=True)},
+        errors=[404],
+        operation_id="teams_egress_versions_list",
+    )
+    @action(detail=True, url_path="egress/versions", pagination_class=None, filterset_class=None)
+    def egress_versions(self, request: UserRequest, slug: str) -> Response:
+        team = self.get_object()
+        if not request.user.sees_all:
+            policies.require_manage_team(request.user, team)
+        rows = []
+        for row, changes in team_egress.versions(team, at_most=VERSIONS_SHOWN):
+            row.changes = changes  # type: ignore[attr-defined]
+            rows.append(row)
+        return Response(RevisionSerializer(rows, many=True).data)
+
+    @operation(
+        "Restore a version of what a team's workspaces may reach",
+        once=True,
+        description="For operators, and for owners of the team where it opens nothing. A new change, with "
+        "the values of then.",
+        request=None,
+        responses={200: TeamEgressSerializer},
+        parameters=[NUMBER, IF_MATCH],
+        errors=[400, 404, 412],
+        operation_id="teams_egress_versions_restore_create",
+    )
+    @action(detail=True, methods=["post"], url_path="egress/versions/<int:number>/restore")
+    def egress_restore(self, request: UserRequest, slug: str, number: int) -> Response:
+        expected = etags.expected_by(request)
+        return _egress(
+            team_egress.restore(actor=request.user, team=self.get_object(), number=number, expected=expected)
+        )
+
+
+def _egress(team: Team) -> Response:
+    headers = {"ETag": etags.etag_of(team), "Cache-Control": "private, no-cache"}
+    return Response(TeamEgressSerializer(team).data, headers=headers)
 
 
 def _user(username: str) -> User:

@@ -15,6 +15,7 @@ from portal.accounts.mfa.required import require_set_up
 from portal.accounts.models import ApiToken, User
 from portal.accounts.token_lookup import user_of_token
 from portal.common import origins
+from portal.common.bearer import token_in
 from portal.common.scopes import READING, Scope
 
 if TYPE_CHECKING:
@@ -25,10 +26,10 @@ class TokenAuthentication(authentication.BaseAuthentication):
     """`Authorization: Bearer berth_…`. A bad token is a 401 that says what to do."""
 
     def authenticate(self, request: Request) -> tuple[User, ApiToken] | None:
-        kind, _space, secret = request.headers.get("Authorization", "").partition(" ")
-        if kind.lower() != "bearer":
+        secret = token_in(request.META.get("HTTP_AUTHORIZATION", ""))
+        if secret is None:
             return None
-        found = user_of_token(secret.strip())
+        found = user_of_token(secret)
         if found is None:
             _count_failure()
             raise exceptions.AuthenticationFailed(
@@ -81,6 +82,13 @@ class HasScope(permissions.IsAuthenticated):
         if Scope.ALL in token.scopes or needed in token.scopes:
             return True
         raise exceptions.PermissionDenied(_("This token lacks the scope “%(scope)s”.") % {"scope": needed})
+
+
+def require_scope(request: Request, scope: str) -> None:
+    """For what only some requests to a view need beside its scope. Raises `PermissionDenied`."""
+    token: Any = request.auth
+    if isinstance(token, ApiToken) and not {Scope.ALL, scope} & set(token.scopes):
+        raise exceptions.PermissionDenied(_("This token lacks the scope “%(scope)s”.") % {"scope": scope})
 
 
 def scope_for(view: APIView, method: str) -> str:

@@ -10,10 +10,12 @@ import logging
 from typing import Any
 
 import redis
+from django.conf import settings
 from django.db import transaction
 from django.db.models.signals import post_delete, post_save
 
 from portal.accounts.models import ApiToken, User
+from portal.common import passes
 from portal.events import live
 
 REVISION_KEY = "berth:acc:revision"
@@ -32,6 +34,7 @@ def _announce() -> None:
         live.connection().incr(REVISION_KEY)
     except redis.RedisError as error:
         log.warning("a change of accounts was not told: %s", error)
+    passes.pause(settings.BERTH_PASSES_DIR, settings.BERTH_GATEWAY_SECRET)
 
 
 def connect() -> None:

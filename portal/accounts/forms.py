@@ -9,7 +9,8 @@ from django.contrib.auth.forms import AuthenticationForm
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
-from portal.accounts.models import Role
+from portal.accounts.models import Role, TeamEgress
+from portal.accounts.team_egress import MAX_ALLOW
 from portal.common.reasons.wording import sentence_of
 
 
@@ -115,6 +116,29 @@ class TeamForm(forms.Form):
             attrs={"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
         ),
     )
+
+
+class TeamEgressForm(forms.Form):
+    """What a team's workspaces may reach."""
+
+    egress = forms.ChoiceField(
+        label=_("What its workspaces may reach"),
+        required=False,
+        choices=TeamEgress.choices,
+        help_text=_("Never more than pool, node and template allow."),
+    )
+    egress_allow = forms.CharField(
+        label=_("Hosts and networks"),
+        max_length=MAX_ALLOW,
+        required=False,
+        help_text=_(
+            "With “Only what is listed”: packages.example, *.example.org, git.example.org:22, 10.1.0.0/16."
+        ),
+        widget=forms.Textarea(
+            attrs={"class": "mono", "rows": "3", "autocapitalize": "none", "spellcheck": "false"}
+        ),
+    )
+    version = forms.CharField(required=False, widget=forms.HiddenInput)
 
 
 class MemberForm(forms.Form):

@@ -253,8 +253,20 @@ class User(AbstractUser):
         ).hexdigest()
 
 
+class TeamEgress(models.TextChoices):
+    """What the workspaces of a team may reach. Only ever less than their pool and node allow."""
+
+    POOL = "", _("What its pool allows")
+    LIST = "list", _("Only what is listed")
+    NONE = "none", _("Nothing")
+
+
 class Team(models.Model):
-    """Who pays. Every workspace is charged to one team."""
+    """Who pays. Every workspace is charged to one team.
+
+    `egress` and `egress_allow` hold for all of its workspaces, whichever template they are made of.
+    `updated_at` is when these two were last changed.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     slug = models.CharField(
@@ -265,6 +277,18 @@ class Team(models.Model):
     )
     name = models.CharField(max_length=80)
     created_at = models.DateTimeField(auto_now_add=True)
+    egress = models.CharField(
+        max_length=4,
+        blank=True,
+        choices=TeamEgress,
+        help_text=_("What its workspaces may reach, at most."),
+    )
+    egress_allow = models.TextField(
+        blank=True,
+        max_length=4000,
+        help_text=_("Hosts such as packages.example or *.example.org, and networks such as 10.1.0.0/16."),
+    )
+    updated_at = models.DateTimeField(default=timezone.now, editable=False)
     members = models.ManyToManyField(User, through="Membership", related_name="teams")
 
     class Meta:

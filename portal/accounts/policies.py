@@ -41,6 +41,11 @@ def may_manage_team(actor: User | SystemActor, team: Team) -> bool:
     return isinstance(actor, SystemActor) or actor.operates or is_owner(actor, team)
 
 
+def may_loosen_egress(actor: User | SystemActor) -> bool:
+    """Open more of what a team's workspaces reach; its owners only close."""
+    return isinstance(actor, SystemActor) or actor.operates
+
+
 def require_manage_team(actor: User | SystemActor, team: Team) -> None:
     if not may_manage_team(actor, team):
         raise NotAllowed(Reason(AccountCode.ONLY_TEAM_OWNERS, {"team": team.name}))

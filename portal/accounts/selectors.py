@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet
@@ -11,6 +12,7 @@ from django.utils import timezone
 from portal.accounts import policies
 from portal.accounts.models import ApiToken, ApiTokenQuerySet, Membership, Role, Team, User, UserQuerySet
 from portal.common.errors import NotFound
+from portal.common.prepared import Prepared
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
@@ -96,6 +98,29 @@ def _tokens() -> ApiTokenQuerySet:
 def memberships_of(actor: User) -> QuerySet[Membership]:
     """The actor's own places in teams."""
     return Membership.objects.filter(user=actor).select_related("team").order_by("team__slug")
+
+
+class Place(NamedTuple):
+    """A place in a team, as far as it is shown."""
+
+    slug: str
+    name: str
+    role: str
+
+
+_PLACES = Prepared(
+    lambda keys: (
+        Membership.objects.filter(user__in=keys)
+        .order_by("team__slug")
+        .values_list("team__slug", "team__name", "role")
+    ),
+    lambda: User._meta.pk,
+)
+
+
+def places_of(actor: User) -> list[Place]:
+    """`memberships_of` as its columns, for who asks often."""
+    return [Place(*row) for row in _PLACES.rows([actor.pk])]
 
 
 def roles_of(actor: User) -> dict[UUID, str]:

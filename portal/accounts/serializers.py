@@ -8,7 +8,8 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from portal.accounts.models import AccountKind, ApiToken, Membership, Role, SiteRole, Team
+from portal.accounts import team_egress
+from portal.accounts.models import AccountKind, ApiToken, Membership, Role, SiteRole, Team, TeamEgress
 from portal.accounts.tokens import MAX_OVERLAP_HOURS
 from portal.common.api import StrictSerializer
 from portal.common.representation import stamp
@@ -49,6 +50,33 @@ class TeamCreateSerializer(StrictSerializer):
     name = serializers.CharField(max_length=80, required=False, allow_blank=True)
     owner = serializers.CharField(
         max_length=32, required=False, help_text="User name of the first owner; without it, nobody."
+    )
+
+
+class TeamEgressSerializer(serializers.ModelSerializer[Team]):
+    """What a team's workspaces may reach, at most. Of node, pool, team and template the tightest counts."""
+
+    egress = serializers.ChoiceField(TeamEgress.choices, help_text="Empty: what their pool allows.")
+    egress_allow = serializers.CharField(help_text="With `list`: hosts and networks, with commas between.")
+
+    class Meta:
+        model = Team
+        fields = ["egress", "egress_allow", "updated_at"]
+        read_only_fields = fields
+
+
+class TeamEgressChangeSerializer(StrictSerializer):
+    egress = serializers.ChoiceField(
+        [choice for choice in TeamEgress.choices if choice[0]],
+        allow_blank=True,
+        required=False,
+        help_text="Empty: what their pool allows.",
+    )
+    egress_allow = serializers.CharField(
+        max_length=team_egress.MAX_ALLOW,
+        allow_blank=True,
+        required=False,
+        help_text="With `list`: hosts such as `*.example.org`, and networks, with commas between.",
     )
 
 
@@ -143,8 +171,8 @@ class TokenRotateSerializer(StrictSerializer):
 
 
 class OwnTeamSerializer(serializers.Serializer[Any]):
-    slug = serializers.CharField(source="team.slug")
-    name = serializers.CharField(source="team.name")
+    slug = serializers.CharField()
+    name = serializers.CharField()
     role = serializers.ChoiceField(Role.choices)
 
 
@@ -170,8 +198,7 @@ class MeSerializer(serializers.Serializer[Any]):
             "is_approver": seen["is_approver"],
             "roles": list(seen["roles"]),
             "teams": [
-                {"slug": place.team.slug, "name": place.team.name, "role": place.role}
-                for place in seen["teams"]
+                {"slug": place.slug, "name": place.name, "role": place.role} for place in seen["teams"]
             ],
             "scopes": list(seen["scopes"]),
             "token": TokenSerializer().to_representation(seen["token"]) if seen["token"] else None,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.accounts import token_views, user_views, views
+from portal.accounts import team_views, token_views, user_views, views
 from portal.accounts.mfa import sign_in_views as steps
 from portal.accounts.mfa import views as mfa
 
@@ -45,6 +45,12 @@ urlpatterns = [
     path("users/<str:username>/end-sessions/", user_views.user_end_sessions, name="user-end-sessions"),
     path("users/<str:username>/delete/", user_views.user_delete, name="user-delete"),
     path("teams/", views.teams, name="teams"),
+    path("teams/<slug:slug>/network/", team_views.network, name="team-network"),
+    path(
+        "teams/<slug:slug>/network/versions/<int:number>/restore/",
+        team_views.network_restore,
+        name="team-network-restore",
+    ),
     path("teams/<slug:slug>/members/<str:username>/role/", views.member_role, name="member-role"),
     path("teams/<slug:slug>/members/<str:username>/remove/", views.member_remove, name="member-remove"),
 ]

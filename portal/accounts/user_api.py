@@ -128,6 +128,7 @@ class UserViewSet(ReadViewSet):
 
     @operation(
         "Invite a user",
+        once=True,
         description="The answer holds a link, this once, by which the user sets a password and is signed in. "
         "Where the portal has a mail server and the user an address, the link is sent there too.",
         request=UserCreateSerializer,
@@ -214,6 +215,7 @@ class UserViewSet(ReadViewSet):
 
     @operation(
         "Invite a user again",
+        once=True,
         description="Another link for somebody who has not joined yet; those before it are worthless.",
         responses={200: InvitedUserSerializer},
         errors=[404, 409],
@@ -224,6 +226,7 @@ class UserViewSet(ReadViewSet):
 
     @operation(
         "End a user's password",
+        once=True,
         description="At once, and all sessions with it. The answer holds a link, this once, by which the "
         "user chooses another one. Tokens stay.",
         responses={200: LinkSerializer},

@@ -19,7 +19,6 @@ from portal.catalog.serializers import (
     FlavorChangeSerializer,
     FlavorCreateSerializer,
     FlavorSerializer,
-    RevisionSerializer,
     TemplateChangeSerializer,
     TemplateCreateSerializer,
     TemplateSerializer,
@@ -27,10 +26,20 @@ from portal.catalog.serializers import (
     kept_ids,
 )
 from portal.common import etags
-from portal.common.api import ReadViewSet, Router, UserRequest, body_of, documented, filters, operation
+from portal.common.api import (
+    ReadViewSet,
+    Router,
+    UserRequest,
+    body_of,
+    documented,
+    filters,
+    named_in,
+    operation,
+)
 from portal.common.etags import IF_MATCH
 from portal.common.scopes import Scope
 from portal.history import selectors as history
+from portal.history.serializers import RevisionSerializer
 
 SCOPES = {"GET": Scope.CATALOG_READ, "*": Scope.CATALOG_WRITE}
 NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Of the version.")
@@ -161,6 +170,7 @@ class TemplateViewSet(EntryViewSet):
 
     @operation(
         "Make a template",
+        once=True,
         description="The site's for operators; a team's own, with `team`, for its owners too. Its short name "
         "then begins with the team's and an underscore.",
         request=TemplateCreateSerializer,
@@ -170,7 +180,8 @@ class TemplateViewSet(EntryViewSet):
     def create(self, request: UserRequest) -> Response:
         given = body_of(request, TemplateCreateSerializer)
         slug = given.pop("team", None)
-        team = team_by_slug(request.user, slug) if slug else None
+        with named_in("team"):
+            team = team_by_slug(request.user, slug) if slug else None
         made = entries.create(actor=request.user, model=Template, given=given, team=team)
         return self.answer(made, status=201, Location=reverse("api:template-detail", args=[made.slug]))
 
@@ -208,6 +219,7 @@ class TemplateViewSet(EntryViewSet):
 
     @operation(
         "Restore a version of a template",
+        once=True,
         description="A new change, with the values of then.",
         request=None,
         responses={200: TemplateWrittenSerializer},
@@ -238,6 +250,7 @@ class FlavorViewSet(EntryViewSet):
 
     @operation(
         "Make a flavor",
+        once=True,
         description="For operators.",
         request=FlavorCreateSerializer,
         responses={201: FlavorSerializer},
@@ -282,6 +295,7 @@ class FlavorViewSet(EntryViewSet):
 
     @operation(
         "Restore a version of a flavor",
+        once=True,
         description="A new change, with the values of then.",
         request=None,
         responses={200: FlavorSerializer},

@@ -24,13 +24,13 @@ COMMON = ("enabled", "position", "deprecated")
 TEMPLATE_FIELDS = (
     "name", "description", "icon", "program", "install_hint", "min_cuda", "min_compute_capability", "argv",
     "env", "startup", "ready_path", "open_path", "upstream_auth", "service_workers", "activity", "egress",
-    "egress_allow",
+    "egress_allow", "git_url", "git_ref", "git_secret", "dotfiles_url",
     "start_timeout_s", "stop_timeout_s", "work_lost", *COMMON,
 )  # fmt: skip
 FLAVOR_FIELDS = (
     "name", "description", "cpu_milli", "memory_mib", "disk_mib", "nodes", "accelerator_count",
     "accelerator_model", "accelerator_models", "accelerator_milli", "accelerator_memory_mib", "mig_profile",
-    "within", "preemptible", "work_lost", "expected_s", *COMMON,
+    "within", "preemptible", "work_lost", "expected_s", "default_lifetime_h", "max_lifetime_h", *COMMON,
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.names import slug_validator
+from provisioning.git_urls import MAX_REF, MAX_URL
 from provisioning.types import Within
 
 TEAM_SIGN = "_"
@@ -19,6 +20,7 @@ MAX_TIMEOUT_S = 3600
 LARGEST = 2**31 - 1
 """What every database takes for a whole number."""
 MAX_EXPECTED_S = 30 * 86_400
+MAX_LIFETIME_H = 366 * 24
 MAX_NODES = 64
 MAX_ACCELERATORS = 64
 
@@ -172,6 +174,22 @@ class Template(Entry):
         max_length=4000,
         help_text=_("Hosts such as packages.example or *.example.org, and networks such as 10.1.0.0/16."),
     )
+    git_url = models.CharField(
+        max_length=MAX_URL,
+        blank=True,
+        help_text=_("A Git repository that its workspaces clone, unless they name another."),
+    )
+    git_ref = models.CharField(max_length=MAX_REF, blank=True)
+    git_secret = models.CharField(
+        max_length=64,
+        blank=True,
+        help_text=_("The secret of the template or the team that opens the repository."),
+    )
+    dotfiles_url = models.CharField(
+        max_length=MAX_URL,
+        blank=True,
+        help_text=_("Dotfiles for users who have none of their own."),
+    )
     activity = models.CharField(
         max_length=20,
         blank=True,
@@ -274,6 +292,18 @@ class Flavor(Entry):
         default=28_800,
         validators=[MinValueValidator(60), MaxValueValidator(MAX_EXPECTED_S)],
         help_text=_("How long such a workspace is expected to run, in seconds, for estimates."),
+    )
+    default_lifetime_h = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(MAX_LIFETIME_H)],
+        help_text=_("Hours after which such a workspace stops, where nothing is asked for; 0 is no end."),
+    )
+    max_lifetime_h = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(MAX_LIFETIME_H)],
+        help_text=_("Hours that may be asked for at most, extensions included; 0 is no end."),
     )
     pool = models.ForeignKey(
         "inventory.Pool", null=True, blank=True, on_delete=models.CASCADE, related_name="flavors"

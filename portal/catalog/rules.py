@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from portal.catalog.models import MAX_ACCELERATORS, Flavor, Template, TemplateEgress
 from portal.common.json_input import storable
-from portal.common.reasons.codes import CatalogCode
+from portal.common.reasons.codes import CatalogCode, EnvironmentCode
 from portal.common.reasons.reason import Reason
+from portal.environments import policies as environment_policies
+from portal.environments import selectors as environments
+from portal.environments.models import Environment, Kind
+from portal.environments.sources import NOTEBOOK_PROGRAMS
+from portal.repositories.rules import problems_of
 from provisioning.drivers.local.egress import policy_of
 from provisioning.errors import InvalidSpec
 from provisioning.types import WHOLE_DEVICE_MILLI
@@ -73,6 +78,10 @@ def template_problems(template: Template) -> Problems:
             policy_of(template.egress, template.egress_allow)
         except InvalidSpec:
             found["egress_allow"] = [Reason(CatalogCode.EGRESS_INVALID)]
+    for field, reason in problems_of(template.git_url, template.git_ref, template.git_secret).items():
+        found[f"git_{field}"] = [reason]
+    for reason in problems_of(template.dotfiles_url).values():
+        found["dotfiles_url"] = [reason]
     _argv(template.argv, found)
     _env(template.env, found)
     if not storable(template.startup) or "\0" in template.startup:
@@ -161,7 +170,46 @@ def template_warnings(template: Template) -> list[Finding]:
         found.append(Finding("argv", Reason(CatalogCode.TOKEN_IN_ARGV)))
     if not any("{token}" in text or "{token_file}" in text for _field, _where, text in _parts(template)):
         found.append(Finding("argv", Reason(CatalogCode.TOKEN_UNUSED)))
+    if template.environment is not None:
+        lacking = why_not_in(template, template.environment)
+        found += [Finding("environment", lacking)] if lacking is not None else []
     return found
+
+
+def lacks_program(template: Template, programs: Collection[str]) -> bool:
+    """Whether the template's program would have to come with an environment that brings these, and does not.
+
+    Another one, such as an editor, is the node's: it finds the environment's Python by its path.
+    """
+    if template.program in programs:
+        return False
+    command = template.argv[0] if template.argv else ""
+    return template.program in NOTEBOOK_PROGRAMS or command in programs
+
+
+def why_not_in(template: Template, environment: Environment) -> Reason | None:
+    """Why workspaces of the template cannot run in an environment now, or None."""
+    if not environment.enabled:
+        return Reason(EnvironmentCode.SWITCHED_OFF, {"environment": environment.name})
+    if environment.kind == Kind.NODE:
+        return None
+    version = environment.current
+    if version is None and environment_policies.built_when_asked(environment):
+        coming = environments.newest_version(environment)
+        if coming is not None:
+            if lacks_program(template, environments.programs_to_come(coming)):
+                return _lacks(template, environment)
+            return environments.not_installed(environment, coming)
+    if version is None:
+        found = environments.progress_of(environment, environments.newest_version(environment))
+        waits = {"environment": environment.name, "state": found.state, "percent": found.percent}
+        return Reason(EnvironmentCode.NOT_READY, waits)
+    return _lacks(template, environment) if lacks_program(template, version.programs) else None
+
+
+def _lacks(template: Template, environment: Environment) -> Reason:
+    lacking = {"environment": environment.name, "program": template.program, "template": template.name}
+    return Reason(EnvironmentCode.LACKS_PROGRAM, lacking)
 
 
 def is_secret_name(name: str) -> bool:

@@ -13,11 +13,14 @@ from django.db.models import Q, QuerySet
 from portal.accounts.models import Team, User
 from portal.catalog import documents, policies
 from portal.catalog.models import Flavor, Template
+from portal.catalog.rules import Finding
 from portal.common.errors import InvalidInput, NotFound
 from portal.common.reasons.codes import CatalogCode, CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of
 from portal.common.texts import strip_nul
+from portal.environments.policies import built_when_asked
+from portal.environments.selectors import newest_version, programs_to_come
 from portal.history import selectors as history
 from portal.history.models import SubjectKind
 from portal.inventory.models import Node
@@ -155,6 +158,15 @@ def deprecation_of(entry: Template | Flavor) -> Reason | None:
     return Reason(CatalogCode.ENTRY_HAS_SUCCESSOR, named)
 
 
+def deprecations(*entries: Template | Flavor) -> list[Finding]:
+    """Those of the entries that are deprecated, by `template` and `flavor`."""
+    return [
+        Finding("template" if isinstance(entry, Template) else "flavor", reason)
+        for entry in entries
+        if (reason := deprecation_of(entry)) is not None
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class TemplateOffer:
     """A template card, and why it cannot be had, or None."""
@@ -191,6 +203,16 @@ def installed_programs() -> frozenset[str] | None:
     return frozenset(name for programs in rows for name, path in programs.items() if path)
 
 
+def tool_is_missing(name: str) -> bool:
+    """Whether every real node says that it lacks this program; a node that does not say may have it."""
+    rows = list(
+        Node.objects.filter(pool__simulated=False, pool__enabled=True, retired=False).values_list(
+            "programs", flat=True
+        )
+    )
+    return bool(rows) and all(programs.get(name) == "" for programs in rows)
+
+
 def missing(template: Template, programs: frozenset[str] | None) -> Reason | None:
     """That neither a node nor its environment has the template's program, or None.
 
@@ -198,8 +220,11 @@ def missing(template: Template, programs: frozenset[str] | None) -> Reason | Non
     """
     if programs is None or template.program in programs:
         return None
-    version = template.environment.current if template.environment is not None else None
-    if version is not None and template.program in version.programs:
+    environment = template.environment
+    version = environment.current if environment is not None else None
+    if environment is not None and built_when_asked(environment):
+        version = newest_version(environment)
+    if version is not None and template.program in programs_to_come(version):
         return None
     named = {"program": template.program, "install_hint": template.install_hint}
     return Reason(CatalogCode.TEMPLATE_UNAVAILABLE, named)

@@ -14,6 +14,7 @@ from portal.catalog.models import (
     LARGEST,
     MAX_ACCELERATORS,
     MAX_EXPECTED_S,
+    MAX_LIFETIME_H,
     MAX_NODES,
     MAX_TIMEOUT_S,
     Activity,
@@ -26,6 +27,7 @@ from portal.catalog.models import (
 )
 from portal.common.api import ReasonSerializer, StrictSerializer
 from portal.common.reasons.wording import message_of
+from provisioning.git_urls import MAX_REF, MAX_URL
 
 
 class AcceleratorsSerializer(serializers.Serializer[Any]):
@@ -134,7 +136,7 @@ class TemplateSerializer(EntrySerializer):
             *("slug", "name", "description", "icon", "program", "min_cuda", "min_compute_capability"),
             *("cuda_version", "compute_capability", "open_path", "start_timeout_s"),
             *("stop_timeout_s", "work_lost", "service_workers", "available", "reason", "next_action"),
-            *("egress", "egress_allow"),
+            *("egress", "egress_allow", "git_url", "git_ref", "git_secret", "dotfiles_url"),
             *("team", "teams", "argv", "env", "startup", "install_hint", "ready_path", "upstream_auth"),
             *("activity", "enabled", "position", "deprecated", "successor", "updated_at", "environment"),
         ]
@@ -195,7 +197,8 @@ class FlavorSerializer(EntrySerializer):
             *("slug", "name", "description", "resources", "pool", "simulated", "work_lost", "teams"),
             *("cpu_milli", "memory_mib", "disk_mib", "nodes", "accelerator_count", "accelerator_model"),
             *("accelerator_models", "accelerator_milli", "accelerator_memory_mib", "mig_profile", "within"),
-            *("preemptible", "expected_s", "enabled", "position", "deprecated", "successor", "updated_at"),
+            *("preemptible", "expected_s", "default_lifetime_h", "max_lifetime_h"),
+            *("enabled", "position", "deprecated", "successor", "updated_at"),
         ]
         read_only_fields = fields
 
@@ -295,6 +298,27 @@ class TemplateChangeSerializer(EntryChangeSerializer):
         required=False,
         help_text="With `list`: hosts such as `*.example.org`, and networks, with commas between.",
     )
+    git_url = serializers.CharField(
+        max_length=MAX_URL,
+        allow_blank=True,
+        required=False,
+        help_text="A Git repository that its workspaces clone at their start, unless they name another.",
+    )
+    git_ref = serializers.CharField(
+        max_length=MAX_REF, allow_blank=True, required=False, help_text="A branch, tag or commit of it."
+    )
+    git_secret = serializers.CharField(
+        max_length=64,
+        allow_blank=True,
+        required=False,
+        help_text="Name of the secret of the template or the team that opens it.",
+    )
+    dotfiles_url = serializers.CharField(
+        max_length=MAX_URL,
+        allow_blank=True,
+        required=False,
+        help_text="Dotfiles that are cloned for users who have none of their own.",
+    )
     activity = serializers.ChoiceField(
         [choice for choice in Activity.choices if choice[0]], allow_blank=True, required=False
     )
@@ -342,6 +366,18 @@ class FlavorChangeSerializer(EntryChangeSerializer):
     preemptible = serializers.BooleanField(required=False)
     work_lost = serializers.ChoiceField(WorkLost.choices, allow_blank=True, required=False)
     expected_s = _whole(60, MAX_EXPECTED_S)
+    default_lifetime_h = _whole(
+        0,
+        MAX_LIFETIME_H,
+        allow_null=True,
+        help_text="Hours after which such a workspace stops; 0: no end, null: as the site says.",
+    )
+    max_lifetime_h = _whole(
+        0,
+        MAX_LIFETIME_H,
+        allow_null=True,
+        help_text="Hours that may be asked for at most, with extensions; 0: no end, null: as the site says.",
+    )
     pool = serializers.CharField(max_length=40, allow_null=True, required=False)
     successor = serializers.CharField(max_length=60, allow_null=True, required=False)
 
@@ -350,28 +386,6 @@ class FlavorCreateSerializer(FlavorChangeSerializer):
     """A new flavor."""
 
     slug = serializers.CharField(max_length=60)
-
-
-class DifferenceSerializer(serializers.Serializer[Any]):
-    """A field that a version changed; null where it had none."""
-
-    field = serializers.CharField()
-    before = serializers.JSONField(allow_null=True)
-    after = serializers.JSONField(allow_null=True)
-
-
-class RevisionSerializer(serializers.Serializer[Any]):
-    """A kept version: who made it so, when, and what it changed of the one before it."""
-
-    number = serializers.IntegerField()
-    at = serializers.DateTimeField()
-    actor = serializers.CharField(source="actor_label")
-    act = serializers.CharField(help_text="`created`, `changed`, `restored`, or `found`: as it was at first.")
-    restored_from = serializers.IntegerField(allow_null=True)
-    changes = DifferenceSerializer(many=True)
-    data = serializers.JSONField(  # type: ignore[assignment]
-        help_text="The whole of it, as it stood then."
-    )
 
 
 def kept_ids(actor: Any, shown: Iterable[Template]) -> frozenset[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -18,6 +18,7 @@ from portal.catalog.models import (
     LARGEST,
     MAX_ACCELERATORS,
     MAX_EXPECTED_S,
+    MAX_LIFETIME_H,
     MAX_NODES,
     MAX_TIMEOUT_S,
     Activity,
@@ -26,6 +27,7 @@ from portal.catalog.models import (
     UpstreamAuth,
     WorkLost,
 )
+from portal.catalog_pages.environments import EnvironmentChoice
 from portal.common.json_input import InvalidJson, parse_json
 from portal.inventory.models import Pool
 
@@ -223,6 +225,19 @@ class TemplateForm(EntryForm):
         ),
         widget=forms.Textarea(attrs={**CODE, "rows": "2"}),
     )
+    git_url = _text(
+        _("Git repository"), 500, _("Its workspaces clone it at their start, unless they name another.")
+    )
+    git_ref = _text(_("Branch, tag or commit"), 200, _("Empty: the repository's own branch."))
+    git_secret = _text(
+        _("Credential"), 64, _("Name of the template's or the team's secret that opens the repository.")
+    )
+    dotfiles_url = _text(_("Dotfiles"), 500, _("A Git repository, for users who have none of their own."))
+    environment = forms.ChoiceField(
+        label=_("Environment"),
+        required=False,
+        help_text=_("The software that its workspaces get unless they name another."),
+    )
     activity = forms.ChoiceField(label=_("Activity"), required=False, choices=Activity.choices)
     min_cuda = _text(_("Least CUDA version"), 6, _("Such as 12.4, for accelerators."))
     min_compute_capability = forms.ChoiceField(
@@ -243,11 +258,30 @@ class TemplateForm(EntryForm):
     )
     SITE = ("audience", "teams", "service_workers")
 
-    def __init__(self, *args: Any, own: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        own: bool = False,
+        environments: Iterable[EnvironmentChoice] = (),
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
+        field: Any = self.fields["environment"]
+        field.choices = [
+            ("", _("What each node has by itself")),
+            *((each.environment.slug, each.label) for each in environments),
+        ]
         if own:
             for name in self.SITE:
                 del self.fields[name]
+
+    def clean_startup(self) -> str:
+        """Browsers end lines as a shell does not: the last word of each would have a character more."""
+        return str(self.cleaned_data["startup"]).replace("\r\n", "\n").replace("\r", "\n")
+
+    def given(self) -> dict[str, Any]:
+        found = super().given()
+        return {**found, "environment": found["environment"] or None}
 
 
 class FlavorForm(EntryForm):
@@ -282,7 +316,21 @@ class FlavorForm(EntryForm):
         factor=HOUR_S,
         min_value=Decimal("0.017"),
         max_value=Decimal(MAX_EXPECTED_S) / HOUR_S,
-        help_text=_("For estimates. It does not end then."),
+        help_text=_("For estimates."),
+    )
+    default_lifetime_h = forms.IntegerField(
+        label=_("Hours until it stops"),
+        required=False,
+        min_value=0,
+        max_value=MAX_LIFETIME_H,
+        help_text=_("Where its user asks for nothing. Empty: as the site says; 0: it has no end."),
+    )
+    max_lifetime_h = forms.IntegerField(
+        label=_("Most hours"),
+        required=False,
+        min_value=0,
+        max_value=MAX_LIFETIME_H,
+        help_text=_("Extensions included. Empty: as the site says; 0: any."),
     )
     pool = forms.ModelChoiceField(
         label=_("Only in the pool"),

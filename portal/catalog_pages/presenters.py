@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,15 @@ from portal.accounts.models import Team, User
 from portal.accounts.selectors import own_teams
 from portal.catalog import policies, selectors
 from portal.catalog.models import Flavor, Template
+from portal.catalog_pages.environments import pool_drivers, standings_of, too_old_for
 from portal.common.formatting import format_cores, format_duration, format_memory, format_size
 from portal.common.reasons.wording import message_of, next_action_of
+from portal.environments.models import Environment
+from portal.environments.selectors import environments_for
 from portal.history import selectors as history
 from portal.history.models import Revision
 
+MAX_BASES = 100
 VERSIONS_SHOWN = 20
 LABELS: dict[str, str | Promise] = {
     "slug": _("Short name"), "team": _("Team"), "name": _("Name"), "description": _("What it is for"),
@@ -29,6 +33,8 @@ LABELS: dict[str, str | Promise] = {
     "environment": _("Environment"),
     "ready_path": _("Path that answers when it is ready"), "open_path": _("Path that opens"),
     "upstream_auth": _("Signing in to the app"), "service_workers": _("Service workers"),
+    "git_url": _("Git repository"), "git_ref": _("Branch, tag or commit"), "git_secret": _("Credential"),
+    "dotfiles_url": _("Dotfiles"),
     "egress": _("What it may reach"), "egress_allow": _("Hosts and networks"),
     "activity": _("Activity"), "start_timeout_s": _("Time to start"),
     "stop_timeout_s": _("Time to stop"), "work_lost": _("Work that is lost"),
@@ -39,7 +45,8 @@ LABELS: dict[str, str | Promise] = {
     "accelerator_model": _("Model"), "accelerator_models": _("Models"),
     "accelerator_milli": _("Share of each"), "accelerator_memory_mib": _("Least GPU memory"),
     "mig_profile": _("MIG profile"), "within": _("Several must share"), "preemptible": _("Preemptible"),
-    "expected_s": _("Expected to run"), "driver": _("Driver"), "config": _("Configuration"),
+    "expected_s": _("Expected to run"), "default_lifetime_h": _("Stops after"),
+    "max_lifetime_h": _("Lives at most"), "driver": _("Driver"), "config": _("Configuration"),
 }  # fmt: skip
 
 
@@ -56,6 +63,8 @@ def in_words(model: type[Template] | type[Flavor], field: str, value: Any) -> st
             return format_cores(value)
         case int() if field == "accelerator_milli":
             return f"{value / 10:g} %"
+        case int() if field.endswith("_lifetime_h"):
+            return format_duration(value * 3600) if value else gettext("no end")
         case int() if field.endswith("_s"):
             return format_duration(value)
         case list() if field == "argv":
@@ -78,6 +87,7 @@ class Row:
     size: str
     audience: str | Promise
     blocker: str
+    environment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +126,19 @@ def url_of(entry: Template | Flavor, name: str = "") -> str:
 
 
 def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[Row]:
-    """Rows for these entries; two queries however many they are."""
+    """Rows for these entries; a fixed number of queries however many they are."""
     programs = selectors.installed_programs()
+    standings = standings_of(each for each in entries if isinstance(each, Template))
     own = None if actor.sees_all else set(own_teams(actor).values_list("pk", flat=True))
     found = []
     for entry in entries:
         blocker = selectors.missing(entry, programs) if isinstance(entry, Template) else None
         size = format_size(entry.as_request()) if isinstance(entry, Flavor) else entry.description
-        found.append(
-            Row(entry, url_of(entry), size, audience(entry, own), message_of(blocker) if blocker else "")
-        )
+        words = message_of(blocker) if blocker else ""
+        runs = ""
+        if isinstance(entry, Template) and entry.environment is not None:
+            runs = f"{entry.environment.name} · {standings[entry.environment.slug]}"
+        found.append(Row(entry, url_of(entry), size, audience(entry, own), words, runs))
     return found
 
 
@@ -146,29 +159,92 @@ def makes_for(actor: User) -> list[Team]:
     return list(own_teams(actor).filter(memberships__user=actor, memberships__role="owner"))
 
 
+def bases(actor: User, kind: str) -> list[Template | Flavor]:
+    """What a new entry may begin as a copy of: those whose whole definition the actor may read."""
+    if kind == "flavor":
+        return list(selectors.flavors_for(actor).order_by("position", "slug")[:MAX_BASES])
+    found = selectors.templates_for(actor).filter(enabled=True).order_by("position", "slug")[:MAX_BASES]
+    return [each for each in found if policies.may_see_command(actor, each)]
+
+
+def begins_with(actor: User, environment: Environment) -> str:
+    """The short name of the first template whose program the environment has, for a copy; else empty."""
+    current = environment.current
+    programs = set(current.programs) if current is not None else set()
+    for each in bases(actor, "template"):
+        if isinstance(each, Template) and each.program in programs and each.team_id is None:
+            return each.slug
+    return ""
+
+
 def versions(actor: User, entry: Template | Flavor) -> list[Version]:
     """The newest versions with what each changed; none for who may not see the command."""
     if not (actor.sees_all or policies.may_keep(actor, entry)):
         return []
     kept = list(history.revisions(*selectors.revision_subject(entry))[: VERSIONS_SHOWN + 1])
     kind, keeps = kind_of(entry), policies.may_keep(actor, entry)
+    found = history.with_predecessors(kept)[:VERSIONS_SHOWN]
+    names = _environment_names(each for _, changes in found for each in changes)
     return [
         Version(
             row,
-            tuple(
-                Changed(
-                    LABELS.get(each.field, each.field),
-                    in_words(type(entry), each.field, each.before),
-                    in_words(type(entry), each.field, each.after),
-                )
-                for each in changes
-            ),
+            tuple(_changed(type(entry), each, names) for each in changes),
             reverse(f"catalog_pages:restore-{kind}", args=[entry.slug, row.number])
             if keeps and place
             else "",
         )
-        for place, (row, changes) in enumerate(history.with_predecessors(kept)[:VERSIONS_SHOWN])
+        for place, (row, changes) in enumerate(found)
     ]
+
+
+def changes_in_words(
+    model: type[Template] | type[Flavor], differences: Sequence[history.Difference]
+) -> list[Changed]:
+    """Differences of two documents as people read them: environments by what they are called."""
+    names = _environment_names(differences)
+    return [_changed(model, each, names) for each in differences]
+
+
+def _changed(
+    model: type[Template] | type[Flavor], difference: history.Difference, names: Mapping[str, str]
+) -> Changed:
+    field, before, after = difference.field, difference.before, difference.after
+    if field == "environment":
+        before, after = (names.get(slug, slug) for slug in (before, after))
+    return Changed(LABELS.get(field, field), in_words(model, field, before), in_words(model, field, after))
+
+
+def _environment_names(differences: Iterable[history.Difference]) -> dict[str, str]:
+    """What the environments are called that differences name; one that is gone is known by its short name."""
+    slugs = {
+        slug for each in differences if each.field == "environment" for slug in (each.before, each.after)
+    }
+    wanted = [slug for slug in slugs if slug]
+    return dict(Environment.objects.filter(slug__in=wanted).values_list("slug", "name")) if wanted else {}
+
+
+@dataclass(frozen=True, slots=True)
+class RunsIn:
+    """The environment of a template: how it stands, and where its CUDA is too new. `url` is its page."""
+
+    name: str
+    standing: str
+    drivers: str
+    url: str
+
+
+def runs_in(actor: User, template: Template) -> RunsIn | None:
+    """What the page of a template says of its environment; None where it is what each node has."""
+    environment = template.environment
+    if environment is None:
+        return None
+    seen = environment.team_id is None or environments_for(actor).filter(pk=environment.pk).exists()
+    return RunsIn(
+        environment.name,
+        standings_of([template])[environment.slug],
+        too_old_for(environment, pool_drivers()),
+        reverse("environments:detail", args=[environment.slug]) if seen else "",
+    )
 
 
 def notes(entry: Template | Flavor) -> list[str]:

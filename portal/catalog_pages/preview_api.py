@@ -13,7 +13,7 @@ from portal.catalog import entries, rules, selectors
 from portal.catalog.models import Flavor, Template
 from portal.catalog.serializers import FlavorCreateSerializer, TemplateCreateSerializer, WarningSerializer
 from portal.catalog_pages.previews import Preview, preview
-from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, operation, routes
+from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, named_in, operation, routes
 from portal.common.errors import InvalidInput
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
@@ -55,6 +55,9 @@ class CatalogPreviewSerializer(serializers.Serializer[Preview]):
     gpu_hours_per_hour_min = serializers.FloatField(help_text="What an hour takes from the ledger.")
     gpu_hours_per_hour_max = serializers.FloatField()
     verdict = VerdictSerializer(allow_null=True)
+    network = serializers.CharField(
+        help_text="What it could reach at most, as template and team say; empty where these close nothing."
+    )
     warnings = serializers.SerializerMethodField()
 
     def to_representation(self, found: Preview) -> dict[str, Any]:
@@ -65,6 +68,7 @@ class CatalogPreviewSerializer(serializers.Serializer[Preview]):
             "gpu_hours_per_hour_min": found.price[0],
             "gpu_hours_per_hour_max": found.price[1],
             "verdict": VerdictSerializer(verdict_data(verdict)).data if verdict is not None else None,
+            "network": found.network,
             "warnings": self.get_warnings(found),
         }
 
@@ -72,6 +76,7 @@ class CatalogPreviewSerializer(serializers.Serializer[Preview]):
     def get_warnings(self, _found: Preview) -> list[dict[str, Any]]:
         template = self.context.get("template")
         found = rules.template_warnings(template) if template is not None else []
+        found += selectors.deprecations(*self.context.get("entries", ()))
         return [WarningSerializer(each).data for each in found]
 
 
@@ -89,16 +94,20 @@ class CatalogPreview(ApiView):
     )
     def post(self, request: UserRequest) -> Response:
         given = body_of(request, CatalogPreviewRequestSerializer)
-        team = team_by_slug(request.user, given["team"]) if given.get("team") else None
+        with named_in("team"):
+            team = team_by_slug(request.user, given["team"]) if given.get("team") else None
         template = self._template(request, given)
-        found = preview(request.user, self._flavor(request, given), template, team)
+        flavor = self._flavor(request, given)
+        found = preview(request.user, flavor, template, team)
         draft = template if "template_draft" in given else None
-        return Response(CatalogPreviewSerializer(found, context={"template": draft}).data)
+        entries = [each for each in (template, flavor) if each is not None]
+        return Response(CatalogPreviewSerializer(found, context={"template": draft, "entries": entries}).data)
 
     def _template(self, request: UserRequest, given: dict[str, Any]) -> Template | None:
         if draft := given.get("template_draft"):
             slug = draft.pop("team", None)
-            of = team_by_slug(request.user, slug) if slug else None
+            with named_in("template_draft"):
+                of = team_by_slug(request.user, slug) if slug else None
             return entries.draft(actor=request.user, model=Template, given=draft, team=of)
         return selectors.template_by_slug(request.user, given["template"]) if "template" in given else None
 

@@ -17,13 +17,15 @@ from portal.common.errors import NotAllowed
 from portal.common.reasons.wording import message_of
 from portal.scheduling import admission, fits
 from portal.scheduling.admission import Outcome
+from portal.workspaces import egress, software
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
     """Where it fits, what it costs, and for a team what would happen now.
 
-    `verdict` is None without a template and a team. `refusal` is why the team may not use it.
+    `verdict` is None without a template and a team. `refusal` is why the team may not use it. `network` says
+    what it could reach at most, as template and team say; pools and nodes may allow less.
     """
 
     fits: fits.Fits
@@ -31,6 +33,7 @@ class Preview:
     team: Team | None = None
     verdict: admission.Verdict | None = None
     refusal: str = ""
+    network: str = ""
 
     @property
     def price_words(self) -> str:
@@ -67,7 +70,8 @@ def preview(
 
     Whoever may not see the team gets `NotAllowed`.
     """
-    found = fits.where(flavor, template)
+    runs_in = software.default_of(template, team or template.team).digest if template is not None else ""
+    found = fits.where(flavor, template, environment=runs_in)
     price = prices.hourly(found.charges)
     if team is None or template is None:
         return Preview(found, price)
@@ -79,4 +83,5 @@ def preview(
     except NotAllowed as refused:
         return Preview(found, price, team, None, message_of(refused.reason))
     # Of the team's limits alone: the caps of whoever looks are not those of who will start it.
-    return Preview(found, price, team, admission.assess(template=template, flavor=flavor, team=team))
+    verdict = admission.assess(template=template, flavor=flavor, team=team, environment=runs_in)
+    return Preview(found, price, team, verdict, network=egress.words_of(egress.limits_of(template, team)))

@@ -19,7 +19,7 @@ from portal.accounts.policies import require_manage_team, require_operator
 from portal.accounts.selectors import own_teams, team_by_slug
 from portal.catalog import documents, entries, policies, rules, selectors
 from portal.catalog.models import Flavor, Template
-from portal.catalog_pages import presenters
+from portal.catalog_pages import environments, presenters
 from portal.catalog_pages.forms import EntryForm, FlavorForm, TemplateForm, initial_of
 from portal.catalog_pages.previews import Preview, preview
 from portal.common import etags
@@ -28,6 +28,8 @@ from portal.common.htmx import partial_of
 from portal.common.reasons.wording import message_of
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
+from portal.environments import selectors as environment_selectors
+from portal.environments.models import Environment
 from portal.history import selectors as history
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
@@ -84,6 +86,7 @@ def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
     asked, found, problem = _preview(request, entry)
     document = documents.document_of(entry)
     hidden = {"slug", "name", "description", "enabled", "deprecated", "successor", "teams", "team"}
+    hidden |= {"environment"}
     facts = [
         (presenters.LABELS[name], words)
         for name, value in document.items()
@@ -91,6 +94,7 @@ def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
         and (shows or name in ("program", "min_cuda", "min_compute_capability"))
         and (words := presenters.in_words(type(entry), name, value)) != "–"
     ]
+    runs_in = presenters.runs_in(request.user, entry) if isinstance(entry, Template) else None
     context = {
         "kind": kind,
         "entry": entry,
@@ -101,6 +105,7 @@ def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
         if isinstance(entry, Template) and shows
         else [],
         "facts": facts,
+        "runs_in": runs_in,
         "keeps": policies.may_keep(request.user, entry),
         "edit_url": presenters.url_of(entry, "edit"),
         "delete_url": presenters.url_of(entry, "delete"),
@@ -138,11 +143,19 @@ def _preview(request: SignedInRequest, entry: Any) -> tuple[dict[str, str], Prev
 
 
 def _form(
-    request: SignedInRequest, kind: str, *, own: bool, initial: dict[str, Any], changing: bool
+    request: SignedInRequest,
+    kind: str,
+    *,
+    team: Team | None,
+    initial: dict[str, Any],
+    entry: Template | Flavor | None = None,
 ) -> EntryForm:
-    data = request.POST if request.method == "POST" else None
+    data, changing = request.POST if request.method == "POST" else None, entry is not None
     if kind == "template":
-        return TemplateForm(data, initial=initial, changing=changing, own=own)
+        present = entry.environment if isinstance(entry, Template) else None
+        shown = environments.choices(request.user, team, present)
+        own = team is not None
+        return TemplateForm(data, initial=initial, changing=changing, own=own, environments=shown)
     return FlavorForm(data, initial=initial, changing=changing)
 
 
@@ -161,12 +174,18 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
         require_operator(request.user)
     initial = initial_of(_blank(kind))
     of = strip_nul(request.GET.get("of", ""))
+    wanted = _environment_wanted(request, team) if kind == "template" else None
+    if wanted is not None and "of" not in request.GET:
+        # Most want a notebook in it: what they would else copy by hand.
+        of = presenters.begins_with(request.user, wanted)
     if of:
         source = _entry(request, kind, of)
         if isinstance(source, Template) and not policies.may_see_command(request.user, source):
             policies.require_keep(request.user, source)
         initial = initial_of(documents.document_of(source)) | {"slug": "", "name": ""}
-    form = _form(request, kind, own=team is not None, initial=initial, changing=False)
+    if wanted is not None:
+        initial["environment"] = wanted.slug
+    form = _form(request, kind, team=team, initial=initial)
     found: Preview | None = None
     warnings: list[str] = []
     if request.method == "POST" and form.is_valid():
@@ -184,11 +203,20 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
         "form": form,
         "team": team,
         "teams": presenters.makes_for(request.user),
+        "of": of,
+        "bases": presenters.bases(request.user, kind),
+        "wanted": wanted,
         "preview": found,
         "warnings": warnings,
         "back": reverse(f"catalog_pages:{kind}s"),
     }
     return render(request, "catalog_pages/form.html", context, status=form_status(form))
+
+
+def _environment_wanted(request: SignedInRequest, team: Team | None) -> Environment | None:
+    """The environment that the address names for a new template, where it may be chosen there."""
+    slug = strip_nul(request.GET.get("environment", ""))
+    return environment_selectors.usable_by(request.user, team).filter(slug=slug).first() if slug else None
 
 
 def _blank(kind: str) -> dict[str, Any]:
@@ -220,7 +248,7 @@ def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
     policies.require_keep(request.user, entry)
     team = entry.team if isinstance(entry, Template) else None
     initial = initial_of(documents.document_of(entry)) | {"version": etags.version_of(entry)}
-    form = _form(request, kind, own=team is not None, initial=initial, changing=True)
+    form = _form(request, kind, team=team, initial=initial, entry=entry)
     found: Preview | None = None
     warnings: list[str] = []
     if request.method == "POST" and form.is_valid():
@@ -307,11 +335,10 @@ def restore(request: SignedInRequest, kind: str, slug: str, number: int) -> Http
                 request, _("%(name)s is as in version %(number)s.") % {"name": entry.name, "number": number}
             )
         return redirect(presenters.url_of(entry))
+    differences = history.differences(documents.document_of(entry), kept.data)
     changes = [
-        f"{presenters.LABELS.get(each.field, each.field)}: "
-        f"{presenters.in_words(type(entry), each.field, each.before)[:200]} → "
-        f"{presenters.in_words(type(entry), each.field, each.after)[:200]}"
-        for each in history.differences(documents.document_of(entry), kept.data)
+        f"{each.label}: {each.before[:200]} → {each.after[:200]}"
+        for each in presenters.changes_in_words(type(entry), differences)
     ]
     context = {
         "title": _("Restore version %(number)s of %(name)s?") % {"number": number, "name": entry.name},

@@ -24,6 +24,7 @@ from portal.common.api import (
     body_of,
     documented,
     filters,
+    named_in,
     operation,
 )
 from portal.common.reasons.codes import ChannelCode
@@ -156,6 +157,7 @@ class ChannelViewSet(ReadViewSet):
 
     @operation(
         "Make a channel",
+        once=True,
         description="Your own, or with `team` one of a team's, for its owners and operators.",
         request=ChannelCreateSerializer,
         responses={201: ChannelSerializer},
@@ -163,7 +165,8 @@ class ChannelViewSet(ReadViewSet):
     )
     def create(self, request: UserRequest) -> Response:
         given = body_of(request, ChannelCreateSerializer)
-        team = self._team(given.pop("team", None))
+        with named_in("team"):
+            team = self._team(given.pop("team", None))
         made = services.create(actor=request.user, team=team, **given)
         return self.answer(made, status=201, Location=reverse("api:channel-detail", args=[made.pk]))
 
@@ -185,6 +188,7 @@ class ChannelViewSet(ReadViewSet):
 
     @operation(
         "Send a test to a channel",
+        once=True,
         description="One attempt, by a worker. The message shows what was answered.",
         request=None,
         responses={202: MessageSerializer},

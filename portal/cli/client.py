@@ -82,7 +82,7 @@ class BerthClient:
         return self._object("POST", "/admission/preview", json=_given(request))
 
     def create_workspace(self, *, idempotency_key: str = "", **request: Any) -> dict[str, Any]:
-        """Create one: `template`, `flavor`, and where wanted `team`, `name`, `expected_hours` and
+        """Create one: `template`, `flavor`, and where wanted `team`, `name`, `lifetime_hours` and
         `checkpointed`."""
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         return self._object("POST", "/workspaces", json=_given(request), headers=headers)
@@ -101,12 +101,64 @@ class BerthClient:
     def stop(self, workspace_id: str) -> dict[str, Any]:
         return self._object("POST", f"{_path(workspace_id)}/stop")
 
+    def extend(self, workspace_id: str, *, hours: float, idempotency_key: str = "") -> dict[str, Any]:
+        """Let it run for longer."""
+        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+        return self._object("POST", f"{_path(workspace_id)}/extend", json={"hours": hours}, headers=headers)
+
     def delete(self, workspace_id: str) -> None:
         """Delete it; its user's home stays. Done twice, it is done."""
         self._request("DELETE", _path(workspace_id))
 
     def logs(self, workspace_id: str, *, tail: int = 200) -> str:
         return str(self._object("GET", f"{_path(workspace_id)}/logs", params={"tail": tail})["text"])
+
+    def packages(self, workspace_id: str) -> dict[str, Any]:
+        """What one has installed on top of the workspace's environment."""
+        return self._object("GET", f"{_path(workspace_id)}/packages")
+
+    def reset_packages(self, workspace_id: str, *, keep: bool = False) -> dict[str, Any]:
+        """Have the next start remove them; with `keep`, take that back."""
+        return self._object("POST", f"{_path(workspace_id)}/packages/{'keep' if keep else 'reset'}")
+
+    def save_packages(self, workspace_id: str, *, name: str, everybody: bool = False) -> dict[str, Any]:
+        """Make an environment of them, for the workspace's team or for everybody."""
+        given = {"name": name, "everybody": everybody}
+        return self._object("POST", f"{_path(workspace_id)}/packages/save", json=given)
+
+    def files(self, workspace_id: str, path: str = "") -> Iterator[dict[str, Any]]:
+        """What is in a folder of the home that the workspace uses."""
+        offset = 0
+        while True:
+            params = {"path": path, "offset": offset}
+            page = self._object("GET", f"{_path(workspace_id)}/files", params=params)
+            yield from page["entries"]
+            offset += len(page["entries"])
+            if not page["entries"] or offset >= page["total"]:
+                return
+
+    def delete_files(self, workspace_id: str, paths: list[str]) -> None:
+        """Delete files and folders of the home, for good."""
+        self._request("POST", f"{_path(workspace_id)}/files/delete", json={"paths": paths})
+
+    def transfer_url(self, workspace_id: str, way: str, **given: Any) -> str:
+        """Where a file is to be had, or sent to, once; `way` is `downloads` or `uploads`."""
+        return str(self._object("POST", f"{_path(workspace_id)}/files/{way}", json=given)["url"])
+
+    @contextlib.contextmanager
+    def transfer(self, method: str, url: str, **more: Any) -> Iterator[httpx.Response]:
+        """A request to such an address, without the token: the address is the proof."""
+        transport = LoopbackTransport(self._transport)
+        with (
+            self._errors(),
+            httpx.Client(transport=transport, timeout=httpx.Timeout(self._timeout_s, read=600)) as http,
+            http.stream(method, url, **more) as response,
+        ):
+            if response.status_code >= 400:
+                response.read()
+                said = response.text.strip()[:300] or f"The answer was {response.status_code}."
+                raise Refused(said, status=response.status_code, code="transfer_refused")
+            yield response
 
     def events(
         self, workspace_id: str, *, after: int = 0, until: float | None = None
@@ -151,6 +203,25 @@ class BerthClient:
         params = {name: "delete" for name, wanted in asked.items() if wanted}
         self._request("DELETE", _user(username), params=params)
 
+    def nodes(self, **filters: str) -> Iterator[dict[str, Any]]:
+        """All that pass the filters (`name`, `pool`, …)."""
+        return self._rows("/nodes", filters)
+
+    def homes_on(self, node_id: str) -> dict[str, Any]:
+        """How many homes lie on a node, how many can be moved, and to where."""
+        return self._object("GET", f"/nodes/{quote(node_id, safe='')}/homes")
+
+    def move_homes(self, node_id: str, *, to: str) -> dict[str, Any]:
+        """Have all homes of a node moved to another one."""
+        return self._object("POST", f"/nodes/{quote(node_id, safe='')}/homes", json={"to": to})
+
+    def home_evacuations(self, **filters: str) -> Iterator[dict[str, Any]]:
+        """Moves of all homes of a node (`from_node`, `pool`, `state`), the newest first."""
+        return self._rows("/home-evacuations", filters)
+
+    def home_evacuation(self, evacuation_id: str) -> dict[str, Any]:
+        return self._object("GET", f"/home-evacuations/{quote(evacuation_id, safe='')}")
+
     def service_accounts(self, team: str) -> Iterator[dict[str, Any]]:
         """A team's accounts for programs."""
         return self._rows(_services(team))
@@ -193,6 +264,37 @@ class BerthClient:
 
     def delete_secret(self, name: str, *, team: str = "", template: str = "") -> None:
         self._request("DELETE", f"{_secrets(team, template)}/{quote(name, safe='')}")
+
+    def environments(self, **filters: str) -> Iterator[dict[str, Any]]:
+        """Software environments that one may see and that pass the filters (`search`, `team`, …)."""
+        return self._rows("/environments", filters)
+
+    def environment(self, slug: str) -> dict[str, Any]:
+        return self._object("GET", _environment(slug))
+
+    def create_environment(self, **environment: Any) -> dict[str, Any]:
+        """Make one, and have it built: `name`, `source` and, where wanted, `slug`, `team` and others."""
+        return self._object("POST", "/environments", json=_given(environment))
+
+    def build_environment(self, slug: str, **source: str) -> dict[str, Any]:
+        """Build another version of `source`, or the newest one as it is. Answers with the version."""
+        return self._object("POST", f"{_environment(slug)}/builds", json=_given(source))
+
+    def environment_version(self, slug: str, number: int) -> dict[str, Any]:
+        return self._object("GET", f"{_environment(slug)}/versions/{number}")
+
+    def environment_versions(self, slug: str) -> Iterator[dict[str, Any]]:
+        """Its versions, the newest first."""
+        return self._rows(f"{_environment(slug)}/versions")
+
+    def environment_builds(self, slug: str, number: int) -> Iterator[dict[str, Any]]:
+        """The builds of a version, the newest first."""
+        return self._rows(f"{_environment(slug)}/builds", {"version": str(number)})
+
+    def build_log(self, slug: str, build_id: str) -> str:
+        """The end of what a build has written."""
+        path = f"{_environment(slug)}/builds/{quote(build_id, safe='')}/log"
+        return self._request("GET", path, headers={"Accept": "text/plain"}).text
 
     def connect(self, workspace: Mapping[str, Any]) -> Connection:
         """The workspace's own origin, for HTTP and WebSockets; the token needs `workspaces:connect`."""
@@ -305,6 +407,10 @@ class BerthClient:
 
 def _path(workspace_id: str) -> str:
     return f"/workspaces/{quote(str(workspace_id), safe='')}"
+
+
+def _environment(slug: str) -> str:
+    return f"/environments/{quote(slug, safe='')}"
 
 
 def _user(username: str) -> str:

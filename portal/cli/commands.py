@@ -15,7 +15,17 @@ from typing import Any
 
 from portal.cli import config
 from portal.cli.client import BerthClient
-from portal.cli.errors import EXIT_REFUSED, CliError, Missing, NotSignedIn, TimedOut, Unreachable, Usage
+from portal.cli.errors import (
+    EXIT_REFUSED,
+    NEEDS_APPROVAL,
+    CliError,
+    Missing,
+    NotSignedIn,
+    Refused,
+    TimedOut,
+    Unreachable,
+    Usage,
+)
 
 FOLLOW_S = 2.0
 RETRY_S = 1.0
@@ -75,9 +85,10 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
         "flavor": flavor,
         "team": arguments.team,
         "name": arguments.name,
-        "expected_hours": arguments.hours,
+        "lifetime_hours": arguments.hours,
         "checkpointed": arguments.checkpointed,
         "secrets": arguments.secret,
+        "git": _git(arguments),
         "idempotency_key": str(uuid.uuid4()),
     }
     try:
@@ -86,6 +97,17 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
         # The answer may have got lost on the way; with its key, asking again makes no second one.
         workspace = client.create_workspace(**request)
     return _started(client, workspace, arguments)
+
+
+def _git(arguments: argparse.Namespace) -> dict[str, str] | None:
+    """The repository to clone; None leaves it to the template."""
+    if arguments.no_git:
+        return {"url": ""}
+    if not arguments.git:
+        if arguments.git_ref or arguments.git_secret:
+            raise Usage("--git-ref and --git-secret are of a repository.", "Name it with --git.")
+        return None
+    return {"url": arguments.git, "ref": arguments.git_ref, "secret": arguments.git_secret}
 
 
 def _first(slugs: Iterator[str], what: str) -> str:
@@ -118,7 +140,10 @@ def _started(client: BerthClient, workspace: Workspace, arguments: argparse.Name
 def wait_ready(
     client: BerthClient, workspace: Workspace, *, timeout_s: float, show: Callable[[str], None]
 ) -> Workspace:
-    """Follow its events until it runs, or never will. Raises `TimedOut`; its start goes on then."""
+    """Follow its events until it runs, or never will.
+
+    Raises `TimedOut`, its start goes on then, and `Refused` where it goes on only when somebody approves.
+    """
     ends_at = time.monotonic() + timeout_s
     last, shown = 0, _line(workspace)
     while True:
@@ -129,6 +154,13 @@ def wait_ready(
                 show(shown)
             if workspace["state"] not in ("pending", "provisioning"):
                 return workspace
+            if (workspace["queue"] or {}).get("outcome") == NEEDS_APPROVAL:
+                raise Refused(
+                    _why(workspace),
+                    f"Ask for more at {workspace['portal_url']}.",
+                    status=409,
+                    code=NEEDS_APPROVAL,
+                )
             since = datetime.fromisoformat(workspace["state_since"])
             for event in client.events(workspace["id"], after=last, until=ends_at):
                 last = event["id"]
@@ -240,6 +272,19 @@ def stop(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_json(workspace) if arguments.json else print_line(_line(workspace))
 
 
+def extend(client: BerthClient, arguments: argparse.Namespace) -> int:
+    workspace_id = find(client, arguments)["id"]
+    key = str(uuid.uuid4())
+    try:
+        workspace = client.extend(workspace_id, hours=arguments.hours, idempotency_key=key)
+    except Unreachable:
+        # The answer may have got lost on the way; with its key, asking again adds nothing more.
+        workspace = client.extend(workspace_id, hours=arguments.hours, idempotency_key=key)
+    if arguments.json:
+        return print_json(workspace)
+    return print_line(f"{workspace['name']} runs until {workspace['ends_at']}.")
+
+
 def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace = find(client, arguments)
     if not arguments.yes:
@@ -274,6 +319,29 @@ def logs(client: BerthClient, arguments: argparse.Namespace) -> int:
         if client.workspace(workspace["id"])["state"] in ("stopped", "failed", "terminated"):
             return 0
     return 0
+
+
+def packages(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """List what one has installed; or remove it at the next start, keep it, make an environment of it."""
+    workspace = find(client, arguments)
+    if arguments.everybody and not arguments.save:
+        raise Usage("--everybody goes with --save.", "Name the environment: --save NAME.")
+    if arguments.save:
+        made = client.save_packages(workspace["id"], name=arguments.save, everybody=arguments.everybody)
+        said = f"The environment {made['slug']} is made, and its build is asked for."
+        return print_json(made) if arguments.json else print_line(said)
+    if arguments.reset or arguments.keep:
+        answer = client.reset_packages(workspace["id"], keep=arguments.keep)
+        said = f"{workspace['name']}: " + ("they stay." if arguments.keep else "the next start removes them.")
+        return print_json(answer) if arguments.json else print_line(said)
+    found = client.packages(workspace["id"])
+    if arguments.json:
+        return print_json(found)
+    if not found["packages"]:
+        print("You have installed nothing on top of its environment.", file=sys.stderr)
+        return 0
+    rows = [(row["name"], row["version"], row["instead_of"] or "-") for row in found["packages"]]
+    return print_table([("PACKAGE", "VERSION", "INSTEAD OF"), *rows])
 
 
 def fresh_lines(seen: list[str], now: list[str]) -> list[str]:

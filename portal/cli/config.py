@@ -68,6 +68,18 @@ def _read(path: Path) -> dict[str, str]:
     return {key: value for key, value in data.items() if isinstance(value, str)}
 
 
+def forget(environ: Mapping[str, str]) -> bool:
+    """Delete the file; whether there was one."""
+    path = path_of(environ)
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise CliError(f"{path} cannot be deleted: {error.strerror}.", "Delete it yourself.") from error
+    return True
+
+
 def save(config: Config, environ: Mapping[str, str]) -> Path:
     """Write the file anew, whole or not at all, readable by its user alone."""
     path = path_of(environ)

@@ -8,7 +8,10 @@ EXIT_NOT_SIGNED_IN = 3
 EXIT_UNREACHABLE = 4
 EXIT_NOT_FOUND = 5
 EXIT_TIMEOUT = 6
+EXIT_NEEDS_APPROVAL = 7
 EXIT_INTERRUPTED = 130
+NEEDS_APPROVAL = "needs_approval"
+"""The code of the problem document, and the outcome of a preview."""
 
 
 class CliError(Exception):
@@ -32,6 +35,9 @@ class Refused(CliError):
         self.status = status
         self.code = code
         self.request_id = request_id
+        if code == NEEDS_APPROVAL:
+            # Waiting for it may take days: programs do something else then.
+            self.exit_code = EXIT_NEEDS_APPROVAL
 
 
 class NotSignedIn(CliError):

@@ -44,7 +44,13 @@ def run(arguments: argparse.Namespace) -> int:
             case "rotate":
                 return _rotate(folder, arguments, console)
             case "leave":
-                leaving.leave(folder, os.environ, console, forget=arguments.forget)
+                leaving.leave(
+                    folder,
+                    os.environ,
+                    console,
+                    forget=arguments.forget,
+                    workspaces=arguments.workspaces,
+                )
                 return 0
             case _:
                 return _environment(folder, console)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
+from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from django.contrib.auth.decorators import login_not_required
@@ -24,7 +26,7 @@ from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 from rest_framework.views import APIView
 
-from portal.common import storage
+from portal.common import idempotency, storage
 from portal.common.errors import InvalidInput, NotFound
 from portal.common.pagination import Pages
 from portal.common.problems import CONTENT_TYPE, document, plain_response
@@ -42,6 +44,7 @@ V = TypeVar("V", bound=type[viewsets.GenericViewSet[Any]])
 
 # What every endpoint may answer: who asks is not known, may not, or asks too often.
 ALWAYS = (401, 403, 429)
+TAKES_KEYS = "takes_idempotency_keys"
 
 if TYPE_CHECKING:
 
@@ -105,6 +108,15 @@ def body_of(request: Request, serializer: type[serializers.Serializer[Any]]) -> 
     return given
 
 
+@contextmanager
+def named_in(field: str) -> Iterator[None]:
+    """A name in a body that leads nowhere is a mistake of its field: `NotFound` becomes `InvalidInput`."""
+    try:
+        yield
+    except NotFound as error:
+        raise InvalidInput(error.reason, errors={field: [error.message]}) from error
+
+
 class Metadata(SimpleMetadata):
     """OPTIONS says what is accepted and answered; the fields are in the OpenAPI document."""
 
@@ -122,6 +134,8 @@ class ApiView(APIView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
+        if not self._takes_keys(request):
+            idempotency.require_no_key(request)
         known = self.known_params()
         unknown = [name for name in request.query_params if name not in known]
         if unknown:
@@ -131,6 +145,10 @@ class ApiView(APIView):
 
     def known_params(self) -> frozenset[str]:
         return self.query_params
+
+    def _takes_keys(self, request: Request) -> bool:
+        name = getattr(self, "action", None) or (request.method or "").lower()
+        return getattr(getattr(self, name, None), TAKES_KEYS, False)
 
     def handle_exception(self, exc: Exception) -> Response:
         if (refused := storage.unavailable(exc)) is not None:
@@ -260,18 +278,44 @@ def operation(
     request: Any = None,
     description: str = "",
     parameters: Iterable[OpenApiParameter] = (),
+    once: bool = False,
     **more: Any,
 ) -> Callable[[F], F]:
-    """Document one method. Errors are problems; those of authentication come by themselves."""
-    problems = {(status, CONTENT_TYPE): ProblemSerializer for status in sorted({*ALWAYS, *errors})}
-    return extend_schema(
-        summary=summary,
-        description=description or summary,
-        request=request,
-        responses={**responses, **problems},
-        parameters=list(parameters),
-        **more,
-    )
+    """Document one method. Errors are problems; those of authentication come by themselves.
+
+    With `once` it takes an `Idempotency-Key`, and with one it is carried out in one transaction, so it should
+    wait for nothing but the database. A method that lists the parameter sees to its keys by itself.
+    """
+    given = [*parameters, idempotency.PARAMETER] if once else list(parameters)
+    problems = {*ALWAYS, *errors, *((400, 409) if once else ())}
+
+    def documented_method(method: F) -> F:
+        chosen: Any = _carried_out_once(method) if once else method
+        if idempotency.PARAMETER in given:
+            setattr(chosen, TAKES_KEYS, True)
+        described = extend_schema(
+            summary=summary,
+            description=description or summary,
+            request=request,
+            responses={
+                **responses,
+                **{(status, CONTENT_TYPE): ProblemSerializer for status in sorted(problems)},
+            },
+            parameters=given,
+            **more,
+        )
+        found: F = described(chosen)
+        return found
+
+    return documented_method
+
+
+def _carried_out_once(method: Callable[..., Response]) -> Callable[..., Response]:
+    @wraps(method)
+    def answered(view: Any, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return idempotency.answer_once(request, lambda: method(view, request, *args, **kwargs))
+
+    return answered
 
 
 def documented(

@@ -22,6 +22,7 @@ MIB_PER_GIB = 1024
 MIB_PER_TIB = 1024 * 1024
 MILLI = 1000
 MILLI_GPU_S_PER_HOUR = 3_600_000
+HOUR_S, DAY_S = 3600, 86_400
 MAX_INPUT_DIGITS = 20
 MAX_AMOUNT = 10**15
 
@@ -232,6 +233,23 @@ def format_duration(seconds: float | None) -> str:
         return _two(_("%(number)s h"), hours, _("%(number)s min"), minutes)
     days, hours = divmod(hours, 24)
     return _two(_("%(number)s d"), days, _("%(number)s h"), hours)
+
+
+def format_time_left(seconds: float) -> str:
+    """What is left until something ends, in whole seconds: 0 s, 48 s, 2 d 23 h. berth.js does the same."""
+    whole = max(0, round(seconds))
+    return _("%(seconds)s s") % {"seconds": whole} if whole < 60 else format_duration(whole)
+
+
+def format_span(seconds: float) -> str:
+    """A length of time within a sentence: "3 days", "1 hour"; other lengths as `format_duration`."""
+    if seconds >= 2 * DAY_S and seconds % DAY_S == 0:
+        days = int(seconds) // DAY_S
+        return ngettext("%(number)s day", "%(number)s days", days) % {"number": format_number(days)}
+    if seconds >= HOUR_S and seconds % HOUR_S == 0:
+        hours = int(seconds) // HOUR_S
+        return ngettext("%(number)s hour", "%(number)s hours", hours) % {"number": format_number(hours)}
+    return format_duration(seconds)
 
 
 def _two(large: str, number: int, small: str, rest: int) -> str:

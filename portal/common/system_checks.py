@@ -9,6 +9,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 
 from portal.common import front_door
+from provisioning.service.environ import UP
 
 
 @register(Tags.security)
@@ -65,6 +66,6 @@ def secrets_are_set(**_: Any) -> list[CheckMessage]:
     if not settings.BERTH_GATEWAY_SECRET:
         missing.append(("BERTH_GATEWAY_SECRET", "common.E002"))
     return [
-        Error(f"{name} is not set.", hint=f"Run `make up`, which writes one, or set {name}.", id=code)
+        Error(f"{name} is not set.", hint=f"Run `{UP}`, which writes one, or set {name}.", id=code)
         for name, code in missing
     ]

@@ -1,4 +1,4 @@
-"""`python -m portal.embedded up|down|status|notebook`."""
+"""`python -m portal.embedded up|down|status|notebook`, installed as `berth-server`."""
 
 from __future__ import annotations
 
@@ -9,5 +9,10 @@ if sys.version_info < (3, 11):  # noqa: UP036  (this is the line that says so to
 
 from portal.embedded.cli import main
 
-if __name__ == "__main__":
+
+def run() -> None:
     sys.exit(main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    run()

@@ -53,6 +53,22 @@ def ensure(folder: Path) -> Issued:
     return issued
 
 
+def handed_out(pair: Certificates, folder: Path) -> Certificates:
+    """Copies of a pair with the authority's certificate in `folder`, which has no key but its own.
+
+    Raises `OSError`.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    copies = Certificates(*(folder / path.name for path in (pair.authority, pair.certificate, pair.key)))
+    for path, copy in (
+        (pair.authority, copies.authority),
+        (pair.certificate, copies.certificate),
+        (pair.key, copies.key),
+    ):
+        write_file(copy, path.read_text(), mode=0o600)
+    return copies
+
+
 def _authority(folder: Path, latest: dt.datetime) -> Authority:
     try:
         found = Authority.load(folder)

@@ -11,6 +11,7 @@ from portal.embedded.environment import Instance
 from portal.embedded.up import Up
 from provisioning.service import home
 from provisioning.service.console import Console, Problem
+from provisioning.service.environ import UP
 from provisioning.service.notebook import Builder
 
 
@@ -47,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
         return 1
     except KeyboardInterrupt:
         console.say()
-        console.say("  Stopped before everything was started. `make up` goes on from here.")
+        console.say(f"  Stopped before everything was started. `{UP}` goes on from here.")
         return 130
 
 

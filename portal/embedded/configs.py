@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,29 +17,42 @@ from provisioning.node.gateway import Certificates
 from provisioning.service.console import Problem
 from provisioning.service.files import write_file
 
+NODES_DOOR_SOCKET = "nodes-door.sock"
+"""In the folder in which its Caddy runs."""
+
 
 def write(instance: Instance, secrets: Mapping[str, str]) -> None:
     """Write every file under `run` and `keys`, for this user only. Raises `OSError` or `Problem`."""
     run = instance.run_dir
-    issued = authority.ensure(run / "tls")
+    issued = authority.ensure(instance.tls_dir)
+    front, own = issued.front, issued.door
+    if instance.tls_apart:
+        # Of before, with the authority's key, where Redis and the front door read.
+        shutil.rmtree(run / "tls", ignore_errors=True)
+        front = authority.handed_out(front, run / "front-door")
+        own = authority.handed_out(own, instance.doors_dir / "tls")
     write_public_keys(instance, secrets)
     for folder in (instance.local_dir, (instance.local_dir / PORTAL_SOCKET).parent):
         folder.mkdir(mode=0o700, exist_ok=True)
     if instance.nodes_address:
+        for folder in (instance.doors_dir, instance.door_socket_dir):
+            folder.mkdir(mode=0o700, exist_ok=True)
         door = nodes_door.caddy_config(
-            listen=instance.nodes_listen[0],
-            authority=issued.door.authority,
-            certificate=issued.door.certificate,
-            key=issued.door.key,
+            listen=NODES_DOOR_SOCKET,
+            authority=own.authority,
+            certificate=own.certificate,
+            key=own.key,
             web_url=instance.web_url,
             gateway_secret=secrets["gateway_secret"],
-            storage=run / ".nodes-door",
+            storage=instance.door_socket_dir / ".nodes-door",
+            front=front_address(instance),
+            domain=instance.domain,
         )
-        write_file(run / "nodes-door.json", door)
+        write_file(instance.doors_dir / "nodes-door.json", door)
     write_file(run / "redis.conf", redis_conf(instance))
     node = RedisNode(instance.node_name, secrets["redis_node"], engine=True)
     write_file(run / "redis.acl", redis_acl(secrets["redis_control"], [node]))
-    door = front_door(instance, gateway_secret=secrets["gateway_secret"], certificates=issued.front)
+    door = front_door(instance, gateway_secret=secrets["gateway_secret"], certificates=front)
     write_file(run / "front-door.json", door)
 
 
@@ -138,7 +152,14 @@ def front_door(instance: Instance, *, gateway_secret: str, certificates: Certifi
         https=instance.public_url.startswith("https://"),
         trusted_proxies=instance.trusted_proxies,
         read_timeout_s=instance.read_timeout_s,
+        passes=instance.passes_dir,
     )
+
+
+def front_address(instance: Instance) -> str:
+    """`host:port` of the front door as seen from this machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(instance.bind, instance.bind)  # noqa: S104
+    return f"[{host}]:{instance.port}" if ":" in host else f"{host}:{instance.port}"
 
 
 def _quoted(path: object) -> str:

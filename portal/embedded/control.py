@@ -11,9 +11,10 @@ import sys
 import time
 from collections.abc import Mapping
 
-from portal.embedded.environment import ROOT, Instance
+from portal.embedded.environment import Instance
 from provisioning.service import instance_lock, processes
 from provisioning.service.console import Console, Problem
+from provisioning.service.environ import ROOT, UP
 
 DOWN_LIMIT_S = 120.0
 EXIT_ALL, EXIT_SOME, EXIT_NOTHING = 0, 1, 3
@@ -31,7 +32,7 @@ def down(instance: Instance, console: Console, *, keep_workspaces: bool) -> int:
     if pid is None:
         raise Problem(
             f"Berth runs from {instance.home}, and its state file does not say as which process.",
-            "Press Ctrl-C where `make up` runs.",
+            f"Press Ctrl-C where `{UP}` runs.",
         )
     with console.step("Berth") as step:
         try:
@@ -53,7 +54,7 @@ def down(instance: Instance, console: Console, *, keep_workspaces: bool) -> int:
                     )
         except PermissionError as error:
             raise Problem(
-                f"Process {pid} belongs to another user.", "Run this as the user who ran `make up`."
+                f"Process {pid} belongs to another user.", f"Run this as the user who ran `{UP}`."
             ) from error
         finally:
             os.close(handle)
@@ -64,7 +65,7 @@ def down(instance: Instance, console: Console, *, keep_workspaces: bool) -> int:
 def status(instance: Instance, environ: Mapping[str, str], console: Console) -> int:
     """A table of the services and the number of workspaces by state. The exit code tells the sum."""
     if not instance_lock.is_held(instance.run_dir):
-        console.say(f"Berth is not running from {instance.home}. Start it with `make up`.")
+        console.say(f"Berth is not running from {instance.home}. Start it with `{UP}`.")
         return EXIT_NOTHING
     state = instance_lock.read_state(instance.run_dir)
     console.say(f"Berth is {state.get('phase', 'starting')}: {state.get('url', instance.public_url)}")
@@ -86,7 +87,7 @@ def status(instance: Instance, environ: Mapping[str, str], console: Console) -> 
 def _workspaces(instance: Instance, environ: Mapping[str, str]) -> str:
     try:
         done = subprocess.run(
-            [sys.executable, "manage.py", "workspaces", "count"],
+            [sys.executable, "-m", "portal", "workspaces", "count"],
             cwd=ROOT,
             env=instance.portal_environ(environ),
             capture_output=True,

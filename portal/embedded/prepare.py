@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import os
 import sys
 import traceback
 from pathlib import Path
 
 from provisioning.service.console import Console, Problem
+from provisioning.service.environ import INSTALL
 from provisioning.service.files import write_file
 
 
@@ -49,6 +51,8 @@ def _prepare(console: Console) -> None:
         step.result = _collect_static()
     from django.core.management import call_command
 
+    # Redis starts after this. What cannot be sent now is in the database, where its services look first.
+    logging.getLogger("portal.inventory.node_commands").setLevel(logging.ERROR)
     call_command("bootstrap")
 
 
@@ -61,8 +65,11 @@ def _migrate() -> str:
     steps = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
     if steps:
         call_command("migrate", interactive=False, verbosity=0)
-    applied = f"{steps} migrations applied" if steps else "up to date"
-    return f"{connection.vendor}, {applied}"
+    if not steps:
+        done = "up to date"
+    else:
+        done = f"{steps} migrations applied" if executor.loader.applied_migrations else "new"
+    return f"{connection.vendor}, {done}"
 
 
 def _collect_static() -> str:
@@ -94,7 +101,7 @@ def _problem(error: Exception, details: str) -> Problem:
     from importlib import import_module
 
     if isinstance(error, ModuleNotFoundError):
-        return Problem(f"The Python module {error.name} is missing from {sys.prefix}.", "Run `make up`.")
+        return Problem(f"The Python module {error.name} is missing from {sys.prefix}.", INSTALL)
     if isinstance(error, OSError):
         return Problem(
             f"{error.filename or 'A file'} cannot be used ({error.strerror}).",

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from portal.embedded.configs import NODES_DOOR_SOCKET, front_address
 from portal.embedded.environment import Instance
 from portal.embedded.proxy import HEALTH_HOST
 from provisioning.service import probes, user_scope
@@ -31,13 +32,15 @@ def programs(
     control_url = instance.redis_url("control", secrets["redis_control"])
     portal = {
         **instance.portal_environ(environ),
-        "BERTH_FRONT_DOOR_URL": f"http://{_front(instance)}",
+        "BERTH_FRONT_DOOR_URL": f"http://{front_address(instance)}",
         "BERTH_GATEWAY_URL": instance.gateway_url,
+        "BERTH_PASSES_DIR": str(instance.passes_dir or ""),
     }
     bare = bare_environ(environ)
-    node_environ = instance.node_environ(
-        environ, node_password=secrets["redis_node"], node_key=secrets["node_key"]
-    )
+    node_environ = {
+        **instance.node_environ(environ, node_password=secrets["redis_node"], node_key=secrets["node_key"]),
+        "BERTH_NODE_FRONT_DOOR_URL": f"http://{front_address(instance)}",
+    }
 
     def pulse(name: str) -> Callable[[float], bool]:
         return probes.pulse_since(control_url, PULSE_KEY, name)
@@ -128,21 +131,32 @@ def programs(
 def _doors(instance: Instance, bare: Mapping[str, str], caddy: Path) -> tuple[Program, ...]:
     """By which other machines reach the portal and Redis."""
     address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(instance.nodes_bind, instance.nodes_bind)  # noqa: S104
-    redis = instance.nodes_listen[1]
+    https, redis = instance.nodes_listen
+    socket = instance.door_socket_dir / NODES_DOOR_SOCKET
     return (
         Program(
             name="nodes-door",
-            argv=(str(caddy), "run", "--config", str(instance.run_dir / "nodes-door.json")),
+            argv=(str(caddy), "run", "--config", str(instance.doors_dir / "nodes-door.json")),
             environ=bare,
-            answers=lambda _: probes.port_open(instance.nodes_port, address),
+            answers=lambda _: socket.is_socket(),
             after=("web",),
+            folder=instance.door_socket_dir,
+        ),
+        Program(
+            name="nodes-guard",
+            argv=(
+                sys.executable, "-m", "portal.embedded.door_guard", "--listen", https, "--to", str(socket),
+            ),
+            environ={**bare, "PYTHONUNBUFFERED": "1"},
+            answers=lambda _: probes.port_open(instance.nodes_port, address),
+            after=("nodes-door",),
             port=instance.nodes_port,
         ),
         Program(
             name="redis-door",
             argv=(
                 sys.executable, "-m", "portal.embedded.redis_door", "--listen", redis,
-                "--to", str(instance.redis_port), "--tls", str(instance.run_dir / "tls"),
+                "--to", str(instance.redis_port), "--tls", str(instance.tls_dir),
             ),
             environ={**bare, "PYTHONUNBUFFERED": "1"},
             answers=lambda _: probes.port_open(instance.redis_door_port, address),
@@ -154,11 +168,6 @@ def _doors(instance: Instance, bare: Mapping[str, str], caddy: Path) -> tuple[Pr
 
 def _address(instance: Instance) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(instance.bind, instance.bind)  # noqa: S104
-
-
-def _front(instance: Instance) -> str:
-    address = _address(instance)
-    return f"[{address}]:{instance.port}" if ":" in address else f"{address}:{instance.port}"
 
 
 def _front_door_answers(instance: Instance) -> bool:

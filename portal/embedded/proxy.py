@@ -18,6 +18,7 @@ from typing import Any
 
 from portal.common import front_door
 from portal.embedded import outage
+from portal.embedded import passes as fast
 from provisioning.endpoints import (
     GATEWAY_HEADER,
     HTTP_HEADER,
@@ -85,12 +86,21 @@ def config(
     https: bool = False,
     trusted_proxies: Sequence[str] = (),
     read_timeout_s: int = READ_TIMEOUT_S,
+    passes: Path | None = None,
 ) -> str:
     """Caddy's JSON.
 
     `listen` is `host:port`, `secret` the path secret of forward-auth, `certificates` what is shown to other
-    nodes' gateways, `storage` a folder of Caddy's own. `https`: TLS ends in front of the front door.
+    nodes' gateways, `storage` a folder of Caddy's own. `https`: TLS ends in front of the front door. `passes`
+    is the folder in which the gateway process leaves passes, None where there are none.
     """
+    workspace = _workspace(
+        places.gateway,
+        secret,
+        certificates,
+        https=https,
+        passes=None if passes is None else fast.Passes(passes, secret, tokens=not trusted_proxies),
+    )
     server: dict[str, Any] = {
         **gateway.SERVER,
         "listen": [listen],
@@ -108,10 +118,8 @@ def config(
                 "terminal": True,
             },
             {
-                "match": [{"header_regexp": {"Host": {"pattern": _hosts(domain)}}}],
-                "handle": [
-                    {"handler": "subroute", "routes": _workspace(places.gateway, secret, certificates)}
-                ],
+                "match": [{"header_regexp": {"Host": {"name": fast.HOST, "pattern": _hosts(domain)}}}],
+                "handle": [{"handler": "subroute", "routes": workspace}],
                 "terminal": True,
             },
             {
@@ -164,7 +172,7 @@ def more_than(number: int) -> str:
 
 
 def _hosts(domain: str) -> str:
-    return rf"(?i)^ws-[0-9a-f]{{32}}\.{re.escape(domain)}\.?(:[0-9]+)?$"
+    return rf"(?i)^(ws-[0-9a-f]{{32}})\.{re.escape(domain)}\.?(:[0-9]+)?$"
 
 
 def _answers(*, https: bool) -> list[dict[str, Any]]:
@@ -233,14 +241,24 @@ def _to_portal(address: str, secret: str) -> dict[str, Any]:
     }
 
 
-def _workspace(auth: str, secret: str, certificates: Certificates) -> list[dict[str, Any]]:
-    """A workspace's host: the gateway's own paths, and the app behind forward-auth."""
+def _workspace(
+    auth: str, secret: str, certificates: Certificates, *, https: bool, passes: fast.Passes | None
+) -> list[dict[str, Any]]:
+    """A workspace's host: transfers of files, the gateway's own paths, the app."""
+    to_app = {**gateway.to_socket("pass"), "headers": {"response": {"delete": _ONCE}}}
+    found = [fast.route(passes, https=https, own_headers=OWN_HEADERS, to_app=to_app)] if passes else []
     return [
+        {
+            "match": [{"path_regexp": {"pattern": r"^/\.berth/files/"}}],
+            "handle": [_door("portal"), _guard(auth, secret, certificates)],
+            "terminal": True,
+        },
         {
             "match": [{"path_regexp": {"pattern": r"^/\.berth/"}}],
             "handle": [_door("portal"), _to_portal(auth, secret)],
             "terminal": True,
         },
+        *found,
         {"handle": [_door("portal"), _guard(auth, secret, certificates)]},
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
@@ -13,12 +14,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from portal.common import passes
 from portal.embedded import configs, full_disk, preflight
-from portal.embedded.environment import ROOT, Instance, ensure_secrets
+from portal.embedded.environment import Instance, ensure_secrets
 from portal.embedded.programs import Program, programs
-from provisioning.drivers.local import home_mount
+from provisioning.drivers.local import file_server, home_mount
 from provisioning.service import home, instance_lock, processes
 from provisioning.service.console import Console, Problem
+from provisioning.service.environ import ROOT
 from provisioning.service.notebook import Builder
 from provisioning.service.supervisor import Supervisor, report, write_state
 
@@ -43,6 +46,7 @@ class Up:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._ready = False
+        self._secrets: dict[str, str] = {}
 
     def run(self) -> int:
         """Start, stay, stop; the exit code."""
@@ -58,7 +62,16 @@ class Up:
                 self._prepare()
                 return asyncio.run(self._serve(self._programs(binaries)))
             finally:
+                self._end_passes()
                 instance_lock.state_path(instance.run_dir).unlink(missing_ok=True)
+
+    def _end_passes(self) -> None:
+        """Nobody leaves or believes any now: nothing of them stays."""
+        folder, secret = self._instance.passes_dir, self._secrets.get("gateway_secret")
+        if folder is not None and secret:
+            shutil.rmtree(folder / passes.key_of(secret), ignore_errors=True)
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
     def _runs_already(self, state: dict[str, Any]) -> Problem:
         url = state.get("url") or self._instance.public_url
@@ -152,12 +165,21 @@ class Up:
             step.update("stopping")
             disk.cancel()
             await self._supervisor.stop()
+            left = self._end_file_servers()
             if not self._keep_workspaces:
                 home_mount.release(self._instance.homes_dir, self._instance.local_dir / home_mount.LOCK)
-            step.result = "stopped"
+            step.result = f"stopped{left}"
         kept = " Workspaces go on; the next start takes them over." if self._keep_workspaces else ""
         console.say(f"Berth is stopped.{kept}")
         return 0
+
+    def _end_file_servers(self) -> str:
+        """End what serves the files of homes: nobody can ask it any more. What to say where that fails."""
+        try:
+            left = file_server.end_all(self._instance.local_dir)
+        except OSError as error:
+            return f"; a home's file server may be left ({error.strerror})"
+        return f"; {left} file servers of homes end by themselves" if left else ""
 
     def _watch_disk(self) -> asyncio.Task[None]:
         watch = full_disk.Watch(
@@ -209,7 +231,7 @@ class Up:
         with self._console.step("Workspaces") as step:
             step.update("stopping (Ctrl-C again leaves them running)")
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "manage.py", "workspaces", "stop",
+                sys.executable, "-m", "portal", "workspaces", "stop",
                 cwd=ROOT,
                 env=self._instance.portal_environ(self._environ),
                 stdin=asyncio.subprocess.DEVNULL,

@@ -11,6 +11,8 @@ from typing import Any
 
 import gunicorn
 
+from portal.scheduling import pauses
+
 bind = f"127.0.0.1:{os.environ.get('BERTH_WEB_PORT') or int(os.environ.get('BERTH_PORT') or 8000) + 1}"
 workers = int(os.environ.get("BERTH_WEB_PROCESSES") or 2)
 # A few requests wait for something else, as for a log that a node has to read: they must not fill a process.
@@ -38,3 +40,8 @@ def when_ready(_server: Any) -> None:
     """What is loaded by now is for good: the collector would only write into pages that are shared."""
     gc.collect()
     gc.freeze()
+
+
+def post_request(_worker: Any, _request: Any, _environ: Any, _response: Any) -> None:
+    """The answer is on its way: a moment to collect what decisions and previews have left."""
+    pauses.rest()

@@ -23,14 +23,15 @@ from portal.common.api import (
     body_of,
     documented,
     filters,
+    named_in,
     operation,
 )
-from portal.common.errors import InvalidInput, NotFound
+from portal.common.errors import InvalidInput
 from portal.common.etags import IF_MATCH, etag_of, expected_by
 from portal.common.reasons.codes import CommonCode, EnvironmentCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
-from portal.environments import build_log, builds, selectors, services
+from portal.environments import build_log, builds, policies, previews, selectors, services
 from portal.environments.models import (
     BuildState,
     Environment,
@@ -45,6 +46,8 @@ from portal.environments.serializers import (
     EnvironmentChangeSerializer,
     EnvironmentCreateSerializer,
     EnvironmentSerializer,
+    SourcePreviewRequestSerializer,
+    SourcePreviewSerializer,
     VersionDetailSerializer,
     VersionSerializer,
 )
@@ -94,6 +97,7 @@ class EnvironmentViewSet(ReadViewSet):
 
     @operation(
         "Make a software environment",
+        once=True,
         description="For a team by its owners, for everybody by operators. Its first version is built at "
         "once, unless `build` is false.",
         request=EnvironmentCreateSerializer,
@@ -134,15 +138,29 @@ class EnvironmentViewSet(ReadViewSet):
         services.delete(actor=request.user, environment=self.get_object(), expected=expected_by(request))
         return Response(status=204)
 
+    @operation(
+        "Say what another version would change",
+        description="For who manages it. Compares what is asked for with the present version, and says who "
+        "uses it. Nothing is kept.",
+        request=SourcePreviewRequestSerializer,
+        responses={200: SourcePreviewSerializer},
+        errors=[400, 404, 409, 415],
+    )
+    @action(detail=True, methods=["post"])
+    def preview(self, request: UserRequest, slug: str) -> Response:
+        environment = self.get_object()
+        policies.require_manage(request.user, environment.team)
+        given = body_of(request, SourcePreviewRequestSerializer)
+        found = previews.preview(actor=request.user, environment=environment, **given)
+        return Response(SourcePreviewSerializer(found).data)
+
 
 def team_named(actor: User, slug: str | None) -> Team | None:
     """The team of that short name, or None. Raises `InvalidInput`."""
     if not slug:
         return None
-    try:
+    with named_in("team"):
         return accounts.team_by_slug(actor, slug)
-    except NotFound as error:
-        raise InvalidInput(error.reason, errors={"team": [error.message]}) from error
 
 
 class _OfEnvironment(ReadViewSet):
@@ -228,6 +246,7 @@ class BuildViewSet(_OfEnvironment):
 
     @operation(
         "Build a software environment",
+        once=True,
         description="With `source` as another version. Without it the newest version, or, where that is "
         "ready, another one of the same source. What is being built already is answered with. Builds of the "
         "version are below it once a node is there.",

@@ -31,6 +31,7 @@ from portal.environments.models import (
     EnvironmentVersion,
     VersionState,
 )
+from portal.environments.models import SourceKind as SourceKindRow
 from portal.events import live
 from portal.events import services as events
 from portal.events.kinds import AuditKind
@@ -86,8 +87,13 @@ def queue_first(
     if open_build is not None:
         return open_build
     waiting = Count("environment_builds", filter=Q(environment_builds__state__in=OPEN))
-    there = selectors.building_nodes().filter(online=True)
-    node = there.annotate(waiting=waiting).order_by("waiting", "name").first()
+    there = selectors.building_nodes().filter(online=True).annotate(waiting=waiting)
+    nodes = there.order_by("waiting", "name")
+    if version.source_kind == SourceKindRow.FOLDER:
+        # Only who has it can look at it.
+        node = next((each for each in nodes if selectors.holds(each, version.digest)), None)
+    else:
+        node = nodes.first()
     if node is None:
         return None
     return make(version, node, priority=priority, asked_by=asked_by)

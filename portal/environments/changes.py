@@ -29,7 +29,12 @@ class Changes:
 
     @property
     def sentence(self) -> str:
-        """“numpy 2.1 → 2.2, pandas added, 14 MiB heavier”; a few of each are named."""
+        """“numpy 2.1 → 2.2, pandas added, 14 MiB heavier”."""
+        return ", ".join(self.parts)
+
+    @property
+    def parts(self) -> list[str]:
+        """What the sentence says, each by itself; a few of each kind are named."""
         parts = ["Python {} → {}".format(*self.python)] if self.python else []
         parts += [f"{name} {before} → {now}" for name, before, now in self.changed[:MAX_NAMED]]
         parts += [_("%(name)s added") % {"name": name} for name, _version in self.added[:MAX_NAMED]]
@@ -43,20 +48,28 @@ class Changes:
             size = format_memory(abs(self.weight_mib))
             words = _("%(size)s heavier") if self.weight_mib > 0 else _("%(size)s lighter")
             parts.append(words % {"size": size})
-        return ", ".join(parts)
+        return parts
 
 
 def between(before: EnvironmentVersion, now: EnvironmentVersion) -> Changes:
     """What `now` has that `before` had not, and the other way round."""
     old, new = _by_name(before.packages), _by_name(now.packages)
+    weight_mib = now.size_mib - before.size_mib
+    return of_packages(old, new, weight_mib=weight_mib, pythons=(before.python, now.python))
+
+
+def of_packages(
+    old: Mapping[str, str], new: Mapping[str, str], *, weight_mib: int = 0, pythons: tuple[str, str]
+) -> Changes:
+    """The same of versions by the names of their packages; `pythons` are that before and that now."""
     return Changes(
         added=tuple((name, new[name]) for name in sorted(new.keys() - old.keys())),
         removed=tuple(sorted(old.keys() - new.keys())),
         changed=tuple(
             (name, old[name], new[name]) for name in sorted(old.keys() & new.keys()) if old[name] != new[name]
         ),
-        weight_mib=now.size_mib - before.size_mib,
-        python=(before.python, now.python) if before.python != now.python else None,
+        weight_mib=weight_mib,
+        python=pythons if pythons[0] != pythons[1] else None,
     )
 
 

@@ -5,6 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from portal.common.domain_events import DomainEvent
+from portal.environments.models import EnvironmentVersion
+
+
+@dataclass(frozen=True, slots=True)
+class VersionReady(DomainEvent):
+    """A version has been built for the first time: what was asked for with it has a digest now."""
+
+    version: EnvironmentVersion
 
 
 @dataclass(frozen=True, slots=True)

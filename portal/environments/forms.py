@@ -32,6 +32,13 @@ class _Source(forms.Form):
             attrs={"rows": 10, "spellcheck": "false", "autocapitalize": "none", "class": "mono"}
         ),
     )
+    folder = forms.ChoiceField(
+        label=_("Folder on the nodes"),
+        required=False,
+        help_text=_(
+            "An environment that is there already. It is mounted read-only, and never changed or removed."
+        ),
+    )
     file = forms.FileField(
         label=_("File"),
         required=False,
@@ -41,9 +48,31 @@ class _Source(forms.Form):
         label=_("Python"), choices=[(each, each) for each in PYTHONS], initial=own_python
     )
 
+    def __init__(
+        self, *args: Any, folders: Iterable[tuple[str, str]] = (), operates: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        found = list(folders)
+        folder: Any = self.fields["folder"]
+        kinds: Any = self.fields["source_kind"]
+        if not operates:
+            # What is on the nodes is for operators to name.
+            del self.fields["folder"]
+            kinds.choices = [each for each in SourceKind.choices if each[0] != SourceKind.FOLDER]
+            return
+        folder.choices = [("", _("Choose one") if found else _("No node names one")), *found]
+
     def clean(self) -> dict[str, Any]:
         given = super().clean() or {}
         upload = given.pop("file", None)
+        folder = given.pop("folder", "")
+        if given.get("source_kind") == SourceKind.FOLDER:
+            given["source"] = folder
+            if not folder:
+                self.add_error(
+                    "folder", _("Choose a folder. Nodes name theirs in BERTH_ENVIRONMENT_FOLDERS.")
+                )
+            return given
         if upload is not None:
             if upload.size > MAX_LOCK:
                 self.add_error("file", _("The file is too long."))

@@ -35,6 +35,7 @@ class SourceKind(models.TextChoices):
     REQUIREMENTS = MessageKind.REQUIREMENTS.value, _("requirements.txt")
     PYPROJECT = MessageKind.PYPROJECT.value, _("pyproject.toml")
     LOCK = MessageKind.LOCK.value, _("Lock with hashes")
+    FOLDER = MessageKind.FOLDER.value, _("Folder that is on the nodes")
 
 
 class VersionState(models.TextChoices):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from django.conf import settings
+
 from portal.accounts import policies as accounts
 from portal.accounts.models import Role, Team, User
 from portal.common.actors import SystemActor
-from portal.environments.models import Environment
+from portal.environments.models import Environment, Kind
 
 
 def may_manage(actor: User | SystemActor, team: Team | None) -> bool:
@@ -26,6 +28,18 @@ def require_manage(actor: User | SystemActor, team: Team | None) -> None:
 def may_use(environment: Environment, team: Team | None) -> bool:
     """Whether a workspace that is charged to `team` may run in it."""
     return environment.team_id is None or (team is not None and environment.team_id == team.pk)
+
+
+def built_when_asked(environment: Environment) -> bool:
+    """Whether it is built because somebody asks for a workspace with it: one that comes with Berth, if the
+    site has it so, while no version of it is there."""
+    return (
+        bool(settings.BERTH_BUILD_WHEN_ASKED)
+        and environment.curated
+        and environment.enabled
+        and environment.kind == Kind.BUILT
+        and environment.current_id is None
+    )
 
 
 def manages_some(actor: User) -> bool:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from django.utils.functional import Promise
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from portal.accounts.models import User
 from portal.common.reasons.wording import message_of, next_action_of, reason_of
+from portal.common.reasons.wording.environments import progress_words
 from portal.environments import changes, policies, selectors, sources
 from portal.environments.models import (
     BuildState,
@@ -18,8 +21,11 @@ from portal.environments.models import (
     EnvironmentBuild,
     EnvironmentVersion,
     Kind,
+    SourceKind,
     VersionState,
 )
+from portal.environments.results import LIST_AT_FAULT
+from provisioning.environments.folders import fingerprint_of
 
 LOG_LINES = 2000
 VERSION_LOOKS = {
@@ -72,6 +78,19 @@ def _row(environment: Environment, newest: str) -> Row:
             return Row(environment, _("Ready, next one is built"), icon, tone)
         return Row(environment, _("Ready, next one failed"), icon, "wait")
     return Row(environment, state.label, icon, tone)
+
+
+def standing(environment: Environment, progress: selectors.Progress | None) -> str:
+    """How an environment stands that a template names: “ready”, “is being built: 40 %”."""
+    if not environment.enabled:
+        return gettext("switched off")
+    if environment.kind == Kind.NODE:
+        return gettext("on every node")
+    if environment.current_id is not None:
+        return gettext("deprecated") if environment.deprecated else gettext("ready")
+    if progress is None:
+        return progress_words("", None)
+    return progress_words(progress.state, progress.percent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +169,30 @@ def build_row(build: EnvironmentBuild) -> BuildRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Mending:
+    """A version that only another list mends: why, and the line of the list, where it is known (else 0)."""
+
+    message: str
+    next_action: str
+    number: int
+    line: str
+    build_id: UUID | None = None
+
+
+def mending(version: EnvironmentVersion | None, build_id: UUID | None = None) -> Mending | None:
+    """What is wrong with the list of a version that could not be built; None where it is not the list."""
+    reason = reason_of(version.failure) if version is not None else None
+    if version is None or reason is None or version.state != VersionState.FAILED:
+        return None
+    if reason.code not in LIST_AT_FAULT:
+        return None
+    number = int(reason.params.get("source_line") or 0)
+    lines = version.source.splitlines()
+    line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+    return Mending(message_of(reason), next_action_of(reason), number, line[:200], build_id)
+
+
+@dataclass(frozen=True, slots=True)
 class LogLine:
     text: str
     wrong: bool = False
@@ -180,12 +223,88 @@ def detail(actor: User, environment: Environment) -> dict[str, Any]:
         "manages": policies.may_manage(actor, environment.team),
         "versions": version_rows(environment, versions),
         "newest": newest,
-        "holdings": selectors.holdings(current.digest) if current is not None else [],
+        "holdings": holding_rows(current),
+        "folder": newest.source if newest is not None and is_folder(newest) else "",
+        "lacks": _lacks(current),
         "builds": builds,
         "open": [each for each in builds if each.build.open],
         "packages": current_packages(environment),
         "asked_for": asked_for(environment),
+        "mending": mending(
+            selectors.newest_version(environment),
+            next((each.build.pk for each in builds if _is_of(each, newest)), None),
+        ),
     }
+
+
+def _lacks(version: EnvironmentVersion | None) -> list[str]:
+    """The programs that templates of notebooks start and that are not in a folder."""
+    if version is None or not is_folder(version):
+        return []
+    return sorted(sources.NOTEBOOK_PROGRAMS - set(version.programs))
+
+
+def is_folder(version: EnvironmentVersion | None) -> bool:
+    """Whether a version is a folder that nodes have already."""
+    return version is not None and version.source_kind == SourceKind.FOLDER
+
+
+def folder_choices(present: EnvironmentVersion | None = None) -> list[tuple[str, str]]:
+    """The folders that nodes have, each with what is in it, where it is and what is missing in a line."""
+    found = [(each.path, _folder_line(each)) for each in selectors.folders_there()]
+    if present is not None and is_folder(present) and all(path != present.source for path, _line in found):
+        found.append((present.source, gettext("%(folder)s · on no node now") % {"folder": present.source}))
+    return found
+
+
+def _folder_line(folder: selectors.NodeFolder) -> str:
+    parts = [folder.path, f"Python {folder.python}"]
+    parts.append(gettext("%(count)d packages") % {"count": folder.package_count})
+    parts.append(", ".join(folder.nodes[:3]) + ("…" if len(folder.nodes) > 3 else ""))
+    if "jupyter-lab" not in folder.programs:
+        parts.append(gettext("no JupyterLab"))
+    if not folder.alike:
+        parts.append(gettext("not the same on all"))
+    return " · ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingRow:
+    """A node, and how it stands with the current version in a word."""
+
+    holding: selectors.NodeHolding
+    word: str
+    icon: str
+    tone: str
+    note: str
+
+
+def holding_rows(version: EnvironmentVersion | None) -> list[HoldingRow]:
+    """Each node that could hold the version; of a folder also what is in it there."""
+    if version is None or not version.digest:
+        return []
+    rows = []
+    wanted = fingerprint_of(version.python, ((each["name"], each["version"]) for each in version.packages))
+    for each in selectors.holdings(version.digest):
+        note = ""
+        if each.holds and is_folder(version):
+            note = gettext("Python %(python)s, %(count)d packages") % {
+                "python": each.python,
+                "count": each.package_count,
+            }
+            if each.fingerprint != wanted:
+                note += " · " + gettext("changed since it was looked at")
+        if each.holds:
+            rows.append(HoldingRow(each, gettext("Has it"), "circle-check", "ok", note))
+        elif is_folder(version):
+            rows.append(HoldingRow(each, gettext("Not there"), "circle-off", "", note))
+        else:
+            rows.append(HoldingRow(each, gettext("On its way"), "hourglass", "wait", note))
+    return rows
+
+
+def _is_of(row: BuildRow, version: EnvironmentVersion | None) -> bool:
+    return version is not None and row.build.version_id == version.pk
 
 
 def current_packages(environment: Environment) -> list[dict[str, Any]]:

@@ -20,12 +20,13 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, sentence_of
 from portal.environments import builds, logs
 from portal.environments.builds import MAX_ATTEMPTS, SILENT_S, end, locked_build
-from portal.environments.domain_events import BuildsChanged
+from portal.environments.domain_events import BuildsChanged, VersionReady
 from portal.environments.models import (
     BuildState,
     Environment,
     EnvironmentBuild,
     EnvironmentVersion,
+    SourceKind,
     StoredContent,
     VersionState,
 )
@@ -35,11 +36,14 @@ from portal.events.services import notify
 from portal.inventory import held_environments, node_messages
 from provisioning.environment_messages import BuildFailure, EnvironmentBuilt, EnvironmentProgress
 from provisioning.environments.content import digest_of
+from provisioning.environments.folders import digest_of_folder
 from provisioning.types import HeldEnvironment
 
 log = logging.getLogger(__name__)
 FOLD = timedelta(days=1)
 CODES = {
+    BuildFailure.NO_SUCH_FOLDER: EnvironmentCode.BUILD_NO_SUCH_FOLDER,
+    BuildFailure.NO_SUCH_PACKAGE: EnvironmentCode.BUILD_NO_SUCH_PACKAGE,
     BuildFailure.RESOLUTION_FAILED: EnvironmentCode.BUILD_RESOLUTION_FAILED,
     BuildFailure.HASH_MISMATCH: EnvironmentCode.BUILD_HASH_MISMATCH,
     BuildFailure.INDEX_UNREACHABLE: EnvironmentCode.INDEX_UNREACHABLE,
@@ -52,16 +56,18 @@ CODES = {
     BuildFailure.BUILD_FAILED: EnvironmentCode.BUILD_FAILED,
     BuildFailure.UNFORESEEN: EnvironmentCode.BUILD_UNFORESEEN,
 }
-FINAL = frozenset(
+LIST_AT_FAULT = frozenset(
     {
+        EnvironmentCode.BUILD_NO_SUCH_PACKAGE,
         EnvironmentCode.BUILD_RESOLUTION_FAILED,
         EnvironmentCode.BUILD_HASH_MISMATCH,
         EnvironmentCode.BUILD_TOO_LARGE,
         EnvironmentCode.BUILD_FAILED,
-        EnvironmentCode.BUILD_CANCELLED,
     }
 )
-"""What comes of the list itself: trying again would end the same way."""
+"""What only another list can mend."""
+FINAL = LIST_AT_FAULT | {EnvironmentCode.BUILD_CANCELLED}
+"""What comes of the list itself, or was cancelled: trying again would end the same way."""
 
 
 def of_its_node(build: str, lease: str) -> bool:
@@ -132,6 +138,7 @@ def apply_built(told: EnvironmentBuilt) -> bool:
             return False
         if not told.lease or build.lease != told.lease or not build.open:
             return False
+        _take_log(build, told)
         if told.failure is not None:
             _failed(build, version, _reason_of(told, build, version))
         elif not _sound(told, version):
@@ -142,8 +149,19 @@ def apply_built(told: EnvironmentBuilt) -> bool:
     return True
 
 
+def _take_log(build: EnvironmentBuild, told: EnvironmentBuilt) -> None:
+    """The end of the log comes with the answer: progress that arrives after that is dropped."""
+    if told.log:
+        build.log, build.log_dropped, build.log_received = logs.appended(
+            build.log, build.log_dropped, build.log_received, offset=told.log_offset, text=told.log
+        )
+        build.save(update_fields=["log", "log_dropped", "log_received"])
+
+
 def _sound(told: EnvironmentBuilt, version: EnvironmentVersion) -> bool:
     """Whether the digest is that of the lock, and both are those that were asked for."""
+    if version.source_kind == SourceKind.FOLDER:
+        return told.digest == version.digest == digest_of_folder(version.source)
     lock = version.lock or told.lock
     if not lock or not told.digest or digest_of(lock, version.python) != told.digest:
         return False
@@ -168,9 +186,16 @@ def _succeeded(build: EnvironmentBuild, version: EnvironmentVersion, told: Envir
         version.state, version.ready_at = VersionState.READY, timezone.now()
         version.failure, version.retry_at, version.builds_failed = {}, None, 0
         version.save()
-        StoredContent.objects.update_or_create(digest=told.digest, defaults={"unused_since": None})
+        if version.source_kind == SourceKind.FOLDER:
+            version.python = ".".join(version.python_version.split(".")[:2])
+            version.save(update_fields=["python"])
+        else:
+            StoredContent.objects.update_or_create(digest=told.digest, defaults={"unused_since": None})
         _make_current(version)
+        emit(VersionReady(version))
         builds.record_of_build(AuditKind.ENVIRONMENT_BUILT, version, build, "has built", digest=told.digest)
+    if version.source_kind == SourceKind.FOLDER:
+        return  # it was there already: the node's inventory says so
     held = HeldEnvironment(version.digest, told.size_mib or version.size_mib, tuple(version.programs))
     # In a transaction of its own: nodes are locked before versions, by who sends them builds.
     transaction.on_commit(partial(held_environments.add, build.node_id, held))

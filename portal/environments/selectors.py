@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.utils import timezone
 
 from portal.accounts.models import Team, User
 from portal.common.errors import NotFound
 from portal.common.reasons.codes import EnvironmentCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
+from portal.environments import sources
 from portal.environments.models import (
     OPEN,
     Environment,
     EnvironmentBuild,
     EnvironmentVersion,
     Kind,
+    SourceKind,
     VersionState,
 )
 from portal.inventory.models import Node
@@ -116,10 +120,13 @@ def users_of(environment: Environment) -> tuple[list[str], list[str]]:
         .order_by("workspaces__name")
         .values_list("workspaces__name", flat=True)
     )
-    templates = Environment.objects.filter(
-        pk=environment.pk, templates__isnull=False, templates__deleted_at=None
-    )
-    return list(workspaces[:50]), list(templates.values_list("templates__name", flat=True)[:50])
+    return list(workspaces[:50]), list(templates_of(environment).values_list("name", flat=True)[:50])
+
+
+def templates_of(environment: Environment) -> QuerySet[Any]:
+    """The templates whose workspaces get it; rows of the room above, which is known by its relation alone."""
+    rows: QuerySet[Any] = environment.templates.filter(deleted_at=None).order_by("name")
+    return rows
 
 
 def versions_in_use() -> QuerySet[EnvironmentVersion]:
@@ -143,10 +150,48 @@ def building_nodes() -> QuerySet[Node]:
 
 @dataclass(frozen=True, slots=True)
 class NodeHolding:
-    """A node, and whether it holds an environment."""
+    """A node, and whether it holds an environment.
+
+    Of a folder that was there already also its Python, how many packages are in it, and its fingerprint.
+    """
 
     node: Node
     holds: bool
+    python: str = ""
+    package_count: int = 0
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFolder:
+    """A folder that nodes have and may use as an environment; `alike` says whether it is the same on all."""
+
+    path: str
+    python: str
+    package_count: int
+    programs: frozenset[str]
+    nodes: tuple[str, ...]
+    alike: bool
+
+
+def folders_there() -> list[NodeFolder]:
+    """The folders that the nodes' own settings name and that are there, by path."""
+    found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    for node in building_nodes().only("name", "environments", "pool__slug").order_by("name"):
+        for row in node.environments:
+            if path := row.get("folder"):
+                found.setdefault(str(path), []).append((node.name, row))
+    return [
+        NodeFolder(
+            path,
+            str(rows[0][1].get("python", "")),
+            int(rows[0][1].get("package_count", 0)),
+            frozenset(rows[0][1].get("programs", ())),
+            tuple(name for name, _ in rows),
+            len({row.get("fingerprint") for _, row in rows}) == 1,
+        )
+        for path, rows in sorted(found.items())
+    ]
 
 
 def holdings(digest: str) -> list[NodeHolding]:
@@ -154,7 +199,20 @@ def holdings(digest: str) -> list[NodeHolding]:
     nodes = (
         building_nodes().only("name", "online", "environments", "pool__slug", "pool__name").order_by("name")
     )
-    return [NodeHolding(node, bool(digest) and holds(node, digest)) for node in nodes]
+    found = []
+    for node in nodes:
+        row = next((each for each in node.environments if digest and each.get("digest") == digest), None)
+        said = row or {}
+        found.append(
+            NodeHolding(
+                node,
+                row is not None,
+                str(said.get("python", "")),
+                int(said.get("package_count", 0)),
+                str(said.get("fingerprint", "")),
+            )
+        )
+    return found
 
 
 def holds(node: Node, digest: str) -> bool:
@@ -173,24 +231,67 @@ class Content:
     cuda: str
 
 
+PENDING = "version-"
+"""How the digest of a version begins that has none yet; its id follows. No node ever holds it."""
+
+
+def digest_for(version: EnvironmentVersion) -> str:
+    """The digest that a workspace needs which gets the version, ready or not."""
+    return version.digest if version.state == VersionState.READY else f"{PENDING}{version.pk.hex}"
+
+
+def not_installed(environment: Environment, version: EnvironmentVersion) -> Reason | None:
+    """Why a version that is waited for will not come by itself, or None."""
+    if version.state != VersionState.FAILED or version.retry_at is not None:
+        return None
+    return Reason(
+        EnvironmentCode.NOT_INSTALLED, {"environment": environment.name, "failure": dict(version.failure)}
+    )
+
+
+def programs_to_come(version: EnvironmentVersion) -> frozenset[str]:
+    """What a version has of the programs that templates start, or will have."""
+    if version.state == VersionState.READY:
+        return frozenset(version.programs)
+    notebook = version.environment.notebook
+    return sources.programs_of(version.source_kind, version.source, notebook=notebook)
+
+
+def _pending(digest: str) -> EnvironmentVersion | None:
+    try:
+        key = UUID(hex=digest.removeprefix(PENDING))
+    except ValueError:
+        return None
+    return EnvironmentVersion.objects.filter(pk=key).select_related("environment").first()
+
+
 @lru_cache(maxsize=1024)
 def _content(digest: str) -> Content:
-    row = (
-        EnvironmentVersion.objects.filter(digest=digest, state=VersionState.READY)
-        .values_list("programs", "cuda")
-        .first()
-    )
-    if row is None:
-        raise LookupError(digest)
+    rows = EnvironmentVersion.objects.filter(digest=digest, state=VersionState.READY)
+    row = rows.order_by("-ready_at").values_list("programs", "cuda", "source_kind").first()
+    # What is in a folder changes under the same digest: it is never kept.
+    if row is None or row[2] == SourceKind.FOLDER:
+        raise _NotKept(row)
     return Content(digest, tuple(row[0]), row[1])
+
+
+class _NotKept(Exception):
+    """What `_content` found and does not keep; None where there is nothing."""
+
+    def __init__(self, row: tuple[list[str], str, str] | None) -> None:
+        super().__init__()
+        self.row = row
 
 
 def content_of(digest: str) -> Content:
     """What is in it. One that is known no more brings nothing of its own. The same is not read twice."""
+    if digest.startswith(PENDING):
+        version = _pending(digest)
+        return Content(digest, tuple(sorted(programs_to_come(version))) if version is not None else (), "")
     try:
         return _content(digest)
-    except LookupError:
-        return Content(digest, (), "")
+    except _NotKept as found:
+        return Content(digest, *((tuple(found.row[0]), found.row[1]) if found.row else ((), "")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +301,37 @@ class Progress:
     environment: str
     state: str
     percent: int | None
+    stage: str = ""
+    done: int = 0
+    total: int = 0
+    left_s: int = 0
+
+
+def why_it_waits(digest: str) -> Reason | None:
+    """What a request says that needs this digest, which no node has yet; None where nothing is known."""
+    found = progress_of_digest(digest)
+    if found is None:
+        return None
+    if not digest.startswith(PENDING):
+        folders = EnvironmentVersion.objects.filter(digest=digest, source_kind=SourceKind.FOLDER)
+        if (path := folders.values_list("source", flat=True).first()) is not None:
+            return Reason(EnvironmentCode.FOLDER_NOT_THERE, {"folder": path, "known": []})
+        params = {"environment": found.environment, "state": found.state, "percent": found.percent}
+        return Reason(EnvironmentCode.ON_ITS_WAY, params)
+    version = _pending(digest)
+    failed = not_installed(version.environment, version) if version is not None else None
+    if failed is not None:
+        return failed
+    steps = {"stage": found.stage, "done": found.done, "total": found.total, "left_s": found.left_s}
+    return Reason(EnvironmentCode.BEING_INSTALLED, {"environment": found.environment, **steps})
+
+
+def _left_s(build: EnvironmentBuild, percent: int) -> int:
+    """About how many seconds a build takes yet, by what it has taken; 0 where nothing can be said."""
+    if build.started_at is None or percent < 5:
+        return 0
+    took = (timezone.now() - build.started_at).total_seconds()
+    return max(1, round(took * (100 - percent) / percent))
 
 
 def progress_of(environment: Environment, version: EnvironmentVersion | None) -> Progress:
@@ -207,12 +339,34 @@ def progress_of(environment: Environment, version: EnvironmentVersion | None) ->
     if version is None:
         return Progress(environment.name, VersionState.NEW.value, None)
     build = open_builds([version.pk]).first()
-    state = VersionState.BUILDING if build is not None else VersionState(version.state)
-    return Progress(environment.name, state.value, percent_of(build) if build is not None else None)
+    if build is None:
+        return Progress(environment.name, version.state, None)
+    percent = percent_of(build)
+    steps = (build.stage, build.done, build.total, _left_s(build, percent))
+    return Progress(environment.name, VersionState.BUILDING.value, percent, *steps)
+
+
+def standings(found: Iterable[Environment]) -> dict[UUID, Progress]:
+    """How far the newest version of each is, in two queries; those without a version are left out."""
+    names = {each.pk: each.name for each in found}
+    rows = EnvironmentVersion.objects.filter(environment__in=names).order_by("number")
+    newest = {row[0]: row[1:] for row in rows.values_list("environment_id", "pk", "state")}
+    opened = {build.version_id: build for build in reversed(open_builds(pk for pk, _ in newest.values()))}
+    return {
+        environment: Progress(
+            names[environment],
+            VersionState.BUILDING.value if version in opened else state,
+            percent_of(opened[version]) if version in opened else None,
+        )
+        for environment, (version, state) in newest.items()
+    }
 
 
 def progress_of_digest(digest: str) -> Progress | None:
     """How far a digest is on its way to a node, named by the first environment that has it."""
+    if digest.startswith(PENDING):
+        pending = _pending(digest)
+        return progress_of(pending.environment, pending) if pending is not None else None
     version = (
         EnvironmentVersion.objects.filter(digest=digest)
         .select_related("environment")

@@ -144,6 +144,32 @@ class BuildCreateSerializer(StrictSerializer):
     )
 
 
+class SourcePreviewRequestSerializer(_Source):
+    """What another version would be made of."""
+
+
+class ReachSerializer(serializers.Serializer[Any]):
+    """Who uses it now; workspaces keep the version that they have."""
+
+    workspaces = serializers.IntegerField()
+    running = serializers.IntegerField()
+    templates = serializers.ListField(child=serializers.CharField())
+
+
+class SourcePreviewSerializer(serializers.Serializer[Any]):
+    """What another version would change; nothing is kept of it."""
+
+    against = serializers.IntegerField(
+        help_text="The number of the version that it is compared with; 0: none."
+    )
+    exact = serializers.BooleanField(
+        help_text="Whether `changes` are all; else what packages bring may change, too."
+    )
+    changes = serializers.ListField(child=serializers.CharField())
+    reach = ReachSerializer()
+    when = serializers.ListField(child=serializers.CharField(), help_text="When it would reach whom.")
+
+
 class BuildSerializer(serializers.ModelSerializer[EnvironmentBuild]):
     """One attempt to have a version on a node."""
 

@@ -10,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from portal.accounts import policies as accounts
 from portal.accounts.models import Team, User
 from portal.common.actors import SystemActor, label_of
 from portal.common.errors import InvalidInput, NotFound, StateConflict
@@ -29,9 +30,12 @@ from portal.environments.models import (
 from portal.events import services as events
 from portal.events.kinds import AuditKind
 from provisioning.environments.content import digest_of
+from provisioning.environments.folders import digest_of_folder
 
 MAX_OF_TEAM = 100
 MAX_OF_SITE = 1000
+LENGTHS = {"name": 80, "description": 200}
+"""How many characters of each are kept."""
 
 
 @transaction.atomic
@@ -47,15 +51,20 @@ def create(
     python: str = "",
     notebook: bool = True,
     build: bool = True,
+    anywhere: bool = False,
 ) -> Environment:
     """Make an environment for a team, or for everybody without one, and have its first version built.
 
     Without `python` it is the one that runs the portal. Without `build` nothing is done until somebody asks.
+    A folder that nodes have already is for operators to name, and some node has it, unless `anywhere` says
+    that one may come later.
     Raises `InvalidInput`, `NotAllowed` and `StateConflict` (the short name is taken, or there are too many).
     """
     policies.require_manage(actor, team)
-    python = sources.python_of(python or sources.own_python())
     kind, text = sources.checked(source_kind, source)
+    if kind == SourceKind.FOLDER:
+        python = _python_of_folder(actor, text, anywhere=anywhere) or python
+    python = sources.python_of(python or sources.own_python())
     if team is not None:
         # Keeps two from being the last one together.
         Team.objects.select_for_update().get(pk=team.pk)
@@ -69,8 +78,8 @@ def create(
     environment = Environment(
         team=team,
         slug=slug or _slug_of(name),
-        name=_one_line(name, 80),
-        description=_one_line(description, 200),
+        name=as_kept("name", name),
+        description=as_kept("description", description),
         python=python,
         notebook=notebook,
         created_by=None if isinstance(actor, SystemActor) else actor,
@@ -111,9 +120,9 @@ def change(
     _require(expected, environment)
     wanted: dict[str, Any] = {}
     if name is not None:
-        wanted["name"] = _one_line(name, 80)
+        wanted["name"] = as_kept("name", name)
     if description is not None:
-        wanted["description"] = _one_line(description, 200)
+        wanted["description"] = as_kept("description", description)
     for field, value in (("enabled", enabled), ("deprecated", deprecated), ("notebook", notebook)):
         if value is not None:
             wanted[field] = value
@@ -145,6 +154,7 @@ def change_source(
     source: str,
     python: str = "",
     expected: Collection[str] = ANY,
+    anywhere: bool = False,
 ) -> EnvironmentVersion:
     """Make another version of this source and have it built; it becomes current when it is ready.
 
@@ -153,9 +163,11 @@ def change_source(
     environment = locked(environment)
     policies.require_manage(actor, environment.team)
     _require(expected, environment)
-    _require_built(environment)
-    python = sources.python_of(python) if python else environment.python
+    require_built(environment)
     kind, text = sources.checked(source_kind, source)
+    if kind == SourceKind.FOLDER:
+        python = _python_of_folder(actor, text, anywhere=anywhere) or python
+    python = sources.python_of(python) if python else environment.python
     newest = selectors.newest_version(environment)
     if newest is not None and newest.state in (VersionState.NEW, VersionState.BUILDING):
         same = newest.source_digest == _words_of(environment, kind, python, text)
@@ -179,7 +191,7 @@ def rebuild(*, actor: User | SystemActor, environment: Environment) -> Environme
     """
     environment = locked(environment)
     policies.require_manage(actor, environment.team)
-    _require_built(environment)
+    require_built(environment)
     newest = selectors.newest_version(environment)
     if newest is None:
         raise NotFound(Reason(EnvironmentCode.NO_SUCH_VERSION))
@@ -187,6 +199,26 @@ def rebuild(*, actor: User | SystemActor, environment: Environment) -> Environme
         builds.ask(actor, newest)
         return newest
     return make_version(actor, environment, SourceKind(newest.source_kind), newest.source, build=True)
+
+
+@transaction.atomic
+def build_for_request(*, actor: User, environment: Environment) -> EnvironmentVersion:
+    """Have an environment built that a workspace is asked for with; the version that the workspace gets.
+
+    Asking again is success: it is built once. Nobody needs a right to that: the site has said so by
+    `BERTH_BUILD_WHEN_ASKED`. Raises `StateConflict` where it could not be built.
+    """
+    environment = locked(environment)
+    if environment.current_id is not None:
+        return environment.versions.get(pk=environment.current_id)
+    version = selectors.newest_version(environment)
+    if version is None or not policies.built_when_asked(environment):
+        waits = {"environment": environment.name, "state": "", "percent": None}
+        raise StateConflict(Reason(EnvironmentCode.NOT_READY, waits), code="environment_not_ready")
+    if (refusal := selectors.not_installed(environment, version)) is not None:
+        raise StateConflict(refusal, code="environment_not_installed")
+    builds.ask(actor, version)
+    return version
 
 
 @transaction.atomic
@@ -254,7 +286,11 @@ def make_version(
         source_digest=_words_of(environment, kind, environment.python, text),
         python=environment.python,
         lock=lock,
-        digest=digest_of(lock, environment.python) if lock else "",
+        digest=digest_of_folder(text)
+        if kind == SourceKind.FOLDER
+        else digest_of(lock, environment.python)
+        if lock
+        else "",
         state=VersionState.NEW,
         created_by=None if isinstance(actor, SystemActor) else actor,
     )
@@ -283,6 +319,28 @@ def locked(environment: Environment) -> Environment:
     return found
 
 
+def _python_of_folder(actor: User | SystemActor, path: str, *, anywhere: bool) -> str:
+    """The Python, as 3.11, of a folder that nodes have; empty where none has it. Raises `InvalidInput`."""
+    try:
+        return ".".join(folder_there(actor, path).python.split(".")[:2])
+    except InvalidInput:
+        if anywhere:
+            return ""
+        raise
+
+
+def folder_there(actor: User | SystemActor, path: str) -> selectors.NodeFolder:
+    """A folder that nodes have and may use. Raises `NotAllowed`, and `InvalidInput` with what is there."""
+    accounts.require_operator(actor)
+    there = selectors.folders_there()
+    found = next((each for each in there if each.path == path), None)
+    if found is None:
+        known = [each.path for each in there[:10]]
+        reason = Reason(EnvironmentCode.FOLDER_NOT_THERE, {"folder": path, "known": known})
+        raise InvalidInput(reason, errors={"source": [reason]})
+    return found
+
+
 def _words_of(environment: Environment, kind: SourceKind, python: str, text: str) -> str:
     return source_digest_of(kind, python, sources.to_build(kind, text, notebook=environment.notebook))
 
@@ -291,7 +349,8 @@ def _require(expected: Collection[str], environment: Environment) -> None:
     require_expected(expected, environment, name=environment.name, by=environment.updated_by)
 
 
-def _require_built(environment: Environment) -> None:
+def require_built(environment: Environment) -> None:
+    """Raises `StateConflict` for what each node has by itself."""
     if environment.kind != Kind.BUILT:
         reason = Reason(EnvironmentCode.INSTALLED_ON_NODES, {"name": environment.name})
         raise StateConflict(reason, code="installed_on_nodes")
@@ -327,8 +386,9 @@ def _check(environment: Environment) -> None:
         raise InvalidInput(Reason(EnvironmentCode.NOT_VALID), errors=error.message_dict) from error
 
 
-def _one_line(text: str, length: int) -> str:
-    return " ".join(strip_nul(text).split())[:length]
+def as_kept(field: str, text: str) -> str:
+    """A `name` or `description` as it is kept: one line, no longer than its column."""
+    return " ".join(strip_nul(text).split())[: LENGTHS[field]]
 
 
 def _slug_of(name: str) -> str:

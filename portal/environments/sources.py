@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from portal.common.errors import InvalidInput
 from portal.common.reasons.codes import CommonCode, EnvironmentCode
@@ -19,6 +20,7 @@ from portal.common.texts import strip_nul
 from portal.environments.models import DEFAULT_PYTHON, PYTHONS, SourceKind
 from provisioning.environment_messages import MAX_LOCK, MAX_SOURCE
 from provisioning.environments.content import NPM_LINE, logical_lines
+from provisioning.environments.folders import is_plain
 
 NOTEBOOK_PACKAGES = ("jupyterlab", "marimo")
 """What templates need that start notebooks."""
@@ -46,6 +48,8 @@ def checked(kind: str, text: str) -> tuple[SourceKind, str]:
     if kind not in SourceKind.values:
         raise _refused("source_kind", Reason(CommonCode.CHOOSE_ONE_OF, {"known": list(SourceKind.values)}))
     chosen = SourceKind(kind)
+    if chosen == SourceKind.FOLDER:
+        return chosen, _folder(text)
     text = strip_nul(text).replace("\r\n", "\n").replace("\r", "\n").strip() + "\n"
     limit = MAX_LOCK if chosen == SourceKind.LOCK else MAX_SOURCE
     if len(text.encode()) > limit - 1024:
@@ -75,14 +79,30 @@ def checked(kind: str, text: str) -> tuple[SourceKind, str]:
     return chosen, text
 
 
+def _folder(text: str) -> str:
+    """The path of a folder on the nodes. Raises `InvalidInput`."""
+    path = strip_nul(text).strip()
+    path = path.rstrip("/") or path
+    if not path:
+        raise _refused("source", Reason(EnvironmentCode.NO_FOLDER_NAMED))
+    if not is_plain(path):
+        raise _refused("source", Reason(EnvironmentCode.FOLDER_NOT_VALID, {"folder": path[:MAX_SHOWN]}))
+    return path
+
+
+def lines_in(kind: str, text: str) -> list[str]:
+    """What a source asks for, a requirement in each line, in its order and without hashes."""
+    if kind == SourceKind.PYPROJECT:
+        return _dependencies(text)
+    if kind == SourceKind.FOLDER:
+        return []
+    return [line.partition("--hash")[0].strip() for _, line in _numbered(text)]
+
+
 def names_in(kind: str, text: str) -> list[str]:
     """The names of the packages that a source asks for, in its order; of what cannot be read none."""
-    if kind == SourceKind.PYPROJECT:
-        lines = _dependencies(text)
-    else:
-        lines = [line.partition("--hash")[0].strip() for _, line in _numbered(text)]
     found = []
-    for line in lines:
+    for line in lines_in(kind, text):
         if program := NPM_LINE.fullmatch(line):
             found.append(program["name"])
             continue
@@ -93,6 +113,30 @@ def names_in(kind: str, text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def requirements_in(kind: str, text: str) -> list[Requirement]:
+    """What a source asks of the package index, in its order; what cannot be read and npm's is left out."""
+    found: list[Requirement] = []
+    if kind == SourceKind.FOLDER:
+        return found
+    lines = _dependencies(text) if kind == SourceKind.PYPROJECT else [line for _, line in _numbered(text)]
+    for line in lines:
+        try:
+            found.append(Requirement(line.partition("--hash")[0].strip()))
+        except InvalidRequirement:
+            continue
+    return found
+
+
+PROGRAMS = {"jupyterlab": "jupyter-lab", "marimo": "marimo", "code-server": "code-server"}
+"""The programs that packages bring which templates start."""
+
+
+def programs_of(kind: str, text: str, *, notebook: bool) -> frozenset[str]:
+    """What a source will bring of the programs that templates start, before it is built."""
+    names = names_in(kind, to_build(kind, text, notebook=notebook))
+    return frozenset(PROGRAMS[name] for name in map(str.lower, names) if name in PROGRAMS)
+
+
 def to_build(kind: str, text: str, *, notebook: bool) -> str:
     """The source as a node gets it: with what notebooks need behind it, where that is wanted and can be."""
     if not notebook or kind not in (SourceKind.PACKAGES, SourceKind.REQUIREMENTS):
@@ -100,6 +144,35 @@ def to_build(kind: str, text: str, *, notebook: bool) -> str:
     there = {name.lower() for name in names_in(kind, text)}
     missing = [name for name in NOTEBOOK_PACKAGES if name not in there]
     return text.rstrip("\n") + "\n" + "".join(f"{name}\n" for name in missing)
+
+
+def with_packages(kind: str, text: str, *, have: Mapping[str, str], more: Sequence[tuple[str, str]]) -> str:
+    """A list for `requirements.txt`: what a source asks for in the versions that it `have`s, and `more`.
+
+    `have` maps canonical names to versions. Names and versions of `more` win over the source's own.
+    """
+    if kind == SourceKind.FOLDER:
+        # A folder asks for nothing: what is in it is the list.
+        kind, text = SourceKind.REQUIREMENTS, "".join(f"{name}\n" for name in have)
+    pinned = {canonicalize_name(name): version for name, version in more}
+    named: set[str] = set()
+    lines = []
+    for line in lines_in(kind, text):
+        try:
+            wanted = Requirement(line)
+        except InvalidRequirement:
+            lines.append(line)  # VS Code, from another registry
+            continue
+        name = canonicalize_name(wanted.name)
+        version = pinned.get(name) or have.get(name)
+        if name in named:
+            continue
+        named.add(name)
+        extras = f"[{','.join(sorted(wanted.extras))}]" if wanted.extras else ""
+        marker = f"; {wanted.marker}" if wanted.marker is not None and name not in pinned else ""
+        lines.append(f"{wanted.name}{extras}=={version}{marker}" if version else line)
+    lines += [f"{name}=={version}" for name, version in more if canonicalize_name(name) not in named]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _numbered(text: str) -> Iterator[tuple[int, str]]:

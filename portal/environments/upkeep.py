@@ -16,6 +16,7 @@ from portal.environments.models import (
     BuildState,
     EnvironmentBuild,
     EnvironmentVersion,
+    SourceKind,
     StoredContent,
     VersionState,
 )
@@ -70,6 +71,7 @@ def _distribute(now: datetime) -> None:
     """A build for each node that lacks what is in use: from the lock that was resolved once."""
     wanted = list(
         selectors.versions_in_use()
+        .exclude(source_kind=SourceKind.FOLDER)  # nodes have these by themselves, or not
         .order_by("digest", "ready_at")
         .values_list("pk", "digest", "created_by_id")[: PER_SWEEP * 5]
     )

@@ -22,11 +22,13 @@ from portal.common.etags import expected_by, version_of
 from portal.common.htmx import partial_of
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.environments import builds, policies, presenters, selectors, services
+from portal.environments import builds, policies, presenters, previews, selectors, services
 from portal.environments.forms import AboutForm, NewEnvironmentForm, SourceForm
 from portal.environments.models import Environment
 
 ROWS_PER_PAGE = 50
+OF_SOURCE = ("source", "preview")
+"""What the form of the source is sent for."""
 
 
 @require_safe
@@ -56,7 +58,13 @@ def new(request: SignedInRequest) -> HttpResponse:
     if not operates and not owned.exists():
         policies.require_manage(request.user, None)
     sent = (request.POST, request.FILES) if request.method == "POST" else (None, None)
-    form = NewEnvironmentForm(*sent, teams=teams, everybody=operates)
+    form = NewEnvironmentForm(
+        *sent,
+        teams=teams,
+        everybody=operates,
+        operates=operates,
+        folders=presenters.folder_choices() if operates else (),
+    )
     if form.is_valid():
         given = dict(form.cleaned_data)
         slug = given.pop("team")
@@ -87,9 +95,16 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
     policies.require_manage(request.user, environment.team)
     about, source = _forms(request, environment)
     action = request.POST.get("do", "") if request.method == "POST" else ""
-    sent: Any = source if action == "source" else about if action == "about" else None
+    sent: Any = source if action in OF_SOURCE else about if action == "about" else None
     error: PortalError | None = None
-    if sent is not None and sent.is_valid():
+    found: previews.Preview | None = None
+    if action == "preview" and source.is_valid():
+        try:
+            found = previews.preview(actor=request.user, environment=environment, **source.cleaned_data)
+        except PortalError as refused:
+            error = refused
+            add_problems(source, refused.field_errors, refused.sentence)
+    elif sent is not None and sent.is_valid():
         change = services.change_source if action == "source" else services.change
         try:
             change(
@@ -111,6 +126,8 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
         "source": source,
         "version": version_of(environment),
         "built": selectors.is_built(environment),
+        "preview": found,
+        "mending": presenters.mending(selectors.newest_version(environment)),
     }
     status = error.status if error is not None else form_status(sent)
     return render(request, "environments/edit.html", context, status=status)
@@ -132,11 +149,14 @@ def _forms(request: SignedInRequest, environment: Environment) -> tuple[AboutFor
         },
     )
     source = SourceForm(
-        request.POST if action == "source" else None,
-        request.FILES if action == "source" else None,
+        request.POST if action in OF_SOURCE else None,
+        request.FILES if action in OF_SOURCE else None,
+        operates=request.user.operates,
+        folders=presenters.folder_choices(newest) if request.user.operates else (),
         initial={
             "source_kind": newest.source_kind if newest is not None else "",
-            "source": newest.source if newest is not None else "",
+            "source": newest.source if newest is not None and not presenters.is_folder(newest) else "",
+            "folder": newest.source if newest is not None else "",
             "python": environment.python,
         },
     )
@@ -179,12 +199,16 @@ def build_page(request: SignedInRequest, slug: str, build_id: UUID) -> HttpRespo
     """One build and its log, which grows while it goes on."""
     environment = selectors.environment_by_slug(request.user, slug)
     found = selectors.build_by_id(environment, build_id)
+    newest = selectors.newest_version(environment)
     context = {
         "environment": environment,
         "row": presenters.build_row(found),
         "lines": presenters.log_lines(found),
         "dropped": found.log_dropped,
         "manages": policies.may_manage(request.user, environment.team),
+        "mending": presenters.mending(newest)
+        if newest is not None and newest.pk == found.version_id
+        else None,
     }
     return render(request, "environments/build.html", context)
 

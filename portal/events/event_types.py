@@ -104,6 +104,9 @@ def _types() -> Iterable[EventType]:
         team,
         _("Somebody came into the team, left it or got another role."),
     )
+    yield EventType(
+        "team.egress_set", (K.TEAM_EGRESS_SET,), team, _("What a team's workspaces may reach was changed.")
+    )
     yield EventType("team.created", (K.TEAM_CREATED,), operators, _("There is a new team."))
     yield EventType(
         "gpu_check.failed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -175,6 +176,47 @@ def notify(
     )
     for notice in made:
         transaction.on_commit(partial(live.publish_to, notice.user_id, kind))
+    if made:
+        emit(NoticesWritten(tuple(made)))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What one user is told."""
+
+    user: User
+    title: str
+    body: str
+    url: str
+
+
+def notify_each(*, kind: str, notes: Sequence[Note]) -> list[Notification]:
+    """Tell each of several users something of their own, as `notify` does, in few statements for all."""
+    now = timezone.now()
+    notified = set(
+        Notification.objects.filter(
+            user__in={note.user.pk for note in notes}, kind=kind, read_at=None, at__gte=now - SAME_NOTICE
+        ).values_list("user_id", "title", "url")
+    )
+    wanted = [
+        Notification(
+            user=note.user,
+            at=now,
+            kind=kind,
+            title=" ".join(strip_nul(note.title).split())[:200],
+            body=strip_nul(note.body),
+            url=note.url,
+            mail_due_at=now if settings.BERTH_MAIL and note.user.email and note.user.mail_notices else None,
+        )
+        for note in notes
+        if note.user.is_active
+    ]
+    made = Notification.objects.bulk_create(
+        notice for notice in wanted if (notice.user_id, notice.title, notice.url) not in notified
+    )
+    for user in {notice.user_id for notice in made}:
+        transaction.on_commit(partial(live.publish_to, user, kind))
     if made:
         emit(NoticesWritten(tuple(made)))
     return made

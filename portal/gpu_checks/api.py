@@ -138,6 +138,7 @@ class GpuCheckViewSet(ReadViewSet):
 
     @operation(
         "Have a device checked, or scrubbed",
+        once=True,
         description="For operators. Nothing is placed on the device until it has ended. Asking for what is "
         "under way already answers with that.",
         request=GpuCheckCreateSerializer,

@@ -13,6 +13,8 @@ class SubjectKind(models.TextChoices):
     TEMPLATE = "template", _("Template")
     FLAVOR = "flavor", _("Flavor")
     POOL = "pool", _("Pool")
+    TEAM = "team", _("Team")
+    RECLAIM = "reclaim", _("Reclaim policy")
 
 
 class Act(models.TextChoices):

@@ -122,6 +122,7 @@ class LinkViewSet(ListViewSet):
 
     @operation(
         "Link an account to a provider",
+        once=True,
         request=IdentityLinkCreateSerializer,
         responses={201: IdentityLinkSerializer},
         errors=[400, 404, 409, 415],

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 from django.urls import reverse
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,6 +18,9 @@ from portal.common.api import ReadViewSet, Router, UserRequest, body_of, documen
 from portal.common.etags import IF_MATCH
 from portal.common.reasons.codes import InventoryCode
 from portal.common.scopes import Scope
+from portal.history import selectors as history
+from portal.history.models import SubjectKind
+from portal.history.serializers import RevisionSerializer
 from portal.inventory import cordons, pools, selectors, services
 from portal.inventory.device_states import FORMER_CODES, LOOKS, DeviceState
 from portal.inventory.models import Device, Node, Pool
@@ -30,6 +34,8 @@ from portal.inventory.serializers import (
 )
 
 SCOPES = {"GET": Scope.POOLS_READ, "*": Scope.POOLS_WRITE}
+VERSIONS_SHOWN = 50
+NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Of the version.")
 
 
 def reason_of(request: UserRequest) -> str:
@@ -60,6 +66,7 @@ class PoolViewSet(ReadViewSet):
 
     @operation(
         "Add a pool",
+        once=True,
         description="For operators. Its inventory is asked for at once.",
         request=PoolCreateSerializer,
         responses={201: PoolSerializer},
@@ -96,6 +103,38 @@ class PoolViewSet(ReadViewSet):
     def destroy(self, request: UserRequest, slug: str) -> Response:
         pools.delete(actor=request.user, pool=self.get_object(), expected=etags.expected_by(request))
         return Response(status=204)
+
+    @operation(
+        "List the versions of a pool",
+        description="For operators, as they hold its configuration; the newest first, at most 50.",
+        responses={200: RevisionSerializer(many=True)},
+        errors=[404],
+        operation_id="pools_versions_list",
+    )
+    @action(detail=True, pagination_class=None)
+    def versions(self, request: UserRequest, slug: str) -> Response:
+        require_operator(request.user)
+        kept = history.revisions(SubjectKind.POOL, self.get_object().pk)
+        rows = []
+        for row, changes in history.with_predecessors(list(kept[: VERSIONS_SHOWN + 1]))[:VERSIONS_SHOWN]:
+            row.changes = changes  # type: ignore[attr-defined]
+            rows.append(row)
+        return Response(RevisionSerializer(rows, many=True).data)
+
+    @operation(
+        "Restore a version of a pool",
+        once=True,
+        description="For operators. A new change, with the values of then.",
+        request=None,
+        responses={200: PoolSerializer},
+        parameters=[NUMBER, IF_MATCH],
+        errors=[400, 404, 412],
+    )
+    @action(detail=True, methods=["post"], url_path="versions/<int:number>/restore")
+    def restore(self, request: UserRequest, slug: str, number: int) -> Response:
+        expected = etags.expected_by(request)
+        pools.restore(actor=request.user, pool=self.get_object(), number=number, expected=expected)
+        return self.answer(self.get_object())
 
 
 class NodeFilter(filters.FilterSet):

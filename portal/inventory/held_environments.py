@@ -9,6 +9,7 @@ from uuid import UUID
 from django.db import transaction
 
 from portal.common.domain_events import emit
+from portal.common.texts import strip_nul
 from portal.inventory.domain_events import CapacityChanged, CapacityFreed
 from portal.inventory.models import Node
 from provisioning.types import HeldEnvironment
@@ -29,10 +30,17 @@ def digests_in(needs: Iterable[str]) -> list[str]:
 
 def as_rows(held: Iterable[HeldEnvironment]) -> list[dict[str, Any]]:
     """As a node's row keeps them, by digest."""
-    rows = {
-        each.digest: {"digest": each.digest, "size_mib": each.size_mib, "programs": sorted(each.programs)}
-        for each in held
-    }
+    rows: dict[str, dict[str, Any]] = {}
+    for each in held:
+        row = {"digest": each.digest, "size_mib": each.size_mib, "programs": sorted(each.programs)}
+        if each.folder:
+            row |= {
+                "folder": strip_nul(each.folder),
+                "python": strip_nul(each.python),
+                "package_count": each.package_count,
+                "fingerprint": strip_nul(each.fingerprint),
+            }
+        rows[each.digest] = row
     return [rows[digest] for digest in sorted(rows)]
 
 

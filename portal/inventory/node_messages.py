@@ -92,8 +92,11 @@ def refused(report: RefusedReport) -> None:
         notices.messages_refused(claimed, reason)
 
 
-def sealed_reply(raw: bytes, *, key: str, queue: str) -> dict[str, str] | None:
-    """What the node that was asked by `queue` has written under `key` for us; None where it is another's."""
+def sealed_reply(raw: bytes, *, key: str, queue: str) -> dict[str, Any] | None:
+    """What the node that was asked by `queue` has written under `key` for us; None where it is another's.
+
+    An object; whoever asked reads what is in it with care.
+    """
     try:
         by, body = app.unseal(raw, key=key)
     except Refused as error:
@@ -102,7 +105,7 @@ def sealed_reply(raw: bytes, *, key: str, queue: str) -> dict[str, str] | None:
     if by not in (_of_engine() if queue == ENGINE_QUEUE else {queue}):
         log.warning("a reply of %s is refused: it is of %s", _line(queue), _line(by))
         return None
-    return received(body, dict[str, str], of=queue)
+    return received(body, dict[str, Any], of=queue)
 
 
 def _of_engine() -> set[str]:

@@ -37,7 +37,7 @@ class LedgerSerializer(serializers.Serializer[Any]):
     """How a team stands at this moment."""
 
     team = serializers.CharField(source="team.slug")
-    period = serializers.CharField(help_text="How often it is refilled.")
+    period = serializers.ChoiceField(Period.choices, help_text="How often it is refilled.")
     period_ends_at = serializers.DateTimeField()
     granted = serializers.IntegerField(help_text=UNIT)
     credit = serializers.IntegerField()
@@ -125,6 +125,7 @@ class LedgerViewSet(ReadViewSet):
 
     @operation(
         "Credit hours, or take them back",
+        once=True,
         description="For operators and approvers. Credit lasts until it is spent.",
         request=CreditSerializer,
         responses={200: LedgerSerializer},

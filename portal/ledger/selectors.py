@@ -75,7 +75,7 @@ def statement(team: Team) -> Statement | None:
     ends = accounting.lasts_until_s(account, rate)
     return Statement(
         team=team,
-        period=str(Period(row.period).label),
+        period=Period(row.period),
         period_ends_at=datetime.fromtimestamp(account.period_start_s + account.period_s, UTC),
         granted=account.granted,
         credit=account.credit,

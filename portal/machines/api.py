@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.response import Response
 
 from portal.accounts.mfa.proof import require_fresh
+from portal.accounts.policies import require_see_all
 from portal.common.api import (
+    ApiView,
     ListViewSet,
     ReadViewSet,
+    ReasonSerializer,
     Router,
     UserRequest,
     body_of,
     documented,
     filters,
     operation,
+    routes,
 )
 from portal.common.reasons.codes import MachineCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, next_action_of
 from portal.inventory import selectors as inventory
 from portal.inventory.api import SCOPES
 from portal.machines import presenters, selectors, services
 from portal.machines.models import JoinToken, Machine, MachineState
+from portal.machines.readiness import missing
 from portal.machines.serializers import (
     JoinTokenSerializer,
     MachineReasonSerializer,
@@ -74,7 +84,8 @@ class MachineViewSet(ReadViewSet):
 
     @operation(
         "Remove a machine",
-        description="For operators. What is left of one that has left or is revoked; its name is free again.",
+        description="For operators. What is left of one that has left or is revoked; its name is free again. "
+        "Refused while workspaces are placed there or homes lie only there: `removal` says what is given up.",
         responses={204: None},
         errors=[404, 409, 503],
     )
@@ -101,6 +112,7 @@ class JoinTokenViewSet(ListViewSet):
 
     @operation(
         "Make a token to join a pool",
+        once=True,
         description="For operators. The answer holds the token, this once: one machine joins with it, within "
         "an hour.",
         responses={201: NewJoinTokenSerializer},
@@ -121,7 +133,43 @@ class JoinTokenViewSet(ListViewSet):
         return Response(status=204)
 
 
+class MissingSerializer(serializers.Serializer[Reason]):
+    """Something that a pool lacks."""
+
+    message = serializers.SerializerMethodField()
+    next_action = serializers.SerializerMethodField()
+    reason = serializers.SerializerMethodField()
+
+    def get_message(self, found: Reason) -> str:
+        return message_of(found)
+
+    def get_next_action(self, found: Reason) -> str:
+        return next_action_of(found)
+
+    @extend_schema_field(ReasonSerializer)
+    def get_reason(self, found: Reason) -> dict[str, Any]:
+        return found.as_json()
+
+
+class PoolMissing(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Say what a pool lacks",
+        description="For operators and auditors: what keeps workspaces from starting there, the gravest "
+        "first; empty where nothing does.",
+        responses={200: MissingSerializer(many=True)},
+        errors=[404],
+        operation_id="pools_missing_list",
+    )
+    def get(self, request: UserRequest, slug: str) -> Response:
+        require_see_all(request.user)
+        found = missing(inventory.pool_by_slug(slug))
+        rows = MissingSerializer(instance=found, many=True)  # type: ignore[arg-type]
+        return Response(rows.data)
+
+
 router = Router()
 router.register("machines", MachineViewSet)
 router.register("pools/<slug:slug>/join-tokens", JoinTokenViewSet, basename="join-token")
-urlpatterns = router.urls
+urlpatterns = [*router.urls, *routes("pools/<slug:slug>/missing", PoolMissing, "pool-missing")]

@@ -14,3 +14,23 @@ class MachineEnded(DomainEvent):
 
     pool_id: UUID
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLeaving(DomainEvent):
+    """A machine wants to leave; what is placed there goes first: at once with `stop`, else with notice."""
+
+    pool_id: UUID
+    name: str
+    stop: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRemoving(DomainEvent):
+    """A machine is about to be removed by somebody who has not said what may be lost by it.
+
+    Who listens refuses by raising a `PortalError`.
+    """
+
+    pool_id: UUID
+    name: str

@@ -21,7 +21,9 @@ NODE_HEADER = "X-Berth-From-Node"
 SERIAL_HEADER = "X-Berth-From-Serial"
 PREFIX = "/nodes/v1/"
 ANYBODY = {"GET": f"{PREFIX}authority", "POST": f"{PREFIX}join"}
-OWN_PATHS, AGENT_PATHS = f"^{PREFIX}(rotate|leave)$", "^/agent/v1/[a-z]+$"
+OWN_PATHS, AGENT_PATHS = f"^{PREFIX}(rotate|leave|standing)$", "^/agent/v1/[a-z]+$"
+HOME_PATHS = f"^{PREFIX}homes/(ws-[0-9a-f]{{32}})/([A-Za-z0-9_-]{{43}})$"
+MAX_HOME_BODY = 1 << 20
 MAX_NODE_BODY = 32 * 1024
 MAX_AGENT_BODY = 4 << 20
 MAX_HEADER_BYTES = 16 * 1024
@@ -49,11 +51,16 @@ def caddy_config(
     web_url: str,
     gateway_secret: str,
     storage: Path,
+    front: str,
+    domain: str,
 ) -> str:
     """Caddy's JSON for the door.
 
-    `listen` is `host:port`, `authority`, `certificate` and `key` are PEM files, `web_url` is the portal's web
-    processes, `storage` a folder of Caddy's own.
+    `listen` is a Unix socket's path from the folder in which Caddy runs: in front of it stands
+    `portal.embedded.door_guard`, which says whose each connection is. `authority`, `certificate` and `key`
+    are PEM files, `web_url` is the portal's web processes, `storage` a folder of Caddy's own. `front` is
+    `host:port` of the front door, which leads a node with a ticket to a home that comes to it, and `domain`
+    that of workspaces.
     """
     subject = "{http.request.tls.client.subject}"
     own = {DOOR_HEADER: [token_of(gateway_secret)]}
@@ -90,6 +97,30 @@ def caddy_config(
         match = {"method": ["POST"], "path_regexp": {"pattern": pattern}, "vars_regexp": is_node}
         handle = to_portal(max_body, of_node=True, of_agent=pattern == AGENT_PATHS)
         routes.append({"match": [match], "handle": handle, "terminal": True})
+    home = {subject: {"name": "node", "pattern": "^CN=node:([a-z0-9-]{1,63})$"}}
+    routes.append(
+        {
+            "match": [
+                {
+                    "method": ["POST"],
+                    "path_regexp": {"name": "home", "pattern": HOME_PATHS},
+                    "vars_regexp": home,
+                }
+            ],
+            "handle": [
+                {"handler": "request_body", "max_size": MAX_HOME_BODY},
+                {"handler": "rewrite", "uri": "/.berth/files/{http.regexp.home.2}"},
+                {
+                    "handler": "reverse_proxy",
+                    "upstreams": [{"dial": front}],
+                    "transport": {"protocol": "http", "dial_timeout": 5 * NANOSECOND},
+                    "headers": {"request": {"set": {"Host": ["{http.regexp.home.1}." + domain]}}},
+                    "flush_interval": NANOSECOND // 10,
+                },
+            ],
+            "terminal": True,
+        }
+    )
     return json.dumps(_config(routes, listen, authority, certificate, key, storage), indent=2) + "\n"
 
 
@@ -98,7 +129,12 @@ def _config(
 ) -> dict[str, Any]:
     server = {
         **SERVER,
-        "listen": [listen],
+        "listen": [f"unix/{listen}|0600"],
+        # Whoever can open the socket is believed; nobody who cannot.
+        "listener_wrappers": [
+            {"wrapper": "proxy_protocol", "timeout": 5 * NANOSECOND},
+            {"wrapper": "tls"},
+        ],
         "read_timeout": 30 * NANOSECOND,
         "read_header_timeout": 10 * NANOSECOND,
         "write_timeout": 60 * NANOSECOND,

@@ -8,7 +8,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from django.conf import settings
@@ -26,10 +26,10 @@ from portal.events.kinds import AuditKind
 from portal.events.models import TargetKind
 from portal.events.services import Target
 from portal.inventory import services as inventory
-from portal.inventory.models import Node, PlacementLock
+from portal.inventory.models import Allocation, Node, PlacementLock
 from portal.machines import redis_rules, redis_users, tokens
 from portal.machines.certificates import FRONT_NAME, PORTAL_NAME, Authority, BadRequest, NoAuthority, Signed
-from portal.machines.domain_events import MachineEnded
+from portal.machines.domain_events import MachineEnded, MachineLeaving
 from portal.machines.models import JoinToken, Machine, MachineState
 from provisioning import signing
 from provisioning.version import VERSION, agrees
@@ -37,6 +37,7 @@ from provisioning.version import VERSION, agrees
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 CLOCK_MAX_OFF_S = 60.0
 OVERLAP = timedelta(minutes=10)
+MAX_NAMED = 200
 ADDRESS = r"^([0-9A-Za-z]([0-9A-Za-z.-]*[0-9A-Za-z])?|[0-9A-Fa-f]*:[0-9A-Fa-f:.]+)?$"
 
 
@@ -62,6 +63,25 @@ class Rotate:
 
     csr: Annotated[str, Meta(max_length=8192)]
     signing_key: Annotated[str, Meta(max_length=200)]
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """What a node asks that wants to leave: what becomes of workspaces that are placed there.
+
+    Empty: it does not leave while there are any. `drain`: they are asked to go elsewhere, with notice.
+    `stop`: they are stopped at once.
+    """
+
+    workspaces: Literal["", "drain", "stop"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the portal has of a node: how many workspaces, and the first of their names, `team/user/name`."""
+
+    placed: int
+    workspaces: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,18 +163,39 @@ def rotate(*, node: str, serial: str, asked: Rotate) -> Joined:
     return _answer(machine, signer, signed, password)
 
 
-def leave(*, node: str, serial: str) -> None:
-    """Let a node go that has nothing placed on it. Raises `PortalError`."""
+def leave(*, node: str, serial: str, asked: Leave) -> Standing | None:
+    """Let a node go that has nothing placed on it; what is still there, if that shall go first.
+
+    It then takes nothing new, and asks again until it may go. Raises `PortalError`.
+    """
     with transaction.atomic():
         # Nothing is placed there between looking and leaving.
         PlacementLock.hold()
         machine = identified(node, serial, lock=True)
-        count = placed_on(machine)
-        if count:
-            params = {"count": count, "node": machine.name}
+        there = placed_there(machine)
+        if there.placed and not asked.workspaces:
+            params = {"count": there.placed, "node": machine.name}
             raise _coded(StateConflict, MachineCode.NODE_HAS_WORKSPACES, **params)
+        if there.placed:
+            emit(MachineLeaving(machine.pool_id, machine.name, stop=asked.workspaces == "stop"))
+            return there
         end(machine, MachineState.LEFT, reason="It has left.")
         _record(AuditKind.MACHINE_LEFT, machine, "left")
+    return None
+
+
+def standing(*, node: str, serial: str) -> Standing:
+    """What is placed on a node that counts. Raises `PortalError` for one that does not."""
+    return placed_there(identified(node, serial))
+
+
+def placed_there(machine: Machine) -> Standing:
+    """How many workspaces have something on the machine's node, and which."""
+    held = Allocation.objects.filter(
+        node__pool=machine.pool_id, node__name=machine.name, released_at=None
+    ).order_by("workspace__team__slug", "workspace__owner__username", "workspace__name")
+    names = held.values_list("workspace__team__slug", "workspace__owner__username", "workspace__name")
+    return Standing(placed_on(machine), ["/".join(each) for each in names[:MAX_NAMED]])
 
 
 def identified(node: str, serial: str, *, lock: bool = False) -> Machine:

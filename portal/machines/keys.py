@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from django.conf import settings
 from django.utils import timezone
 
 from portal.machines.models import Machine, MachineState
@@ -29,10 +30,21 @@ class Directory:
         return found
 
     def refuses(self, sender: str) -> bool:
-        """Whether the machine of this name has joined and does not count any more."""
+        """Whether the machine of this name has joined and does not count any more, its row removed or not.
+
+        Of a machine that was removed its retired node is left, or nothing: keys that a process still
+        remembers do not count then.
+        """
         name = sender.removeprefix(signing.sender_of(""))
         state = Machine.objects.filter(name=name).values_list("state", flat=True).first()
-        return state is not None and state != MachineState.ACTIVE
+        if state is not None:
+            return state != MachineState.ACTIVE
+        return not _has_key_file(name)
+
+
+def _has_key_file(name: str) -> bool:
+    """Whether a node is believed by a file: those of this machine and of containers have no row."""
+    return (settings.BERTH_NODE_KEYS_DIR / f"{name}.pub").is_file()
 
 
 directory = Directory()

@@ -58,7 +58,10 @@ def through_the_door(view: View) -> View:
 
 def _answered(view: View, request: HttpRequest) -> HttpResponse:
     try:
-        wait_s = rate_limits.count(f"nodes:{_network()}", PER_ADDRESS)
+        # Nodes behind one address, which all look how they stand, keep nobody there from joining.
+        wait_s = rate_limits.count(
+            f"nodes:{request.headers.get(door.NODE_HEADER) or _network()}", PER_ADDRESS
+        )
         if wait_s:
             raise TooMany(
                 Reason(MachineCode.JOIN_TOO_OFTEN),
@@ -118,8 +121,17 @@ def rotate(request: HttpRequest) -> HttpResponse:
 @require_POST
 @through_the_door
 def leave(request: HttpRequest) -> HttpResponse:
-    _by_node(request, lambda node, serial: joining.leave(node=node, serial=serial))
-    return HttpResponse(status=204)
+    asked = _body(request, joining.Leave)
+    left = _by_node(request, lambda node, serial: joining.leave(node=node, serial=serial, asked=asked))
+    return HttpResponse(status=204) if left is None else JsonResponse(msgspec.to_builtins(left), status=202)
+
+
+@require_POST
+@through_the_door
+def standing(request: HttpRequest) -> HttpResponse:
+    """What the portal has of the node that asks; refused to one that is none."""
+    found = _by_node(request, lambda node, serial: joining.standing(node=node, serial=serial))
+    return JsonResponse(msgspec.to_builtins(found))
 
 
 def _by_node(request: HttpRequest, act: Callable[[str, str], T]) -> T:
@@ -155,4 +167,5 @@ urlpatterns = [
     path("join", join, name="join"),
     path("rotate", rotate, name="rotate"),
     path("leave", leave, name="leave"),
+    path("standing", standing, name="standing"),
 ]

@@ -87,14 +87,3 @@ def revoke_question(machine: Any) -> dict[str, Any]:
         "reason": _("For the audit log, and shown at its node."),
         "yes": _("Revoke %(node)s") % named,
     }
-
-
-def remove_question(machine: Any) -> dict[str, Any]:
-    """The context of the page that asks before what is left of a machine is removed."""
-    named = {"node": machine.name}
-    return {
-        "title": _("Remove %(node)s?") % named,
-        "loses": [_("its row in the list of machines")],
-        "stays": [_("the name, which another machine may take"), _("the record of what happened")],
-        "yes": _("Remove it"),
-    }

@@ -71,6 +71,11 @@ def behind(workspace_id: UUID, pool_id: UUID | None) -> Machine | None:
     return Machine.objects.filter(pool=pool_id, name__in=placed).first()
 
 
+def by_name(pool: Pool, node: str) -> Machine | None:
+    """The machine that is this node of a pool; None for the control plane's own."""
+    return Machine.objects.filter(pool=pool, name=node).first()
+
+
 def comes_from_revoked(request: HttpRequest) -> bool:
     """Whether a request came through the nodes' door from a machine that is not believed any more."""
     name = asking_node(request)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -12,6 +14,7 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.accounts.policies import require_operator
 from portal.common.actors import SystemActor
+from portal.common.domain_events import emit
 from portal.common.errors import NotFound, StateConflict, Unavailable
 from portal.common.reasons.codes import MachineCode
 from portal.common.reasons.reason import Reason
@@ -21,8 +24,9 @@ from portal.events.kinds import AuditKind
 from portal.events.models import TargetKind
 from portal.events.services import Target
 from portal.inventory import services as inventory
-from portal.inventory.models import Pool
+from portal.inventory.models import Node, PlacementLock, Pool
 from portal.machines import joining, redis_users, tokens
+from portal.machines.domain_events import MachineRemoving
 from portal.machines.models import JoinToken, Machine, MachineState
 from portal.machines.tokens import NewJoinToken
 
@@ -100,8 +104,17 @@ def revoke(*, actor: User | SystemActor, machine_id: UUID, reason: str = "") -> 
     return machine
 
 
-def remove(*, actor: User | SystemActor, machine_id: UUID) -> None:
+def remove(
+    *,
+    actor: User | SystemActor,
+    machine_id: UUID,
+    reason: str = "",
+    give_up: Callable[[Node], dict[str, Any]] | None = None,
+) -> None:
     """Delete what is left of a machine that has left or is revoked: its name is free again.
+
+    `give_up` ends what is placed on its node, in the same transaction and under the lock of placement, and
+    says for the audit log what that was. Without it nothing may be placed there, and no home lie there alone.
 
     Raises `NotFound`, `NotAllowed`, `StateConflict` for one that is joined or on whose node something is
     placed, `Unavailable` while Redis still knows it.
@@ -112,15 +125,20 @@ def remove(*, actor: User | SystemActor, machine_id: UUID) -> None:
         # Without its row nothing would remember to take its user away.
         raise Unavailable(Reason(MachineCode.USER_OF_REDIS_LEFT, {"node": known.name}))
     with transaction.atomic():
+        PlacementLock.hold()
         machine = _locked(machine_id)
         if machine.state == MachineState.ACTIVE:
             raise StateConflict(Reason(MachineCode.MACHINE_STILL_JOINED, {"node": machine.name}))
+        node = Node.objects.filter(pool=machine.pool, name=machine.name).first()
+        given_up = give_up(node) if give_up is not None and node is not None else {}
         count = joining.placed_on(machine)
         if count:
             params = {"count": count, "node": machine.name}
             raise StateConflict(Reason(MachineCode.NODE_HAS_WORKSPACES, params))
+        if give_up is None:
+            emit(MachineRemoving(machine.pool_id, machine.name))
         inventory.forget_node(actor=actor, pool=machine.pool, name=machine.name)
-        _record(actor, AuditKind.MACHINE_REMOVED, machine, f"removed {machine.name}")
+        _record(actor, AuditKind.MACHINE_REMOVED, machine, f"removed {machine.name}", reason, given_up)
         machine.delete()
 
 
@@ -133,7 +151,12 @@ def _locked(machine_id: UUID) -> Machine:
 
 
 def _record(
-    actor: User | SystemActor, kind: AuditKind, machine: Machine, message: str, reason: str = ""
+    actor: User | SystemActor,
+    kind: AuditKind,
+    machine: Machine,
+    message: str,
+    reason: str = "",
+    data: Mapping[str, Any] | None = None,
 ) -> None:
     events.record(
         actor=actor,
@@ -142,5 +165,5 @@ def _record(
         message=message,
         reason=reason,
         targets=[Target(TargetKind.NODE, machine.name)],
-        data={"node": machine.name},
+        data={"node": machine.name, **(data or {})},
     )

@@ -13,5 +13,4 @@ urlpatterns = [
     path(f"{OF_POOL}add/", views.token_create, name="token-create"),
     path(f"{OF_POOL}tokens/<uuid:join_token_id>/cancel/", views.token_cancel, name="token-cancel"),
     path("machines/<uuid:machine_id>/revoke/", views.revoke, name="revoke"),
-    path("machines/<uuid:machine_id>/remove/", views.remove, name="remove"),
 ]

@@ -80,25 +80,6 @@ def revoke(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
     return redirect(back)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
-@never_cache
-def remove(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
-    """Ask, then remove what is left of it."""
-    require_operator(request.user)
-    found = selectors.machine(request.user, machine_id)
-    back = reverse("machines:list", args=[found.pool.slug])
-    if request.method != "POST":
-        asked = presenters.remove_question(found)
-        return render(request, "confirm.html", {**asked, "action": request.path, "back": back})
-    try:
-        services.remove(actor=request.user, machine_id=found.pk)
-    except PortalError as error:
-        messages.error(request, error.sentence)
-    else:
-        messages.success(request, _("%(node)s is removed.") % {"node": found.name})
-    return redirect(back)
-
-
 def _shown(request: SignedInRequest, slug: str, *, made: NewJoinToken | None = None) -> HttpResponse:
     """The list, with the command of a token that was just made."""
     pool = inventory.pool_by_slug(slug)

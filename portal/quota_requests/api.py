@@ -25,9 +25,10 @@ from portal.common.api import (
     body_of,
     documented,
     filters,
+    named_in,
     operation,
 )
-from portal.common.errors import InvalidInput, NotFound
+from portal.common.errors import InvalidInput
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
@@ -51,6 +52,7 @@ from portal.quota_requests.services import requests as services
 from portal.quota_requests.services import rules
 from portal.quotas.models import Grant, GrantQuerySet
 from portal.workspaces import software
+from portal.workspaces.serializers import git_of
 
 ASKING = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
 DECIDING = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_DECIDE}
@@ -77,10 +79,8 @@ class RequestFilter(filters.FilterSet):
 
 
 def _team(actor: User, slug: str) -> Team:
-    try:
+    with named_in("team"):
         return accounts.team_by_slug(actor, slug)
-    except NotFound as error:
-        raise InvalidInput(error.reason, errors={"team": [error.message]}) from error
 
 
 class RequestViewSet(ReadViewSet):
@@ -110,6 +110,7 @@ class RequestViewSet(ReadViewSet):
 
     @operation(
         "Ask for more",
+        once=True,
         description=(
             "For a team that you are in. What a rule allows is approved at once. With `start`, a workspace "
             "is made that waits for the approval and then starts by itself."
@@ -136,8 +137,10 @@ class RequestViewSet(ReadViewSet):
                 flavor=catalog.flavor_by_slug(request.user, start["flavor"]),
                 name=start.get("name", ""),
                 expected_s=round(hours * 3600) if (hours := start.get("expected_hours")) else None,
+                lifetime_s=round(hours * 3600) if (hours := start.get("lifetime_hours")) else None,
                 checkpointed=start["checkpointed"],
                 secrets=start["secrets"],
+                git=git_of(request, start),
                 environment=software.named(request.user, start.get("environment", "")),
                 **wanted,
             )
@@ -270,6 +273,7 @@ class RuleViewSet(ReadViewSet):
 
     @operation(
         "Make an auto-approve rule",
+        once=True,
         description="For approvers.",
         request=RuleCreateSerializer,
         responses={201: RuleSerializer},
@@ -336,6 +340,7 @@ class DelegationViewSet(ReadViewSet):
 
     @operation(
         "Let somebody decide in your place",
+        once=True,
         description="For approvers, who may still decide themselves.",
         request=DelegateSerializer,
         responses={201: DelegationSerializer},

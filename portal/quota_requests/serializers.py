@@ -8,11 +8,13 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from portal.accounts.models import Delegation
+from portal.catalog.models import MAX_LIFETIME_H
 from portal.common.api import StrictSerializer
 from portal.quota_requests import presenters
 from portal.quota_requests.evidence import Evidence
 from portal.quota_requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestStatus
 from portal.quotas.models import Grant
+from portal.workspaces.serializers import GitSerializer
 
 AMOUNT_MAX = 2**62
 AMOUNT_HELP = (
@@ -152,6 +154,12 @@ class StartSerializer(StrictSerializer):
         max_value=720,
         help_text="How long you will need it: estimates rest on it, and short ones may overtake.",
     )
+    lifetime_hours = serializers.FloatField(
+        required=False,
+        min_value=1 / 60,
+        max_value=MAX_LIFETIME_H,
+        help_text="After how long it stops, as its flavor and the site allow; without it, by their default.",
+    )
     checkpointed = serializers.BooleanField(
         required=False,
         allow_null=True,
@@ -173,6 +181,12 @@ class StartSerializer(StrictSerializer):
         max_length=50,
         default=list,
         help_text="Names of your secrets and the team's that it gets beside those that come by themselves.",
+    )
+    git = GitSerializer(
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="A repository to clone; without it, its template's.",
     )
 
 

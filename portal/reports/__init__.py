@@ -1,1 +1,1 @@
-"""Reports: figures for Prometheus. No rows of its own."""
+"""Reports: what GPUs did by day, and figures for Prometheus."""

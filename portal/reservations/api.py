@@ -21,6 +21,7 @@ from portal.common.api import (
     body_of,
     documented,
     filters,
+    named_in,
     operation,
 )
 from portal.common.scopes import Scope
@@ -112,6 +113,7 @@ class ReservationViewSet(ReadViewSet):
 
     @operation(
         "Ask for a reservation",
+        once=True,
         description="For owners of the team, approvers and operators. Booked at once by a permission only.",
         request=ReservationCreateSerializer,
         responses={201: ReservationSerializer},
@@ -129,7 +131,8 @@ class ReservationViewSet(ReadViewSet):
     )  # fmt: skip
     def create(self, request: UserRequest) -> Response:
         given = body_of(request, ReservationCreateSerializer)
-        team = limits.team_for(request.user, given.pop("team"))
+        with named_in("team"):
+            team = limits.team_for(request.user, given.pop("team"))
         given["amounts"] = slots.counted(given["amounts"])
         made = services.request(actor=request.user, team=team, **given)
         location = reverse("api:reservation-detail", args=[made.pk])
@@ -229,7 +232,8 @@ class BookingPermissionViewSet(ListViewSet):
         given = body_of(request, PermitSerializer)
         # Before names are looked up, which not everybody may learn.
         permissions.require_grant(request.user)
-        team = limits.team_for(request.user, given["team"]) if "team" in given else None
+        with named_in("team"):
+            team = limits.team_for(request.user, given["team"]) if "team" in given else None
         made = permissions.permit(actor=request.user, username=given["user"], team=team)
         return self.answer(made, status=201)
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from portal.accounts.models import Team, User
+from portal.catalog.lifetimes import expected_of
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import NeedsApproval, NotPossible, PortalError
 from portal.common.formatting import units_per_whole
@@ -179,7 +180,7 @@ class Wanted:
             priority=self.priority,
             created_s=int(now.timestamp()),
             created_ms=now.microsecond // 1000,
-            duration_s=max(1, self.expected_s or self.flavor.expected_s),
+            duration_s=expected_of(self.flavor, self.expected_s),
             preemptible=self.flavor.preemptible,
             place=placement_request.place_key,
         )
@@ -287,6 +288,8 @@ def _by_capacity(placement_request: PlacementRequest) -> Verdict:
 
 
 def _impossible(placement_request: PlacementRequest, candidates: Sequence[PoolNodes]) -> Verdict:
+    if placement_request.lost_home:
+        return Verdict(Outcome.IMPOSSIBLE, blockers.home_lost(placement_request))
     if all(each.pool.state == PoolState.UNKNOWN for each in candidates):
         return Verdict(Outcome.IMPOSSIBLE, Reason(AdmissionCode.NO_NODE_REPORTED))
     reasons = list(placement_request.refusals)

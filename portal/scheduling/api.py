@@ -11,6 +11,8 @@ from rest_framework.response import Response
 
 from portal.catalog import selectors as catalog
 from portal.catalog.policies import require_use
+from portal.catalog.rules import Finding
+from portal.catalog.selectors import deprecations
 from portal.common.api import (
     ApiView,
     ListViewSet,
@@ -25,11 +27,11 @@ from portal.common.api import (
 from portal.common.reasons.wording import message_of, reason_of
 from portal.common.scopes import Scope
 from portal.scheduling import offers, selectors
-from portal.scheduling.serializers import PreviewSerializer, VerdictSerializer, verdict_data
+from portal.scheduling.serializers import AdmissionPreviewSerializer, PreviewSerializer, verdict_data
 from portal.workspaces import policies
 from portal.workspaces.api import team_named
 from portal.workspaces.models import Workspace
-from portal.workspaces.software import chosen, named
+from portal.workspaces.software import chosen, deprecation_of, named
 
 
 class QueueEntrySerializer(serializers.Serializer[Any]):
@@ -43,7 +45,9 @@ class QueueEntrySerializer(serializers.Serializer[Any]):
     owner = serializers.CharField(allow_null=True)
     own = serializers.BooleanField()
     team = serializers.CharField()
-    flavor = serializers.CharField()
+    flavor = serializers.CharField(
+        allow_null=True, help_text="Null where it is for other teams alone, and not yours to see."
+    )
     simulated = serializers.BooleanField()
     outcome = serializers.CharField(
         allow_blank=True, help_text="`queued`, `needs_approval`, or not decided yet."
@@ -86,7 +90,7 @@ class QueueViewSet(ListViewSet):
 
 def _data(entry: selectors.QueueRow) -> dict[str, Any]:
     row, queued = entry.workspace, entry.workspace.queue_entry
-    reason, basis = reason_of(queued.reason), reason_of(queued.eta_basis)
+    basis = reason_of(queued.eta_basis)
     return {
         "position": queued.position,
         "workspace": row.pk if entry.visible else None,
@@ -94,10 +98,10 @@ def _data(entry: selectors.QueueRow) -> dict[str, Any]:
         "owner": row.owner.username if entry.visible else None,
         "own": entry.own,
         "team": row.team.slug,
-        "flavor": row.flavor.slug,
+        "flavor": row.flavor.slug if entry.flavor_seen else None,
         "simulated": row.simulated,
         "outcome": queued.outcome,
-        "message": message_of(reason) if reason else "",
+        "message": entry.waits_for,
         "resource": queued.blocker.get("resource", ""),
         "rule": queued.blocker.get("rule", ""),
         "requested_at": row.requested_at,
@@ -116,7 +120,7 @@ class AdmissionPreview(ApiView):
         "Ask what would happen to a request",
         description="The same code as the creation: what it says is what the request gets. Creates nothing.",
         request=PreviewSerializer,
-        responses={200: VerdictSerializer},
+        responses={200: AdmissionPreviewSerializer},
         errors=[400, 409, 415],
     )
     def post(self, request: UserRequest) -> Response:
@@ -138,7 +142,11 @@ class AdmissionPreview(ApiView):
         )
         verdict = next(offer.verdict for offer in found if offer.flavor == flavor)
         nearest = [offer.flavor.slug for offer in offers.alternatives(found, flavor)]
-        return Response(VerdictSerializer(verdict_data(verdict, alternatives=nearest)).data)
+        warnings = deprecations(template, flavor)
+        if software.environment is not None and (warned := deprecation_of(software.environment)) is not None:
+            warnings.append(Finding("environment", warned))
+        data = {**verdict_data(verdict, alternatives=nearest), "warnings": warnings}
+        return Response(AdmissionPreviewSerializer(data).data)
 
 
 router = Router()

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from portal.common.reasons.codes import NOT_SUITED, AdmissionCode, EnvironmentCode, PlacementCode, Rule
+from portal.common.reasons.codes import NOT_SUITED, AdmissionCode, PlacementCode, Rule
 from portal.common.reasons.reason import Reason
-from portal.environments.selectors import progress_of_digest
+from portal.environments.selectors import why_it_waits
 from portal.scheduling.engine.model import Blocker, Holder, Outcome, Workload
 from portal.scheduling.engine.placement.types import NodeReason
 from portal.scheduling.placement_request import PlacementRequest
@@ -42,6 +42,8 @@ def reason_of(
         "outcome": outcome.value,
     }
     if blocker.rule in OF_NODES:
+        if (held := home_held(placement_request)) is not None:
+            return held
         if (waits := environment_on_its_way(placement_request)) is not None:
             return waits
         params |= first_node(node_reasons(placement_request))
@@ -50,19 +52,33 @@ def reason_of(
 
 def no_room(placement_request: PlacementRequest) -> Reason:
     """No node takes it now, whatever the limits say."""
+    if placement_request.lost_home:
+        return home_lost(placement_request)
+    if (held := home_held(placement_request)) is not None:
+        return held
     if (waits := environment_on_its_way(placement_request)) is not None:
         return waits
     return Reason(Rule.PLACEMENT, first_node(node_reasons(placement_request)))
 
 
+def home_lost(placement_request: PlacementRequest) -> Reason:
+    """No node takes it until its user has said that a new home may begin."""
+    return Reason(AdmissionCode.HOME_LOST, {"node": placement_request.lost_home})
+
+
+def home_held(placement_request: PlacementRequest) -> Reason | None:
+    """No node takes it until the home is where it goes, or its archive is made or restored; None without."""
+    if node := placement_request.moving_home:
+        return Reason(AdmissionCode.HOME_MOVING, {"node": node})
+    if node := placement_request.archived_home:
+        return Reason(AdmissionCode.HOME_ARCHIVED, {"node": node})
+    return None
+
+
 def environment_on_its_way(placement_request: PlacementRequest) -> Reason | None:
     """That no node has the software yet that it runs in, and how far that is; None where one has it."""
     digest = placement_request.missing_environment
-    found = progress_of_digest(digest) if digest else None
-    if found is None:
-        return None
-    params = {"environment": found.environment, "state": found.state, "percent": found.percent}
-    return Reason(EnvironmentCode.ON_ITS_WAY, params)
+    return why_it_waits(digest) if digest else None
 
 
 def too_large(reasons: NodeReasons) -> Reason:

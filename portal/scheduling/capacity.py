@@ -29,6 +29,7 @@ from portal.scheduling.engine.placement.mig import layout_of
 from portal.scheduling.engine.placement.mig_layouts import Geometry, told
 from portal.scheduling.engine.placement.types import (
     HOME_LABEL,
+    HOME_LABELS,
     DeviceCapacity,
     NodeCapacity,
     NodeReason,
@@ -337,7 +338,7 @@ def _node(
 
 def _labels(node: Node, pool: Pool) -> tuple[tuple[str, str], ...]:
     """What the node says of itself, and by our word that homes lie there; nobody else's homes are drawn."""
-    said = [(name, value) for name, value in node.labels.items() if name != HOME_LABEL]
+    said = [(name, value) for name, value in node.labels.items() if name not in HOME_LABELS]
     own = [(HOME_LABEL, node.name)] if home_places.are_apart(pool) else []
     return tuple(sorted([*said, *own]))
 

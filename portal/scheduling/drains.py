@@ -9,6 +9,7 @@ that was under way has ended by then, and the next one sees the cordon: nobody i
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -21,7 +22,7 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.accounts.policies import require_operator
 from portal.common.actors import SYSTEM, SystemActor
-from portal.common.errors import NotFound
+from portal.common.errors import NotFound, StateConflict
 from portal.common.formatting import format_clock
 from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
@@ -34,7 +35,9 @@ from portal.inventory import cordons, services
 from portal.inventory.cordons import display_name
 from portal.inventory.domain_events import DeviceUncordoned, NodeUncordoned
 from portal.inventory.models import Allocation, CordonCause, Device, Node, PlacementLock, Pool
+from portal.machines.domain_events import MachineLeaving
 from portal.scheduling import hints, snapshot_feed
+from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import PreemptionCause, State
 from portal.workspaces.models import Preemption, Workspace
 from portal.workspaces.transitions import set_rows
@@ -89,6 +92,24 @@ def drain_node(*, actor: User | SystemActor, node_id: UUID, reason: str) -> Drai
         there=Q(node=node.pk),
         changed=not before,
     )
+
+
+def machine_leaving(event: MachineLeaving) -> None:
+    """A machine wants to leave: its node takes nothing new, and what is there goes. Repeating is success."""
+    node = Node.objects.filter(pool=event.pool_id, name=event.name).first()
+    if node is None:
+        return
+    actor = SystemActor(f"node {event.name}")
+    why = "it is leaving"
+    if not event.stop:
+        drain_node(actor=actor, node_id=node.pk, reason=why)
+        return
+    services.set_cordon(actor=actor, node_id=node.pk, cordoned=True, reason=why)
+    held = Allocation.objects.filter(node=node, released_at=None).values_list("workspace", flat=True)
+    for workspace_id in list(held.distinct()):
+        with suppress(StateConflict):
+            # What is ending is left to end.
+            workspaces.stop(actor=actor, workspace_id=workspace_id, reason=f"{event.name} is leaving")
 
 
 def drain_device(*, actor: User | SystemActor, device_id: UUID, reason: str) -> Drain:

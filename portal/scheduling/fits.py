@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from portal.catalog.models import Flavor, Template
 from portal.common.reasons.reason import Reason
+from portal.inventory.held_environments import need_of
 from portal.inventory.models import Pool
 from portal.scheduling import snapshot_cache
 from portal.scheduling.capacity import PoolNodes
@@ -55,13 +56,19 @@ class Fits:
         return sum(each.nodes_ever for each in self.pools)
 
 
-def where(flavor: Flavor, template: Template | None = None) -> Fits:
-    """Where the flavor goes: for a template with what that needs, else by size alone."""
+def where(flavor: Flavor, template: Template | None = None, *, environment: str = "") -> Fits:
+    """Where the flavor goes: for a template with what that needs, else by size alone.
+
+    `environment` is the digest of the software that the template's workspaces get: nodes that lack it count
+    as having it, as it is brought to them.
+    """
     with snapshot_cache.previews.use() as snapshot:
         candidates = candidate_pools(flavor, snapshot.pools)
         if template is not None:
             found = snapshot.placement_requests.of(template, flavor)
-            software, refusals = requirements_of(template, found.request.accelerators), dict(found.refusals)
+            needs = [need_of(environment)] if environment else []
+            software = requirements_of(template, found.request.accelerators, needs)
+            refusals = dict(found.refusals)
         else:
             found = _by_size(flavor, candidates)
             software, refusals = SoftwareRequirements(), {}

@@ -19,9 +19,16 @@ from portal.inventory.models import Pool
 from portal.inventory.node_commands import config_of
 from portal.quotas import resources
 from portal.scheduling.capacity import PoolNodes, without_environments
-from portal.scheduling.engine.placement.types import HOME_LABEL, NodeReason, SoftwareRequirements
+from portal.scheduling.engine.placement.types import (
+    ARCHIVED_HOME_LABEL,
+    HOME_LABEL,
+    LOST_HOME_LABEL,
+    MOVING_HOME_LABEL,
+    NodeReason,
+    SoftwareRequirements,
+)
 from portal.scheduling.software_requirements import requirements_of
-from portal.workspaces.home_places import NOWHERE, Homes, are_apart
+from portal.workspaces.home_places import NOWHERE, HomeAt, Homes, are_apart
 from provisioning import messages
 from provisioning.errors import ProvisioningError
 from provisioning.registry import driver_for
@@ -68,7 +75,29 @@ class PlacementRequest:
     def possible(self) -> bool:
         """Whether any pool could take it if nothing else ran and each node was back and had its software."""
         request = without_environments(self.request)
+        if self.moving_home or self.archived_home:
+            # It is somewhere again soon.
+            here = tuple(
+                (HOME_LABEL, value) if name in (MOVING_HOME_LABEL, ARCHIVED_HOME_LABEL) else (name, value)
+                for name, value in request.labels
+            )
+            request = replace(request, labels=here)
         return any(each.ever_takes(each.adapted(request, self.software)) for each in self.pools)
+
+    @property
+    def lost_home(self) -> str:
+        """The removed machine on which the home of who asks lies, or an empty string."""
+        return next((value for name, value in self.request.labels if name == LOST_HOME_LABEL), "")
+
+    @property
+    def moving_home(self) -> str:
+        """The machine to which the home of who asks is being moved, or an empty string."""
+        return next((value for name, value in self.request.labels if name == MOVING_HOME_LABEL), "")
+
+    @property
+    def archived_home(self) -> str:
+        """The machine where an archive of the home of who asks is made or restored, or an empty string."""
+        return next((value for name, value in self.request.labels if name == ARCHIVED_HOME_LABEL), "")
 
     @property
     def missing_environment(self) -> str:
@@ -102,7 +131,7 @@ class PlacementRequests:
     def __init__(self, pools: Mapping[UUID, PoolNodes]) -> None:
         self._pools = pools
         self._refusals: dict[tuple[UUID, UUID, ResourceRequest], str] = {}
-        self._known: dict[tuple[UUID, UUID, ResourceRequest, str], PlacementRequest] = {}
+        self._known: dict[tuple[UUID, UUID, ResourceRequest, HomeAt | None], PlacementRequest] = {}
 
     def of(
         self,
@@ -117,23 +146,21 @@ class PlacementRequests:
         `homes` says where the home of its user lies: it goes there and nowhere else.
         """
         request = request_of(flavor.as_request() if data is None else data)
-        home = self._home(flavor, homes) if homes and request.nodes == 1 else ""
+        home = self._home(flavor, homes) if homes and request.nodes == 1 else None
         key = (template.pk, flavor.pk, request, home)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._new(template, flavor, request, home)
         return found
 
-    def _home(self, flavor: Flavor, homes: Homes) -> str:
-        """The node that has the home, of those on which the flavor may start; empty where none has."""
-        for each in candidate_pools(flavor, self._pools):
-            node = homes.get(each.pool.pk, "")
-            if node and are_apart(each.pool):
-                return node
-        return ""
+    def _home(self, flavor: Flavor, homes: Homes) -> HomeAt | None:
+        """Where the home is in the pools in which the flavor may start; a lost one comes last."""
+        pools = (each.pool for each in candidate_pools(flavor, self._pools))
+        found = [homes[pool.pk] for pool in pools if pool.pk in homes and are_apart(pool)]
+        return next((each for each in found if not each.lost), next(iter(found), None))
 
     def _new(
-        self, template: Template, flavor: Flavor, request: ResourceRequest, home: str
+        self, template: Template, flavor: Flavor, request: ResourceRequest, home: HomeAt | None
     ) -> PlacementRequest:
         pools, refusals = [], []
         for each in candidate_pools(flavor, self._pools):
@@ -144,7 +171,13 @@ class PlacementRequests:
             else:
                 pools.append(each)
         if home:
-            request = replace(request, labels=(*request.labels, (HOME_LABEL, home)))
+            if home.moving_to:
+                label = (MOVING_HOME_LABEL, home.moving_to)
+            elif home.archived:
+                label = (ARCHIVED_HOME_LABEL, home.node)
+            else:
+                label = (LOST_HOME_LABEL if home.lost else HOME_LABEL, home.node)
+            request = replace(request, labels=(*request.labels, label))
         variants = tuple(_variants(request, pools, simulated=flavor.simulated))
         software = requirements_of(template, request.accelerators, request.needs)
         return PlacementRequest(template, request, tuple(pools), variants, software, tuple(refusals))

@@ -7,9 +7,14 @@ from datetime import datetime
 from typing import Any
 
 from django.db.models import F, Q, QuerySet
+from django.utils.translation import gettext
 
 from portal.accounts.models import User
+from portal.catalog.selectors import flavors_for
 from portal.common.formatting import format_cores, format_memory, format_resource, format_thousandths
+from portal.common.reasons.codes import EnvironmentCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, reason_of
 from portal.quotas import resources
 from portal.scheduling.placement_request import request_of
 from portal.workspaces.lifecycle import HOLDING, DesiredState, QueueOutcome, State
@@ -18,15 +23,18 @@ from portal.workspaces.policies import teams_seen
 from portal.workspaces.presenters import PREEMPTED_FOR
 from portal.workspaces.troubles import stored_message
 
+NAMES_SOFTWARE = frozenset({EnvironmentCode.ON_ITS_WAY})
+
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A workspace that waits. `name` and `owner` are empty where they are not the reader's business."""
+    """A workspace that waits. What names it is shown only where `visible`; `flavor_seen`: its flavor, too."""
 
     workspace: Workspace
     visible: bool
     own: bool
     size: str
+    flavor_seen: bool = True
 
     @property
     def asks(self) -> bool:
@@ -36,7 +44,15 @@ class QueueRow:
     @property
     def waits_for(self) -> str:
         """What is in its way, in a sentence; empty until the queue has looked at it."""
-        return stored_message(self.workspace.queue_entry.reason)
+        return message_of(reason) if (reason := self.reason) is not None else ""
+
+    @property
+    def reason(self) -> Reason | None:
+        """What is in its way, without the name of software that may be a team's own."""
+        reason = reason_of(self.workspace.queue_entry.reason)
+        if self.visible or reason is None or reason.code not in NAMES_SOFTWARE:
+            return reason
+        return Reason(reason.code, {**reason.params, "environment": gettext("Its software")})
 
     @property
     def eta_basis(self) -> str:
@@ -76,7 +92,19 @@ def filtered(found: QuerySet[Workspace], *, team: str = "", resource: str = "") 
 def entries(actor: User, rows: list[Workspace]) -> list[QueueRow]:
     """The rows as the reader sees them: names only of their own and of those they look after."""
     seen = _visible(actor, rows)
-    return [QueueRow(row, row.pk in seen, row.owner_id == actor.pk, size_of(row.resources)) for row in rows]
+    sizes = set(
+        flavors_for(actor).filter(pk__in={row.flavor_id for row in rows}).values_list("pk", flat=True)
+    )
+    return [
+        QueueRow(
+            row,
+            row.pk in seen,
+            row.owner_id == actor.pk,
+            size_of(row.resources),
+            row.pk in seen or row.flavor_id in sizes,
+        )
+        for row in rows
+    ]
 
 
 def preempting(actor: User) -> list[PreemptingRow]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from portal.catalog.serializers import WarningSerializer
 from portal.common.api import ReasonSerializer, StrictSerializer
 from portal.common.reasons.codes import PlacementCode, Rule
 from portal.common.reasons.wording import message_of
@@ -91,6 +92,12 @@ class VerdictSerializer(serializers.Serializer[Any]):
     alternatives = serializers.ListField(
         child=serializers.CharField(), help_text="Flavors that would start now, the nearest first."
     )
+
+
+class AdmissionPreviewSerializer(VerdictSerializer):
+    """The verdict, with what somebody should know before choosing these."""
+
+    warnings = WarningSerializer(many=True, help_text="Deprecated ones, and what takes their place.")
 
 
 def reasons_data(reasons: Sequence[NodeReason]) -> list[dict[str, str]]:

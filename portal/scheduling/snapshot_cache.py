@@ -8,7 +8,6 @@ its changes before the next one reads: so no grant is missed.
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -24,7 +23,7 @@ from django.utils import timezone
 
 from portal.accounts.models import Team
 from portal.inventory.models import Allocation
-from portal.scheduling import capacity
+from portal.scheduling import capacity, pauses
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.models import ChangeKind, SnapshotChange
 from portal.scheduling.snapshot import (
@@ -62,6 +61,8 @@ class SnapshotCache:
             now = now or timezone.now()
             snapshot, self._snapshot = self._snapshot, None
             if snapshot is None or not _still_good(snapshot, now) or not follow(snapshot, now):
+                # What was kept goes before all is read anew, so that there are never two.
+                snapshot = None
                 snapshot = _load(now)
             yield snapshot
             snapshot.placer.undo()
@@ -214,10 +215,9 @@ def forget() -> None:
 
 
 def _load(now: datetime) -> ClusterSnapshot:
-    """Read it all. What is kept is left out of full collections: each would walk through all of it."""
+    """Read it all. What is kept is passed over by collections: each would walk through all of it."""
     began = time.monotonic()
-    gc.unfreeze()
     snapshot = load(now)
-    gc.freeze()
+    pauses.keep()
     snapshot.reading_s = time.monotonic() - began
     return snapshot

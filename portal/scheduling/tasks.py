@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from portal.celery import app
-from portal.scheduling import cycle, learning, share_averages, snapshot_feed
+from portal.scheduling import cycle, learning, pauses, share_averages, snapshot_feed
 
 
 @app.task(name="control.schedule")
 def schedule() -> None:
     cycle.run()
+    pauses.rest()
 
 
 @app.task(name="control.schedule_due")
 def schedule_due() -> None:
     cycle.run_if_due()
+    pauses.rest()
 
 
 @app.task(name="control.average_shares")

@@ -61,6 +61,7 @@ class ServiceAccountViewSet(ReadViewSet):
 
     @operation(
         "Make a service account",
+        once=True,
         description="For owners of the team and operators. It is a member of this team, and never signs in.",
         request=ServiceAccountCreateSerializer,
         responses={201: ServiceAccountSerializer},
@@ -142,6 +143,7 @@ class ServiceTokenViewSet(ListViewSet):
 
     @operation(
         "Make a token of a service account",
+        once=True,
         description="The answer holds the secret, this once. A token cannot make one that may do more. For "
         "owners of the team and operators.",
         request=TokenCreateSerializer,

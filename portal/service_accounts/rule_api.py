@@ -51,6 +51,7 @@ class TrustRuleViewSet(ReadViewSet):
 
     @operation(
         "Make a trust rule",
+        once=True,
         description="For owners of the team and operators. A token makes no rule that may more than it.",
         request=TrustRuleCreateSerializer,
         responses={201: TrustRuleSerializer},

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from django.db import transaction
 
 from portal.accounts import services as accounts
+from portal.accounts import team_egress
 from portal.accounts.models import Team, User
 from portal.accounts.policies import require_administrator
 from portal.catalog import entries, selectors
@@ -16,6 +18,9 @@ from portal.catalog.rules import is_secret_name
 from portal.common.errors import InvalidInput, PortalError, StateConflict
 from portal.common.reasons.codes import SiteCode
 from portal.common.reasons.reason import Reason
+from portal.environments import documents as environments
+from portal.environments import services as environment_services
+from portal.environments.models import Environment
 from portal.gpu_checks.settings import NAMES as CHECKS
 from portal.gpu_checks.settings import set_checks
 from portal.inventory import pools
@@ -26,6 +31,7 @@ from portal.quota_requests.models import AutoApproveRule
 from portal.quota_requests.services import rules
 from portal.quotas.models import WEIGHT_ONE, Cohort, TeamShare
 from portal.quotas.services import cohorts, limits
+from portal.reclaim import policy_documents, policy_services
 from portal.site_file.exporting import current
 from portal.site_file.planning import Act, Step, plan
 from portal.site_file.reading import Lines, read
@@ -34,8 +40,8 @@ from portal.site_file.reading import Lines, read
 def compare(*, actor: User, text: str, prune: bool = False) -> list[Step]:
     """What applying the text would do. Raises `NotAllowed`, `InvalidInput`. For administrators."""
     require_administrator(actor)
-    wanted, _lines = read(text)
-    return plan(current(), wanted, prune=prune)
+    wanted, lines = read(text)
+    return _plan(_as_kept(wanted, lines), prune=prune)
 
 
 def apply(*, actor: User, text: str, prune: bool = False) -> list[Step]:
@@ -46,14 +52,31 @@ def apply(*, actor: User, text: str, prune: bool = False) -> list[Step]:
     """
     require_administrator(actor)
     wanted, lines = read(text)
+    wanted = _as_kept(wanted, lines)
     with transaction.atomic():
-        steps = plan(current(), wanted, prune=prune)
+        steps = _plan(wanted, prune=prune)
         for step in _ordered(steps):
             _carry_out(actor, step, lines, first=True)
         for step in steps:
-            if step.section in ("flavors", "templates") and step.act is not Act.DELETE:
+            if step.section in SUCCEEDED and step.act is not Act.DELETE:
                 _carry_out(actor, step, lines, first=False)
     return steps
+
+
+def _plan(wanted: Mapping[str, Any], *, prune: bool) -> list[Step]:
+    return plan(current(), wanted, prune=prune, kept={"environments": environments.curated_slugs()})
+
+
+def _as_kept(wanted: dict[str, Any], lines: Lines) -> dict[str, Any]:
+    """The site with sources of environments and days as they would be kept, so that equal ones are alike."""
+    if isinstance(policies := wanted.get("reclaim_policies"), dict):
+        kept = {target: policy_documents.as_kept(given) for target, given in policies.items()}
+        wanted = {**wanted, "reclaim_policies": kept}
+    found = dict(wanted.get("environments") or {})
+    for name, document in found.items():
+        with _refusals("environments", name, lines):
+            found[name] = environments.checked(document)
+    return {**wanted, "environments": found} if found else wanted
 
 
 def _ordered(steps: list[Step]) -> list[Step]:
@@ -76,14 +99,21 @@ def _ordered(steps: list[Step]) -> list[Step]:
 
 
 def _carry_out(actor: User, step: Step, lines: Lines, *, first: bool) -> None:
-    try:
-        if step.section in ("flavors", "templates"):
-            _entry(actor, step, first=first)
+    with _refusals(step.section, step.name, lines):
+        if step.section in SUCCEEDED:
+            _SUCCEEDED[step.section](actor, step, first=first)
         else:
             _HOW[step.section](actor, step)
+
+
+@contextmanager
+def _refusals(section: str, name: str, lines: Lines) -> Iterator[None]:
+    """What a room refuses, with the line of the file on which the entry stands."""
+    try:
+        yield
     except PortalError as error:
-        line = lines.of((step.section, step.name))
-        params = {"line": line, "section": step.section, "name": step.name, "why": error.sentence}
+        line = lines.of((section, name, next(iter(error.field_errors), "")))
+        params = {"line": line, "section": section, "name": name, "why": error.sentence}
         problems = [f"{field}: {' '.join(texts)}" for field, texts in error.field_errors.items()]
         reason = Reason(SiteCode.STEP_REFUSED, {**params, "why": " ".join([error.sentence, *problems])[:500]})
         raise InvalidInput(reason, errors={"yaml": [reason]}) from error
@@ -168,6 +198,10 @@ def _team(actor: User, step: Step) -> None:
         team = accounts.create_team(actor=actor, slug=step.name, name=given.get("name", step.name))
     elif given.get("name", team.name) != team.name:
         raise StateConflict(Reason(SiteCode.TEAM_NAME_STAYS, {"team": team.name}))
+    if given.keys() & {"egress", "egress_allow"}:
+        team_egress.set_egress(
+            actor=actor, team=team, egress=given.get("egress"), egress_allow=given.get("egress_allow")
+        )
     if given.keys() & {"cohort", "weight_milli", "reclaim"}:
         share = TeamShare.objects.filter(team=team).select_related("cohort").first()
         cohort = _named_cohort(given["cohort"]) if "cohort" in given else share.cohort if share else None
@@ -224,10 +258,7 @@ def _entry(actor: User, step: Step, *, first: bool) -> None:
         return
     given.pop("successor", None)
     if found is None:
-        slug = given.pop("team", None)
-        team = Team.objects.filter(slug=slug).first() if slug else None
-        if slug and team is None:
-            raise InvalidInput(Reason(SiteCode.NO_SUCH_NAME, {"name": slug}))
+        team = _named_team(given.pop("team", None))
         given.setdefault("name", step.name)
         entries.create(actor=actor, model=model, given={**given, "slug": step.name}, team=team)
         return
@@ -236,12 +267,45 @@ def _entry(actor: User, step: Step, *, first: bool) -> None:
     entries.change(actor=actor, entry=found, given=given)
 
 
+def _environment(actor: User, step: Step, *, first: bool) -> None:
+    """A software environment; its successor in the second round."""
+    found = Environment.objects.filter(slug=step.name).first()
+    if step.act is Act.DELETE:
+        if found is not None:
+            environment_services.delete(actor=actor, environment=found)
+        return
+    given = dict(step.wanted or {})
+    if not first:
+        if "successor" in given:
+            environments.change(actor=actor, slug=step.name, given={"successor": given["successor"]})
+        return
+    given.pop("successor", None)
+    if found is not None and step.act is Act.CHANGE:
+        environments.change(actor=actor, slug=step.name, given=given)
+        return
+    environments.make(actor=actor, slug=step.name, team=_named_team(given.pop("team", None)), given=given)
+
+
+def _named_team(slug: str | None) -> Team | None:
+    if not slug:
+        return None
+    team = Team.objects.filter(slug=slug).first()
+    if team is None:
+        raise InvalidInput(Reason(SiteCode.NO_SUCH_NAME, {"name": slug}))
+    return team
+
+
+def _policy(actor: User, step: Step) -> None:
+    """A reclaim policy, by what it is for."""
+    if step.act is Act.DELETE:
+        policy_services.delete_for(actor=actor, target=step.name)
+    else:
+        policy_services.put(actor=actor, target=step.name, given=step.wanted or {})
+
+
 def _rule(actor: User, step: Step) -> None:
     wanted = dict(step.wanted)
-    slug, enabled = wanted.pop("team"), wanted.pop("enabled")
-    team = Team.objects.filter(slug=slug).first() if slug else None
-    if slug and team is None:
-        raise InvalidInput(Reason(SiteCode.NO_SUCH_NAME, {"name": slug}))
+    team, enabled = _named_team(wanted.pop("team")), wanted.pop("enabled")
     if step.act is Act.DELETE:
         found = AutoApproveRule.objects.filter(team=team, enabled=enabled, **wanted).first()
         if found is not None:
@@ -252,11 +316,15 @@ def _rule(actor: User, step: Step) -> None:
         rules.change_rule(actor=actor, rule_id=made.pk, enabled=False)
 
 
+_SUCCEEDED: dict[str, Any] = {"flavors": _entry, "templates": _entry, "environments": _environment}
+SUCCEEDED = frozenset(_SUCCEEDED)
+"""Sections whose entries name successors, which come when all of them are there."""
 _HOW = {
     "pools": _pool,
     "cohorts": _cohort,
     "teams": _team,
     "site_limits": _site_limit,
     "rates": _rate,
+    "reclaim_policies": _policy,
     "rules": _rule,
 }

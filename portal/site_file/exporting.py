@@ -6,11 +6,13 @@ from typing import Any
 
 import yaml
 
+from portal.accounts import team_egress
 from portal.accounts.models import Team, User
 from portal.accounts.policies import require_see_people
 from portal.catalog import documents, selectors
 from portal.catalog.rules import is_secret_name
 from portal.common.actors import SystemActor
+from portal.environments import documents as environments
 from portal.gpu_checks.settings import NAMES as CHECKS
 from portal.identity import registry
 from portal.inventory import pools
@@ -18,6 +20,7 @@ from portal.inventory.models import Pool
 from portal.ledger.models import LedgerAccount
 from portal.quota_requests.models import AutoApproveRule
 from portal.quotas.models import WEIGHT_ONE, Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
+from portal.reclaim import policy_documents
 from portal.site_file.schema import VERSION
 
 HEAD = "# A Berth site. Compare with `berth plan -f FILE`, apply with `berth apply -f FILE`.\n"
@@ -39,6 +42,7 @@ def current() -> dict[str, Any]:
         "teams": _teams(),
         "site_limits": dict(SiteLimit.objects.order_by("resource").values_list("resource", "amount")),
         "rates": dict(ResourceRate.objects.order_by("resource").values_list("resource", "rate_milli")),
+        "environments": environments.documents(),
         "flavors": {
             entry.slug: without_secrets(documents.document_of(entry))
             for entry in selectors.all_flavors().order_by("slug")
@@ -47,6 +51,7 @@ def current() -> dict[str, Any]:
             entry.slug: without_secrets(documents.document_of(entry))
             for entry in selectors.all_templates().order_by("slug")
         },
+        "reclaim_policies": policy_documents.all_documents(),
         "rules": [
             {"team": rule.team.slug if rule.team else None, **{name: getattr(rule, name) for name in RULE}}
             for rule in AutoApproveRule.objects.select_related("team").order_by(
@@ -60,9 +65,21 @@ def current() -> dict[str, Any]:
     }
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as such, where YAML can."""
+
+
+def _as_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _as_text)
+
+
 def as_yaml(site: dict[str, Any]) -> str:
     """The document as the text of a file."""
-    body: str = yaml.safe_dump(site, sort_keys=False, allow_unicode=True, width=110)
+    body: str = yaml.dump(site, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
     return HEAD + body
 
 
@@ -119,6 +136,7 @@ def _teams() -> dict[str, Any]:
         share, ledger = shares.get(team.pk), ledgers.get(team.pk)
         found[team.slug] = {
             "name": team.name,
+            **team_egress.document_of(team),
             "cohort": share.cohort.slug if share and share.cohort else None,
             "weight_milli": share.weight_milli if share else WEIGHT_ONE,
             "reclaim": share.reclaim if share else True,

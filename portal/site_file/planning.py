@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from portal.history.selectors import Difference
 
-SECTIONS = ("pools", "cohorts", "teams", "site_limits", "rates", "flavors", "templates")
+SECTIONS = (
+    *("pools", "cohorts", "teams", "site_limits", "rates", "environments", "flavors", "templates"),
+    "reclaim_policies",
+)
+MAX_LINES = 40
+NONE_KEPT: Mapping[str, Collection[str]] = {}
 KEPT = frozenset({"teams"})
 """What is never deleted: a team's workspaces and records are charged to it."""
 
@@ -38,22 +44,31 @@ class Step:
     def words(self) -> list[str]:
         """In words: one line for each field."""
         if self.act is Act.CHANGE:
-            return [f"{each.field}: {_text(each.before)} → {_text(each.after)}" for each in self.changes]
+            return [line for each in self.changes for line in _in_words(each)]
         if self.act is Act.BY_HAND:
             return ["set up on the server, not by a file"]
         return []
 
 
-def plan(present: Mapping[str, Any], wanted: Mapping[str, Any], *, prune: bool = False) -> list[Step]:
+def plan(
+    present: Mapping[str, Any],
+    wanted: Mapping[str, Any],
+    *,
+    prune: bool = False,
+    kept: Mapping[str, Collection[str]] = NONE_KEPT,
+) -> list[Step]:
     """The steps from the present site to the wanted one.
 
     Sections, entries and fields that the file does not name stay as they are; with `prune`, entries that a
-    section of the file does not name are deleted.
+    section of the file does not name are deleted, but for those that are `kept`, by section.
     """
     steps: list[Step] = []
     for section in SECTIONS:
         if section in wanted:
-            steps += _entries(section, present.get(section, {}), wanted[section] or {}, prune=prune)
+            found = _entries(section, present.get(section, {}), wanted[section] or {}, prune=prune)
+            steps += [
+                step for step in found if step.act is not Act.DELETE or step.name not in kept.get(section, ())
+            ]
     if "rules" in wanted:
         steps += _rules(present.get("rules", []), wanted["rules"] or [], prune=prune)
     if "sign_in_providers" in wanted and wanted["sign_in_providers"] != present.get("sign_in_providers"):
@@ -86,6 +101,9 @@ def _differences(before: Any, after: Any) -> list[Difference]:
 def _alike(name: str, before: Any, after: Any) -> bool:
     if name == "teams" and isinstance(before, list) and isinstance(after, list):
         return sorted(before) == sorted(after)
+    if name == "build":
+        # What has been asked for stays so.
+        return bool(before) or not after
     if name == "quotas":
         return _filled(before or {}) == _filled(after or {})
     return bool(before == after)
@@ -110,6 +128,21 @@ def _rules(present: list[Any], wanted: list[Any], *, prune: bool) -> Iterator[St
 
 def _rule_name(rule: Mapping[str, Any]) -> str:
     return f"{rule['team'] or 'every team'}: {rule['resource']}"
+
+
+def _in_words(change: Difference) -> list[str]:
+    """A change in words; of a text of several lines, those that come and go."""
+    before, after = change.before, change.after
+    if isinstance(before, str) and isinstance(after, str) and "\n" in before + after:
+        lines = [
+            f"{change.field}: {line}"
+            for line in difflib.ndiff(before.splitlines(), after.splitlines())
+            if line[:2] in ("+ ", "- ")
+        ]
+        left_out = [f"{change.field}: …"] if len(lines) > MAX_LINES else []
+        if lines:
+            return [_text(line) for line in lines[:MAX_LINES]] + left_out
+    return [f"{change.field}: {_text(before)} → {_text(after)}"]
 
 
 def _text(value: Any) -> str:

@@ -76,8 +76,9 @@ def _value(loader: yaml.SafeLoader, node: yaml.Node, path: Path, lines: Lines) -
         return [_value(loader, each, (*path, at), lines) for at, each in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
         found = loader.construct_object(node)
-        if not isinstance(found, str | int | float | bool | None):
-            # What YAML takes for a date, say, is a text that lacks its quotes.
+        plain = isinstance(found, str | int | float | bool | None)
+        if not plain or (isinstance(found, int | float) and ":" in str(node.value)):
+            # What YAML takes for a date, or for a number in sixties, is a text that lacks its quotes.
             raise _at(node.start_mark.line, SiteCode.FILE_NOT_YAML, why=f"write “{node.value}” in quotes")
         return found
     found = {}

@@ -7,12 +7,18 @@ from typing import Any
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
+from portal.accounts.models import Team
 from portal.catalog.documents import FLAVOR_FIELDS, TEMPLATE_FIELDS
 from portal.catalog.models import LARGEST, Flavor, Template
 from portal.catalog.rules import ICONS
+from portal.environments.documents import ABOUT
+from portal.environments.models import PYTHONS, Environment, SourceKind
 from portal.gpu_checks.settings import NAMES as CHECKS
 from portal.inventory.models import PlacementPolicy, Pool
 from portal.ledger.models import Period
+from portal.reclaim.engine.week import DAYS
+from portal.reclaim.models import ReclaimPolicy
+from portal.reclaim.policy_documents import LIMITS, TIMES, WEEK
 from provisioning.registry import DRIVERS
 
 VERSION = 1
@@ -33,7 +39,7 @@ def _of(field: models.Field[Any, Any]) -> dict[str, Any]:
         most = [each.limit_value for each in field.validators if isinstance(each, MaxValueValidator)]
         whole = [int(each) for each in least if not callable(each)]
         return {
-            "type": "integer",
+            "type": ["integer", "null"] if field.null else "integer",
             "minimum": max([0, *whole]),
             "maximum": min([LARGEST, *(int(each) for each in most if not callable(each))]),
         }
@@ -70,6 +76,9 @@ def _nullable(value: dict[str, Any]) -> dict[str, Any]:
 
 SLUG = r"^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?$"
 TEMPLATE_SLUG = r"^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:_[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)?$"
+TARGET = rf"^(?:site|(?:pool|flavor|team):{SLUG[1:-1]}|template:{TEMPLATE_SLUG[1:-1]})$"
+TIME = r"^(?:[01][0-9]|2[0-3]):[0-5][0-9]$"
+DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 RESOURCE = r"^[a-z][a-z0-9:._+-]*$"
 
 
@@ -83,6 +92,7 @@ def schema() -> dict[str, Any]:
     weight = {"type": "integer", "minimum": 1, "maximum": LARGEST}
     team = {
         "name": {"type": "string", "maxLength": 80},
+        **_fields(Team, ("egress", "egress_allow")),
         "cohort": {"type": ["string", "null"]},
         "weight_milli": weight,
         "reclaim": {"type": "boolean"},
@@ -115,6 +125,15 @@ def schema() -> dict[str, Any]:
         **_fields(Template, TEMPLATE_FIELDS, argv=ARGV, env=VARIABLES, icon={"enum": ["", *ICONS]}),
         **entry,
     }
+    environment = {
+        "team": {"type": ["string", "null"]},
+        **_fields(Environment, (*ABOUT, "python")),
+        "successor": {"type": ["string", "null"]},
+        "source_kind": {"enum": list(SourceKind.values)},
+        "source": {**TEXT, "description": "One package on each line, or the file itself."},
+        "build": {"type": "boolean", "description": "False: only when somebody asks for it."},
+    }
+    environment["python"] = {"enum": list(PYTHONS)}
     flavor = {
         "pool": {"type": ["string", "null"]},
         **_fields(Flavor, FLAVOR_FIELDS, accelerator_models=NAMES),
@@ -130,6 +149,16 @@ def schema() -> dict[str, Any]:
         },
         ("resource", "amount_at_most", "hours_at_most"),
     )
+    policy = {
+        **_fields(ReclaimPolicy, LIMITS, stop_when_spent={"type": ["boolean", "null"]}),
+        **_fields(
+            ReclaimPolicy,
+            WEEK,
+            days={"type": "array", "items": {"enum": list(DAYS)}, "uniqueItems": True},
+            holidays={"type": "array", "items": {"type": "string", "pattern": DATE}, "uniqueItems": True},
+            **{name: {"type": ["string", "null"], "pattern": TIME} for name in TIMES},
+        ),
+    }
     provider = _object({"id": TEXT, "name": TEXT, "kind": TEXT, "enabled": {"type": "boolean"}}, ("id",))
     properties = {
         "berth": {"const": VERSION, "description": "The version of this format."},
@@ -138,8 +167,10 @@ def schema() -> dict[str, Any]:
         "teams": _map(_object(team), SLUG, "Who pays."),
         "site_limits": _map(WHOLE, RESOURCE, "The most that all together may hold."),
         "rates": _map(WHOLE, RESOURCE, "What an hour costs, in thousandths of a GPU-hour."),
+        "environments": _map(_object(environment), SLUG, "The software that workspaces run in."),
         "flavors": _map(_object(flavor), SLUG, "How big."),
         "templates": _map(_object(template), TEMPLATE_SLUG, "What runs."),
+        "reclaim_policies": _map(_object(policy), TARGET, "When workspaces are stopped, by what it is for."),
         "rules": {"type": "array", "items": rule, "description": "What is approved at once."},
         "sign_in_providers": {
             "type": "array",

@@ -106,6 +106,7 @@ class WebhookViewSet(_Webhooks, ReadViewSet):
 
     @operation(
         "Make a webhook of the site",
+        once=True,
         description="For operators; types about people's accounts for administrators. The answer holds the "
         "secret that signs, this once.",
         request=WebhookCreateSerializer,
@@ -133,6 +134,7 @@ class WebhookViewSet(_Webhooks, ReadViewSet):
 
     @operation(
         "Send a test to a webhook",
+        once=True,
         description="One attempt, by a worker. The delivery shows what was answered.",
         request=None,
         responses={202: DeliverySerializer},
@@ -145,6 +147,7 @@ class WebhookViewSet(_Webhooks, ReadViewSet):
 
     @operation(
         "Make another secret for a webhook",
+        once=True,
         description="The answer holds it, this once. Both sign for a day.",
         request=None,
         responses={200: NewWebhookSerializer},
@@ -162,6 +165,7 @@ class TeamWebhookViewSet(_Webhooks, ListViewSet):
 
     @operation(
         "Make a webhook of a team",
+        once=True,
         description="For its owners and operators. The answer holds the secret that signs, this once.",
         request=WebhookCreateSerializer,
         responses={201: NewWebhookSerializer},
@@ -203,6 +207,7 @@ class DeliveryViewSet(ReadViewSet):
 
     @operation(
         "Send a delivery again",
+        once=True,
         description="Under the same `webhook-id`, by a worker.",
         request=None,
         responses={202: DeliverySerializer},

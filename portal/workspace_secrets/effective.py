@@ -92,17 +92,23 @@ def require_known(owner: User, team: Team, template: Template, named: Sequence[s
 def values_of(given: Sequence[Secret], *, owner: User, now: datetime) -> list[tuple[Secret, str]]:
     """The values, for the agent of a workspace of `owner`'s; notes that they were handed out.
 
-    Raises `StateConflict` for what is too much together, or was sealed under a key that is lost.
+    What has been deleted since it was looked up is left out. Raises `StateConflict` for what is too much
+    together, or was sealed under a key that is lost.
     """
     if _total(given) > MAX_TOTAL_BYTES:
         raise StateConflict(Reason(SecretCode.TOO_LARGE_TOGETHER, {"limit": MAX_TOTAL_BYTES}))
+    rows = Secret.objects.filter(pk__in=[row.pk for row in given])
+    present = {key: (sealed, version) for key, sealed, version in rows.values_list("pk", "sealed", "version")}
     found = []
     for row in given:
+        if row.pk not in present:
+            continue
+        sealed, row.version = present[row.pk]
         try:
-            found.append((row, unseal(row.sealed, purpose=purpose_of(row))))
+            found.append((row, unseal(sealed, purpose=purpose_of(row))))
         except Unreadable:
             raise StateConflict(Reason(SecretCode.UNREADABLE, {"name": row.name})) from None
-    Secret.objects.filter(pk__in=[row.pk for row in given]).update(delivered_at=now, delivered_to=owner)
+    rows.update(delivered_at=now, delivered_to=owner)
     return found
 
 

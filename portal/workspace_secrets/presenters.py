@@ -88,6 +88,11 @@ class Choice:
     chosen: bool
 
 
+def names_offered(owner: User, team: Team | None, template: Template | None) -> list[str]:
+    """The names of all secrets that there are for a workspace, for a choice of one of them."""
+    return sorted(offer_to(owner, team, template).by_name)
+
+
 def choices(
     owner: User, team: Team | None, template: Template | None, named: Collection[str]
 ) -> list[Choice]:

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_POST
 from portal.common.errors import StateConflict
 from portal.common.problems import plain_response
 from portal.machines import selectors
-from portal.workspaces import reports, results, secret_delivery
+from portal.workspaces import checkout_reports, reports, results, secret_delivery
 from portal.workspaces.secrets import check_agent_token
 
 MAX_BODY = 256 * 1024
@@ -95,7 +95,15 @@ def secrets(request: HttpRequest, workspace_id: UUID, generation: int, _body: di
         given = secret_delivery.hand_over(workspace_id=workspace_id, generation=generation, node=node)
     except StateConflict as error:
         return plain_response(409, error.reason.code.value, error.message, request)
-    return JsonResponse({"secrets": given}, headers={"Cache-Control": "no-store"})
+    return JsonResponse(given, headers={"Cache-Control": "no-store"})
+
+
+@reported
+def checkout(
+    _request: HttpRequest, workspace_id: UUID, generation: int, body: dict[str, Any]
+) -> HttpResponse:
+    checkout_reports.report(workspace_id=workspace_id, generation=generation, said=reports.checkout_of(body))
+    return HttpResponse(status=204)
 
 
 app_name = "agent"
@@ -105,4 +113,5 @@ urlpatterns = [
     path("heartbeat", heartbeat, name="heartbeat"),
     path("exited", exited, name="exited"),
     path("secrets", secrets, name="secrets"),
+    path("checkout", checkout, name="checkout"),
 ]

@@ -10,7 +10,8 @@ from uuid import UUID
 from portal.inventory import node_messages
 from portal.inventory.models import Pool
 from portal.workspaces import dispatch
-from portal.workspaces.models import HomeDeletion, Workspace
+from portal.workspaces.models import HomeArchive, HomeDeletion, HomeMove, Workspace
+from provisioning.home_messages import HomeArchived, HomeMoved, MoveDo
 from provisioning.types import HomeDeleted, Result
 
 
@@ -36,6 +37,33 @@ def of_a_deletion(answer: HomeDeleted) -> bool:
     found = HomeDeletion.objects.filter(pk=int(answer.deletion), lease=answer.lease)
     deletion = found.select_related("node__pool").first()
     return deletion is not None and node_messages.is_of(deletion.node.pool, deletion.node.name)
+
+
+def of_a_move(answer: HomeMoved) -> bool:
+    """Of the node that was asked about this move."""
+    try:
+        found = HomeMove.objects.filter(pk=UUID(answer.move), lease=answer.lease)
+    except ValueError:
+        return False
+    move = found.select_related("pool", "source", "target").first() if answer.lease else None
+    if move is None:
+        return False
+    node = move.source if answer.do in (MoveDo.OFFER, MoveDo.REMOVE) else move.target
+    return node is not None and node_messages.is_of(move.pool, node.name)
+
+
+def of_an_archive(answer: HomeArchived) -> bool:
+    """Of the node that has the home of this archive."""
+    try:
+        found = HomeArchive.objects.filter(pk=UUID(answer.archive), lease=answer.lease)
+    except ValueError:
+        return False
+    archive = found.select_related("pool", "node").first() if answer.lease else None
+    return (
+        archive is not None
+        and archive.node is not None
+        and node_messages.is_of(archive.pool, archive.node.name)
+    )
 
 
 def of_a_listing(pool_slug: str, node_name: str) -> bool:

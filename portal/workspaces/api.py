@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -23,6 +22,7 @@ from rest_framework.response import Response
 from portal.accounts import selectors as accounts
 from portal.accounts.models import ApiToken, Team, User
 from portal.catalog import selectors as catalog
+from portal.common import idempotency
 from portal.common.api import (
     ListViewSet,
     PlainTextRenderer,
@@ -31,6 +31,7 @@ from portal.common.api import (
     body_of,
     documented,
     filters,
+    named_in,
     operation,
 )
 from portal.common.errors import InvalidInput, NotFound, PreconditionFailed
@@ -49,6 +50,7 @@ from portal.workspaces.serializers import (
     WorkspaceCreateSerializer,
     WorkspaceSerializer,
     etag_of,
+    git_of,
     version_of,
     with_held,
 )
@@ -56,8 +58,6 @@ from portal.workspaces.transitions import locked
 
 SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}
 MAX_LOG_LINES = 5000
-_KEY = re.compile(r"[\x21-\x7e]{1,120}")
-
 IF_MATCH = OpenApiParameter(
     "If-Match",
     str,
@@ -91,14 +91,14 @@ class WorkspaceViewSet(ListViewSet):
     lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[Workspace]:
-        found = selectors.workspaces_for(self.request.user)
         if self.action != "list":
-            return with_held(found)
+            return with_held(selectors.workspaces_for(self.request.user))
+        found = selectors.rows_for(self.request.user)
         return found if "state" in self.request.query_params else found.live()
 
     def paginate_queryset(self, queryset: Any) -> Any:
-        rows: Any = super().paginate_queryset(queryset.values(*listing.COLUMNS))
-        return listing.listed(rows)
+        found: Any = super().paginate_queryset(queryset.values(*listing.KEYS))
+        return listing.listed([row["id"] for row in found])
 
     def get_object(self) -> Workspace:
         workspace_id = self.kwargs["workspace_id"]
@@ -118,14 +118,7 @@ class WorkspaceViewSet(ListViewSet):
         ),
         request=WorkspaceCreateSerializer,
         responses={201: WorkspaceSerializer},
-        parameters=[
-            OpenApiParameter(
-                "Idempotency-Key",
-                {"type": "string", "pattern": "^[!-~]{1,120}$"},
-                OpenApiParameter.HEADER,
-                description="Any text of your choice, new for each new request.",
-            )
-        ],
+        parameters=[idempotency.PARAMETER],
         errors=[400, 409, 415, 422],
     )
     def create(self, request: UserRequest) -> Response:
@@ -136,17 +129,19 @@ class WorkspaceViewSet(ListViewSet):
             template=catalog.template_by_slug(request.user, given["template"]),
             flavor=catalog.flavor_by_slug(request.user, given["flavor"]),
             name=given.get("name", ""),
-            idempotency_key=_idempotency_key(request),
+            idempotency_key=idempotency.key_of(request),
             expected_s=round(hours * 3600) if (hours := given.get("expected_hours")) else None,
+            lifetime_s=round(hours * 3600) if (hours := given.get("lifetime_hours")) else None,
             priority=given["priority"],
             checkpointed=given["checkpointed"],
             environment=software.named(request.user, given.get("environment", "")),
             secrets=given["secrets"],
+            git=git_of(request, given),
         )
         self.kwargs["workspace_id"] = creation.workspace.pk
         headers = {"Location": reverse("api:workspace-detail", args=[creation.workspace.pk])}
         if creation.replayed:
-            headers["Idempotent-Replayed"] = "true"
+            headers[idempotency.REPLAYED] = "true"
         return self.answer(self.get_object(), status=201, **headers)
 
     @operation(
@@ -206,7 +201,7 @@ class WorkspaceViewSet(ListViewSet):
         workspace_id = self.kwargs["workspace_id"]
         selectors.workspace_by_id(self.request.user, workspace_id)
         with transaction.atomic():
-            _require_match(self.request, workspace_id)
+            require_match(self.request, workspace_id)
             service(actor=self.request.user, workspace_id=workspace_id)
         return self.get_object()
 
@@ -236,7 +231,7 @@ class WorkspaceViewSet(ListViewSet):
         return Response(text if isinstance(request.accepted_renderer, PlainTextRenderer) else {"text": text})
 
 
-def _require_match(request: UserRequest, workspace_id: UUID) -> None:
+def require_match(request: UserRequest, workspace_id: UUID) -> None:
     """Lock the row and compare it with `If-Match`. Raises `PreconditionFailed`.
 
     Not by `condition`, for which a weak tag matches nothing (RFC 9110, 13.1.1): ours promises that what
@@ -260,10 +255,8 @@ def _require_match(request: UserRequest, workspace_id: UUID) -> None:
 def team_named(actor: User, slug: str) -> Team:
     """The team named, or the only one that the actor has."""
     if slug:
-        try:
+        with named_in("team"):
             return accounts.team_by_slug(actor, slug)
-        except NotFound as error:
-            raise InvalidInput(error.reason, errors={"team": [error.message]}) from error
     own = list(accounts.chargeable_teams(actor)[:20])
     if len(own) == 1:
         return own[0]
@@ -273,17 +266,6 @@ def team_named(actor: User, slug: str) -> Team:
         else Reason(CommonCode.IN_NO_TEAM)
     )
     raise InvalidInput(reason, errors={"team": ["This field is required."]})
-
-
-def _idempotency_key(request: UserRequest) -> str:
-    key: str | None = request.headers.get("Idempotency-Key")
-    if key is None:
-        return ""
-    if not _KEY.fullmatch(key):
-        raise InvalidInput(
-            Reason(CommonCode.IDEMPOTENCY_KEY_INVALID), code=CommonCode.IDEMPOTENCY_KEY_INVALID.value
-        )
-    return key
 
 
 def _stream(request: UserRequest, workspace_id: UUID) -> HttpResponse | StreamingHttpResponse:

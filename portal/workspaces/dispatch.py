@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import uuid
 from datetime import datetime, timedelta
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
-import redis
 from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
@@ -17,14 +16,14 @@ from portal.catalog.selectors import as_of
 from portal.common.errors import Unavailable
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
-from portal.inventory import held_environments, node_commands, node_messages
+from portal.environments.models import EnvironmentVersion
+from portal.inventory import held_environments, node_commands
 from portal.inventory.models import Allocation, Node, Pool
 from portal.workspace_secrets.effective import offer_to
-from portal.workspaces import egress
+from portal.workspaces import asking, checkouts, egress
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import agent_token, app_token
 from provisioning import messages
-from provisioning.celery_config import REPLY_PREFIX
 from provisioning.types import (
     AgentSpec,
     AppSpec,
@@ -39,7 +38,6 @@ from provisioning.types import (
 )
 
 log = logging.getLogger(__name__)
-LOG_TIMEOUT_S = 4
 DEACTIVATED_GRACE_S = 1.5
 
 
@@ -51,6 +49,7 @@ def spec_of(workspace: Workspace) -> WorkspaceSpec:
     """The full specification of the workspace's present generation, its secrets included."""
     # As it stood when this start was placed: the same command may have to be sent again.
     template = as_of(workspace.template, workspace.placed_at)
+    cloned = checkouts.specs_of(workspace)
     return WorkspaceSpec(
         ref=ref_of(workspace),
         name=workspace.name,
@@ -72,10 +71,36 @@ def spec_of(workspace: Workspace) -> WorkspaceSpec:
             heartbeat_s=settings.HEARTBEAT_S,
         ),
         app_token=app_token(workspace.pk, workspace.generation),
-        environment=next(iter(held_environments.digests_in(workspace.request.needs)), ""),
-        secrets=bool(offer_to(workspace.owner, workspace.team, template).given(workspace.secrets)),
-        egress=egress.limits_of(template),
+        environment=digest_of(workspace),
+        environment_name=environment_name_of(workspace),
+        reset_packages=resets_packages(workspace),
+        secrets=any(each.credential for each in cloned)
+        or bool(offer_to(workspace.owner, workspace.team, template).given(workspace.secrets)),
+        egress=egress.started_with(workspace),
+        checkouts=cloned,
     )
+
+
+def digest_of(workspace: Workspace) -> str:
+    """The environment that it runs in; empty for what its node has by itself."""
+    return next(iter(held_environments.digests_in(workspace.request.needs)), "")
+
+
+def environment_name_of(workspace: Workspace) -> str:
+    """The name by which what its user installs is kept, so that it is there in the next version, too."""
+    return _slug_of(workspace.environment_version_id) if workspace.environment_version_id else ""
+
+
+@lru_cache(maxsize=1024)
+def _slug_of(version_id: uuid.UUID) -> str:
+    """The short name of a version's environment, which never changes: a batch of starts asks for it often."""
+    return EnvironmentVersion.objects.values_list("environment__slug", flat=True).get(pk=version_id)
+
+
+def resets_packages(workspace: Workspace) -> bool:
+    """Whether its present start removes what its user has installed: asked for before it was placed."""
+    after = workspace.packages_reset_after
+    return after is not None and workspace.generation > after
 
 
 def held_by(workspace: Workspace) -> list[Allocation]:
@@ -156,14 +181,27 @@ def _pool_of(workspace: Workspace) -> Pool:
 
 
 def first_node(workspace: Workspace, allocations: list[Allocation]) -> str:
-    """The node to talk to: where it is, or was last; any node of the pool when it never was anywhere."""
+    """The node to talk to: where it is, or was last; any node of the pool when it never was anywhere.
+
+    Where that machine has gone, another one of the pool is asked, which finds nothing; empty: there is none.
+    """
     if allocations:
         return allocations[0].node.name
-    last = workspace.allocations.select_related("node").order_by("-granted_at").first()
+    last = (
+        workspace.allocations.filter(node__retired=False)
+        .select_related("node")
+        .order_by("-granted_at")
+        .first()
+    )
     if last is not None:
         return last.node.name
-    node = Node.objects.filter(pool=workspace.pool).order_by("name").first()
-    return node.name if node else ""
+    nodes = Node.objects.filter(pool=workspace.pool, retired=False)
+    return nodes.order_by("name").values_list("name", flat=True).first() or ""
+
+
+def somebody_to_ask(workspace: Workspace) -> bool:
+    """Whether there is a worker for the commands about one that holds nothing."""
+    return not _pool_of(workspace).runs_on_node or bool(first_node(workspace, []))
 
 
 def node_asked(workspace: Workspace) -> str:
@@ -200,35 +238,20 @@ def read_logs(workspace: Workspace, *, tail_lines: int) -> str:
     pool = workspace.pool
     if pool is None:
         return workspace.status.log_tail
-    queue = node_commands.queue_of(pool, first_node(workspace, held_by(workspace)))
-    reply_key = f"{REPLY_PREFIX}{queue}:logs:{uuid.uuid4().hex}"
-    unavailable = Unavailable(Reason(WorkspaceCode.NODE_SILENT))
-    sent = node_commands.send(
+    body = asking.ask(
         "node.read_logs",
-        queue,
-        pool=messages.dump(node_commands.config_of(pool)),
-        ref=messages.dump(ref_of(workspace)),
-        tail_lines=tail_lines,
-        reply_key=reply_key,
+        {
+            "pool": messages.dump(node_commands.config_of(pool)),
+            "ref": messages.dump(ref_of(workspace)),
+            "tail_lines": tail_lines,
+        },
+        pool=pool,
+        node=first_node(workspace, held_by(workspace)),
+        about="logs",
     )
-    if not sent:
-        raise unavailable
-    try:
-        client = redis.Redis.from_url(
-            settings.BERTH_REDIS_URL, socket_timeout=LOG_TIMEOUT_S + 2, socket_connect_timeout=1
-        )
-        with client:
-            answer: Any = client.blpop([reply_key], timeout=LOG_TIMEOUT_S)
-    except redis.RedisError as error:
-        raise unavailable from error
-    if answer is None:
-        raise unavailable
-    body = node_messages.sealed_reply(answer[1], key=reply_key, queue=queue)
-    if body is None:
-        raise unavailable
     if "error" in body:
-        raise Unavailable(Reason(WorkspaceCode.LOG_NOT_READ, {"message": body["error"]}))
-    return body["text"]
+        raise Unavailable(Reason(WorkspaceCode.LOG_NOT_READ, {"message": str(body["error"])}))
+    return str(body.get("text", ""))
 
 
 def hint(workspace_id: uuid.UUID) -> None:

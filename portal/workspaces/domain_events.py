@@ -7,8 +7,10 @@ from uuid import UUID
 
 from portal.common.domain_events import DomainEvent
 from portal.common.reasons.reason import Reason
+from portal.inventory.models import Node, Pool
 from portal.workspaces.lifecycle import TerminationReason
 from portal.workspaces.models import Workspace
+from provisioning.types import HomeUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +96,20 @@ class AllocationsReleased(DomainEvent):
     workspace: Workspace
     devices: tuple[UUID, ...]
     used: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HomesMeasured(DomainEvent):
+    """A node has measured home folders that lie on it, whether anybody's or nobody's."""
+
+    node: Node
+    homes: tuple[HomeUsage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StrangersFound(DomainEvent):
+    """A node has told of all that runs there; these external names are of no workspace and end now."""
+
+    pool: Pool
+    node: str
+    names: tuple[str, ...]

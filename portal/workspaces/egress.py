@@ -1,4 +1,4 @@
-"""What a workspace may reach, as its pool and template say: for its node, and in words for people."""
+"""What a workspace may reach, as its pool, team and template say: for its node, and in words for people."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import functools
 
 from django.utils.translation import gettext as _
 
+from portal.accounts import team_egress
+from portal.accounts.models import Team
+from portal.catalog import selectors as catalog
 from portal.catalog.models import Template
 from portal.inventory.models import Pool
+from portal.workspaces.models import Workspace
 from provisioning.drivers.local.egress import Egress, Policy, policy_of, tightest
 from provisioning.errors import InvalidSpec
 from provisioning.types import EgressLimit
@@ -16,24 +20,53 @@ ENFORCED_BY = "local"
 """The driver that keeps workspaces from what they may not reach."""
 
 
-def limits_of(template: Template) -> tuple[EgressLimit, ...]:
-    """What the template adds to what a workspace's pool and node say."""
-    if not template.egress:
-        return ()
-    allow = template.egress_allow if template.egress == Egress.LIST else ""
-    return (EgressLimit(template.egress, ",".join(allow.replace(",", " ").split())),)
+def limits_of(template: Template, team: Team) -> tuple[EgressLimit, ...]:
+    """What the template and the team add to what a workspace's pool and node say."""
+    return tuple(
+        EgressLimit(each.egress, _allow(each.egress_allow) if each.egress == Egress.LIST else "")
+        for each in (template, team)
+        if each.egress
+    )
 
 
-def in_words(template: Template, pool: Pool | None) -> str:
+def _allow(text: str) -> str:
+    return ",".join(text.replace(",", " ").split())
+
+
+def started_with(workspace: Workspace) -> tuple[EgressLimit, ...]:
+    """What counts for the present start: what template and team said when it was placed."""
+    placed = workspace.placed_at
+    return limits_of(catalog.as_of(workspace.template, placed), team_egress.as_of(workspace.team, placed))
+
+
+def of_workspace(workspace: Workspace) -> tuple[str, str]:
+    """What its present start may reach, and what its next one may where that differs; in words or empty.
+
+    The second one is `_("What its pool allows")` where nothing will be limited any more.
+    """
+    now = in_words(started_with(workspace), workspace.pool)
+    then = in_words(limits_of(workspace.template, workspace.team), workspace.pool)
+    if now == then or workspace.placed_at is None:
+        return then, ""
+    return now, then or _("What its pool allows")
+
+
+def in_words(limits: tuple[EgressLimit, ...], pool: Pool | None) -> str:
     """A sentence for people; empty where nothing is limited, or where it is not known."""
     if pool is None or pool.driver != ENFORCED_BY:
         return ""
-    config = pool.config
-    said = [(limit.egress, limit.allow) for limit in limits_of(template)]
-    if config.get("egress"):
-        said.append((str(config["egress"]), str(config.get("egress_allow") or "")))
+    said = [*limits]
+    if pool.config.get("egress"):
+        said.append(EgressLimit(str(pool.config["egress"]), str(pool.config.get("egress_allow") or "")))
+    return words_of(said)
+
+
+def words_of(limits: list[EgressLimit] | tuple[EgressLimit, ...]) -> str:
+    """What all of them allow, in a sentence; empty where they close nothing."""
     try:
-        policy = functools.reduce(tightest, (policy_of(*each) for each in said), Policy())
+        policy = functools.reduce(
+            tightest, (policy_of(limit.egress, limit.allow) for limit in limits), Policy()
+        )
     except InvalidSpec:
         return ""
     match policy.egress:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
@@ -21,11 +22,13 @@ from django.utils.translation import gettext as _
 
 from portal.accounts.models import Team, User
 from portal.common.actors import SYSTEM
+from portal.common.domain_events import emit
 from portal.common.errors import StateConflict
 from portal.common.formatting import format_duration, format_memory
 from portal.events.services import notify
 from portal.inventory.models import Node
 from portal.workspaces import services
+from portal.workspaces.domain_events import HomesMeasured
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeUsage, Workspace
 from provisioning.types import HomeUsage as Measured
@@ -43,7 +46,7 @@ def apply(
 ) -> None:
     """Take in what a node has measured. Homes of nobody, and nodes that are not known, are left out."""
     now = now or timezone.now()
-    nodes = Node.objects.filter(name=node_name, pool__simulated=False)
+    nodes = Node.objects.filter(name=node_name, pool__simulated=False).select_related("pool")
     node = (nodes.filter(pool__slug=pool_slug) if pool_slug else nodes).first()
     if node is None or "\x00" in "".join(each.home for each in measured):
         log.warning("homes of a node that is not known are left out")
@@ -62,6 +65,7 @@ def apply(
         if slug in teams and username in users:
             team, user = teams[slug], users[username]
             _apply_one(known.get((user.pk, team.pk)), each, user=user, team=team, node=node, now=now)
+    emit(HomesMeasured(node, tuple(measured)))
 
 
 def _apply_one(
@@ -125,13 +129,25 @@ def amounts(row: HomeUsage) -> str:
     }
 
 
+def room_mib(user_id: UUID, team_id: UUID, node: str) -> int | None:
+    """How much more a home on a node may take, as it was last measured; None where nothing limits it."""
+    limit = settings.BERTH_HOME_LIMIT_MIB
+    if not limit:
+        return None
+    row = HomeUsage.objects.filter(user=user_id, team=team_id, node__name=node).order_by("-used_mib").first()
+    if row is None:
+        return int(limit)
+    return 0 if row.hidden else max(0, int(limit) - row.used_mib)
+
+
 @dataclass(frozen=True, slots=True)
 class HomeNote:
-    """What the page of a workspace says of its home."""
+    """What the page of a workspace says of its home. `percent` is at most 100."""
 
     amounts: str
     text: str = ""
     full: bool = False
+    percent: int = 0
 
 
 def note_of(workspace: Workspace) -> HomeNote | None:
@@ -143,7 +159,8 @@ def note_of(workspace: Workspace) -> HomeNote | None:
     if row is None:
         return None
     full = row.percent == STEPS[0]
-    return HomeNote(amounts(row), _sentence(row) if row.percent else "", full)
+    percent = min(100, row.used_mib * 100 // settings.BERTH_HOME_LIMIT_MIB)
+    return HomeNote(amounts(row), _sentence(row) if row.percent else "", full, percent)
 
 
 def _sentence(row: HomeUsage) -> str:

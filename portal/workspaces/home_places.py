@@ -8,16 +8,41 @@ so with `homes_shared` in its configuration, beside `homes`; homes of simulated 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
+from django.db.models import BooleanField, CharField, Exists, F, OuterRef, Subquery, Value
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from portal.inventory.domain_events import NodeForgotten
-from portal.inventory.models import Node, Pool
-from portal.workspaces.models import HomePlace, Workspace
+from portal.inventory.models import Allocation, Node, Pool
+from portal.workspaces.models import (
+    ACTIVE_ARCHIVES,
+    ACTIVE_MOVES,
+    HomeArchive,
+    HomeMove,
+    HomePlace,
+    LostHome,
+    Workspace,
+)
 
-Homes = Mapping[UUID, str]
-"""By pool, the name of the node on which a home lies."""
+
+@dataclass(frozen=True, slots=True)
+class HomeAt:
+    """The name of the node on which a home lies; `lost` where that machine was removed.
+
+    `moving_to` is the name of the node to which it is being moved; `archived` while an archive of it is made
+    or restored.
+    """
+
+    node: str
+    lost: bool = False
+    moving_to: str = ""
+    archived: bool = False
+
+
+Homes = Mapping[UUID, HomeAt]
+"""By pool, where a home lies."""
 NOWHERE: Homes = {}
 FEW = 200
 
@@ -32,16 +57,55 @@ def of_user(user_id: UUID, team_id: UUID) -> Homes:
     return of_users([(user_id, team_id)]).get((user_id, team_id), NOWHERE)
 
 
-def of_users(pairs: Iterable[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUID], dict[UUID, str]]:
+def of_users(pairs: Iterable[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUID], dict[UUID, HomeAt]]:
     """Where the homes of these users in these teams lie; one query."""
     users = {user for user, _team in pairs}
     if not users:
         return {}
-    rows = HomePlace.objects.filter(user__in=users) if len(users) <= FEW else HomePlace.objects.all()
-    found: dict[tuple[UUID, UUID], dict[UUID, str]] = {}
-    for user, team, pool, node in rows.values_list("user_id", "team_id", "pool_id", "node__name"):
-        found.setdefault((user, team), {})[pool] = node
+    places, lost = HomePlace.objects.all(), LostHome.objects.filter(begun_anew_at=None).order_by()
+    if len(users) <= FEW:
+        places, lost = places.filter(user__in=users), lost.filter(user__in=users)
+    moves = HomeMove.objects.filter(
+        user=OuterRef("user"), team=OuterRef("team"), pool=OuterRef("pool"), state__in=ACTIVE_MOVES
+    )
+    archives = HomeArchive.objects.filter(
+        user=OuterRef("user"), team=OuterRef("team"), pool=OuterRef("pool"), state__in=ACTIVE_ARCHIVES
+    )
+    named = ("user_id", "team_id", "pool_id", "name", "is_lost", "to", "held")
+    flag, text = BooleanField(), CharField()
+    to = Coalesce(Subquery(moves.values("target_name")[:1]), Value(""), output_field=text)
+    held = Exists(archives)
+    rows = places.annotate(name=F("node__name"), is_lost=Value(False, flag), to=to, held=held)
+    gone = lost.annotate(
+        name=F("node"), is_lost=Value(True, flag), to=Value("", text), held=Value(False, flag)
+    )
+    both = rows.values_list(*named).union(gone.values_list(*named), all=True)
+    found: dict[tuple[UUID, UUID], dict[UUID, HomeAt]] = {}
+    for user, team, pool, node, is_lost, moving_to, archived in both:
+        found.setdefault((user, team), {})[pool] = HomeAt(node, bool(is_lost), moving_to, bool(archived))
     return found
+
+
+def node_of(workspace: Workspace) -> tuple[Pool, str] | None:
+    """The pool and the name of the node on which the home lies that the workspace uses; None for nowhere.
+
+    Where it is or was last; else where the last of its user's workspaces of its team was.
+    """
+    allocations = Allocation.objects.select_related("node__pool").filter(
+        node__pool__deleted_at=None, node__retired=False
+    )
+    own = allocations.filter(workspace=workspace)
+    of_home = allocations.filter(workspace__owner=workspace.owner_id, workspace__team=workspace.team_id)
+    found = own.order_by("-granted_at").first() or of_home.order_by("-granted_at").first()
+    if found is None:
+        return None
+    # It may have been moved since.
+    place = (
+        HomePlace.objects.select_related("node")
+        .filter(user=workspace.owner_id, team=workspace.team_id, pool=found.node.pool, node__retired=False)
+        .first()
+    )
+    return found.node.pool, place.node.name if place is not None else found.node.name
 
 
 def settle(placed: Sequence[tuple[Workspace, Pool, str]]) -> set[UUID]:
@@ -56,7 +120,7 @@ def settle(placed: Sequence[tuple[Workspace, Pool, str]]) -> set[UUID]:
     fresh: list[tuple[Workspace, Pool, str]] = []
     for workspace, pool, node in apart:
         home = homes.setdefault((workspace.owner_id, workspace.team_id), {})
-        if home.setdefault(pool.pk, node) != node:
+        if home.setdefault(pool.pk, HomeAt(node)) != HomeAt(node):
             elsewhere.add(workspace.pk)
         else:
             fresh.append((workspace, pool, node))
@@ -87,8 +151,3 @@ def _note(placed: Sequence[tuple[Workspace, Pool, str]]) -> None:
         ],
         ignore_conflicts=True,
     )
-
-
-def node_forgotten(event: NodeForgotten) -> None:
-    """An operator has removed what was left of a machine: its homes are elsewhere from now on."""
-    HomePlace.objects.filter(node=event.node_id).delete()

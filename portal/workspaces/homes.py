@@ -12,10 +12,11 @@ import logging
 import uuid
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -32,7 +33,8 @@ from portal.events.kinds import AuditKind
 from portal.events.models import TargetKind
 from portal.events.services import Target
 from portal.inventory import node_commands
-from portal.workspaces.models import HomeDeletion, Workspace
+from portal.workspaces import home_archives, home_moves
+from portal.workspaces.models import HomeDeletion, HomePlace, Workspace
 from provisioning import messages
 from provisioning.types import Failure, HomeDeleted, home_key
 from provisioning.types import HomeDeletion as Order
@@ -46,7 +48,9 @@ BATCH = 50
 
 def account_deleted(event: UserDeleted) -> None:
     """Note where homes are that stay, or order their deletion, in the transaction of the account's."""
-    found = list(Workspace.objects.filter(owner=event.user).homes())
+    home_moves.account_deleted(event.user)
+    home_archives.account_deleted(event.user)
+    found = _homes_of(event.user)
     if not found:
         return
     names = [f"{home_key(row['team__slug'], event.user.username)} on {row['node']}" for row in found]
@@ -71,6 +75,19 @@ def account_deleted(event: UserDeleted) -> None:
         targets=_about(event.user),
         data=data,
     )
+
+
+def _homes_of(user: User) -> list[dict[str, Any]]:
+    """Where they have been used, and where they lie now: one that was moved may not have been used there."""
+    found = list(Workspace.objects.filter(owner=user).homes())
+    known = {(row["team_id"], row["node_id"]) for row in found}
+    places = HomePlace.objects.filter(user=user).values(
+        "team_id", "node_id", "team__slug", node_name=F("node__name")
+    )
+    for row in places:
+        if (row["team_id"], row["node_id"]) not in known:
+            found.append({**row, "node": row["node_name"]})
+    return found
 
 
 def due(now: datetime) -> QuerySet[HomeDeletion]:
@@ -158,6 +175,7 @@ def _done(deletion: HomeDeletion) -> None:
         targets=_about(deletion.user),
         data=_data(deletion),
     )
+    home_archives.home_deleted(user_id=deletion.user_id, team_id=deletion.team_id, node_id=deletion.node_id)
     deletion.delete()
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from django.utils import timezone
 
+from portal.common import idempotency
 from portal.inventory.models import Pool
 from portal.inventory.node_commands import nodes_to_ask
 from portal.inventory.node_messages import received
 from portal.workspaces import dispatch, results
 from portal.workspaces.models import IdempotencyKey
 from provisioning.types import Observation
-
-IDEMPOTENCY_KEPT = timedelta(days=1)
 
 
 def ask_for_owned() -> None:
@@ -35,5 +33,6 @@ def apply_owned(pool_slug: str, node_name: str, owned: list[dict[str, Any]]) -> 
 
 
 def clean_up() -> None:
-    """Forget the answers to creations that nobody will repeat any more."""
-    IdempotencyKey.objects.filter(created_at__lt=timezone.now() - IDEMPOTENCY_KEPT).delete()
+    """Forget the answers to requests that nobody will repeat any more."""
+    IdempotencyKey.objects.filter(created_at__lt=timezone.now() - idempotency.KEPT_FOR).delete()
+    idempotency.forget_old()

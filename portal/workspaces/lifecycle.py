@@ -138,6 +138,7 @@ JUST_REQUESTED: dict[str, Any] = {
     "placed_at": None,
     "launched_at": None,
     "ready_at": None,
+    "ends_at": None,
     **NOT_CHECKED,
 }
 """The columns of a workspace that has just been asked for."""
@@ -161,6 +162,7 @@ NOTHING_SEEN: dict[str, Any] = {
     "activity": {},
     "heartbeat_at": None,
     "gpu_idle_since": None,
+    "checkouts": {},
 }
 """The status of a workspace that has just been asked for."""
 

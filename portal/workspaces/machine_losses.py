@@ -1,29 +1,143 @@
-"""What is said of workspaces on a machine that is believed no more."""
+"""What is said, and what becomes, of workspaces on a machine that is believed no more."""
 
 from __future__ import annotations
 
-from django.db import transaction
+from typing import Any
 
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.accounts.models import User
+from portal.common.actors import SYSTEM, SystemActor
+from portal.common.domain_events import emit
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import sentence_of
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.events.services import notify
+from portal.inventory import cordons
+from portal.inventory.models import AllocatedDevice, Allocation, CordonCause, Node
 from portal.machines.domain_events import MachineEnded
-from portal.workspaces.lifecycle import HOLDING
-from portal.workspaces.models import Workspace
-from portal.workspaces.transitions import set_rows
+from portal.workspaces import reconcile
+from portal.workspaces.domain_events import WorkspaceFailed
+from portal.workspaces.lifecycle import HOLDING, DesiredState, State, TerminationReason, Trigger
+from portal.workspaces.models import Workspace, WorkspaceQuerySet
+from portal.workspaces.transitions import advance, set_rows
+
+
+def placed_on(pool_id: Any, node: str) -> WorkspaceQuerySet:
+    """The workspaces that have something on the node of this name."""
+    there = Allocation.objects.filter(node__pool=pool_id, node__name=node, released_at=None)
+    return Workspace.objects.filter(pk__in=there.values("workspace"))
 
 
 @transaction.atomic
 def machine_ended(event: MachineEnded) -> None:
     """Say of everything that is placed there that it can no longer be seen or entered."""
-    there = Workspace.objects.filter(
-        allocations__node__name=event.name,
-        allocations__released_at=None,
-        pool=event.pool_id,
-        state__in=HOLDING,
-    )
+    there = placed_on(event.pool_id, event.name).filter(state__in=HOLDING)
     rows = list(
         Workspace.objects.select_for_update(of=("self",)).filter(pk__in=there.values("pk")).order_by("pk")
     )
     if rows:
         reason = Reason(WorkspaceCode.MACHINE_GONE, {"node": event.name})
         set_rows(rows, status={"reason": reason.as_json()})
+        events.record_all(
+            actor=SYSTEM,
+            kind=AuditKind.WORKSPACE_CUT_OFF,
+            entries=[(row, f"cannot reach it any more on {event.name}") for row in rows],
+            cause=reason.as_json(),
+            data={"node": event.name},
+        )
+
+
+def end_all(*, actor: User | SystemActor, node: Node, reason: str) -> list[Workspace]:
+    """End what is placed on the node of a removed machine without its having been seen to end.
+
+    Inside a transaction, under the lock of placement. What holds other machines too is ended there by
+    command.
+    Devices that were held are scrubbed before anybody gets them, should the machine come back.
+    """
+    there = placed_on(node.pool_id, node.name)
+    rows = list(
+        Workspace.objects.select_for_update(of=("self",))
+        .filter(pk__in=there.values("pk"))
+        .select_related("owner", "team", "template", "pool", "queue_entry", "status", "preemption")
+        .order_by("pk")
+    )
+    held = list(
+        AllocatedDevice.objects.filter(
+            allocation__node=node, active=True, device__node__pool__simulated=False
+        )
+        .values_list("device", flat=True)
+        .distinct()
+    )
+    for workspace in rows:
+        _end(workspace, node, actor=actor, reason=reason)
+    for device in held:
+        cordons.cordon_device(
+            actor=SYSTEM,
+            device_id=device,
+            reason="Its machine was removed while it was in use: it has to be scrubbed first.",
+            cause=CordonCause.SCRUB,
+        )
+    return rows
+
+
+def _end(workspace: Workspace, node: Node, *, actor: User | SystemActor, reason: str) -> None:
+    cause = Reason(WorkspaceCode.MACHINE_REMOVED, {"node": node.name})
+    reconcile.release(workspace, only=Q(node=node))
+    if workspace.allocations.filter(released_at=None).exists():
+        # The rest of it is on machines that answer.
+        if workspace.state in {State.PROVISIONING, State.RUNNING}:
+            reconcile.fail(workspace, TerminationReason.LOST, cause)
+        return
+    if workspace.state in {State.PROVISIONING, State.RUNNING}:
+        trigger = Trigger.LOST if workspace.state == State.RUNNING else Trigger.FAIL
+        _advance(workspace, trigger, cause, actor, reason, termination_reason=TerminationReason.LOST)
+        emit(WorkspaceFailed(workspace, TerminationReason.LOST, cause))
+        _tell(workspace, cause)
+    if workspace.state == State.TERMINATING:
+        _advance(workspace, Trigger.GONE, cause, actor, reason, next_reconcile_at=None)
+    elif workspace.state == State.STOPPING:
+        goes_on = workspace.desired_state != DesiredState.STOPPED
+        due = timezone.now() if goes_on else None
+        _advance(workspace, Trigger.STOPPED, cause, actor, reason, next_reconcile_at=due)
+
+
+def _advance(
+    workspace: Workspace,
+    trigger: Trigger,
+    cause: Reason,
+    actor: User | SystemActor,
+    reason: str,
+    **fields: Any,
+) -> None:
+    advance(
+        workspace,
+        trigger,
+        actor=actor,
+        message="ends it with its machine, unseen",
+        reason=reason,
+        cause=cause.as_json(),
+        status={"reason": cause.as_json(), "heartbeat_at": None},
+        end_preemption=True,
+        endpoint="",
+        lease="",
+        lease_expires_at=None,
+        attempts=0,
+        start_refused=False,
+        **fields,
+    )
+
+
+def _tell(workspace: Workspace, cause: Reason) -> None:
+    notify(
+        [workspace.owner],
+        kind="workspace.lost",
+        title=_("%(name)s has ended with its machine") % {"name": workspace.name},
+        body=sentence_of(cause),
+        url=f"/workspaces/{workspace.pk}/",
+    )

@@ -22,9 +22,9 @@ LONG_WAIT = timedelta(minutes=2)
 def failed(event: WorkspaceFailed) -> None:
     """Tell the owner of one that could not be started, or that ended without being asked to.
 
-    Of a GPU that has vanished the owner is told by whoever has seen it.
+    Of a GPU that has vanished, or a machine that was removed, the owner is told by whoever knows.
     """
-    if event.reason.code is WorkspaceCode.DEVICE_LOST:
+    if event.reason.code in (WorkspaceCode.DEVICE_LOST, WorkspaceCode.MACHINE_REMOVED):
         return
     workspace = event.workspace
     named = {"name": workspace.name}

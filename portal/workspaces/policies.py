@@ -58,6 +58,19 @@ def require_open(actor: User, workspace: Workspace) -> None:
         raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_USER, {"owner": workspace.owner.username}))
 
 
+def uses_home(actor: User, workspace: Workspace) -> bool:
+    """Whether the home folder that the workspace uses is the actor's: nobody else's business is in it."""
+    return actor.is_active and workspace.owner_id == actor.pk
+
+
+def require_home(actor: User, workspace: Workspace) -> None:
+    """Raise `NotAllowed` for everybody but its user, and `StateConflict` where there is no home."""
+    if not uses_home(actor, workspace):
+        raise NotAllowed(Reason(WorkspaceCode.HOME_IS_PRIVATE, {"owner": workspace.owner.username}))
+    if workspace.simulated:
+        raise StateConflict(Reason(WorkspaceCode.SIMULATED), code="workspace_simulated")
+
+
 def require_operate(actor: User | SystemActor, workspace: Workspace) -> None:
     if not may_operate(actor, workspace):
         raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": workspace.owner.username}))

@@ -13,11 +13,19 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
-from portal.catalog.selectors import as_of
 from portal.common.formatting import format_memory, format_size
 from portal.common.reasons.codes import Rule
 from portal.events.models import Event
-from portal.workspaces import egress, home_limits, policies, secret_delivery, selectors
+from portal.workspaces import (
+    checkout_reports,
+    egress,
+    home_limits,
+    lost_homes,
+    own_packages,
+    policies,
+    secret_delivery,
+    selectors,
+)
 from portal.workspaces.lifecycle import (
     DELETABLE,
     STARTABLE,
@@ -27,11 +35,13 @@ from portal.workspaces.lifecycle import (
     State,
     TerminationReason,
 )
-from portal.workspaces.models import Workspace
-from portal.workspaces.troubles import stored_message, trouble_of
+from portal.workspaces.models import LostHome, Workspace
+from portal.workspaces.troubles import is_cut_off, stored_message, trouble_of
 
+HOMELESS = frozenset({State.PENDING, State.STOPPED, State.FAILED})
+"""States in which one may wait for a home that lies on a removed machine."""
 STARTING = frozenset({State.PENDING, State.PROVISIONING})
-EVENT_TONES = {"ready": "ok", "fail": "bad", "lost": "bad"}
+EVENT_TONES = {"ready": "ok", "fail": "bad", "lost": "bad", "cut_off": "bad"}
 
 
 def stage_words(workspace: Workspace) -> str:
@@ -51,6 +61,8 @@ def stage_words(workspace: Workspace) -> str:
                 else _("Placed, about to start")
             )
         case State.RUNNING:
+            if is_cut_off(workspace):
+                return _("Its machine was revoked")
             return _("Has to make room soon") if workspace.preempting else _("Ready")
         case State.STOPPING:
             return _("Its programs end")
@@ -113,7 +125,10 @@ def cards(actor: User, workspaces: Iterable[Workspace]) -> list[Card]:
 
 def can_open(actor: User, workspace: Workspace) -> bool:
     return (
-        workspace.state == State.RUNNING and not workspace.simulated and policies.may_open(actor, workspace)
+        workspace.state == State.RUNNING
+        and not workspace.simulated
+        and not is_cut_off(workspace)
+        and policies.may_open(actor, workspace)
     )
 
 
@@ -170,8 +185,15 @@ class Detail:
     places: list[Place]
     activity: list[tuple[str, str]]
     home: home_limits.HomeNote | None
+    lost_home: LostHome | None
     secrets: secret_delivery.SecretsNote | None
+    checkouts: list[checkout_reports.CheckoutRow]
     egress: str
+    next_egress: str
+    environment: str
+    uses_home: bool
+    reset_waits: bool
+    newer_version: int | None
     reason: str
     transient: bool
     starting: bool
@@ -245,8 +267,10 @@ def preempted_for(workspace: Workspace) -> str:
 
 def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
     """What the page of a workspace shows to the actor. `opening`: it shall open itself when ready."""
+    reach, next_reach = egress.of_workspace(workspace)
     openable = can_open(actor, workspace)
     operable = policies.may_operate(actor, workspace)
+    own = policies.uses_home(actor, workspace)
     ready = workspace.ready_at
     return Detail(
         stage=stage_words(workspace),
@@ -256,8 +280,15 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         places=places(workspace),
         activity=activity_facts(workspace),
         home=home_limits.note_of(workspace),
+        lost_home=lost_homes.open_of(workspace) if workspace.state in HOMELESS else None,
         secrets=secret_delivery.note_of(workspace),
-        egress=egress.in_words(as_of(workspace.template, workspace.placed_at), workspace.pool),
+        checkouts=checkout_reports.note_of(workspace),
+        egress=reach,
+        next_egress=next_reach,
+        environment=_environment_words(workspace),
+        uses_home=workspace.state != State.TERMINATED and not workspace.simulated and own,
+        reset_waits=own and own_packages.reset_waits(workspace),
+        newer_version=newer_version(workspace),
         reason=str(TerminationReason(workspace.termination_reason).label)
         if workspace.termination_reason
         else _("It failed"),
@@ -266,7 +297,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         open_now=opening and openable,
         has_log=workspace.generation > 0 and not workspace.simulated and workspace.state != State.TERMINATED,
         approval=approval_of(workspace),
-        trouble=trouble_of(workspace),
+        trouble=_shown_trouble(workspace),
         waits_for=stored_message(workspace.queue_entry.reason),
         eta_basis=stored_message(workspace.queue_entry.eta_basis),
         ask_url=ask_url(actor, workspace),
@@ -279,6 +310,28 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         can_stop=operable and workspace.state in STOPPABLE,
         can_delete=operable and workspace.state in DELETABLE,
     )
+
+
+def _shown_trouble(workspace: Workspace) -> str:
+    """What is wrong, for its page: not that the node of what runs does not answer for a moment."""
+    hidden = workspace.state == State.RUNNING and not is_cut_off(workspace)
+    return "" if hidden or workspace.state == State.TERMINATED else trouble_of(workspace)
+
+
+def _environment_words(workspace: Workspace) -> str:
+    """Its software environment and which version of it; empty for what its node has by itself."""
+    version = workspace.environment_version
+    if version is None:
+        return ""
+    return _("%(name)s, version %(number)d") % {"name": version.environment.name, "number": version.number}
+
+
+def newer_version(workspace: Workspace) -> int | None:
+    """The number of the version that a new workspace would get of its environment, where that is another."""
+    version = workspace.environment_version
+    if version is None or version.environment.current_id in (None, version.pk):
+        return None
+    return selectors.current_number(version.environment_id)
 
 
 def places(workspace: Workspace) -> list[Place]:

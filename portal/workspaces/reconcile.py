@@ -13,6 +13,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
@@ -108,7 +109,7 @@ def step(workspace: Workspace) -> None:
         case State.STOPPING:
             dispatch.send(workspace, Op.STOP)
         case State.TERMINATING:
-            dispatch.send(workspace, Op.DELETE)
+            _terminate(workspace)
         case State.STOPPED if workspace.desired_state == DesiredState.DELETED:
             _delete_stopped(workspace, now)
         case State.STOPPED if workspace.desired_state == DesiredState.RUNNING:
@@ -117,22 +118,47 @@ def step(workspace: Workspace) -> None:
             _rest(workspace)
 
 
+def _terminate(workspace: Workspace) -> None:
+    held = dispatch.held_by(workspace)
+    if held or dispatch.somebody_to_ask(workspace):
+        dispatch.send(workspace, Op.DELETE, allocations=held)
+    else:
+        # It holds nothing, and no machine of its pool is left that could have anything of it.
+        gone(workspace)
+
+
+def gone(workspace: Workspace) -> None:
+    """Nothing is left of it."""
+    advance(
+        workspace,
+        Trigger.GONE,
+        actor=SYSTEM,
+        message="has ended it; nothing of it is left running",
+        endpoint="",
+        attempts=0,
+        next_reconcile_at=None,
+    )
+    release(workspace)
+
+
 def _wait(workspace: Workspace) -> None:
     """A waiting workspace takes no step of its own: the queue decides."""
     _rest(workspace)
     emit(WorkspaceWaits(workspace))
 
 
-def release(workspace: Workspace, *, used: bool = True) -> None:
-    """Give back what the workspace holds: only after absence has been observed, or before any start.
+def release(workspace: Workspace, *, used: bool = True, only: Q | None = None) -> None:
+    """Give back what the workspace holds: only after absence has been observed, before any start, or where
+    an operator has given up the machine; `only` restricts it to some of its allocations.
 
     Real devices that may have been `used` are scrubbed before the next one gets them.
     """
     now = timezone.now()
-    held = AllocatedDevice.objects.filter(allocation__workspace=workspace, active=True)
+    allocations = Allocation.objects.filter(only or Q(), workspace=workspace, released_at=None)
+    held = AllocatedDevice.objects.filter(allocation__in=list(allocations), active=True)
     devices = list(held.values_list("device_id", flat=True))
     held.update(active=False)
-    freed = Allocation.objects.filter(workspace=workspace, released_at=None).update(released_at=now)
+    freed = allocations.update(released_at=now)
     if freed:
         emit(AllocationsReleased(workspace, tuple(devices), used))
         emit(CapacityFreed())

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import OrderedDict
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -61,6 +61,18 @@ class Gpu(msgspec.Struct):
     memory_total_mib: Mib | None = None
 
 
+class CheckoutReport(msgspec.Struct):
+    """A step of a clone. `note` is the script of dotfiles that ran, `detail` what was said when it failed."""
+
+    what: Literal["repository", "dotfiles"]
+    state: Literal["cloning", "cloned", "kept", "installing", "installed", "failed"]
+    code: Annotated[str, Meta(pattern=r"^[a-z_]{0,30}$")] = ""
+    commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{0,64}$")] = ""
+    percent: Annotated[int, Meta(ge=0, le=100)] | None = None
+    note: Annotated[str, Meta(pattern=r"^[a-z/.]{0,30}$")] = ""
+    detail: Annotated[str, Meta(max_length=2000)] = ""
+
+
 FIGURES: dict[str, Any] = {
     "kernels": Kernels | None,
     "terminals": Terminals | None,
@@ -68,6 +80,8 @@ FIGURES: dict[str, Any] = {
     "cpu_seconds": Annotated[float, Meta(ge=0, le=1e12)] | None,
     "rss_mib": Mib | None,
     "processes": Count | None,
+    # Commands of shells, in the foreground of terminals or left to run behind.
+    "jobs": Count | None,
     "gpus": Annotated[list[Gpu], Meta(max_length=MAX_GPUS)] | None,
     # For how long their driver has not answered; null when it answers, or there are none.
     "gpus_stale_s": Whole | None,
@@ -114,6 +128,16 @@ def ending_of(body: dict[str, Any]) -> tuple[int, str]:
     if not isinstance(tail, str | None):
         raise BadReport("log_tail is not a text")
     return code, strip_nul(tail or "")[-MAX_LOG_TAIL:]
+
+
+def checkout_of(body: dict[str, Any]) -> CheckoutReport:
+    """A step of a clone. Raises `BadReport`."""
+    try:
+        found = msgspec.convert(body, CheckoutReport)
+    except msgspec.ValidationError as error:
+        raise BadReport(str(error)) from error
+    found.detail = strip_nul(found.detail)
+    return found
 
 
 def activity_of(body: dict[str, Any], *, workspace_id: UUID) -> dict[str, Any]:

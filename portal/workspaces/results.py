@@ -25,7 +25,7 @@ from portal.events.kinds import AuditKind
 from portal.inventory.models import Pool
 from portal.inventory.node_commands import config_of
 from portal.workspaces import dispatch, reconcile
-from portal.workspaces.domain_events import EndpointChanged, WorkspaceReady
+from portal.workspaces.domain_events import EndpointChanged, StrangersFound, WorkspaceReady
 from portal.workspaces.lifecycle import HOLDING, NO_TROUBLE, DesiredState, State, TerminationReason, Trigger
 from portal.workspaces.models import Workspace, WorkspaceStatus
 from portal.workspaces.transitions import advance, locked, set_rows
@@ -99,7 +99,7 @@ def _observed(workspace: Workspace, op: Op, seen: Observation) -> None:
                 _continue(workspace, op, Op.STOP)
         case State.TERMINATING:
             if op is Op.DELETE and seen.state in GONE:
-                _gone(workspace)
+                reconcile.gone(workspace)
             else:
                 _continue(workspace, op, Op.DELETE)
         case _:
@@ -205,6 +205,9 @@ def become_ready(workspace: Workspace, *, endpoint: str) -> None:
         endpoint=endpoint or workspace.endpoint,
         launched_at=workspace.launched_at or now,
         ready_at=now,
+        # What has been done; a reset that was asked for meanwhile is for the next start.
+        packages_reset_after=None if dispatch.resets_packages(workspace) else workspace.packages_reset_after,
+        ends_at=None if workspace.lifetime_s is None else now + timedelta(seconds=workspace.lifetime_s),
         status={"heartbeat_at": now, **NO_TROUBLE},
         attempts=0,
         next_reconcile_at=now + reconcile.heartbeat_patience(),
@@ -246,19 +249,6 @@ def _stopped(workspace: Workspace) -> None:
     reconcile.release(workspace)
     if goes_on:
         reconcile.step(workspace)
-
-
-def _gone(workspace: Workspace) -> None:
-    advance(
-        workspace,
-        Trigger.GONE,
-        actor=SYSTEM,
-        message="has ended it; nothing of it is left running",
-        endpoint="",
-        attempts=0,
-        next_reconcile_at=None,
-    )
-    reconcile.release(workspace)
 
 
 def _again_in(workspace: Workspace, seconds: float) -> None:
@@ -354,6 +344,7 @@ def _current(workspace_id: UUID, generation: int) -> Workspace:
 def apply_owned(*, pool: Pool, node_name: str, owned: list[Observation]) -> int:
     """End whatever runs without a workspace that wants it there; returns how many were found."""
     found = 0
+    strangers: list[str] = []
     owned = [seen for seen in owned if _is_uuid(seen.ref.workspace_id)]
     known = {
         str(workspace.pk): workspace
@@ -366,8 +357,12 @@ def apply_owned(*, pool: Pool, node_name: str, owned: list[Observation]) -> int:
         if op is None:
             continue
         found += 1
+        if op is Op.DELETE:
+            strangers.append(seen.ref.external_name)
         log.warning("orphan %s generation %s: %s", seen.ref.external_name, seen.ref.generation, op)
         dispatch.send_orphan_command(pool, node_name, seen.ref, op)
+    if strangers:
+        emit(StrangersFound(pool, node_name, tuple(strangers)))
     return found
 
 

@@ -22,17 +22,21 @@ from portal.events.kinds import AuditKind
 from portal.machines import selectors as machines
 from portal.workspace_secrets import effective
 from portal.workspace_secrets.models import Secret, SecretKind, Source
+from portal.workspaces import checkouts
 from portal.workspaces.lifecycle import HOLDING, State
 from portal.workspaces.models import StartSecrets, Workspace
 from portal.workspaces.results import Revoked
 from portal.workspaces.transitions import locked
 
 log = logging.getLogger(__name__)
+GIT = "git"
 
 
 @transaction.atomic
-def hand_over(*, workspace_id: UUID, generation: int, node: str) -> list[dict[str, str]]:
-    """Name, kind and value of each secret of this start; `node` is the machine that asks, if it has joined.
+def hand_over(*, workspace_id: UUID, generation: int, node: str) -> dict[str, list[dict[str, str]]]:
+    """Name, kind and value of each secret of this start (`secrets`), and what opens its repositories (`git`).
+
+    `node` is the machine that asks, if it has joined.
 
     Asked again it answers again, as an answer can be lost, until the app has begun. Raises `Revoked`, and
     `StateConflict` where a value cannot be read or all of them are too large.
@@ -52,12 +56,13 @@ def hand_over(*, workspace_id: UUID, generation: int, node: str) -> list[dict[st
         raise Revoked
     now = timezone.now()
     found = effective.values_of(given_to(workspace), owner=workspace.owner, now=now)
-    given = [_facts(secret) for secret, _value in found]
+    opening = checkouts.secrets_for(workspace)
+    given = [*(_facts(secret) for secret, _value in found), *_facts_of_git(opening)]
     StartSecrets.objects.update_or_create(
         workspace=workspace,
         defaults={"generation": generation, "given": given, "given_at": now, "closed": False},
     )
-    if found and (earlier is None or earlier.generation != generation or earlier.given != given):
+    if given and (earlier is None or earlier.generation != generation or earlier.given != given):
         events.record(
             actor=SYSTEM,
             kind=AuditKind.WORKSPACE_SECRETS_GIVEN,
@@ -65,7 +70,10 @@ def hand_over(*, workspace_id: UUID, generation: int, node: str) -> list[dict[st
             message="gave it its secrets",
             data={"generation": generation, "secrets": given},
         )
-    return [{"name": secret.name, "kind": secret.kind, "value": value} for secret, value in found]
+    return {
+        "secrets": [{"name": secret.name, "kind": secret.kind, "value": value} for secret, value in found],
+        "git": checkouts.credentials(opening, owner=workspace.owner, now=now),
+    }
 
 
 def close(workspace_id: UUID, generation: int) -> None:
@@ -89,6 +97,12 @@ def _facts(secret: Secret) -> dict[str, Any]:
         "of": secret.source.value,
         "version": secret.version,
     }
+
+
+def _facts_of_git(opening: list[tuple[checkouts.Wanted, Secret | None]]) -> list[dict[str, Any]]:
+    """The same of secrets that open repositories: they come into none of the workspace's programs but Git."""
+    rows = {secret.pk: secret for _wanted, secret in opening if secret is not None}
+    return [{**_facts(secret), "kind": GIT} for secret in rows.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +133,7 @@ def note_of(workspace: Workspace) -> SecretsNote | None:
         return None
     offer = effective.offer_to(workspace.owner, workspace.team, workspace.template)
     coming = [_facts(secret) for secret in offer.given(workspace.secrets)]
+    coming += _facts_of_git(checkouts.secrets_for(workspace))
     missing = offer.missing(workspace.secrets)
     shown, changed = coming, False
     if workspace.state in HOLDING and workspace.state != State.PROVISIONING:
@@ -136,5 +151,5 @@ def _row(facts: dict[str, Any]) -> SecretRow:
         Source.TEAM: _("the team's"),
         Source.TEMPLATE: _("the template's"),
     }
-    kinds = {SecretKind.ENV: _("variable"), SecretKind.FILE: _("file")}
-    return SecretRow(facts["name"], kinds[SecretKind(facts["kind"])], sources[Source(facts["of"])])
+    kinds = {SecretKind.ENV.value: _("variable"), SecretKind.FILE.value: _("file"), GIT: _("for Git")}
+    return SecretRow(facts["name"], kinds[facts["kind"]], sources[Source(facts["of"])])

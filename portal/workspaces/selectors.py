@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet
 from django.utils import timezone
 from django.utils.translation import get_language
 from django.utils.translation import gettext as _
@@ -17,6 +18,7 @@ from portal.accounts.selectors import chargeable_teams
 from portal.common.errors import NotFound
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
+from portal.environments.models import EnvironmentVersion
 from portal.environments.selectors import LONG
 from portal.events.kinds import AuditKind
 from portal.events.models import Event
@@ -25,14 +27,18 @@ from portal.workspaces.models import IdempotencyKey, Workspace, WorkspaceQuerySe
 from portal.workspaces.policies import visible_to
 
 
+def rows_for(actor: User) -> WorkspaceQuerySet:
+    """All that the actor may see, newest first, without what stands behind them."""
+    return visible_to(actor, Workspace.objects.all()).order_by("-created_at", "-id")
+
+
 def workspaces_for(actor: User) -> WorkspaceQuerySet:
-    """All that the actor may see, newest first, with what a list shows: no query for each row."""
+    """The same with what a list shows: no query for each row."""
     return (
-        visible_to(actor, Workspace.objects.all())
+        rows_for(actor)
         .select_related("owner", "team", "template", "flavor", "flavor__pool", "pool")
         .select_related("queue_entry", "status", "preemption", "environment_version__environment")
         .defer(*(f"environment_version__{name}" for name in LONG))
-        .order_by("-created_at", "-id")
     )
 
 
@@ -47,6 +53,12 @@ def workspace_by_id(actor: User, workspace_id: UUID) -> Workspace:
     if workspace is None:
         raise NotFound(Reason(WorkspaceCode.NOT_VISIBLE))
     return workspace
+
+
+def current_number(environment_id: UUID) -> int | None:
+    """The number of the version that new workspaces get of an environment."""
+    rows = EnvironmentVersion.objects.filter(environment=environment_id, environment__current=F("pk"))
+    return rows.values_list("number", flat=True).first()
 
 
 def events_of(workspace: Workspace, *, after: int = 0) -> QuerySet[Event]:
@@ -86,15 +98,21 @@ def last_choice(actor: User) -> Workspace | None:
 class Stage:
     """One step of the way to a usable workspace.
 
-    `state` is `done`, `current`, `failed` or `todo`; `seconds` is how long it took, or has been taking
-    since `began_at`. Of the last stage it is the whole way from the request.
+    `state` is `done`, `current`, `failed` or `todo`. The last stage begins with the request: it is the
+    whole way.
     """
 
     key: str
     label: str
     state: str
     began_at: datetime | None = None
-    seconds: float | None = None
+    ended_at: datetime | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took, or has been taking until now."""
+        ended = timezone.now() if self.state == "current" else self.ended_at
+        return (ended - self.began_at).total_seconds() if ended and self.began_at else None
 
     @property
     def state_label(self) -> str:
@@ -107,9 +125,13 @@ class Stage:
         return words[self.state]
 
 
+def stage_labels() -> dict[str, str]:
+    """The stages in the present language."""
+    return _stage_labels(get_language())
+
+
 @lru_cache(maxsize=16)
 def _stage_labels(_language: str) -> dict[str, str]:
-    """The stages in the present language; a list asks for them row by row."""
     return {
         "requested": _("Requested"),
         "admitted": _("Admitted"),
@@ -120,8 +142,20 @@ def _stage_labels(_language: str) -> dict[str, str]:
     }
 
 
-def stages(workspace: Workspace) -> list[Stage]:
-    """Requested → Admitted → Placed → (Checked →) Starting → Ready, with the duration of each."""
+_MOVING = frozenset({State.PENDING, State.PROVISIONING})
+_BROKEN = frozenset({State.FAILED, State.TERMINATING})
+
+
+@lru_cache(maxsize=64)
+def _to_do(key: str, label: str) -> Stage:
+    return Stage(key, label, "todo")
+
+
+def stages(workspace: Workspace, labels: Mapping[str, str] | None = None) -> list[Stage]:
+    """Requested → Admitted → Placed → (Checked →) Starting → Ready, with the duration of each.
+
+    `labels` are `stage_labels()`, from who asks for many.
+    """
     requested, ready = workspace.requested_at, workspace.ready_at
     checks = (workspace.checks_began_at, workspace.checks_ended_at)
     checked = workspace.checks_began_at is not None
@@ -134,17 +168,17 @@ def stages(workspace: Workspace) -> list[Stage]:
         ("starting", checks[1] if checked else workspace.placed_at, ready),
         ("ready", requested if ready else None, ready),
     ]
-    labels = _stage_labels(get_language())
-    moving = workspace.state in {State.PENDING, State.PROVISIONING}
-    broken = ready is None and workspace.state in {State.FAILED, State.TERMINATING}
+    labels = labels or stage_labels()
+    moving = workspace.state in _MOVING
+    # Whether the next stage is the one at which the workspace stands: all before it are done.
+    stands_here = moving or (ready is None and workspace.state in _BROKEN)
     found: list[Stage] = []
     for key, began, ended in ways:
-        label = labels[key]
         if began is not None and ended is not None:
-            found.append(Stage(key, label, "done", began, (ended - began).total_seconds()))
-        elif (moving or broken) and all(stage.state == "done" for stage in found):
-            seconds = (timezone.now() - began).total_seconds() if moving and began else None
-            found.append(Stage(key, label, "current" if moving else "failed", began, seconds))
+            found.append(Stage(key, labels[key], "done", began, ended))
+        elif stands_here:
+            found.append(Stage(key, labels[key], "current" if moving else "failed", began))
+            stands_here = False
         else:
-            found.append(Stage(key, label, "todo"))
+            found.append(_to_do(key, labels[key]))
     return found

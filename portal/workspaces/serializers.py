@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -11,19 +11,27 @@ from uuid import UUID
 from django.conf import settings
 from django.db.models import Prefetch, QuerySet
 from django.urls import reverse
+from django.utils.functional import cached_property
+from django.utils.translation import get_language
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
+from rest_framework.request import Request
 
+from portal.accounts.authentication import require_scope
+from portal.catalog.models import MAX_LIFETIME_H
 from portal.catalog.serializers import ResourcesSerializer
 from portal.common.api import StrictSerializer
 from portal.common.reasons.wording import message_of, reason_of, sentence_of
 from portal.common.representation import stamp
+from portal.common.scopes import Scope
 from portal.events.models import Event
 from portal.inventory.models import AllocatedDevice, Allocation
-from portal.workspaces import selectors
+from portal.workspaces import checkout_reports, selectors
 from portal.workspaces.lifecycle import DesiredState, State, TerminationReason
-from portal.workspaces.models import Workspace
+from portal.workspaces.listing import ListedWorkspace
+from portal.workspaces.models import Workspace, origin_around
 from portal.workspaces.troubles import error_code_of
+from provisioning.types import CheckoutKind
 
 
 def with_held(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
@@ -36,6 +44,30 @@ def with_held(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
         .order_by("node__name")
     )
     return workspaces.prefetch_related(Prefetch("allocations", held, to_attr="held"))
+
+
+class GitSerializer(StrictSerializer):
+    """A repository that a workspace clones at its start."""
+
+    url = serializers.CharField(
+        max_length=500,
+        allow_blank=True,
+        help_text="`https://host/path`, `ssh://git@host/path` or `git@host:path`; empty: none at all.",
+    )
+    ref = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=200,
+        default="",
+        help_text="A branch, tag or commit; without it, the repository's own branch.",
+    )
+    secret = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=64,
+        default="",
+        help_text="Name of the secret that opens it: a token for HTTPS, a private key for SSH.",
+    )
 
 
 class WorkspaceCreateSerializer(StrictSerializer):
@@ -57,6 +89,12 @@ class WorkspaceCreateSerializer(StrictSerializer):
         min_value=1 / 60,
         max_value=720,
         help_text="How long you will need it: estimates rest on it, and short ones may overtake.",
+    )
+    lifetime_hours = serializers.FloatField(
+        required=False,
+        min_value=1 / 60,
+        max_value=MAX_LIFETIME_H,
+        help_text="After how long it stops, as its flavor and the site allow; without it, by their default.",
     )
     priority = serializers.IntegerField(
         required=False,
@@ -87,6 +125,42 @@ class WorkspaceCreateSerializer(StrictSerializer):
         default=list,
         help_text="Names of your secrets and the team's that it gets beside those that come by themselves.",
     )
+    git = GitSerializer(
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="A repository to clone; without it, its template's.",
+    )
+
+
+def git_of(request: Request, given: Mapping[str, Any]) -> Any:
+    """The repository of a request, None where none was named. Raises `PermissionDenied`.
+
+    A secret is sent to the server that the request names: that is for tokens that may open workspaces, in
+    which they could read it as well.
+    """
+    git = given["git"]
+    if git is not None and git["secret"]:
+        require_scope(request, Scope.WORKSPACES_CONNECT)
+    return git
+
+
+class CheckoutSerializer(serializers.Serializer[Any]):
+    """What became of a repository of the last start."""
+
+    kind = serializers.ChoiceField([kind.value for kind in CheckoutKind])
+    url = serializers.CharField()
+    ref = serializers.CharField(allow_blank=True)
+    folder = serializers.CharField(help_text="Its folder in the home.")
+    state = serializers.ChoiceField(
+        ["waiting", "cloning", "cloned", "kept", "installing", "installed", "failed"]
+    )
+    commit = serializers.CharField(allow_blank=True)
+    percent = serializers.IntegerField(allow_null=True)
+    code = serializers.CharField(allow_blank=True, help_text="Why it failed, or empty.")
+    message = serializers.CharField(allow_blank=True)
+    next_action = serializers.CharField(allow_blank=True)
+    at = serializers.DateTimeField(allow_null=True)
 
 
 class ErrorSerializer(serializers.Serializer[Any]):
@@ -159,6 +233,12 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     queue = serializers.SerializerMethodField(help_text="How it stands while it waits, or null.")
     leaving = serializers.SerializerMethodField(help_text="That it has to make room, or null.")
     expected_hours = serializers.SerializerMethodField(help_text="How long it is expected to run.")
+    lifetime_hours = serializers.SerializerMethodField(
+        help_text="How long it may run from ready on, extensions aside; null: it has no end."
+    )
+    ends_at = serializers.DateTimeField(
+        source="runs_until", help_text="When it stops by itself; null while it does not run, or without end."
+    )
     activity = serializers.DictField(source="status.activity", help_text="What its agent saw last.")
     heartbeat_at = serializers.DateTimeField(source="status.heartbeat_at", allow_null=True)
     environment = serializers.CharField(
@@ -172,6 +252,10 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     secrets = serializers.ListField(
         child=serializers.CharField(), help_text="Names of the secrets that it was asked for with."
     )
+    git = serializers.SerializerMethodField(help_text="The repository that it clones, or null.")
+    checkouts = serializers.SerializerMethodField(
+        help_text="What became of its repository, and of dotfiles, at the last start."
+    )
 
     class Meta:
         model = Workspace
@@ -181,12 +265,32 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             *("generation", "created_at", "state_since", "requested_at", "admitted_at", "placed_at"),
             *("launched_at", "ready_at", "heartbeat_at", "activity"),
             *("queue", "leaving", "priority", "preemptible", "expected_hours"),
+            *("lifetime_hours", "ends_at"),
             *("checkpointed", "loses_work", "environment", "environment_version", "secrets"),
+            *("git", "checkouts"),
         ]
         read_only_fields = fields
 
     def to_representation(self, workspace: Workspace) -> dict[str, Any]:
-        """All fields, in the order of `fields`."""
+        """All fields, in the order of `fields`. A row of a list keeps what does not depend on the time."""
+        if not isinstance(workspace, ListedWorkspace):
+            return self._written(workspace)
+        key = (get_language(), self._around)
+        kept = workspace.shown.get(key)
+        if kept is None:
+            kept = workspace.shown[key] = (self._written(workspace), selectors.stages(workspace))
+        shown, stages = kept
+        return {
+            **shown,
+            "error": self.get_error(workspace),
+            "queue": self.get_queue(workspace),
+            "stages": [
+                {**one, "seconds": stage.seconds} if stage.state == "current" else one
+                for one, stage in zip(shown["stages"], stages, strict=True)
+            ],
+        }
+
+    def _written(self, workspace: Workspace) -> dict[str, Any]:
         version = workspace.environment_version
         return {
             "id": str(workspace.pk),
@@ -205,7 +309,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             "pool": workspace.pool.slug if workspace.pool is not None else None,
             "nodes": self.get_nodes(workspace),
             "devices": self.get_devices(workspace),
-            "resources": _RESOURCES.to_representation(workspace.resources),
+            "resources": self._once(_RESOURCES.to_representation, workspace.resources),
             "stages": self.get_stages(workspace),
             "generation": workspace.generation,
             "created_at": stamp(workspace.created_at),
@@ -222,43 +326,79 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             "priority": workspace.priority,
             "preemptible": workspace.preemptible,
             "expected_hours": self.get_expected_hours(workspace),
+            "lifetime_hours": self.get_lifetime_hours(workspace),
+            "ends_at": stamp(workspace.runs_until),
             "checkpointed": workspace.checkpointed,
             "loses_work": workspace.loses_work,
             "environment": version.environment.slug if version is not None else None,
             "environment_version": version.number if version is not None else None,
             "secrets": list(workspace.secrets),
+            "git": self.get_git(workspace),
+            "checkouts": self.get_checkouts(workspace),
         }
 
+    def _once(self, show: Callable[[Any], Any], kept: Any) -> Any:
+        """What `show` makes of `kept`, which several rows of a list may share: then once for all of them."""
+        key = (show, id(kept))
+        if key not in self._shown:
+            # With the value, so that no other one gets its id while this is remembered.
+            self._shown[key] = (kept, show(kept))
+        return self._shown[key][1]
+
+    @cached_property
+    def _shown(self) -> dict[tuple[Callable[[Any], Any], int], tuple[Any, Any]]:
+        return {}
+
+    @cached_property
+    def _labels(self) -> dict[str, str]:
+        return selectors.stage_labels()
+
+    @cached_property
+    def _around(self) -> tuple[str, str, str, str]:
+        """What stands before and after the name in an origin, and the id in the address of a page."""
+        before, after = _page_path()
+        return *origin_around(), settings.BERTH_PUBLIC_URL + before, after
+
     def get_url(self, workspace: Workspace) -> str:
-        return workspace.origin + workspace.template.open_path
+        before, after, *_ = self._around
+        return f"{before}{workspace.external_name}{after}{workspace.template.open_path}"
 
     def get_portal_url(self, workspace: Workspace) -> str:
-        before, after = _page_path()
-        return f"{settings.BERTH_PUBLIC_URL}{before}{workspace.pk}{after}"
+        *_, before, after = self._around
+        return f"{before}{workspace.pk}{after}"
 
     @extend_schema_field(ErrorSerializer(allow_null=True))
     def get_error(self, workspace: Workspace) -> dict[str, str] | None:
         entry = workspace.queue_entry
         waits = workspace.state == State.PENDING and entry.outcome
-        reason = reason_of(entry.reason if waits else workspace.status.reason)
-        if reason is None:
-            return None
-        return {
-            "code": entry.outcome if waits else error_code_of(reason),
-            "message": message_of(reason) if waits else sentence_of(reason),
-        }
+        if waits:
+            message = self._once(_message_of, entry.reason)
+            return {"code": entry.outcome, "message": message} if message is not None else None
+        error: dict[str, str] | None = self._once(_error_of, workspace.status.reason)
+        return error
+
+    @extend_schema_field(GitSerializer(allow_null=True))
+    def get_git(self, workspace: Workspace) -> dict[str, str] | None:
+        git = workspace.git
+        return {name: git.get(name, "") for name in ("url", "ref", "secret")} if git else None
+
+    @extend_schema_field(CheckoutSerializer(many=True))
+    def get_checkouts(self, workspace: Workspace) -> list[dict[str, Any]]:
+        rows = checkout_reports.rows_of(workspace.git, workspace.status.checkouts)
+        return [
+            {name: getattr(row, name) for name in CHECKOUT_FIELDS} | {"at": stamp(row.at)} for row in rows
+        ]
 
     @extend_schema_field(QueueSerializer(allow_null=True))
     def get_queue(self, workspace: Workspace) -> dict[str, Any] | None:
         if workspace.state != State.PENDING:
             return None
         entry = workspace.queue_entry
-        basis = reason_of(entry.eta_basis)
         return {
             "outcome": entry.outcome,
             "position": entry.position,
             "eta": entry.eta_at,
-            "eta_basis": message_of(basis) if basis else "",
+            "eta_basis": self._once(_message_of, entry.eta_basis) or "",
             "rule": entry.blocker.get("rule", ""),
             "resource": entry.blocker.get("resource", ""),
         }
@@ -270,6 +410,9 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
 
     def get_expected_hours(self, workspace: Workspace) -> float:
         return round(workspace.expected_s / 3600, 2)
+
+    def get_lifetime_hours(self, workspace: Workspace) -> float | None:
+        return None if workspace.lifetime_s is None else round(workspace.lifetime_s / 3600, 2)
 
     def get_nodes(self, workspace: Workspace) -> list[str]:
         return [allocation.node.name for allocation in _held(workspace)]
@@ -297,8 +440,23 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
                 "began_at": stamp(stage.began_at),
                 "seconds": stage.seconds,
             }
-            for stage in selectors.stages(workspace)
+            for stage in selectors.stages(workspace, self._labels)
         ]
+
+
+CHECKOUT_FIELDS = tuple(CheckoutSerializer().fields)
+
+
+def _message_of(kept: Mapping[str, Any]) -> str | None:
+    """The sentence of a reason that a row keeps; None where it keeps none."""
+    reason = reason_of(kept)
+    return message_of(reason) if reason is not None else None
+
+
+def _error_of(kept: Mapping[str, Any]) -> dict[str, str] | None:
+    """Why a workspace has failed, by the reason that its row keeps."""
+    reason = reason_of(kept)
+    return {"code": error_code_of(reason), "message": sentence_of(reason)} if reason is not None else None
 
 
 _RESOURCES = ResourcesSerializer()
@@ -356,6 +514,8 @@ def version_of(workspace: Workspace) -> str:
         workspace.queue_entry.position,
         workspace.queue_entry.eta_at,
         workspace.preempting.preempt_at if workspace.preempting else None,
+        workspace.runs_until,
+        workspace.status.checkouts,
     )
 
 

@@ -18,19 +18,23 @@ from django.utils import timezone
 from portal.accounts.domain_events import PlaceWithdrawn, UserDeactivated, UserDeleted
 from portal.accounts.models import Team, User
 from portal.catalog.domain_events import EntryDeleting
+from portal.catalog.lifetimes import expected_of, lifetime_again, lifetime_of
 from portal.catalog.models import Flavor, Template
 from portal.catalog.policies import require_use
 from portal.common import rate_limits
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, StateConflict, TooMany
-from portal.common.reasons.codes import AccountCode, CatalogCode, WorkspaceCode
+from portal.common.reasons.codes import AccountCode, CatalogCode, CommonCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.environments.models import Environment
+from portal.environments.selectors import digest_for
+from portal.environments.services import build_for_request
 from portal.events import services as events
 from portal.events.kinds import AuditKind
+from portal.repositories.rules import Source
 from portal.workspace_secrets.effective import require_known
-from portal.workspaces import dispatch, policies, reconcile, software
+from portal.workspaces import checkouts, dispatch, policies, reconcile, software
 from portal.workspaces.domain_events import RequestChanged, WorkspaceQueued, WorkspaceRequested
 from portal.workspaces.lifecycle import (
     DELETABLE,
@@ -72,22 +76,27 @@ def create(
     name: str = "",
     idempotency_key: str = "",
     expected_s: int | None = None,
+    lifetime_s: int | None = None,
     priority: int = 0,
     checkpointed: bool | None = None,
     environment: Environment | None = None,
     secrets: Sequence[str] = (),
+    git: Source | None = None,
 ) -> Workspace:
     """Ask for a workspace and start it where there is room, else queue it.
 
-    `expected_s` says how long it will be needed (estimates rest on it), else the flavor's is taken.
+    `lifetime_s` is after how many seconds it stops, as the flavor and the site allow; without it, by their
+    default. `expected_s` says how long it will be needed (estimates rest on it), else `lifetime_s` is taken,
+    else the flavor's.
     `checkpointed` says that its work goes on where it was if it has to make room (False: that it begins
     anew); without it the template and flavor decide. `environment` is the software that it runs in; without
-    it, its template's. `secrets` names those that it gets beside those that come by themselves. Only the
+    it, its template's. `secrets` names those that it gets beside those that come by themselves. `git` is a
+    repository to clone at its start; without it, its template's, and none with an empty address. Only the
     team's owners and operators give a `priority` above 0.
 
-    Raises `InvalidInput` (name, time, priority, secrets), `NotAllowed` (team, priority), `NeedsApproval`,
-    `NotPossible` (no pool can ever run it) and `StateConflict` (the name is in use; the idempotency key came
-    with another request).
+    Raises `InvalidInput` (name, times, priority, secrets, git), `NotAllowed` (team, priority),
+    `NeedsApproval`, `NotPossible` (no pool can ever run it) and `StateConflict` (the name is in use; the
+    idempotency key came with another request).
     """
     return create_once(
         actor=actor,
@@ -97,10 +106,12 @@ def create(
         name=name,
         idempotency_key=idempotency_key,
         expected_s=expected_s,
+        lifetime_s=lifetime_s,
         priority=priority,
         checkpointed=checkpointed,
         environment=environment,
         secrets=secrets,
+        git=git,
     ).workspace
 
 
@@ -113,10 +124,12 @@ def create_once(
     name: str = "",
     idempotency_key: str = "",
     expected_s: int | None = None,
+    lifetime_s: int | None = None,
     priority: int = 0,
     checkpointed: bool | None = None,
     environment: Environment | None = None,
     secrets: Sequence[str] = (),
+    git: Source | None = None,
     unapproved: bool = False,
 ) -> Creation:
     """Like `create`, and says whether the idempotency key had been used for this request before.
@@ -134,15 +147,19 @@ def create_once(
     # Only where it was said, so that keys which were used before it could be said stay good.
     said = [] if checkpointed is None else [str(checkpointed)]
     said += [] if environment is None else [f"environment:{environment.slug}"]
-    digest = _digest(*parts, *said, *(f"secret:{name}" for name in sorted(asked_for)))
+    said += [] if lifetime_s is None else [f"lifetime:{lifetime_s}"]
+    said += [] if git is None else [f"git:{git['url']} {git['ref']} {git['secret']}"]
+    digest = digest_of(*parts, *said, *(f"secret:{name}" for name in sorted(asked_for)))
     runs_in = software.chosen(template, team, environment)
+    lives_s = lifetime_of(flavor, lifetime_s, expected_s=expected_s)
+    needed_s = min((said for said in (expected_s, lifetime_s) if said), default=None)
     for tries_left in reversed(range(FREE_NAME_TRIES)):
         name = wished or free_name(actor=actor, team=team, template=template)
         try:
             with transaction.atomic():
                 policies.require_active_owner(actor)
                 if idempotency_key:
-                    repeated = _claim_key(actor, idempotency_key, digest)
+                    repeated = claim_key(actor, idempotency_key, digest)
                     if repeated is not None:
                         return Creation(repeated, replayed=True)
                 row = Workspace(
@@ -154,10 +171,14 @@ def create_once(
                     priority=priority,
                     checkpointed=checkpointed,
                     environment_version=runs_in.version,
+                    lifetime_s=lives_s,
                     secrets=require_known(actor, team, template, asked_for) if asked_for else [],
+                    git=checkouts.asked_for(owner=actor, team=team, template=template, git=git),
                 )
                 _count_start(actor)
-                workspace = _create(row, expected_s or flavor.expected_s, unapproved=unapproved)
+                if runs_in.waits and runs_in.environment is not None:
+                    row.environment_version = build_for_request(actor=actor, environment=runs_in.environment)
+                workspace = _create(row, expected_of(flavor, needed_s), unapproved=unapproved)
                 if idempotency_key:
                     IdempotencyKey.objects.filter(user=actor, key=idempotency_key).update(workspace=workspace)
                 emit(WorkspaceQueued(workspace))
@@ -185,9 +206,11 @@ def create_waiting(
     flavor: Flavor,
     name: str = "",
     expected_s: int | None = None,
+    lifetime_s: int | None = None,
     checkpointed: bool | None = None,
     environment: Environment | None = None,
     secrets: Sequence[str] = (),
+    git: Source | None = None,
 ) -> Workspace:
     """Like `create`, but what needs approval waits for it: the caller asks for it at the same time."""
     return create_once(
@@ -197,9 +220,11 @@ def create_waiting(
         flavor=flavor,
         name=name,
         expected_s=expected_s,
+        lifetime_s=lifetime_s,
         checkpointed=checkpointed,
         environment=environment,
         secrets=secrets,
+        git=git,
         unapproved=True,
     ).workspace
 
@@ -233,7 +258,9 @@ def _create(workspace: Workspace, expected_s: int, *, unapproved: bool) -> Works
     actor = workspace.owner
     template, flavor = workspace.template, workspace.flavor
     version = workspace.environment_version
-    workspace.resources = software.with_software(flavor.as_request(), version.digest if version else "")
+    workspace.resources = software.with_software(
+        flavor.as_request(), digest_for(version) if version is not None else ""
+    )
     workspace.preemptible = flavor.preemptible
     said = workspace.checkpointed
     workspace.loses_work = template.loses_work_on(flavor) if said is None else not said
@@ -263,12 +290,16 @@ def _software_data(workspace: Workspace) -> dict[str, Any]:
     return {} if version is None else {"environment": version.environment.slug, "version": version.number}
 
 
-def _digest(*parts: str) -> str:
+def digest_of(*parts: str) -> str:
+    """What an idempotency key stands for: it is refused with other `parts`."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _claim_key(actor: User, key: str, digest: str) -> Workspace | None:
-    """Take the key for this request, or return the workspace that an earlier one made."""
+def claim_key(actor: User, key: str, digest: str) -> Workspace | None:
+    """Take the key for this request, or return the workspace that an earlier one made or changed.
+
+    Raises `StateConflict` where it came with another request.
+    """
     found = IdempotencyKey.objects.filter(user=actor, key=key).select_related("workspace").first()
     if found is not None:
         return _repeated(found, digest)
@@ -278,7 +309,7 @@ def _claim_key(actor: User, key: str, digest: str) -> Workspace | None:
 
 def _repeated(found: IdempotencyKey, digest: str) -> Workspace:
     if found.request_digest != digest or found.workspace is None:
-        raise StateConflict(Reason(WorkspaceCode.IDEMPOTENCY_KEY_REUSED), code="idempotency_key_reused")
+        raise StateConflict(Reason(CommonCode.IDEMPOTENCY_KEY_REUSED), code="idempotency_key_reused")
     return found.workspace
 
 
@@ -305,8 +336,13 @@ def free_name(*, actor: User, team: Team, template: Template) -> str:
 
 
 @transaction.atomic
-def stop(*, actor: User | SystemActor, workspace_id: UUID, reason: str = "") -> Workspace:
-    """Stop a workspace; its home stays. Stopping what is stopped or stopping is success."""
+def stop(
+    *, actor: User | SystemActor, workspace_id: UUID, reason: str = "", cause: Reason | None = None
+) -> Workspace:
+    """Stop a workspace; its home stays. Stopping what is stopped or stopping is success.
+
+    `reason` is why in words, `cause` the same as a reason, for the audit log.
+    """
     workspace = locked(workspace_id)
     policies.require_operate(actor, workspace)
     if workspace.state in {State.STOPPED, State.STOPPING}:
@@ -328,6 +364,7 @@ def stop(*, actor: User | SystemActor, workspace_id: UUID, reason: str = "") -> 
         actor=actor,
         message="stopped it",
         reason=reason,
+        cause=cause.as_json() if cause is not None else None,
         desired_state=DesiredState.STOPPED,
         next_reconcile_at=None if workspace.state == State.PENDING else now,
         attempts=0,
@@ -362,6 +399,7 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         message="tried it again" if retrying else "started it",
         desired_state=DesiredState.RUNNING,
         termination_reason=TerminationReason.NONE,
+        lifetime_s=lifetime_again(workspace.flavor, workspace.lifetime_s),
         requested_at=now,
         next_reconcile_at=None,
         attempts=0,

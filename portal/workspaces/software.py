@@ -8,13 +8,17 @@ from typing import Any
 
 from portal.accounts.models import Team, User
 from portal.catalog.models import Template
+from portal.catalog.rules import why_not_in
+from portal.catalog.selectors import installed_programs
+from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError, StateConflict
 from portal.common.reasons.codes import CatalogCode, EnvironmentCode
 from portal.common.reasons.reason import Reason
 from portal.environments import policies, selectors
-from portal.environments.models import Environment, EnvironmentVersion, Kind
-from portal.environments.sources import NOTEBOOK_PROGRAMS
+from portal.environments.domain_events import VersionReady
+from portal.environments.models import Environment, EnvironmentVersion, Kind, VersionState
 from portal.inventory.held_environments import need_of
+from portal.workspaces.domain_events import RequestChanged
 from portal.workspaces.models import Workspace
 
 
@@ -27,7 +31,12 @@ class Software:
 
     @property
     def digest(self) -> str:
-        return self.version.digest if self.version is not None else ""
+        return selectors.digest_for(self.version) if self.version is not None else ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is built because somebody asks for it."""
+        return self.version is not None and self.version.state != VersionState.READY
 
 
 ON_THE_NODE = Software()
@@ -38,6 +47,11 @@ def default_of(template: Template, team: Team | None) -> Software:
     environment = template.environment
     if environment is None or refusal_of(template, team, environment) is not None:
         return ON_THE_NODE
+    if environment.current is None and environment.kind == Kind.BUILT:
+        # Nobody waits for a build who could begin now with what the nodes have.
+        programs = installed_programs()
+        if programs is None or template.program in programs:
+            return ON_THE_NODE
     return _of(environment)
 
 
@@ -53,34 +67,10 @@ def chosen(template: Template, team: Team | None, environment: Environment | Non
 
 def refusal_of(template: Template, team: Team | None, environment: Environment) -> Reason | None:
     """Why a workspace of the template and team cannot have it now, or None."""
-    name = environment.name
     if not policies.may_use(environment, team):
-        where = {"environment": name, "team": team.name if team is not None else ""}
+        where = {"environment": environment.name, "team": team.name if team is not None else ""}
         return Reason(EnvironmentCode.NOT_FOR_TEAM, where)
-    if not environment.enabled:
-        return Reason(EnvironmentCode.SWITCHED_OFF, {"environment": name})
-    if environment.kind == Kind.NODE:
-        return None
-    version = environment.current
-    if version is None:
-        found = selectors.progress_of(environment, selectors.newest_version(environment))
-        waits = {"environment": name, "state": found.state, "percent": found.percent}
-        return Reason(EnvironmentCode.NOT_READY, waits)
-    if lacks_program(template, version):
-        lacking = {"environment": name, "program": template.program, "template": template.name}
-        return Reason(EnvironmentCode.LACKS_PROGRAM, lacking)
-    return None
-
-
-def lacks_program(template: Template, version: EnvironmentVersion) -> bool:
-    """Whether the template's program would have to come with it and does not.
-
-    Another one, such as an editor, is the node's: it finds the environment's Python by its path.
-    """
-    if template.program in version.programs:
-        return False
-    command = template.argv[0] if template.argv else ""
-    return template.program in NOTEBOOK_PROGRAMS or command in version.programs
+    return why_not_in(template, environment)
 
 
 def deprecation_of(environment: Environment) -> Reason | None:
@@ -119,7 +109,30 @@ def with_software(resources: Mapping[str, Any], digest: str) -> dict[str, Any]:
     return {**resources, "needs": [*resources.get("needs", ()), need_of(digest)]}
 
 
+def version_ready(event: VersionReady) -> None:
+    """Have what was asked for with an environment before it was there need the version that there is now."""
+    version = event.version
+    rows = (
+        Workspace.objects.live()
+        .select_for_update(of=("self",))
+        .filter(environment_version__environment=version.environment_id)
+        .order_by("pk")
+    )
+    for row in rows:
+        needs = row.resources.get("needs", [])
+        coming = [each for each in needs if each.startswith(need_of(selectors.PENDING))]
+        if not coming:
+            continue
+        others = [each for each in needs if each not in coming]
+        row.resources = {**row.resources, "needs": [*others, need_of(version.digest)]}
+        row.environment_version = version
+        row.save(update_fields=["resources", "environment_version"])
+        emit(RequestChanged(row))
+
+
 def _of(environment: Environment) -> Software:
+    if environment.current is None and environment.kind == Kind.BUILT:
+        return Software(environment, selectors.newest_version(environment))
     return Software(environment, environment.current)
 
 
@@ -127,5 +140,6 @@ _refusals: dict[Any, type[PortalError]] = {
     EnvironmentCode.NOT_FOR_TEAM: NotAllowed,
     EnvironmentCode.SWITCHED_OFF: InvalidInput,
     EnvironmentCode.NOT_READY: StateConflict,
+    EnvironmentCode.NOT_INSTALLED: StateConflict,
     EnvironmentCode.LACKS_PROGRAM: InvalidInput,
 }

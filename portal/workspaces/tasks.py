@@ -7,7 +7,18 @@ from uuid import UUID
 
 from portal.celery import app
 from portal.inventory.node_messages import is_of_node, received
-from portal.workspaces import answers, home_limits, homes, housekeeping, reconcile, results
+from portal.workspaces import (
+    answers,
+    evacuations,
+    home_archives,
+    home_limits,
+    home_moves,
+    homes,
+    housekeeping,
+    reconcile,
+    results,
+)
+from provisioning.home_messages import HomeArchived, HomeMoved
 from provisioning.types import HomeDeleted, HomeUsage, Result
 
 
@@ -38,6 +49,31 @@ def apply_home_deleted(answer: dict[str, Any]) -> None:
     found = received(answer, HomeDeleted, of="a node worker")
     if found is not None and answers.of_a_deletion(found):
         homes.apply(found)
+
+
+@app.task(name="control.move_homes")
+def move_homes() -> None:
+    evacuations.sweep()
+    home_moves.sweep()
+
+
+@app.task(name="control.apply_home_move", from_nodes=True)
+def apply_home_move(answer: dict[str, Any]) -> None:
+    found = received(answer, HomeMoved, of="a node worker")
+    if found is not None and answers.of_a_move(found):
+        home_moves.apply(found)
+
+
+@app.task(name="control.archive_homes")
+def archive_homes() -> None:
+    home_archives.sweep()
+
+
+@app.task(name="control.apply_home_archive", from_nodes=True)
+def apply_home_archive(answer: dict[str, Any]) -> None:
+    found = received(answer, HomeArchived, of="a node worker")
+    if found is not None and answers.of_an_archive(found):
+        home_archives.apply(found)
 
 
 @app.task(name="control.apply_home_usage", from_nodes=True)

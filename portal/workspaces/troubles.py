@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, reason_of, sentence_of
 from portal.workspaces.models import Workspace
@@ -13,6 +14,11 @@ from portal.workspaces.models import Workspace
 def trouble_of(workspace: Workspace) -> str:
     """What is wrong with a workspace, in a sentence; empty where nothing is known to be."""
     return stored_sentence(workspace.status.reason)
+
+
+def is_cut_off(workspace: Workspace) -> bool:
+    """Whether its machine was revoked or has left: nobody can enter it, or see whether it goes on."""
+    return bool(workspace.status.reason.get("code") == WorkspaceCode.MACHINE_GONE)
 
 
 def stored_sentence(stored: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.workspaces import stream_urls, views
+from portal.workspaces import evacuation_views, home_views, package_views, stream_urls, views
 
 app_name = "workspaces"
 urlpatterns = [
@@ -13,4 +13,19 @@ urlpatterns = [
     path("workspaces/<uuid:workspace_id>/start/", views.start, name="start"),
     path("workspaces/<uuid:workspace_id>/stop/", views.stop, name="stop"),
     path("workspaces/<uuid:workspace_id>/delete/", views.delete, name="delete"),
+    path("workspaces/<uuid:workspace_id>/packages/", package_views.packages, name="packages"),
+    path("workspaces/<uuid:workspace_id>/packages/reset/", package_views.reset, name="reset-packages"),
+    path("workspaces/<uuid:workspace_id>/packages/keep/", package_views.keep, name="keep-packages"),
+    path("workspaces/<uuid:workspace_id>/packages/save/", package_views.save, name="save-packages"),
+    path("homes/", home_views.homes, name="homes"),
+    path("homes/<int:home_id>/move/", home_views.move, name="home-move"),
+    path("homes/moves/<uuid:home_move_id>/cancel/", home_views.cancel_move, name="home-move-cancel"),
+    path("homes/nodes/<uuid:node_id>/", evacuation_views.node_homes, name="node-homes"),
+    path(
+        "homes/evacuations/<uuid:home_evacuation_id>/cancel/",
+        evacuation_views.cancel,
+        name="home-evacuation-cancel",
+    ),
+    path("homes/lost/<uuid:lost_home_id>/begin-anew/", home_views.begin_anew, name="home-begin-anew"),
+    path("machines/<uuid:machine_id>/remove/", home_views.machine_remove, name="machine-remove"),
 ]

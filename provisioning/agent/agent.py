@@ -24,6 +24,9 @@ CONFIG is a JSON file (mode 0600) with these keys; those marked * have a default
   remove_config*       true: delete CONFIG once it has been read, because it holds tokens
   secrets*             true: ask the portal for the workspace's secrets before the app is started, and give it
                        them as variables, or as files in `secrets_dir`*, a folder to make in memory
+  checkouts*           repositories to clone beside the app (`checkouts.py`, beside this file); `git_dir`* is
+                       a folder to make in memory for Git's settings and credentials, `known_hosts`* keys of
+                       hosts of SSH, `egress`* what may be reached
 
 Run as `python -I -S agent.py --unclaimed CLAIM_FD OWNER_FD LISTENER FOLDER PROGRAM [ARGUMENT…]` it starts
 PROGRAM, which imports an app ahead of time (`apps/app_host.py`), before it knows of any workspace. It waits
@@ -60,7 +63,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Config = dict[str, Any]
-    Table = dict[int, tuple[int, str, int, int]]
+    Table = dict[int, tuple[int, str, int, int, int, int]]
 
 EXIT_CONFIG = 64
 EXIT_PORT_TAKEN = 75
@@ -131,6 +134,11 @@ def complete(config: Config) -> None:
     config.setdefault("secrets_dir", "")
     config["secret_env"] = {}
     config.setdefault("packages", None)
+    config.setdefault("checkouts", [])
+    config.setdefault("git_dir", "")
+    config.setdefault("known_hosts", [])
+    config.setdefault("egress", "open")
+    config["git_credentials"] = []
 
 
 def make_overlay(config: Config) -> None:
@@ -148,6 +156,44 @@ def make_overlay(config: Config) -> None:
         sys.stderr.write("no packages of the user's own: %s\n" % error)
     finally:
         sys.path.remove(here)
+
+
+def configure_git(config: Config) -> None:
+    """Have Git's settings and credentials ready for the app and the clones, where there is memory for them.
+
+    Nothing of it is in the home. What cannot be made is said where the repository is cloned.
+    """
+    if not config["checkouts"]:
+        return
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path.insert(0, here)
+    given = {each.get("what", ""): each for each in config["git_credentials"]}
+    try:
+        if not config["git_dir"]:
+            raise OSError("there is no memory of its own without a sandbox")
+        import checkouts  # type: ignore[import-not-found,unused-ignore]
+
+        usable = [each for each in given.values() if not each.get("problem")]
+        path = checkouts.configure(config["git_dir"], usable, config["known_hosts"])
+        config["secret_env"]["GIT_CONFIG_SYSTEM"] = path
+        for item in config["checkouts"]:
+            item["problem"] = given.get(item["what"], {}).get("problem", "")
+    except (ImportError, OSError, KeyError) as error:
+        sys.stderr.write("no settings of Git: %s\n" % error)
+        for item in config["checkouts"]:
+            item["problem"] = "no_place" if item["credential"] else ""
+    finally:
+        sys.path.remove(here)
+
+
+def git_credentials(answer: Any) -> list[Config]:
+    """The credentials for repositories in the portal's answer, as `checkouts.configure` takes them."""
+    found: list[Config] = []
+    given = answer.get("git") if isinstance(answer, dict) else None
+    for each in given if isinstance(given, list) else ():
+        if isinstance(each, dict) and all(isinstance(value, str) for value in each.values()):
+            found.append(each)
+    return found
 
 
 def free_port(candidates: list[int]) -> int | None:
@@ -460,9 +506,22 @@ class Log:
         except OSError:
             pass
 
+    def without_hidden(self, text: str) -> str:
+        """`text` without what is hidden."""
+        data = text.encode()
+        for part, shown in self.hidden:
+            data = data.replace(part, shown)
+        return data.decode("utf-8", "replace")
+
     def note(self, text: str) -> None:
         """A line of the agent's own."""
         self.feed(("[berth] %s\n" % text).encode())
+
+    def aside(self, text: str) -> None:
+        """Lines of the agent's own, of a thread beside the one that feeds: what that holds back stays so."""
+        self._write(
+            "".join("[berth] %s\n" % line for line in self.without_hidden(text).splitlines()).encode()
+        )
 
     def tail(self) -> str:
         """The last lines of the log as text."""
@@ -508,7 +567,7 @@ def read_text(path: str) -> str | None:
 
 
 def process_table() -> Table:
-    """{pid: (parent, state, cpu ticks, resident pages)} of all that this PID namespace shows."""
+    """{pid: (parent, state, cpu ticks, resident pages, process group, session)} of this PID namespace."""
     table = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -516,16 +575,23 @@ def process_table() -> Table:
             if text:
                 fields = text[text.rfind(")") + 2 :].split()
                 ticks = int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])
-                table[int(entry)] = (int(fields[1]), fields[0], ticks, int(fields[21]))
+                table[int(entry)] = (
+                    int(fields[1]),
+                    fields[0],
+                    ticks,
+                    int(fields[21]),
+                    int(fields[2]),
+                    int(fields[3]),
+                )
     return table
 
 
 def descendants(root: int, table: Table) -> list[int]:
     """Live descendants of `root`, whatever their session or group."""
     children: dict[int, list[int]] = {}
-    for pid, (parent, state, _, _) in table.items():
-        if state not in "ZX":
-            children.setdefault(parent, []).append(pid)
+    for pid, row in table.items():
+        if row[1] not in "ZX":
+            children.setdefault(row[0], []).append(pid)
     found: list[int] = []
     queue = [root]
     while queue:
@@ -533,6 +599,24 @@ def descendants(root: int, table: Table) -> list[int]:
             found.append(child)
             queue.append(child)
     return found
+
+
+def jobs_of(pids: list[int], table: Table, agent: int, app: int) -> int:
+    """How many commands run beside the shells, kernels and the app that they were started from.
+
+    A shell gives each command a process group of its own in its session, in the foreground of a terminal or
+    in the background. What a shell has left behind is in a session whose leader is gone, or has come to the
+    agent as an orphan: `agent` is its process, and `app` the one that it has started itself.
+    """
+    own_session = table[agent][5] if agent in table else 0
+    found = set()
+    for pid in pids:
+        row = table[pid]
+        group, session = row[4], row[5]
+        orphaned = row[0] == agent and pid != app
+        if session != own_session and (group != session or session not in table or orphaned):
+            found.add((session, group))
+    return len(found)
 
 
 def sockets_on(port: int) -> tuple[set[str], int] | None:
@@ -826,6 +910,7 @@ class Agent:
             "cpu_seconds": None,
             "rss_mib": None,
             "processes": None,
+            "jobs": None,
             "gpus": self.gpus.sample(),
             "gpus_stale_s": self.gpus.stale_s(),
         }
@@ -843,6 +928,7 @@ class Agent:
             activity["cpu_seconds"] = round(ticks / CLOCK_TICKS + reaped[2] + reaped[3], 2)
             activity["rss_mib"] = sum(table[pid][3] for pid in pids) * PAGE_BYTES >> 20
             activity["processes"] = len(pids)
+            activity["jobs"] = jobs_of(pids, table, os.getpid(), self.app.pid)
         except (OSError, ValueError, IndexError):
             pass
         if self.config["activity"] == "jupyter":
@@ -952,6 +1038,7 @@ class Agent:
             self.write_state("exited", reason="port_taken", exit_code=None)
             return EXIT_PORT_TAKEN
         make_overlay(self.config)
+        configure_git(self.config)
         try:
             if self.unclaimed:
                 self.app = self.unclaimed.become(self.config, port, self.listener)
@@ -967,11 +1054,14 @@ class Agent:
 
         self.ended = threading.Event()
         self.write_state("starting")
+        cloning = self.start_checkouts() if self.config["checkouts"] else -1
         pump = threading.Thread(target=self.pump, daemon=True)
         pump.start()
         become_subreaper()
         threading.Thread(target=self.announce, daemon=True).start()
         threading.Thread(target=self.report, daemon=True).start()
+        if cloning >= 0:
+            threading.Thread(target=self.check_out, args=(cloning,), daemon=True).start()
         self.wait_for_end()
         self.ended.set()
         if self.app.exit_code is None:
@@ -1015,7 +1105,11 @@ class Agent:
         found = unpacked(answer)
         if found is None:
             return "secrets_refused"
-        self.log.hide([value for _name, _kind, value in found], b"[secret]")
+        self.config["git_credentials"] = git_credentials(answer)
+        secret = [
+            each.get(name, "") for each in self.config["git_credentials"] for name in ("password", "key")
+        ]
+        self.log.hide([*(value for _name, _kind, value in found), *filter(None, secret)], b"[secret]")
         folder = self.config["secrets_dir"]
         if not folder and any(kind == "file" for _name, kind, _value in found):
             return "secrets_need_sandbox"
@@ -1025,6 +1119,55 @@ class Agent:
             self.log.note("the secrets that are files could not be written: %s" % error)
             return "secrets_refused"
         return ""
+
+    def start_checkouts(self) -> int:
+        """Have a process clone what is to be cloned; the end of its output, or -1 where there is none."""
+        config = self.config
+        _, env = filled_in(config, self.app.port)
+        env["BERTH_CHECKOUTS"] = json.dumps(
+            {
+                "home": config["home"],
+                "workspace": str(config["workspace_id"])[:8],
+                "egress": config["egress"],
+                "items": config["checkouts"],
+            }
+        )
+        program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "checkouts.py")
+        argv = [sys.executable, "-I", "-S", program]
+        try:
+            return execute(argv[0], argv, env, config["home"], 0).output
+        except OSError as error:
+            self.log.note("nothing could be cloned: %s" % error)
+            return -1
+
+    def check_out(self, output: int) -> None:
+        """Thread: tell the portal what becomes of the clones, and the log, too."""
+        with open(output, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                try:
+                    said = json.loads(line)
+                except ValueError:
+                    continue
+                if not isinstance(said, dict):
+                    continue
+                words = " ".join(
+                    str(said[name]) for name in ("what", "state", "code", "commit") if name in said
+                )
+                if said.get("state") != "cloning" or "percent" not in said:
+                    self.log.aside(words)
+                if said.get("detail"):
+                    said["detail"] = self.log.without_hidden(str(said["detail"]))
+                    self.log.aside(said["detail"])
+                self.tell_checkout(said)
+
+    def tell_checkout(self, said: Config) -> None:
+        """Tried for a while: its end is worth knowing, a step on the way is not."""
+        wait_s = 0.2
+        for _ in range(6 if said.get("state") not in ("cloning", "installing") else 1):
+            status, _answer = self.post("checkout", said)
+            if self.revoked(status) or 0 < status < 500 or self.ended.wait(wait_s):
+                return
+            wait_s *= 2
 
     def find_way(self) -> None:
         """See whether the app answers on the listener itself, and have a relay where it does not."""

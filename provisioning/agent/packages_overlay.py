@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 
 STAMP = ".berth-overlay"
-RECIPE = "1"
+RECIPE = "2"
 PTH = "_berth_environment.pth"
 KERNEL = "share/jupyter/kernels/python3"
 PIP = """#!{python}
@@ -73,11 +73,13 @@ def _kernel(folder: str, interpreter: str, environment: str) -> None:
         "metadata": {"debugger": True},
     }
     _write(os.path.join(folder, KERNEL, "kernel.json"), json.dumps(spec, indent=1))
+    # Copies: Jupyter serves no file that a link out of the kernel's folder leads to.
     images = os.path.join(environment, KERNEL)
     if os.path.isdir(images):
         for name in os.listdir(images):
             if name.startswith("logo-"):
-                _link(os.path.join(folder, KERNEL, name), os.path.join(images, name))
+                with open(os.path.join(images, name), "rb") as file:
+                    _write(os.path.join(folder, KERNEL, name), file.read())
 
 
 def _remove(folder: str) -> None:
@@ -97,9 +99,9 @@ def _link(path: str, target: str) -> None:
     os.symlink(target, path)
 
 
-def _write(path: str, text: str, mode: int = 0o644) -> None:
+def _write(path: str, content: str | bytes, mode: int = 0o644) -> None:
     temporary = path + ".new"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
+    with open(temporary, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
     os.chmod(temporary, mode)
     os.replace(temporary, path)

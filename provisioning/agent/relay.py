@@ -23,7 +23,6 @@ CHUNK_BYTES = 128 * 1024
 # How much one connection is served before the others are looked at.
 ROUNDS = 4
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-BROKEN = select.EPOLLERR | select.EPOLLHUP
 
 
 class Flow:
@@ -65,26 +64,45 @@ class Flow:
             if size < len(room):
                 return
 
+    def give_up(self) -> None:
+        """Nobody is there any more to write to."""
+        self.pending = memoryview(b"")
+        self.ended = True
 
-class Pair:
-    """A connection of the Unix socket, the one to the port, and the flows between them."""
 
-    def __init__(self, near: socket.socket, far: socket.socket) -> None:
-        self.sockets = (near, far)
-        self.flows = (Flow(near, far), Flow(far, near))
+class End:
+    """One of the two sockets of a connection; `mask` is what is waited for there."""
 
-    def interest(self, end: socket.socket) -> int:
-        """What to wait for on `end`: bytes to read while none are pending, room while some are."""
-        mask = 0
-        for flow in self.flows:
-            if flow.source is end and not flow.pending and not flow.ended:
-                mask |= select.EPOLLIN
-            if flow.target is end and flow.pending:
-                mask |= select.EPOLLOUT
-        return mask
+    other: End
+    out: Flow
+    into: Flow
 
-    def over(self) -> bool:
-        return all(flow.ended and not flow.pending for flow in self.flows)
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.mask = 0
+
+    def join(self, other: End) -> None:
+        """Make both of them the ends of one connection."""
+        self.other, other.other = other, self
+        self.out = other.into = Flow(self.sock, other.sock)
+        self.into = other.out = Flow(other.sock, self.sock)
+
+    def quiet(self) -> bool:
+        """Whether each end waits for bytes and for nothing else, as nearly always between two requests."""
+        out, into = self.out, self.into
+        return (
+            self.mask == self.other.mask == select.EPOLLIN
+            and not (out.ended or into.ended)
+            and not (out.pending or into.pending)
+        )
+
+    def interest(self) -> int:
+        """What to wait for here: bytes to read while none are pending, room while some are."""
+        mask = 0 if self.out.pending or self.out.ended else select.EPOLLIN
+        if self.into.pending:
+            mask |= select.EPOLLOUT
+        # A hang-up is told whatever was asked for. While nothing can be done about it, once is enough.
+        return mask or select.EPOLLET
 
 
 class Relay:
@@ -95,8 +113,7 @@ class Relay:
         self.port = port
         self.lifeline = lifeline
         self.poll = select.epoll()
-        self.pairs: dict[int, Pair] = {}
-        self.masks: dict[int, int] = {}
+        self.ends: dict[int, End] = {}
         self.accepting = False
         self.room = memoryview(bytearray(CHUNK_BYTES))
 
@@ -107,12 +124,13 @@ class Relay:
         self.accept(True)
         while True:
             for descriptor, events in self.poll.poll():
-                if descriptor == self.lifeline:
+                end = self.ends.get(descriptor)
+                if end is not None:
+                    self.advance(end, events)
+                elif descriptor == self.lifeline:
                     return
-                if descriptor == self.listener.fileno():
+                elif descriptor == self.listener.fileno():
                     self.welcome()
-                elif descriptor in self.pairs:
-                    self.advance(self.pairs[descriptor], events)
 
     def accept(self, wanted: bool) -> None:
         if wanted and not self.accepting:
@@ -141,43 +159,42 @@ class Relay:
             near.close()
             far.close()
             return
-        pair = Pair(near, far)
-        for end in pair.sockets:
-            self.pairs[end.fileno()] = pair
-            self.masks[end.fileno()] = 0
-            self.poll.register(end.fileno(), 0)
-        self.watch(pair)
+        ends = End(near), End(far)
+        ends[0].join(ends[1])
+        for end in ends:
+            self.ends[end.sock.fileno()] = end
+            self.poll.register(end.sock.fileno(), 0)
+        self.watch(ends[0])
 
-    def advance(self, pair: Pair, events: int) -> None:
+    def advance(self, end: End, events: int) -> None:
+        """Do what an event at one end says; a flow with nothing to do costs no look."""
+        out, into = end.out, end.into
         try:
-            for flow in pair.flows:
-                flow.pump(self.room)
+            if events & select.EPOLLHUP:
+                into.give_up()  # nothing can be sent there any more; what it has sent is still read
+            elif events & select.EPOLLOUT:
+                into.pump(self.room)
+            if events & (select.EPOLLIN | select.EPOLLHUP):
+                out.pump(self.room)
         except OSError:
-            self.drop(pair)
+            self.drop(end)
             return
-        # A hang-up with nothing left to read would be told for ever.
-        stuck = events & BROKEN and not any(flow.pending for flow in pair.flows)
-        if pair.over() or (events & select.EPOLLERR) or (stuck and self.hung_up(pair)):
-            self.drop(pair)
-        else:
-            self.watch(pair)
+        if events & select.EPOLLERR or (out.ended and into.ended and not into.pending):
+            self.drop(end)
+        elif not end.quiet():
+            self.watch(end)
 
-    def hung_up(self, pair: Pair) -> bool:
-        """Whether an end has gone whole, so that nothing can be sent to it either."""
-        return any(not self.masks[end.fileno()] & select.EPOLLIN for end in pair.sockets)
+    def watch(self, end: End) -> None:
+        for each in (end, end.other):
+            mask = each.interest()
+            if each.mask != mask:
+                each.mask = mask
+                self.poll.modify(each.sock.fileno(), mask)
 
-    def watch(self, pair: Pair) -> None:
-        for end in pair.sockets:
-            mask = pair.interest(end)
-            if self.masks[end.fileno()] != mask:
-                self.masks[end.fileno()] = mask
-                self.poll.modify(end.fileno(), mask)
-
-    def drop(self, pair: Pair) -> None:
-        for end in pair.sockets:
-            self.pairs.pop(end.fileno(), None)
-            self.masks.pop(end.fileno(), None)
-            end.close()
+    def drop(self, end: End) -> None:
+        for each in (end, end.other):
+            self.ends.pop(each.sock.fileno(), None)
+            each.sock.close()
         self.accept(True)
 
 

@@ -27,7 +27,7 @@ from provisioning.environment_messages import (
     Package,
     SourceKind,
 )
-from provisioning.environments.content import digest_of, logical_lines
+from provisioning.environments.content import cuda_of, digest_of, logical_lines
 from provisioning.environments.store import Stamp, Store, remove_tree, size_kib
 from provisioning.preloading import JUPYTERLAB
 from provisioning.service import notebook
@@ -164,7 +164,7 @@ class Build:
     def _node(self, steps: uv_steps.Uv, work: Path, locked: str) -> tuple[Path, str]:
         """An environment with Node.js alone, outside and inside: it asks npm before there is another."""
         root = work / "node"
-        root.mkdir(mode=0o700)
+        root.mkdir(mode=0o755)
         named = [line for line in logical_lines(locked) if line.startswith(npm_packages.NODE)]
         (root / "lock.txt").write_text("\n".join(named) + "\n")
         inside = f"{INSIDE}/node" if steps.cell.apart else str(root)
@@ -185,10 +185,12 @@ class Build:
         target.mkdir(mode=0o755, parents=True)
         apart = cell.folder / "npm" if cell.apart else target
         apart.mkdir(mode=0o755, exist_ok=True)
+        cell.give(apart)
         for number, package in enumerate(packages):
             self._report(BuildStage.INSTALLING, number, len(packages))
             inside = f"{place}/{npm_packages.FOLDER}" if cell.apart else str(target)
             npm.installed(package, apart, inside, [Shown(str(made), str(place))])
+        cell.take(apart)
         if apart != target:
             target.rmdir()
             apart.rename(target)
@@ -202,6 +204,7 @@ class Build:
         """
         total = sum(not line.startswith("-") for line in logical_lines(lock))
         (work / "lock.txt").write_text(lock)
+        (work / "lock.txt").chmod(0o644)
         apart = steps.cell.apart
         place = self._store.place(digest)
         self._report(BuildStage.DOWNLOADING, 0, total)
@@ -209,16 +212,20 @@ class Build:
         roots.append((work / "root", work / "root" / ".uv-cache", False))
         for root, cache, wheels_only in roots:
             root.mkdir(mode=0o700, exist_ok=True)
+            if not wheels_only:
+                steps.cell.give(root)
             made = root / place.name if apart else place
             remove_tree(made)
             steps.cell.watched[:] = [made]
             shown = [Shown(str(root), str(self._store.folder), writable=True)]
             inside = str(self._store.folder / ".uv-cache") if apart else str(cache)
 
-            steps.make_venv(str(place), shown)
+            steps.make_venv(str(place), shown, foreign=not wheels_only)
             progress = self._progress(cache, made, total)
             lines = steps.synced(str(place), inside, work, shown, wheels_only=wheels_only, progress=progress)
             if lines is None:
+                if not wheels_only:
+                    steps.cell.take(root)
                 return made
             if not wheels_only or not any(sign in line for line in lines for sign in NO_WHEEL):
                 raise classify(lines, steps.requirements, resolving=False)
@@ -251,7 +258,7 @@ class Build:
                 self._write(line)
 
         workers = str(max(1, min(CPU_MILLI // 1000, os.cpu_count() or 1)))
-        (cell.folder / "tmp" / CONTENTS).unlink(missing_ok=True)
+        (cell.tmp(foreign=False) / CONTENTS).unlink(missing_ok=True)
         finishing = [python.executable, "-I", "-S", cell.inside("finishing.py"), str(place), workers]
         finishing += [f"{cell.temporary}/{CONTENTS}", json.dumps(notebook.DEFAULTS, indent=2) + "\n"]
         shown = Shown(str(made), str(place), writable=True)
@@ -263,11 +270,11 @@ class Build:
                 "Change the packages.",
             )
         contents = outcome.read_contents(
-            outcome.read_text(cell.folder / "tmp" / CONTENTS, "its list of packages")
+            outcome.read_text(cell.tmp(foreign=False) / CONTENTS, "its list of packages")
         )
         self._report(BuildStage.CHECKING, 0, 0)
         code, lines = cell.run(
-            Step([f"{place}/bin/python", "-c", "import sys"], [Shown(str(made), str(place))]),
+            Step([f"{place}/bin/python", "-c", "import sys"], [Shown(str(made), str(place))], foreign=True),
             self._write,
             self._going_on,
         )
@@ -298,7 +305,7 @@ class Build:
             programs=tuple(contents.programs),
             preloadable=preload.possible,
             preload=tuple(preload.modules),
-            cuda=outcome.cuda_of(lock),
+            cuda=cuda_of(lock),
         )
         self._going_on()
         self._store.complete(made, stamp)
@@ -307,13 +314,13 @@ class Build:
 
     def _preload(self, cell: Cell, made: Path, place: Path, programs: list[str]) -> outcome.Preload:
         """What of JupyterLab can be imported ahead of a start; a build does not fail for that."""
-        file = cell.folder / "tmp" / "preload.json"
+        file = cell.tmp(foreign=True) / "preload.json"
         file.unlink(missing_ok=True)
         if JUPYTERLAB.program not in programs:
             return outcome.Preload(False, [])
         argv = [f"{place}/bin/python", cell.inside("preload_check.py"), f"{cell.temporary}/{file.name}"]
         argv += [json.dumps(JUPYTERLAB.as_json())]
-        cell.run(Step(argv, [Shown(str(made), str(place))]), self._write, self._going_on)
+        cell.run(Step(argv, [Shown(str(made), str(place))], foreign=True), self._write, self._going_on)
         if not file.exists() or file.is_symlink():
             return outcome.Preload(False, [])
         return outcome.read_preload(outcome.read_text(file, "what it imports ahead"))

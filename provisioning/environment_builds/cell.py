@@ -3,6 +3,9 @@
 Each step sees the system's programs, a Python installation, uv and what it is shown; no home, nothing of the
 portal, no other environment. Its network is its own and empty, but for the way to the package index where a
 step has one. Where this machine can make no sandbox, and has one user, steps run without, as workspaces do.
+
+Where root runs the node and people have users of their own, steps in which code of packages may run do so as
+a user of their own too, in folders of that user's: what other builds and the node use belongs to root.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from provisioning.drivers.local import cgroups, processes
+from provisioning.drivers.local import cgroups, processes, staging
 from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
 from provisioning.drivers.local.sandbox import (
     ETC_OWN,
@@ -30,6 +33,7 @@ from provisioning.drivers.local.sandbox import (
     proc_argv,
     system_argv,
 )
+from provisioning.drivers.local.staging import Mount
 from provisioning.environment_builds import gate
 from provisioning.environment_builds.failures import BuildError
 from provisioning.environment_messages import BuildFailure
@@ -73,12 +77,13 @@ class Shown:
 
 @dataclass(slots=True)
 class Step:
-    """One program to run. `code` is what ran, `lines` the last of what it wrote."""
+    """One program to run. `foreign`: code of packages may run in it."""
 
     argv: Sequence[str]
     shown: Sequence[Shown]
     env: Mapping[str, str] = field(default_factory=dict)
     index: bool = False
+    foreign: bool = False
 
 
 @dataclass(slots=True)
@@ -106,10 +111,32 @@ class Cell:
     def temporary(self) -> str:
         return "/tmp" if self.apart else str(self.folder / "tmp")  # noqa: S108 - the sandbox's own
 
+    @property
+    def uid(self) -> int | None:
+        """The user of foreign steps; None where they run as the node's."""
+        return self.sandbox.uids.builds if self.apart and self.sandbox.uids is not None else None
+
+    def tmp(self, *, foreign: bool) -> Path:
+        """What is `temporary` in steps of this kind: what one kind writes the other never reads."""
+        return self.folder / ("tmp-foreign" if foreign and self.uid is not None else "tmp")
+
+    def give(self, folder: Path) -> None:
+        """Let foreign steps write what is in the folder. Raises `OSError`."""
+        if self.uid is not None:
+            _chown(folder, self.uid)
+
+    def take(self, folder: Path) -> None:
+        """Have the folder belong to the node again, when the step has ended. Raises `OSError`."""
+        if self.uid is not None:
+            _chown(folder, os.geteuid())
+
     def prepare(self) -> None:
         """Raises `OSError`."""
-        for name in ("tmp", "tmp/home", "etc"):
-            (self.folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self.folder / "etc").mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in {self.tmp(foreign=False), self.tmp(foreign=True)}:
+            for each in (path, path / "home"):
+                each.mkdir(mode=0o700, exist_ok=True)
+        self.give(self.tmp(foreign=True))
         for name, text in etc_files(USER, USER, system_hosts="", resolv_conf="").items():
             (self.folder / "etc" / name).write_text(text)
             (self.folder / "etc" / name).chmod(0o644)
@@ -158,7 +185,8 @@ class Cell:
             **(gate.environ() if step.index and self.apart else {}),
             **step.env,
         }
-        argv = self._argv(step, env) if self.apart else list(step.argv)
+        uid, mounts = self.uid if step.foreign else None, list[Mount]()
+        argv = self._argv(step, env, mounts if uid is not None else None) if self.apart else list(step.argv)
         bytes_limit = self.limits.disk_mib << 20
         rlimits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": bytes_limit}
         if not self.host.version:
@@ -171,6 +199,8 @@ class Cell:
             "nice": NICE,
             "umask": 0o022,
             "files": filter_files(self.filters, self.sandbox) if self.apart else {},
+            "user": staging.user(uid, mounts) if uid is not None else None,
+            "code": str(staging.AS_USER.parent),
         }
         with subprocess.Popen(
             [sys.executable, "-I", "-S", str(HERE / "confine.py"), str(os.getpid())],
@@ -186,9 +216,22 @@ class Cell:
                 process.stdin.close()
             yield process
 
-    def _argv(self, step: Step, env: Mapping[str, str]) -> list[str]:
+    def _argv(self, step: Step, env: Mapping[str, str], mounts: list[Mount] | None) -> list[str]:
+        """With `mounts`, to which they are added, everything is taken from where another user reaches it."""
         found = self.sandbox
-        argv = [found.bwrap, *namespace_argv(disable_userns=found.disable_userns, own_network=True)]
+        bwrap = found.bwrap
+        if mounts is not None:
+            bwrap, of_program = staging.staged_program(bwrap)
+            mounts += of_program
+
+        def bind(outside: str | Path, inside: str, *, writable: bool = False) -> list[str]:
+            source = str(outside)
+            if mounts is not None:
+                mounts.append(staging.mount(source, str(len(mounts)), readonly=not writable))
+                source = str(mounts[-1]["target"])
+            return ["--bind" if writable else "--ro-bind", source, inside]
+
+        argv = [bwrap, *namespace_argv(disable_userns=found.disable_userns, own_network=True)]
         argv += ["--die-with-parent", "--hostname", USER]
         if found.seccomp:
             argv += ["--seccomp", "{seccomp}"]
@@ -196,18 +239,19 @@ class Cell:
         for path in ETC_SHARED:
             argv += ["--ro-bind-try", path, path]
         for name in ETC_OWN:
-            argv += ["--ro-bind", f"{self.folder}/etc/{name}", f"/etc/{name}"]
+            argv += bind(self.folder / "etc" / name, f"/etc/{name}")
         argv += ["--proc", "/proc", "--dev", "/dev", *proc_argv(masked_files())]
-        argv += ["--tmpfs", "/run", "--bind", f"{self.folder}/tmp", "/tmp", "--tmpfs", "/var/tmp"]  # noqa: S108
+        argv += ["--tmpfs", "/run", "--tmpfs", "/var/tmp"]  # noqa: S108 - the sandbox's own
+        argv += bind(self.tmp(foreign=step.foreign), "/tmp", writable=True)  # noqa: S108
         argv += ["--ro-bind-try", "/sys/devices/system", "/sys/devices/system"]
         for path in self.bases:
-            argv += ["--ro-bind", path, path]
+            argv += bind(path, path)
         for name in ("bridge.py", "finishing.py", "preload_check.py", "npm_inside.py"):
-            argv += ["--ro-bind", str(HERE / name), f"{INSIDE}/{name}"]
+            argv += bind(HERE / name, f"{INSIDE}/{name}")
         for shown in step.shown:
-            argv += ["--bind" if shown.writable else "--ro-bind", shown.outside, shown.inside]
+            argv += bind(shown.outside, shown.inside, writable=shown.writable)
         if step.index:
-            argv += ["--ro-bind", f"{self.folder}/index.sock", f"{INSIDE}/index.sock"]
+            argv += bind(self.folder / "index.sock", f"{INSIDE}/index.sock")
         argv += ["--chdir", "/tmp", "--clearenv"]  # noqa: S108 - the sandbox's own
         for key, value in sorted(env.items()):
             argv += ["--setenv", key, value]
@@ -286,3 +330,11 @@ class Cell:
         while not cgroups.remove(groups) and time.monotonic() < until:
             processes.kill((), cgroups.pids(groups))
             time.sleep(0.02)
+
+
+def _chown(folder: Path, uid: int) -> None:
+    """The folder and all in it; links themselves, and nothing that they lead to."""
+    os.chown(folder, uid, uid, follow_symlinks=False)
+    for _, folders, files, descriptor in os.fwalk(folder, follow_symlinks=False):
+        for name in (*folders, *files):
+            os.chown(name, uid, uid, dir_fd=descriptor, follow_symlinks=False)

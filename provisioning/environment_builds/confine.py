@@ -3,6 +3,7 @@
 Run as `python -I -S confine.py PARENT_PID` with a plan as JSON on standard input: `argv`, `env`,
 `cgroup_procs`, `rlimits`, `nice`, `umask`, and `files` by name, each opened here so that its number takes the
 place of `{name}` in argv. It ends when the thread that started it does, and leads a process group of its own.
+With `user` it becomes that user (`as_user.py`, in the folder `code`), who is shown what the program needs.
 """
 
 # ruff: noqa: PTH123, S606 - pathlib would double the time that this program takes to start
@@ -24,9 +25,7 @@ def main() -> None:
     parent = int(sys.argv[1])
     plan = json.loads(sys.stdin.buffer.read())
     os.setsid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        sys.exit(1)  # it died before the line above
+    end_with(parent)
     os.umask(plan["umask"])
     for path in plan["cgroup_procs"]:
         with open(path, "w", encoding="ascii") as file:
@@ -43,6 +42,12 @@ def main() -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         os.set_inheritable(descriptor, True)
         words[f"{{{name}}}"] = str(descriptor)
+    if plan["user"]:
+        sys.path.insert(0, plan["code"])
+        import as_user  # type: ignore[import-not-found,unused-ignore]
+
+        as_user.become(plan["user"])
+        end_with(parent)  # another user's process forgets whom it ends with
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     argv = [words.get(word, word) for word in plan["argv"]]
@@ -50,6 +55,12 @@ def main() -> None:
         os.execve(argv[0], argv, plan["env"])
     except OSError as error:
         sys.exit(f"{argv[0]} cannot be started: {error.strerror}")
+
+
+def end_with(parent: int) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit(1)  # it died before the line above
 
 
 if __name__ == "__main__":

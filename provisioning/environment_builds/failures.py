@@ -11,6 +11,8 @@ from provisioning.types import Failure
 MAX_TEXT = 4000
 _OF_THE_USER = frozenset(
     {
+        BuildFailure.NO_SUCH_FOLDER,
+        BuildFailure.NO_SUCH_PACKAGE,
         BuildFailure.RESOLUTION_FAILED,
         BuildFailure.HASH_MISMATCH,
         BuildFailure.TOO_LARGE,
@@ -45,6 +47,9 @@ _SIGNS: tuple[tuple[BuildFailure, tuple[str, ...]], ...] = (
         ),
     ),
 )  # fmt: skip
+_NO_SUCH_PACKAGE = re.compile(
+    r"Because (\S+) was not found in the (package registry|provided package locations)"
+)
 _WORDS = {
     BuildFailure.DISK_FULL: "The disk of the node is full. Free space there, then build again.",
     BuildFailure.TOO_LARGE: "The environment takes more than it may. Leave packages out.",
@@ -58,6 +63,7 @@ _WORDS = {
     BuildFailure.BUILD_FAILED: (
         "A package could not be built from its source. Choose a version that has a wheel for this Python."
     ),
+    BuildFailure.NO_SUCH_PACKAGE: "The package index has no package of that name. Change the list.",
     BuildFailure.RESOLUTION_FAILED: (
         "The packages do not go together, or one does not exist. Change the list."
     ),
@@ -97,6 +103,8 @@ def classify(lines: Sequence[str], source: Sequence[tuple[int, str]], *, resolvi
         code = BuildFailure.RESOLUTION_FAILED if resolving else BuildFailure.BUILD_FAILED
     said = error_lines(lines)
     line = said[0] if said else ""
+    if code is BuildFailure.RESOLUTION_FAILED and _NO_SUCH_PACKAGE.search(" ".join(said)):
+        code = BuildFailure.NO_SUCH_PACKAGE
     words = _WORDS[code]
     if code is not BuildFailure.DISK_FULL and said:
         words = f"{words} uv said: {' '.join(said)[:1500]}"

@@ -28,6 +28,8 @@ def opened(index: PackageIndex, folder: Path) -> Iterator[Path]:
         parent = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             listener.bind(f"/proc/self/fd/{parent}/{path.name}")  # a path of its own may be too long
+            # For the user of builds too; nobody else comes into the folder.
+            os.chmod(f"/proc/self/fd/{parent}/{path.name}", 0o666)  # noqa: PTH101, S103
         finally:
             os.close(parent)
         listener.listen(128)

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from provisioning.drivers.local.packages import CERTIFICATES
 from provisioning.egress_proxy import host_rule
 from provisioning.environment_builds.failures import BuildError
 from provisioning.environment_messages import BuildFailure
-
-CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,8 @@ class Npm:
         )
         argv = [self._cell.python, "-I", "-S", program, self._node, *arguments]
         folders = [self._tool, *(shown or [])]
-        code, lines = self._cell.run(Step(argv, folders, environ, index=index), self._write, self._going_on)
+        step = Step(argv, folders, environ, index=index, foreign=True)
+        code, lines = self._cell.run(step, self._write, self._going_on)
         if code:
             raise self._failure(lines)
         return lines

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,6 @@ import msgspec
 from provisioning.environment_builds import pythons
 from provisioning.environment_builds.failures import BuildError
 from provisioning.environment_messages import MAX_LOCK, BuildFailure
-from provisioning.environments.content import logical_lines
 
 
 class Contents(msgspec.Struct, frozen=True):
@@ -60,18 +58,6 @@ def secure(made: Path, python: pythons.Python) -> None:
         link = made / "bin" / name
         link.unlink(missing_ok=True)
         link.symlink_to(target)
-
-
-def cuda_of(lock: str) -> str:
-    """The CUDA that the packages of a lock bring along, such as 12.4; the empty string for none."""
-    text = "\n".join(logical_lines(lock)).lower()
-    if found := re.search(r"^nvidia-cuda-runtime(?:-cu\d+)?==(\d+\.\d+)", text, re.M):
-        return found[1]
-    if found := re.search(r"^(?:torch|jaxlib|cupy)==[^ ;]*\+cu(?:da)?(\d{2})(\d)", text, re.M):
-        return f"{found[1]}.{found[2]}"
-    if found := re.search(r"^(?:nvidia-[a-z0-9-]+-cu|jax-cuda|cupy-cuda)(\d{2})", text, re.M):
-        return found[1]
-    return ""
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:

@@ -41,6 +41,7 @@ class Uv:
         folder.mkdir(mode=0o700)
         (folder / source.file_name).write_text(source.text)
         (folder / "always.in").write_text("\n".join(sources.ALWAYS) + "\n")
+        self.cell.give(folder)
         inside = f"{INSIDE}/resolve" if self.cell.apart else str(folder)
         argv = [
             "pip", "compile", "--generate-hashes", "--no-header", "--no-emit-index-url", "--quiet",
@@ -48,7 +49,10 @@ class Uv:
             f"{inside}/{source.file_name}", f"{inside}/always.in",
         ]  # fmt: skip
         code, lines = self._run(
-            argv, [Shown(str(folder), inside, writable=True)], f"{self.cell.temporary}/cache"
+            argv,
+            [Shown(str(folder), inside, writable=True)],
+            f"{self.cell.temporary}/cache",
+            foreign=True,
         )
         if code:
             raise classify(lines, source.requirements, resolving=True)
@@ -58,9 +62,9 @@ class Uv:
                 self._write(line.rstrip(" \\"))
         return lock
 
-    def make_venv(self, place: str, shown: list[Shown]) -> None:
+    def make_venv(self, place: str, shown: list[Shown], *, foreign: bool = False) -> None:
         argv = ["venv", "--no-project", "--offline", "--python", self._python.executable, place]
-        code, lines = self._run(argv, shown, f"{self.cell.temporary}/cache")
+        code, lines = self._run(argv, shown, f"{self.cell.temporary}/cache", foreign=foreign)
         if code:
             raise classify(lines, (), resolving=False)
 
@@ -100,7 +104,7 @@ class Uv:
             progress(stage)
 
         shown = [*shown, Shown(str(work / "lock.txt"), f"{INSIDE}/lock.txt")]
-        code, lines = self._run([*argv, lock], shown, cache, follow, going_on)
+        code, lines = self._run([*argv, lock], shown, cache, follow, going_on, foreign=not wheels_only)
         return lines if code else None
 
     def _run(
@@ -110,6 +114,8 @@ class Uv:
         cache: str,
         follow: Callable[[str], object] | None = None,
         going_on: Callable[[], object] | None = None,
+        *,
+        foreign: bool,
     ) -> tuple[int, list[str]]:
         program = f"{INSIDE}/uv" if self.cell.apart else self._uv
         folders = [Shown(path, path) for path in self._packages.folders]
@@ -125,7 +131,11 @@ class Uv:
             "NO_COLOR": "1",
         }
         step = Step(
-            [program, *argv], [*shown, *folders, Shown(self._uv, f"{INSIDE}/uv")], environ, index=True
+            [program, *argv],
+            [*shown, *folders, Shown(self._uv, f"{INSIDE}/uv")],
+            environ,
+            index=True,
+            foreign=foreign,
         )
         return self.cell.run(step, follow or self._write, going_on or self._going_on)
 

@@ -30,6 +30,18 @@ def digest_of(lock: str, python: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
+def cuda_of(lock: str) -> str:
+    """The CUDA that the packages of a lock bring along, such as 12.4; the empty string for none."""
+    text = "\n".join(logical_lines(lock)).lower()
+    if found := re.search(r"^nvidia-cuda-runtime(?:-cu\d+)?==(\d+\.\d+)", text, re.M):
+        return found[1]
+    if found := re.search(r"^(?:torch|jaxlib|cupy)==[^ ;]*\+cu(?:da)?(\d{2})(\d)", text, re.M):
+        return f"{found[1]}.{found[2]}"
+    if found := re.search(r"^(?:nvidia-[a-z0-9-]+-cu|jax-cuda|cupy-cuda)(\d{2})", text, re.M):
+        return found[1]
+    return ""
+
+
 def is_digest(text: str) -> bool:
     """Whether `text` can name an environment, and so be part of a path."""
     return bool(_DIGEST.fullmatch(text))

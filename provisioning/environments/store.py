@@ -32,7 +32,8 @@ from pathlib import Path
 import msgspec
 
 from provisioning.environment_messages import Package
-from provisioning.environments.content import is_digest
+from provisioning.environments.content import cuda_of, is_digest
+from provisioning.environments.folders import Folder, Folders
 from provisioning.types import HeldEnvironment
 
 STAMP = ".berth-environment"
@@ -65,13 +66,16 @@ class Stamp:
     preloadable: bool = False
     preload: tuple[str, ...] = ()
     cuda: str = ""
+    folder: bool = False
+    """Whether it was there already: it is the operator's, and is asked what it hangs on when it is used."""
 
 
 class Store:
     """The folder of environments of one node."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, folders: Folders | None = None) -> None:
         self.folder = folder
+        self.folders = folders or Folders(list)
         self.staging = folder / ".staging"
         self.building = folder / ".building"
         self.cache = self.staging / ".uv-cache"
@@ -87,14 +91,27 @@ class Store:
         place = self.place(digest)
         stamp = _read(place / STAMP)
         if stamp is None or stamp.digest != digest or stamp.place != str(place):
-            return None
+            found = self.folders.find(digest)
+            return _of_folder(found) if found is not None else None
         return stamp
 
     def held(self) -> tuple[HeldEnvironment, ...]:
-        """Every environment that is whole, by digest."""
+        """Every environment that is whole, by digest; then the folders that were there already."""
         found = (self.find(digest) for digest in self._digests())
-        return tuple(
-            HeldEnvironment(stamp.digest, stamp.size_mib, stamp.programs) for stamp in found if stamp
+        return (
+            *(HeldEnvironment(stamp.digest, stamp.size_mib, stamp.programs) for stamp in found if stamp),
+            *(
+                HeldEnvironment(
+                    each.digest,
+                    0,
+                    each.programs,
+                    folder=each.path,
+                    python=each.python_version,
+                    package_count=len(each.packages),
+                    fingerprint=each.fingerprint,
+                )
+                for each in self.folders.all()
+            ),
         )
 
     def _digests(self) -> list[str]:
@@ -211,7 +228,7 @@ class Store:
         try:
             descriptor = os.open(self.place(digest) / STAMP, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
-            yield None
+            yield self.find(digest)  # a folder that was there already: nobody here removes it
             return
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -310,6 +327,23 @@ def size_kib(folder: Path) -> int:
                 if stat.S_ISDIR(facts.st_mode):
                     stack.append(Path(entry.path))
     return total // 2
+
+
+def _of_folder(folder: Folder) -> Stamp:
+    """A folder that was there already, as an environment: nothing in it is imported ahead."""
+    return Stamp(
+        digest=folder.digest,
+        place=folder.path,
+        lock="",
+        python=folder.python,
+        python_version=folder.python_version,
+        bases=(),
+        size_mib=0,
+        packages=folder.packages,
+        programs=folder.programs,
+        cuda=cuda_of("\n".join(f"{each.name}=={each.version}" for each in folder.packages)),
+        folder=True,
+    )
 
 
 def _read(path: Path) -> Stamp | None:

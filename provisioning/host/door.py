@@ -64,6 +64,13 @@ def fetch_authority(url: str) -> tuple[str, float]:
     return answer.text, _ahead_s(answer.headers, (asked_at + time.time()) / 2)
 
 
+class Standing(msgspec.Struct, frozen=True):
+    """What is placed on the node: how many workspaces, and the names of the first, `team/user/name`."""
+
+    placed: int
+    workspaces: tuple[str, ...] = ()
+
+
 class Door:
     """Asks the portal; `authority` is PEM text. With `proof` it asks as the node."""
 
@@ -82,11 +89,26 @@ class Door:
         """As `join`."""
         return self._answer("/nodes/v1/rotate", body)
 
-    def leave(self) -> None:
-        """As `join`."""
-        answer = _ask(self._url, self._context, "POST", "/nodes/v1/leave", {})
-        if answer.status_code != 204:
+    def leave(self, *, workspaces: str = "") -> Standing | None:
+        """Leave; None when that is done, else what is still placed there and has been asked to go.
+
+        `workspaces` is `drain` or `stop`, or empty: then it is refused while anything is placed there. Raises
+        as `join`.
+        """
+        body = {"workspaces": workspaces} if workspaces else {}
+        answer = _ask(self._url, self._context, "POST", "/nodes/v1/leave", body)
+        if answer.status_code == 204:
+            return None
+        if answer.status_code != 202:
             raise refusal(self._url, answer)
+        return _standing(answer)
+
+    def standing(self) -> Standing:
+        """What the portal has of this node. Raises as `join`: `Refused` where it is none of its."""
+        answer = _ask(self._url, self._context, "POST", "/nodes/v1/standing", {})
+        if answer.status_code != 200:
+            raise refusal(self._url, answer)
+        return _standing(answer)
 
     def _answer(self, path: str, body: Mapping[str, Any]) -> Answer:
         answer = _ask(self._url, self._context, "POST", path, body)
@@ -98,6 +120,16 @@ class Door:
             raise AnswerLost(
                 f"The portal's answer cannot be read ({error}).", "Look at the log of its web processes."
             ) from error
+
+
+def _standing(answer: httpx.Response) -> Standing:
+    try:
+        found = msgspec.json.decode(answer.content, type=Standing)
+    except msgspec.MsgspecError as error:
+        raise AnswerLost(
+            f"The portal's answer cannot be read ({error}).", "Look at the log of its web processes."
+        ) from error
+    return Standing(found.placed, tuple(_words(each) for each in found.workspaces))
 
 
 def _ask(

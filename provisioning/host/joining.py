@@ -30,7 +30,8 @@ LOOK_EVERY_S = 0.5
 TAKEN_IN = frozenset({"join_token_used", "node_name_taken", "machine_joined_already"})
 SETTINGS = (
     "BERTH_HOMES_DIR", "BERTH_SANDBOX", "BERTH_EGRESS", "BERTH_EGRESS_ALLOW", "BERTH_MULTIUSER",
-    "BERTH_SPARES", "BERTH_NODE_UIDS", "BERTH_DISK_RESERVE_MIB",
+    "BERTH_SPARES", "BERTH_NODE_UIDS", "BERTH_DISK_RESERVE_MIB", "BERTH_REVOKED_GRACE_S",
+    "BERTH_NO_CONTACT_GRACE_S",
 )  # fmt: skip
 
 

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from provisioning.drivers.local import home_mount, processes, state
 from provisioning.host import membership, programs, unit
-from provisioning.host.door import Refused
+from provisioning.host.door import Door, Refused, Standing
+from provisioning.host.ending import end_all
 from provisioning.host.folder import NodeFolder
 from provisioning.host.rotation import ENDED, door_of
 from provisioning.service import instance_lock
-from provisioning.service.console import Console, Problem
+from provisioning.service.console import Console, Problem, Step
+
+WAIT_S = 1800.0
+ASK_EVERY_S = 2.0
+SHOWN = 5
+HAS_WORKSPACES = "node_has_workspaces"
 
 
-def leave(folder: NodeFolder, environ: Mapping[str, str], console: Console, *, forget: bool) -> None:
-    """Leave; with `forget` without asking the portal, which then has to be told. Raises `Problem`."""
+def leave(
+    folder: NodeFolder,
+    environ: Mapping[str, str],
+    console: Console,
+    *,
+    forget: bool,
+    workspaces: str = "",
+    wait_s: float = WAIT_S,
+) -> None:
+    """Leave; with `forget` without asking the portal, which then has to be told. Raises `Problem`.
+
+    `workspaces` says what becomes of those that are placed here: `drain` (they are asked to go elsewhere,
+    with notice), `stop`, or nothing: then it is refused, and they are named. It is waited `wait_s` for them.
+    """
     if forget:
+        if workspaces == "stop":
+            _end_here(folder, environ, console)
         _check_nothing_runs(folder)
     else:
         known = membership.load(folder)
@@ -24,13 +46,16 @@ def leave(folder: NodeFolder, environ: Mapping[str, str], console: Console, *, f
         with console.step("Portal") as step:
             step.update("leaving")
             try:
-                door_of(folder, known).leave()
+                _leave(door_of(folder, known), step, workspaces, wait_s)
                 step.result = f"{known.name} has left pool {known.answer.pool}"
             except Refused as refused:
                 if refused.code not in ENDED:
                     raise
                 # It knows this node no more: what is here is of no use.
                 step.result = f"did not know {known.name} any more"
+        if workspaces:
+            # What the portal has stopped has ended; what it knows nothing of ends here.
+            _end_here(folder, environ, console)
     found = unit.find(environ)
     if not isinstance(found, str) and found.exists():
         with console.step("Service") as step:
@@ -54,19 +79,75 @@ def leave(folder: NodeFolder, environ: Mapping[str, str], console: Console, *, f
         console.say("  · The portal was not told: revoke and remove the machine on its pool's page.")
 
 
-def _check_nothing_runs(folder: NodeFolder) -> None:
-    found = {
+def _leave(door: Door, step: Step, workspaces: str, wait_s: float) -> None:
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            there = door.leave(workspaces=workspaces)
+        except Refused as refused:
+            if refused.code != HAS_WORKSPACES:
+                raise
+            raise _has_workspaces(door, refused) from refused
+        if there is None:
+            return
+        step.update(f"waiting for {_counted(there.placed)}: {_named(there)}")
+        if time.monotonic() > until:
+            raise Problem(
+                f"{_counted(there.placed)} still here: {_named(there)}. The node takes nothing new.",
+                "Run the same command again, which goes on; or put the node back on its page.",
+            )
+        time.sleep(ASK_EVERY_S)
+
+
+def _has_workspaces(door: Door, refused: Refused) -> Problem:
+    """The refusal with the names of what is there and what may become of it."""
+    try:
+        names = _named(door.standing())
+        named = f" They are: {names}." if names else ""
+    except Problem:
+        named = ""
+    return Refused(
+        refused.code,
+        f"{refused.message}{named}",
+        "Say what becomes of them: --drain (they are asked to go elsewhere, with notice) or --stop (they end "
+        "now; homes stay here).",
+    )
+
+
+def _counted(count: int) -> str:
+    return f"{count} workspace{' is' if count == 1 else 's are'}"
+
+
+def _named(there: Standing) -> str:
+    more = there.placed - len(there.workspaces[:SHOWN])
+    return ", ".join(there.workspaces[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _end_here(folder: NodeFolder, environ: Mapping[str, str], console: Console) -> None:
+    """End what runs on this machine in good order, whatever the portal knows of it."""
+    if not _running(folder):
+        return
+    with console.step("Workspaces") as step:
+        step.update("ending")
+        try:
+            left = end_all(programs.node_environ(folder, membership.load(folder), environ))
+        except (OSError, subprocess.SubprocessError) as error:
+            raise Problem(f"They could not be ended: {error}.", "Run the same command again.") from error
+        step.result = f"{left} are still ending" if left else "ended; homes stay"
+
+
+def _running(folder: NodeFolder) -> set[str]:
+    return {
         owned.workspace
         for owned in processes.scan(folder.driver_instance, spares=state.claimed(folder.local))
         if owned.workspace
     }
+
+
+def _check_nothing_runs(folder: NodeFolder) -> None:
+    found = _running(folder)
     if found:
         raise Problem(
             f"{len(found)} workspace{'s run' if len(found) > 1 else ' runs'} here.",
-            "Stop them on the portal first; end them here with: kill "
-            + " ".join(
-                str(owned.pid)
-                for owned in processes.scan(folder.driver_instance, spares=state.claimed(folder.local))
-                if owned.workspace
-            ),
+            "Stop them on the portal first, or end them here: berth node leave --forget --stop",
         )

@@ -82,6 +82,10 @@ def node_environ(folder: NodeFolder, membership: Membership, environ: Mapping[st
         "BERTH_NODE_INSTANCE": membership.instance,
         "BERTH_NODE_MACHINE_ID": membership.machine_id,
         "BERTH_CONTROL_PUBLIC_KEY": membership.answer.control_key,
+        "BERTH_NODE_PORTAL_URL": membership.answer.portal_url,
+        "BERTH_NODE_AUTHORITY": str(folder.authority),
+        "BERTH_NODE_CERTIFICATE": str(folder.certificate),
+        "BERTH_NODE_CERTIFICATE_KEY": str(folder.key),
         "PYTHONUNBUFFERED": "1",
     }
 

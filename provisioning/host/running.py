@@ -13,6 +13,7 @@ from provisioning.host.folder import NodeFolder
 from provisioning.host.membership import Membership
 from provisioning.host.notify import notify
 from provisioning.host.rotation import Renewal
+from provisioning.host.standing import StandingWatch, graces
 from provisioning.service import home, instance_lock, processes
 from provisioning.service.console import Console, Problem
 from provisioning.service.supervisor import Supervisor, report, write_state
@@ -60,7 +61,10 @@ class NodeRun:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop.set)
         renewal = Renewal(self._folder, self._say)
+        limits = graces({**self._environ, **programs.settings(self._folder)})
+        standing = StandingWatch(self._folder, self._environ, limits, self._say)
         renewal.start()
+        standing.start()
         notify("READY=1")
         while not self._stop.is_set():
             self._known = known
@@ -83,6 +87,7 @@ class NodeRun:
             known = other
         notify("STOPPING=1")
         renewal.stop()
+        standing.stop()
         self._phase = "stopping"
         assert self._supervisor is not None
         await self._supervisor.stop()

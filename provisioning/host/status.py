@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import time
 from dataclasses import dataclass
 
@@ -10,12 +11,13 @@ import redis
 
 from provisioning import redis_client
 from provisioning.drivers.local import processes, state
-from provisioning.host import keys, membership, unit
+from provisioning.host import keys, membership, programs, standing, unit
 from provisioning.host.door import CLOCK_MAX_OFF_S
 from provisioning.host.folder import NodeFolder
 from provisioning.host.membership import Membership
 from provisioning.host.rotation import is_due
 from provisioning.service import instance_lock
+from provisioning.service import processes as service_processes
 from provisioning.service.console import Problem
 from provisioning.service.notebook import NAME as NOTEBOOK
 from provisioning.version import VERSION
@@ -52,6 +54,7 @@ def look(folder: NodeFolder) -> Status:
         *_machine(known),
         _services(folder, runs=runs),
         *_connection(folder, known),
+        *_cut_off(folder),
         _certificate(known),
         _version(known),
         _environment(folder),
@@ -119,6 +122,15 @@ def _connection(folder: NodeFolder, known: Membership) -> tuple[Fact, ...]:
         Fact("connection", True, f"{access.host}, {took_ms:.0f} ms"),
         Fact("clock", fine, clock + ("" if fine else ". Set it: timedatectl set-ntp true, or chrony")),
     )
+
+
+def _cut_off(folder: NodeFolder) -> tuple[Fact, ...]:
+    """What becomes of workspaces where the node is cut off, as its services have found."""
+    found = standing.kept(folder)
+    if found is None or found.boot != service_processes.boot_id():
+        return ()
+    limits = standing.graces({**os.environ, **programs.settings(folder)})
+    return (Fact("workspaces end", False, standing.words(found, limits, now_s=time.monotonic())),)
 
 
 def _certificate(known: Membership) -> Fact:

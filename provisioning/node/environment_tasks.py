@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 from celery.signals import worker_ready
@@ -32,7 +33,9 @@ from provisioning.environment_messages import (
     EnvironmentProgress,
     EnvironmentRemoval,
     PackagesOf,
+    SourceKind,
 )
+from provisioning.environments.folders import OLDEST, VARIABLE, digest_of_folder
 from provisioning.environments.store import Stamp, Store
 from provisioning.node.local_settings import LOCAL, driver_for
 from provisioning.node.tasks import failure_of, reply, require_reply_key
@@ -72,12 +75,16 @@ def environment_remove(command: dict[str, Any]) -> None:
 
 
 @app.task(name="node.read_overlay")  # type: ignore[untyped-decorator]
-def read_overlay(of: dict[str, Any], reply_key: str) -> None:
-    """Answer as `node.read_logs` does: `{"packages": ["name==version", …]}`, or `{"error": words}`."""
+def read_overlay(of: dict[str, Any], reply_key: str, pool: dict[str, Any] | None = None) -> None:
+    """Answer as `node.read_logs` does: `{"packages": ["name==version", …], "python": "3.12"}`, or
+    `{"error": words}`. `pool` says where homes are, where that is not this node's own setting."""
     require_reply_key(reply_key)
     answer: dict[str, Any]
     try:
-        answer = {"packages": local_driver().own_packages(messages.load(of, PackagesOf))}
+        driver = local_driver() if pool is None else driver_for(messages.load(pool, PoolConfig))
+        assert isinstance(driver, LocalDriver)
+        asked = messages.load(of, PackagesOf)
+        answer = {"packages": driver.own_packages(asked), "python": driver.python_of(asked)}
     except Exception as error:
         answer = {"error": failure_of(error).message}
     reply(reply_key, answer)
@@ -135,7 +142,8 @@ def _watch(command: EnvironmentBuild) -> None:
         words = "The build did not end in time and cannot be ended. Look at the node."
         error = BuildError(BuildFailure.TIMED_OUT, words)
         done.append(EnvironmentBuilt(command.build, command.lease, failure=error.failure))
-    _answer(done[0])
+    offset, log = progress.tail()
+    _answer(replace(done[0], log_offset=offset, log=log))
 
 
 def _build(command: EnvironmentBuild, progress: Progress) -> EnvironmentBuilt:
@@ -143,6 +151,8 @@ def _build(command: EnvironmentBuild, progress: Progress) -> EnvironmentBuilt:
     key = _key(command.build, command.lease)
     try:
         driver = local_driver()
+        if command.source_kind is SourceKind.FOLDER:
+            return _looked_at(command, driver.environments, progress)
         machine = Machine(driver.sandbox(), cgroups.detect(driver.instance), driver.base)
         build = Build(
             command,
@@ -162,6 +172,26 @@ def _build(command: EnvironmentBuild, progress: Progress) -> EnvironmentBuilt:
     return EnvironmentBuilt(
         command.build, command.lease, failure=problem.failure, failed_line=problem.failed_line
     )
+
+
+def _looked_at(command: EnvironmentBuild, store: Store, progress: Progress) -> EnvironmentBuilt:
+    """The answer for a folder that is there already. Raises `BuildError`; nothing is made or changed."""
+    path = command.source.strip()
+    progress.at(BuildStage.CHECKING, 0, 0)
+    found = store.find(digest_of_folder(path))
+    if found is None or not found.folder:
+        raise BuildError(
+            BuildFailure.NO_SUCH_FOLDER,
+            f"{path} is no environment that this node may use. Name it in {VARIABLE} there, with a Python of "
+            f"{OLDEST[0]}.{OLDEST[1]} or newer in it.",
+            source_line=1,
+        )
+    progress.write(f"{path}: Python {found.python_version}, {len(found.packages)} packages.")
+    if "jupyter-lab" not in found.programs:
+        progress.write("JupyterLab is not in it: templates that start JupyterLab cannot run in it.")
+    if "ipykernel" not in {each.name.lower() for each in found.packages}:
+        progress.write("ipykernel is not in it: notebooks have no kernel of it.")
+    return built(command, found)
 
 
 def built(command: EnvironmentBuild, stamp: Stamp) -> EnvironmentBuilt:
@@ -188,7 +218,7 @@ class Progress:
         self._place: tuple[BuildStage, int, int] = (BuildStage.WAITING, 0, 0)
         self._sent_place: tuple[BuildStage, int, int] | None = None
         self._sent_at = float("-inf")
-        self._text = ""
+        self._text = self._tail = ""
         self._written = self._sent = 0
 
     def at(self, stage: BuildStage, done: int, total: int) -> None:
@@ -199,7 +229,13 @@ class Progress:
         with self._lock:
             if self._written < MAX_WHOLE_LOG:
                 self._text += line + "\n"
+                self._tail = (self._tail + line + "\n")[-MAX_LOG:]
                 self._written += len(line) + 1
+
+    def tail(self) -> tuple[int, str]:
+        """The end of what has been written, and where it begins."""
+        with self._lock:
+            return self._written - len(self._tail), self._tail
 
     def send(self, *, last: bool = False) -> None:
         """Send what is new, or a sign of life when one is due. With `last`, all that is left."""

@@ -162,11 +162,11 @@ def client_tls(certificates: Certificates, *, server_name: str) -> dict[str, Any
     }
 
 
-def to_socket() -> dict[str, Any]:
-    """A handler: to the Unix socket whose name the matcher `socket` of `SOCKET_NAME` has found."""
+def to_socket(found: str = "socket") -> dict[str, Any]:
+    """A handler: to the Unix socket whose name and generation are the first groups of the matcher `found`."""
     return {
         "handler": "reverse_proxy",
-        "upstreams": [{"dial": "unix/{http.regexp.socket.1}/app.{http.regexp.socket.2}.sock"}],
+        "upstreams": [{"dial": f"unix/{{http.regexp.{found}.1}}/app.{{http.regexp.{found}.2}}.sock"}],
         "transport": transport(idle_ns=APP_IDLE_NS, idle=64),
         "flush_interval": FLUSH_NS,
     }

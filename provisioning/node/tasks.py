@@ -19,6 +19,8 @@ from provisioning.types import (
     Failure,
     HomeDeleted,
     HomeDeletion,
+    LeftoverRemoval,
+    LeftoverRemoved,
     Observation,
     Op,
     PoolConfig,
@@ -80,6 +82,24 @@ def delete_home(order: dict[str, Any]) -> None:
     _send_to_control("control.apply_home_deleted", answer=messages.dump(answer))
 
 
+@app.task(name="node.list_leftovers")
+def list_leftovers(pool: dict[str, Any], node: str) -> None:
+    """Report what nobody owns; a failure reports nothing and is tried again later."""
+    try:
+        found = driver_for(messages.load(pool, PoolConfig)).list_leftovers()
+    except Exception as error:
+        log.warning("list_leftovers of pool %s failed: %s", pool.get("slug"), failure_of(error).message)
+        return
+    _send_to_control("control.apply_leftovers", pool=pool["slug"], node=node, found=messages.dump(found))
+
+
+@app.task(name="node.remove_leftover")
+def remove_leftover(order: dict[str, Any]) -> None:
+    """Remove something that nobody owns, and say under the order's lease whether it has gone."""
+    answer = run_removal(messages.load(order, LeftoverRemoval), now=time.time())
+    _send_to_control("control.apply_leftover_removed", answer=messages.dump(answer))
+
+
 @app.task(name="node.read_logs")
 def read_logs(pool: dict[str, Any], ref: dict[str, Any], tail_lines: int, reply_key: str) -> None:
     """Answer with a workspace's last log lines on a short-lived list that the asker waits on."""
@@ -137,6 +157,17 @@ def run_deletion(order: HomeDeletion, *, now: float) -> HomeDeleted:
         return HomeDeleted(order.deletion, order.lease, done=done)
     except Exception as error:
         return HomeDeleted(order.deletion, order.lease, failure=failure_of(error))
+
+
+def run_removal(order: LeftoverRemoval, *, now: float) -> LeftoverRemoved:
+    """Remove for a while. Every outcome, an unforeseen error too, is an answer."""
+    try:
+        if now > order.expires_at:
+            raise _late()
+        done = driver_for(order.pool).remove_leftover(order.kind, order.name)
+        return LeftoverRemoved(order.orphan, order.lease, done=done)
+    except Exception as error:
+        return LeftoverRemoved(order.orphan, order.lease, failure=failure_of(error))
 
 
 def _late() -> Stale:

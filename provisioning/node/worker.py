@@ -18,7 +18,14 @@ WORKER_PID = os.getpid()
 app: SignedCelery = SignedCelery(
     "berth-node",
     identity=identity.of_this_node(lambda: app.amqp.queues.consume_from),
-    include=["provisioning.node.tasks", "provisioning.node.gpu_tasks", "provisioning.node.environment_tasks"],
+    include=[
+        "provisioning.node.tasks",
+        "provisioning.node.gpu_tasks",
+        "provisioning.node.environment_tasks",
+        "provisioning.node.file_tasks",
+        "provisioning.node.home_archives",
+        "provisioning.node.home_moves",
+    ],
 )
 configure(
     app,

@@ -7,7 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The folder that holds manage.py, the requirements and the packages."""
+"""The folder that holds the packages: a checkout, or where an installed Berth lies."""
+
+IN_CHECKOUT = (ROOT / "manage.py").is_file()
+
+FILES = ROOT if IN_CHECKOUT else ROOT / "berth_files"
+"""The folder that holds templates, static files and requirements; `setup.py` puts them into the wheel."""
+
+UP = "make up" if IN_CHECKOUT else "berth-server up"
+"""What starts Berth, as messages name it."""
+
+INSTALL = f"Run `{UP}`." if IN_CHECKOUT else "Run `pip install --upgrade 'berth[embedded]'`."
+"""What to do where a package is missing."""
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 """It stands in names of queues, files and Redis users, and in patterns of keys."""
@@ -22,6 +33,16 @@ _PASSED_ON = (
     "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
 )  # fmt: skip
 _PASSED_ON_PREFIXES = ("LC_", "NVIDIA_", "CUDA_", "PIP_", "DBUS_")
+
+
+def home_folder(environ: Mapping[str, str]) -> Path:
+    """Where the data is: BERTH_HOME, or `var` of a checkout, or where the user's programs keep theirs."""
+    if named := environ.get("BERTH_HOME"):
+        return Path(named).expanduser().resolve()
+    if IN_CHECKOUT:
+        return ROOT / "var"
+    data = environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return (Path(data).expanduser() / "berth").resolve()
 
 
 def bare_environ(environ: Mapping[str, str]) -> dict[str, str]:

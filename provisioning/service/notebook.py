@@ -16,10 +16,10 @@ from pathlib import Path
 
 from provisioning.service import venvs
 from provisioning.service.console import Problem
-from provisioning.service.environ import ROOT
+from provisioning.service.environ import FILES
 from provisioning.service.processes import PROC
 
-LOCK = ROOT / "requirements" / "notebook.lock"
+LOCK = FILES / "requirements" / "notebook.lock"
 NAME = "notebook"
 DEFAULTS = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},

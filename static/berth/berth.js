@@ -69,6 +69,16 @@
         time.dataset.zoned = "1";
       }
     }
+    for (const time of root.querySelectorAll("time[data-until]")) {
+      const moment = new Date(time.dateTime);
+      setText(time.firstElementChild, duration((moment - now) / 1000));
+      if (!time.dataset.zoned) {
+        const text = absolute.format(moment);
+        time.title = text;
+        setText(time.lastElementChild, " (" + text + ")");
+        time.dataset.zoned = "1";
+      }
+    }
     for (const span of root.querySelectorAll("[data-since]")) {
       setText(span, duration((now - new Date(span.dataset.since)) / 1000));
     }
@@ -263,6 +273,27 @@
   document.addEventListener("htmx:beforeSwap", (event) => {
     const log = event.detail.target.querySelector("[data-tail]");
     logsAtEnd = !log || log.scrollHeight - log.scrollTop - log.clientHeight < 24;
+  });
+
+  /* --- A part that is replaced while it is being clicked would lose the click --------------------------- */
+  const HELD_MS = 2000;
+  let pressed = null, pressedAt = 0, replaceLater = null;
+  document.addEventListener("pointerdown", (event) => { pressed = event.target; pressedAt = performance.now(); }, true);
+  for (const end of ["pointerup", "pointercancel"]) {
+    document.addEventListener(end, () => {
+      pressed = null;
+      // After the click, which comes right behind.
+      if (replaceLater) setTimeout(() => { replaceLater && replaceLater(); replaceLater = null; }, 0);
+    }, true);
+  }
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const { target, requestConfig } = event.detail;
+    // A pointer that was let go outside of the window is never heard of.
+    if (!pressed || performance.now() - pressedAt > HELD_MS || !target.contains(pressed)) return;
+    if (!requestConfig || requestConfig.verb !== "get") return;
+    event.detail.shouldSwap = false;
+    const asks = requestConfig.elt;
+    replaceLater = () => asks.isConnected && window.htmx.ajax("get", requestConfig.path, { source: asks }).catch(() => {});
   });
 
   /* --- After every load and swap ------------------------------------------------------------------------ */

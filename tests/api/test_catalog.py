@@ -72,6 +72,7 @@ def test_a_verdict_creates_nothing(api: Any, bob: Any, team: Any, local_pool: An
         "ask": None,
         "makes_room": 0,
         "alternatives": ["cpu-large"] if ASK["flavor"] == "cpu-small" else ["cpu-small"],
+        "warnings": [],
     }
     assert Workspace.objects.count() == 0
 

@@ -117,7 +117,7 @@ def test_as_many_queries_for_fifty_as_for_one(
     program = api(olga)
     program.get("me")  # the token's time of use is written once a minute
 
-    with django_assert_max_num_queries(4):
+    with django_assert_max_num_queries(5):
         rows = program.get("workspaces").json()["results"]
 
     assert len(rows) == count

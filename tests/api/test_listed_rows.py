@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
+import time_machine
 from django.db import connection
+from django.db.models import F, Value
+from django.db.models.functions import Concat
+from django.utils import timezone
 from rest_framework import serializers
 from rest_framework.renderers import JSONRenderer
 
-from portal.accounts.models import ApiToken
+from portal.accounts.models import ApiToken, Team, User
 from portal.accounts.serializers import TokenSerializer
-from portal.inventory.models import AllocatedDevice, Allocation
+from portal.catalog.models import Flavor, Template
+from portal.common.reasons.codes import AdmissionCode, Rule
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of
+from portal.environments.models import Environment, EnvironmentVersion
+from portal.inventory.models import AllocatedDevice, Allocation, Node, Pool
 from portal.workspaces import listing, selectors
-from portal.workspaces.lifecycle import State
-from portal.workspaces.models import Preemption, PreemptionCause, Workspace
+from portal.workspaces import serializers as serializers_module
+from portal.workspaces.lifecycle import DesiredState, State
+from portal.workspaces.models import Preemption, PreemptionCause, QueueEntry, Workspace, WorkspaceStatus
 from portal.workspaces.serializers import WorkspaceSerializer, with_held
 from tests.factories import FlavorFactory, UserFactory, WorkspaceFactory
 
@@ -59,6 +72,104 @@ def test_a_row_is_what_the_workspace_says_of_itself(api: Any, olga: Any, one_of_
     assert busy["leaving"] and len(busy["nodes"]) == 2 and len(busy["devices"]) == 4
 
 
+CHANGES: dict[str, Callable[[Workspace], Any]] = {
+    "name": lambda row: Workspace.objects.filter(pk=row.pk).update(name="renamed"),
+    "wanted": lambda row: Workspace.objects.filter(pk=row.pk).update(desired_state=DesiredState.STOPPED),
+    "resources": lambda row: Workspace.objects.filter(pk=row.pk).update(
+        resources={**row.resources, "cpu_milli": 77}
+    ),
+    "ready_at": lambda row: Workspace.objects.filter(pk=row.pk).update(
+        ready_at=row.created_at + timedelta(hours=1)
+    ),
+    "ends_at": lambda row: Workspace.objects.filter(pk=row.pk).update(
+        ends_at=row.created_at + timedelta(hours=1)
+    ),
+    "secrets": lambda row: Workspace.objects.filter(pk=row.pk).update(secrets=["KEY"]),
+    "stages": lambda row: Workspace.objects.filter(pk=row.pk).update(checks_began_at=row.created_at),
+    "owner": lambda row: User.objects.filter(pk=row.owner_id).update(username="renamed"),
+    "team": lambda row: Team.objects.filter(pk=row.team_id).update(slug="renamed"),
+    "template": lambda row: Template.objects.filter(pk=row.template_id).update(slug="renamed"),
+    "url": lambda row: Template.objects.filter(pk=row.template_id).update(open_path="/other"),
+    "flavor": lambda row: Flavor.objects.filter(pk=row.flavor_id).update(slug="renamed"),
+    "pool": lambda row: Pool.objects.filter(pk=row.pool_id).update(slug="renamed"),
+    "simulated": lambda row: Pool.objects.filter(pk=row.pool_id).update(
+        simulated=not Pool.objects.get(pk=row.pool_id).simulated
+    ),
+    "activity": lambda row: WorkspaceStatus.objects.filter(pk=row.pk).update(activity={"connections": 3}),
+    "heartbeat_at": lambda row: WorkspaceStatus.objects.filter(pk=row.pk).update(heartbeat_at=row.created_at),
+    "error": lambda row: WorkspaceStatus.objects.filter(pk=row.pk).update(
+        reason=Reason(AdmissionCode.NO_NODE_REPORTED).as_json()
+    ),
+    "leaving": lambda row: Preemption.objects.filter(pk=row.pk).delete(),
+    "nodes": lambda row: Node.objects.filter(allocations__workspace=row).update(
+        name=Concat(Value("x"), F("name"))
+    ),
+    "devices": lambda row: AllocatedDevice.objects.filter(allocation__workspace=row).update(milli=500),
+    "environment": lambda row: Workspace.objects.filter(pk=row.pk).update(
+        environment_version=EnvironmentVersion.objects.get()
+    ),
+}
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_what_is_kept_of_a_row_is_never_older_than_what_stands_behind_it(
+    api: Any, olga: Any, one_of_each: None, field: str
+) -> None:
+    made = Environment.objects.create(name="Tools", slug="tools", updated_at=timezone.now())
+    EnvironmentVersion.objects.create(environment=made, number=1, source_kind="packages", python="3.12")
+    client = api(olga)
+    path = "workspaces?state=running"
+    [before] = client.get(path).json()["results"]
+    # Kept by now: the same row is made of the same objects.
+    key = UUID(before["id"])
+    assert listing.listed([key])[0] is listing.listed([key])[0]
+    CHANGES[field](Workspace.objects.get(state=State.RUNNING))
+    [after] = client.get(path).json()["results"]
+    assert after[field] != before[field]
+    assert after == client.get(f"workspaces/{key}").json()
+
+
+def test_what_is_released_is_shown_no_more(api: Any, olga: Any, one_of_each: None) -> None:
+    client = api(olga)
+    [before] = client.get("workspaces?state=running").json()["results"]
+    Allocation.objects.update(released_at=timezone.now())
+    [after] = client.get("workspaces?state=running").json()["results"]
+    assert before["devices"] and before["nodes"] and not after["devices"] and not after["nodes"]
+
+
+def test_what_depends_on_the_time_is_not_kept(api: Any, olga: Any, one_of_each: None) -> None:
+    client = api(olga)
+    waiting = Workspace.objects.get(state=State.PENDING)
+    until = {"amount": 1000, "team": "Vision", "until": "2026-11-23T14:21:00+00:00", "idle": 0, "idle_s": 0}
+    reason = Reason(
+        Rule.PLACEMENT,
+        {
+            "resource": "cpu_milli",
+            "wanted": 1000,
+            "free": 0,
+            "limit": 2000,
+            "team": "Vision",
+            "node": "",
+            "node_reason": None,
+            "more_nodes": 0,
+            "holders": [until],
+        },
+    )
+    QueueEntry.objects.filter(pk=waiting.pk).update(outcome="queued", reason=reason.as_json())
+    seen = []
+    for at in ("2026-11-23T10:00:00Z", "2026-11-22T10:00:00Z"):
+        with time_machine.travel(at, tick=False):
+            [row] = client.get("workspaces?state=pending").json()["results"]
+            assert row == client.get(f"workspaces/{waiting.pk}").json()
+            seen.append(row)
+    assert "about 14:21 UTC" in seen[0]["error"]["message"]
+    assert "about 23 Nov 14:21 UTC" in seen[1]["error"]["message"]
+    [first, second] = [
+        stage["seconds"] for row in seen for stage in row["stages"] if stage["state"] == "current"
+    ]
+    assert first - second == 24 * 3600
+
+
 def written(value: Any) -> bytes:
     found: bytes = JSONRenderer().render(value)
     return found
@@ -83,7 +194,7 @@ def test_a_token_is_written_out_as_its_fields_say(alice: Any, api: Any) -> None:
 
 def page(user: Any) -> Any:
     found = selectors.workspaces_for(user).live().order_by("-created_at", "-id")
-    return found.values(*listing.COLUMNS)[:21]
+    return found.values(*listing.KEYS)[:21]
 
 
 def test_an_operators_page_reads_no_more_rows_than_it_shows(olga: Any) -> None:
@@ -111,8 +222,26 @@ def test_ten_times_the_rows_are_the_same_queries(
         for _ in range(count):
             WorkspaceFactory(owner=UserFactory(), team=team, flavor=flavor)
         client.get("workspaces")
-        with django_assert_num_queries(3) as seen:
+        with django_assert_num_queries(4) as seen:
             rows = client.get("workspaces").json()["results"]
         costs.append([query["sql"].partition(" IN (")[0] for query in seen.captured_queries])
     assert len(rows) == 20
     assert costs[0] == costs[1]
+
+
+def test_a_reason_is_put_into_words_once_for_all_that_wait_for_it(
+    api: Any, olga: Any, team: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons = [Reason(AdmissionCode.LOOKED_AT_AGAIN), Reason(AdmissionCode.NO_NODE_REPORTED)]
+    for number in range(6):
+        workspace = WorkspaceFactory(owner=UserFactory(), team=team, state=State.PENDING)
+        kept = {"reason": reasons[number % 2].as_json(), "outcome": "queued"}
+        QueueEntry.objects.filter(workspace=workspace).update(**kept)
+    said = []
+    real = serializers_module.message_of
+    monkeypatch.setattr(serializers_module, "message_of", lambda reason: said.append(reason) or real(reason))
+    rows = api(olga).get("workspaces").json()["results"]
+    assert [row["error"]["message"] for row in rows] == [
+        message_of(reasons[n % 2]) for n in (5, 4, 3, 2, 1, 0)
+    ]
+    assert len(said) == 2

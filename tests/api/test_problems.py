@@ -64,7 +64,7 @@ def test_a_fault_of_our_own_says_nothing_of_its_insides(
     def broken(actor: Any) -> Any:
         raise RuntimeError("the password is swordfish")
 
-    monkeypatch.setattr(selectors, "workspaces_for", broken)
+    monkeypatch.setattr(selectors, "rows_for", broken)
     program = api(bob)
     program.client.raise_request_exception = False
 
@@ -79,7 +79,7 @@ def test_a_fault_of_our_own_reaches_monitors(api: Any, bob: Any, monkeypatch: py
     def broken(actor: Any) -> Any:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(selectors, "workspaces_for", broken)
+    monkeypatch.setattr(selectors, "rows_for", broken)
     with pytest.raises(RuntimeError):
         api(bob).get("workspaces")
 
@@ -105,3 +105,31 @@ def test_a_token_in_the_url_is_not_looked_at(bob: Any) -> None:
 
     _, secret = make_token(bob)
     problem(Client().get(f"{V1}me?token={secret}"), 401, "not_authenticated")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("workspaces", {"template": "jupyterlab", "flavor": "cpu-small"}),
+        ("templates", {"slug": "nobody_x", "name": "X", "program": "bash", "argv": ["bash", "{port}"]}),
+        ("environments", {"name": "X", "source": "numpy"}),
+        ("quotas", {"resource": "gpu:h100", "nominal": 1}),
+        ("member-caps", {"resource": "gpu:h100", "amount": 1}),
+        ("booking-permissions", {"user": "bob"}),
+        (
+            "reservations",
+            {
+                "title": "Paper",
+                "amounts": {"gpu:h100": 1000},
+                "starts_at": "2030-01-01T00:00:00Z",
+                "ends_at": "2030-01-02T00:00:00Z",
+            },
+        ),
+    ],
+)
+def test_a_team_in_a_body_that_is_not_there_is_a_mistake_of_its_field(
+    api: Any, olga: Any, petra: Any, catalog: Any, path: str, body: dict[str, Any]
+) -> None:
+    actor = petra if path == "booking-permissions" else olga
+    answer = problem(api(actor).post(path, {**body, "team": "nobody"}), 400, "invalid")
+    assert list(answer["errors"]) == ["team"], answer

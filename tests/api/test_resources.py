@@ -25,12 +25,13 @@ from portal.ledger.models import LedgerEntry
 from portal.machines.models import JoinToken
 from portal.quota_requests.models import AutoApproveRule, QuotaRequest
 from portal.quotas.models import Cohort, Grant, MemberCap, Quota, ResourceRate, SiteLimit
+from portal.reclaim import policy_services as reclaim_policies
 from portal.reservations import permissions
 from portal.reservations.models import Reservation
 from portal.service_accounts.models import TrustRule
 from portal.webhooks import services as webhooks
 from portal.webhooks.models import Endpoint
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import LostHome, Workspace
 from tests.api.cases import CreateCase, DetailCase, ListCase
 from tests.factories import MachineFactory, UserFactory, WorkspaceFactory
 
@@ -75,6 +76,40 @@ class TestMachines(DetailCase):
         pool = Pool.objects.get(slug="this-machine")
         for name in ("gpu-1", "gpu-2"):
             MachineFactory(pool=pool, name=name)
+
+
+class TestReclaimPolicies(DetailCase, CreateCase):
+    path, read_scope, write_scope = "reclaim-policies", "quotas:read", "quotas:write"
+    fixtures = ("catalog", "team")
+    filters = {"scope=team": 1, "scope=pool": 0, "team=vision": 1, "team=x": 0}
+    body = {"for": "site", "idle_gpu_minutes": 60}
+    required = ("for",)
+
+    def stock(self) -> None:
+        for target in ("team:vision", "flavor:cpu-small"):
+            reclaim_policies.create(actor=SYSTEM, target=target, given={"idle_minutes": 60})
+
+
+class TestLostHomes(ListCase):
+    path, read_scope = "lost-homes", "workspaces:read"
+    fixtures, lacks = ("local_pool", "team"), ("POST", "DELETE")
+    filters = {
+        "team=vision": 1,
+        "team=x": 0,
+        "pool=this-machine": 1,
+        "user=bob": 1,
+        "open=true": 1,
+        "open=false": 0,
+    }
+
+    def stock(self) -> None:
+        LostHome.objects.create(
+            user=User.objects.get(username="bob"),
+            team=Team.objects.get(slug="vision"),
+            pool=Pool.objects.get(slug="this-machine"),
+            node="gpu-06",
+            lost_at=timezone.now(),
+        )
 
 
 class TestJoinTokens(ListCase):

@@ -43,6 +43,20 @@ def test_it_is_openapi_3_1_and_says_how_to_sign_in() -> None:
     assert set(DOCUMENT["components"]["securitySchemes"]) == {"token", "session"}
 
 
+def test_nothing_is_written_as_in_openapi_3_0() -> None:
+    text = COMMITTED.read_text()
+    assert "nullable: true" not in text
+    assert "api.example.org" not in text
+    page = DOCUMENT["components"]["schemas"]["PaginatedWorkspaceList"]
+    assert page["properties"]["next"]["type"] == ["string", "null"]
+
+
+def test_no_parameter_is_offered_that_is_refused() -> None:
+    for path, method, operation in OPERATIONS:
+        names = {each["name"] for each in operation.get("parameters", []) if each["in"] == "query"}
+        assert "format" not in names, (path, method)
+
+
 OAUTH = {"/api/v1/token-exchange"}
 """RFC 8693 and 6749 say how these answer: errors in JSON of their own, 400 for another content type."""
 
@@ -90,11 +104,16 @@ def test_its_documentation_needs_no_inline_code_and_no_other_host(client: Any) -
     assert 'url: "/api/v1/schema"' in script.content.decode().replace("\\u002D", "-")
 
 
+@pytest.fixture(scope="module")
+def application() -> Any:
+    """The portal as a web server calls it, made once: its middleware reads every route and file."""
+    return get_wsgi_application()
+
+
 @pytest.fixture
-def web(olga: Any, team: Any, pool: Any) -> Iterator[Callable[..., Any]]:
-    """The portal as a web server calls it, on the test's own connection; an operator's token."""
+def web(application: Any, olga: Any, team: Any, pool: Any) -> Iterator[Callable[..., Any]]:
+    """The portal on the test's own connection, asked with an operator's token."""
     secret = make_token(olga)[1]
-    application = get_wsgi_application()
     for signal in (request_started, request_finished):
         signal.disconnect(close_old_connections)
     yield lambda case: case.call(

@@ -283,3 +283,11 @@ def test_a_thousand_of_each_page_well(as_user, olga, bob, team, catalog, django_
     assert "more are not shown" in html
     html = as_user(bob).get("/workspaces/new/?find=f0777&flavor=f0777").content.decode()
     assert 'value="f0777" checked' in html
+
+
+def test_a_startup_script_has_the_line_ends_of_a_shell(as_user, olga, catalog):
+    local_pool_with(node_info())
+    source = Template.objects.get(slug="jupyterlab")
+    typed = as_typed(None, source) | {"slug": "mine", "startup": "echo a > a.txt\r\necho b > b.txt\r\n"}
+    assert as_user(olga).post("/catalog/templates/new/", typed).status_code == 302
+    assert Template.objects.get(slug="mine").startup == "echo a > a.txt\necho b > b.txt\n"

@@ -236,7 +236,8 @@ def test_members_and_outsiders_do_not_listen_to_a_team(alice, bob, charlie, olga
         with pytest.raises(NotAllowed):
             services.create(actor=actor, team=team, **OF_TEAM)
     problem(api(bob).post("notice-channels", {**OF_TEAM, "team": "vision"}), 403, "not_allowed")
-    problem(api(charlie).post("notice-channels", {**OF_TEAM, "team": "vision"}), 404, "not_found")
+    refused = problem(api(charlie).post("notice-channels", {**OF_TEAM, "team": "vision"}), 400, "invalid")
+    assert list(refused["errors"]) == ["team"]
     problem(api(bob).get("notice-channels?team=vision"), 403, "not_allowed")
     made = services.create(actor=olga, team=team, **OF_TEAM)
     with pytest.raises(NotAllowed):

@@ -88,4 +88,4 @@ def test_nobody_is_there(berth: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = berth("ls", "--json")
 
     assert ran.code == 4
-    assert "does not answer" in json.loads(ran.err)["error"]["message"]
+    assert "does not answer" in ran.json["error"]["message"]

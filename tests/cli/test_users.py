@@ -57,4 +57,4 @@ def test_it_is_for_administrators(as_bob):
 
 def test_the_last_administrator_is_told_why_not(as_ada):
     ran = as_ada("user", "deactivate", "ada", "--yes", "--json")
-    assert ran.code == 1 and "last administrator" in ran.err
+    assert ran.code == 1 and "last administrator" in ran.json["error"]["message"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import threading
 from typing import Any
 
@@ -11,9 +10,10 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from portal.accounts.models import Membership, Role
 from portal.common.actors import SYSTEM
 from portal.events.services import record
-from portal.workspaces import services
+from portal.workspaces import own_packages, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceStatus
 from portal.workspaces.results import reported
@@ -41,7 +41,8 @@ def test_up_tells_place_and_time_of_what_queues(as_bob: Any, bob: Any, pool: Any
     ran = as_bob("up", "--flavor", "sim-h100-x4", "--name", "late")
     assert ran.code == 0
     assert "late is pending (simulated), position 1, expected to start " in ran.err, ran.err
-    assert as_bob("up", "--flavor", "sim-cpu", "--hours", "1000").code == 2
+    refused = as_bob("up", "--flavor", "sim-cpu", "--hours", "1000")
+    assert refused.code == 1 and "live for 14 d at most" in refused.err
 
 
 def test_up_says_that_the_work_is_checkpointed(as_bob: Any) -> None:
@@ -100,7 +101,7 @@ def test_what_the_portal_refuses(as_bob: Any) -> None:
     ran = as_bob("up", "--flavor", "nonesuch", "--json")
 
     assert ran.code == 1
-    error = json.loads(ran.err)["error"]
+    error = ran.json["error"]
     assert (error["status"], error["code"]) == (400, "invalid")
     assert "sim-cpu" in error["next_action"]
 
@@ -201,6 +202,25 @@ def test_logs(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch)
     assert as_bob("logs", "mine", "--tail", "0").code == 2
 
 
+def test_packages(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = WorkspaceFactory(owner=bob, team=team, name="mine")
+    own = own_packages.OwnPackages((own_packages.OwnPackage("polars", "1.9.0", "1.8.0"),), "3.12")
+    monkeypatch.setattr(own_packages, "read", lambda **_: own)
+
+    assert as_bob("packages", "mine").out.splitlines()[1].split() == ["polars", "1.9.0", "1.8.0"]
+    assert as_bob("packages", "mine", "--json").json["requirements"] == "polars==1.9.0\n"
+    assert "next start removes" in as_bob("packages", "mine", "--reset").out
+    workspace.refresh_from_db()
+    assert workspace.packages_reset_after == workspace.generation
+    assert "stay" in as_bob("packages", "mine", "--keep").out
+    assert as_bob("packages", "mine", "--save", "Mine").code == 1
+    Membership.objects.filter(user=bob).update(role=Role.OWNER)
+    assert "environment mine is made" in as_bob("packages", "mine", "--save", "Mine").out
+    assert as_bob("packages", "mine", "--everybody").code == 2
+    monkeypatch.setattr(own_packages, "read", lambda **_: own_packages.OwnPackages())
+    assert as_bob("packages", "mine").out == ""
+
+
 def test_logs_go_on(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     workspace = WorkspaceFactory(owner=bob, team=team, name="mine")
     texts = iter(["one\ntwo\n", "one\ntwo\nthree\n", "two\nthree\nfour\n"])
@@ -219,7 +239,7 @@ def test_logs_go_on(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.Monkey
     assert (ran.code, ran.out) == (0, "one\ntwo\nthree\nfour\n")
 
 
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["open"], ["up", "--timeout", "x"]])
+@pytest.mark.parametrize("arguments", [["nonsense"], ["open"], ["up", "--timeout", "x"]])
 def test_wrong_usage(berth: Any, arguments: list[str]) -> None:
     assert berth(*arguments).code == 2
 

@@ -129,7 +129,7 @@ YAML = {
     ROOT / "portal" / "site_file" / "reading.py",
 }
 PLAIN_YAML = {
-    *("safe_load", "safe_dump", "SafeLoader", "SafeDumper", "parse", "compose"),
+    *("safe_load", "safe_dump", "dump", "SafeLoader", "SafeDumper", "parse", "compose"),
     *("Node", "ScalarNode", "SequenceNode", "MappingNode", "YAMLError", "MarkedYAMLError"),
 }
 # SAML alone is XML, and says how it is read.
@@ -193,6 +193,11 @@ def test_yaml_is_read_as_plain_values():
             if isinstance(node, ast.Call) and called(node) in {"yaml.parse", "yaml.compose"}:
                 (loader,) = [word.value for word in node.keywords if word.arg == "Loader"]
                 assert ast.unparse(loader) == "yaml.SafeLoader", path
+            if isinstance(node, ast.Call) and called(node) == "yaml.dump":
+                (dumper,) = [ast.unparse(word.value) for word in node.keywords if word.arg == "Dumper"]
+                bases = [ast.unparse(base) for each in ast.walk(tree) if isinstance(each, ast.ClassDef)
+                         and each.name == dumper for base in each.bases]  # fmt: skip
+                assert bases == ["yaml.SafeDumper"], path
 
 
 def test_templates_and_scripts_show_text_as_text():

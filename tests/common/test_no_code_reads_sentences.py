@@ -40,7 +40,11 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("portal/cli/client.py", "str(sentence) not in (problem.get('next_action'), problem.get('detail'))"): (
         "what the portal sent twice is printed once"
     ),
+    ("portal/cli/client.py", "response.text.strip()"): "the end of a line is not shown",
+    ("portal/cli/environments.py", "line != shown"): "a line that says the same is not shown again",
     ("portal/events/services.py", "strip_nul(title).split()"): "any white space becomes one space: a subject",
+    ("portal/events/services.py", "strip_nul(note.title).split()"): "the same, for many",
+    ("portal/events/services.py", "(notice.user_id, notice.title, notice.url) not in notified"): _SAME,
     (
         "portal/events/services.py",
         "Notification.objects.filter(user__in=wanted, kind=kind, title=title, url=url, read_at=None, "

@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from django.utils.functional import Promise
 
 from portal.common.errors import InvalidInput
 from portal.common.problems import exception_handler
-from portal.common.reasons import codes
+from portal.common.reasons import codes, wording
 from portal.common.reasons.codes import AccountCode, CommonCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of, text_of
@@ -160,3 +161,23 @@ def test_a_problem_has_sentences_for_people_and_a_reason_for_programs() -> None:
     assert response.data["next_action"] == "Use some of: all."
     assert response.data["errors"] == {"scopes": ["Choose from all."], "name": ["A validator's own."]}
     assert response.data["reason"] == {"code": "no_scopes", "params": {"known": ["all"]}}
+
+
+def test_a_second_thread_that_asks_while_texts_are_gathered_gets_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first requests of a process come in several threads."""
+    real = wording.import_module
+    asked: list[object] = []
+
+    def slow(name: str) -> object:
+        if not asked and name.endswith(".catalog"):
+            asked.append(name)
+            with ThreadPoolExecutor(1) as other:
+                asked.append(other.submit(text_of, codes.PlacementCode.CPU_SHORT).result(timeout=30))
+        return real(name)
+
+    monkeypatch.setattr(wording, "import_module", slow)
+    wording._texts.cache_clear()
+    assert text_of(codes.WorkspaceCode.NOT_VISIBLE).message
+    assert asked[1] == text_of(codes.PlacementCode.CPU_SHORT)

@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from portal.embedded.environment import ROOT
 from portal.workspaces import services
 from portal.workspaces.models import Workspace
+from provisioning.service.environ import ROOT
 from tests.broker import Message
 from tests.crash.conftest import Planes
 from tests.instance import eventually

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from portal.embedded.environment import ROOT
 from provisioning.drivers.local import network as local_network
 from provisioning.drivers.local import processes as workspace_processes
 from provisioning.drivers.local.state import claimed
@@ -23,10 +22,13 @@ from provisioning.host import membership
 from provisioning.host.folder import NodeFolder
 from provisioning.host.membership import Membership
 from provisioning.service import instance_lock, processes
+from provisioning.service.environ import ROOT
 from tests import mounts
 from tests.instance import eventually
 
-GATEWAY_PORT = 8646
+FREE_PORT = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[1])"
+MACHINE_ID = Path("/etc/machine-id")
+OWN_ID = 'mount --bind "$0" /etc/machine-id && exec "$@"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ def network() -> Iterator[Network]:
     """A namespace with a wire to here. Skips where that cannot be made."""
     if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("nsenter"):
         pytest.skip("network namespaces need root and the programs ip and nsenter")
-    tag, subnet = f"{random.randrange(16**6):06x}", f"10.231.{random.randrange(256)}"
+    tag, subnet = f"{random.randrange(16**6):06x}", _free_subnet()
     found = Network(f"berth-{tag}", f"{subnet}.1", f"{subnet}.2")
     try:
         _ip("netns", "add", found.name)
@@ -67,20 +69,53 @@ def network() -> Iterator[Network]:
         _ip("netns", "delete", found.name)
 
 
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=30)
+def _ip(*arguments: str) -> str:
+    done = subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=30)
+    return done.stdout
+
+
+def _free_subnet() -> str:
+    """The first three numbers of one that nothing here has an address in."""
+    known = _ip("-o", "-4", "address")
+    return next(
+        found for number in random.sample(range(256), 256) if (found := f"10.231.{number}") + "." not in known
+    )
 
 
 class SecondMachine:
-    """A machine with a folder of its own, in a network of its own: join, run, ask, hurt, end."""
+    """A machine with a folder of its own, in a network of its own: join, run, ask, hurt, end.
 
-    def __init__(self, folder: Path, wire: Network, *, environment: Path) -> None:
+    With `own_id` it is taken for another machine than this one, and several can join one portal.
+    """
+
+    def __init__(self, folder: Path, wire: Network, *, environment: Path, own_id: bool = False) -> None:
         self.wire = wire
         self.folder = NodeFolder(folder.resolve())
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("BERTH_", "PYTEST_"))}
         self.environ = {**kept, "BERTH_HOME": str(folder), "BERTH_NOTEBOOK_ENV": str(environment)}
         self.log = folder.parent / "node-run.log"
         self._process: subprocess.Popen[bytes] | None = None
+        free = subprocess.run(
+            wire.inside(sys.executable, "-I", "-c", FREE_PORT),
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        self.gateway_port = int(free.stdout)
+        self._own_id: Path | None = None
+        if own_id and MACHINE_ID.exists():
+            # What has its place there is the machine's own; nobody outside sees this one.
+            folder.mkdir(parents=True, exist_ok=True)
+            self._own_id = folder / "machine-id"
+            self._own_id.write_text(f"{random.randrange(16**32):032x}\n")
+
+    def join(self, door: str, token: str, name: str) -> subprocess.CompletedProcess[str]:
+        """`berth node join`, there."""
+        port = str(self.gateway_port)
+        return self.berth(
+            "join", door, "--token", token, "--name", name, "--no-service", "--gateway-port", port
+        )
 
     def berth(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`berth node …`, there."""
@@ -89,7 +124,10 @@ class SecondMachine:
         )
 
     def _argv(self, *arguments: str) -> list[str]:
-        return self.wire.inside(sys.executable, "-m", "portal.cli.main", "node", *arguments)
+        argv = [sys.executable, "-m", "portal.cli.main", "node", *arguments]
+        if self._own_id is not None:
+            argv = ["unshare", "--mount", "sh", "-c", OWN_ID, str(self._own_id), *argv]
+        return self.wire.inside(*argv)
 
     def run(self) -> None:
         """`berth node run`, until its services answer."""

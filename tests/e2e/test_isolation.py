@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portal.embedded.environment import ROOT
+from provisioning.service.environ import ROOT
 from tests.e2e.conftest import Curl
 from tests.e2e.kernels import channels, execute
 from tests.instance import Api, Berth, eventually, need_notebook_environment

@@ -35,11 +35,11 @@ from provisioning.signed_celery import Identity, SignedCelery
 from tests import instance
 from tests.e2e.conftest import Curl
 from tests.e2e.kernels import channels, execute
-from tests.e2e.second_machine import GATEWAY_PORT, Network, SecondMachine, network
+from tests.e2e.second_machine import Network, SecondMachine, network
 from tests.instance import Api, Berth, consecutive_ports, eventually
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("two-machines")]
-LIMIT_S = 60
+LIMIT_S = 180
 TOKEN = """
 import django; django.setup()
 from portal.common.actors import SYSTEM
@@ -150,7 +150,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, wire: Network) -> Iterator[Pa
 
 def test_one_command_makes_it_a_node(pair: Pair) -> None:
     token = pair.snippet(TOKEN)
-    done = pair.b.berth("join", pair.door, "--token", token, "--name", "node-b", "--no-service")
+    done = pair.b.join(pair.door, token, "node-b")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "node run --home" in done.stdout
     again = pair.b.berth("join", pair.door, "--token", token, "--name", "node-c", "--home", "/tmp/nowhere")
@@ -284,8 +284,8 @@ def test_its_certificate_opens_no_gateway_and_no_more_than_agents_paths(pair: Pa
     workspace = pair.workspaces["node-b"].replace("-", "")
     context = ssl.create_default_context(cafile=str(pair.b.folder.authority))
     context.load_cert_chain(pair.b.folder.certificate, pair.b.folder.key)
-    connection = http.client.HTTPConnection(pair.b.wire.there, GATEWAY_PORT, timeout=10)
-    plain = socket.create_connection((pair.b.wire.there, GATEWAY_PORT), timeout=10)
+    connection = http.client.HTTPConnection(pair.b.wire.there, pair.b.gateway_port, timeout=10)
+    plain = socket.create_connection((pair.b.wire.there, pair.b.gateway_port), timeout=10)
     connection.sock = context.wrap_socket(plain, server_hostname=node_name("node-b"))
     connection.request("GET", "/api", headers={SOCKET_HEADER: f"ws-{workspace}.1"})
     answer = connection.getresponse()

@@ -132,25 +132,34 @@ def test_whatever_a_request_is_for_it_goes_one_of_these_ways(fixed: Instance) ->
     server = door(fixed)["apps"]["http"]["servers"]["front-door"]
     proxies = [one for one in handlers(server["routes"]) if one["handler"] == "reverse_proxy"]
     dialled = [one["upstreams"][0]["dial"] for one in proxies]
-    assert dialled == [
-        "127.0.0.1:8005",  # a workspace's own paths
+    guarded = [
         "127.0.0.1:8005",  # forward-auth
         "{http.reverse_proxy.header.X-Berth-Gateway}",
         "unix/{http.regexp.socket.1}/app.{http.regexp.socket.2}.sock",
         "{http.reverse_proxy.header.X-Berth-Http}",
         "{http.reverse_proxy.header.X-Berth-Https}",
+    ]
+    assert dialled == [
+        *guarded,  # transfers of files
+        "127.0.0.1:8005",  # a workspace's own paths
+        "unix/{http.regexp.pass.1}/app.{http.regexp.pass.2}.sock",  # who has a pass
+        *guarded,  # the app
         "127.0.0.1:8005",  # event streams
         "127.0.0.1:8001",
     ]
-    auth = proxies[1]
-    assert auth["rewrite"] == {"method": "GET", "uri": "/gateway/path-secret/auth?"}
-    # An answer leads somewhere when it is a 200 that says where.
-    assert [one["match"]["status_code"] for one in auth["handle_response"]] == [[200]] * 4
+    without = door(replace(fixed, passes_dir=None))["apps"]["http"]["servers"]["front-door"]
+    assert "http.matchers.file" not in json.dumps(without)
+    asking = [one for one in proxies if "handle_response" in one]
+    assert len(asking) == 2
+    for auth in asking:
+        assert auth["rewrite"] == {"method": "GET", "uri": "/gateway/path-secret/auth?"}
+        # An answer leads somewhere when it is a 200 that says where.
+        assert [one["match"]["status_code"] for one in auth["handle_response"]] == [[200]] * 4
     for one in proxies:
         assert one["transport"]["network_proxy"] == {"from": "none"}
         assert one["transport"]["compression"] is False
         assert "load_balancing" not in one
-    portal = [one for one in proxies if one is not auth and "{" not in one["upstreams"][0]["dial"]]
+    portal = [one for one in proxies if one not in asking and "{" not in one["upstreams"][0]["dial"]]
     for one in portal:
         assert one["headers"]["request"]["set"] == {
             front_door.TOKEN_HEADER: [front_door.token_of("path-secret")]

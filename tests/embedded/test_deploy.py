@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -12,11 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
-from portal.embedded.environment import ROOT, Instance
+from portal.embedded.environment import Instance
+from provisioning.service.environ import ROOT
 from provisioning.signing import public_text
 
 # Of what may be left off as a whole.
 OPTIONAL_SECRETS = {"BERTH_PROXY_SECRET", "BERTH_AUDIT_WEBHOOK_SECRET", "BERTH_OIDC_CLIENT_SECRET"}
+DOORS = {"nodes-door", "nodes-guard", "redis-door"}
 CONTROL_PLANE = {"web", "gateway", "control", "beat", "migrate"}
 
 
@@ -28,7 +31,92 @@ def compose() -> dict[str, Any]:
 
 def test_every_process_of_the_embedded_mode_is_there(compose: dict[str, Any]) -> None:
     others = {"node", "redis", "front-door", "postgres", "render"}
-    assert set(compose["services"]) == CONTROL_PLANE | others
+    assert set(compose["services"]) == CONTROL_PLANE | others | DOORS
+
+
+def volumes_of(service: dict[str, Any]) -> dict[str, str]:
+    """Where each volume is, with `:ro` where it is only read."""
+    return dict(volume.split(":", 1) for volume in service.get("volumes", []))
+
+
+def test_the_authority_is_where_it_signs_and_nowhere_else(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    having = {name for name, service in services.items() if "authority" in volumes_of(service)}
+    assert having == {"render", "web"}
+    assert volumes_of(services["web"])["authority"] == "/var/lib/berth/authority:ro"
+    for name in having:
+        assert services[name]["environment"]["BERTH_TLS_DIR"] == "/var/lib/berth/authority"
+
+
+def test_the_doors_for_machines_have_what_they_need_and_no_more(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    wanted = {
+        "nodes-door": {"doors": "/var/lib/berth/doors:ro", "door-socket": "/var/lib/berth/door-socket"},
+        "nodes-guard": {"door-socket": "/var/lib/berth/door-socket:ro"},
+        "redis-door": {"doors": "/var/lib/berth/doors:ro"},
+    }
+    assert set(wanted) == DOORS
+    for name, volumes in wanted.items():
+        assert services[name]["profiles"] == ["nodes"], "only where machines may join"
+        assert volumes_of(services[name]) == volumes
+        environment = services[name].get("environment", {})
+        assert not [each for each in environment if "SECRET" in each or "PASSWORD" in each or "KEY" in each]
+        assert services[name]["read_only"] is True
+    for name in ("redis", "front-door", "node", "control", "gateway", "beat", "migrate"):
+        assert not {"doors", "door-socket"} & set(volumes_of(services[name])), name
+    ports = services["web"]["environment"]
+    assert ports["BERTH_NODES_PORT"] == "8007"
+    assert "${BERTH_NODES_BIND:-0.0.0.0}:8007" in services["nodes-guard"]["command"]
+    assert "${BERTH_NODES_BIND:-0.0.0.0}:8008" in services["redis-door"]["command"]
+    assert services["nodes-door"]["working_dir"] == "/var/lib/berth/door-socket"
+
+
+def test_the_image_owns_the_folders_of_volumes(compose: dict[str, Any]) -> None:
+    made = (ROOT / "Dockerfile").read_text()
+    folders = {path.partition(":")[0] for path in volumes_of(compose["services"]["render"]).values()}
+    assert "/var/lib/berth/authority" in folders
+    for folder in folders:
+        assert re.search(rf"{folder}(\s|$)", made, flags=re.MULTILINE), folder
+
+
+def test_render_hands_out_certificates_without_the_authoritys_key(instance: Instance) -> None:
+    environ = {
+        **os.environ,
+        **instance.variables(),
+        "BERTH_GATEWAY_SECRET": "gateway-secret",
+        "BERTH_REDIS_PASSWORD": "control-password",
+        "BERTH_NODE_REDIS_PASSWORD": "node-password",
+        "BERTH_CONTROL_KEY": "c0" * 32,
+        "BERTH_NODE_KEY": "a0" * 32,
+        "BERTH_NODES_ADDRESS": "berth.example.org",
+        "BERTH_TLS_DIR": str(instance.home / "authority"),
+    }
+    # As a version before left it, where Redis and the front door read.
+    old = instance.run_dir / "tls"
+    old.mkdir(parents=True)
+    (old / "authority.key").write_text("a key")
+    argv = [sys.executable, "-m", "portal.embedded", "render"]
+    for _ in range(2):
+        done = subprocess.run(argv, cwd=ROOT, env=environ, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    home = instance.home
+    assert not old.exists()
+    assert [path.parent for path in home.rglob("authority.key")] == [home / "authority"]
+    assert {path.name for path in (home / "run" / "front-door").iterdir()} == {
+        "authority.pem",
+        "front-door.pem",
+        "front-door.key",
+    }
+    doors = {path.name for path in (home / "doors" / "tls").iterdir()}
+    assert doors == {"authority.pem", "nodes-door.pem", "nodes-door.key"}
+    written = json.loads((home / "doors" / "nodes-door.json").read_text())
+    assert written["apps"]["http"]["servers"]["nodes"]["listen"] == ["unix/nodes-door.sock|0600"]
+    text = json.dumps(written) + (home / "run" / "front-door.json").read_text()
+    assert str(home / "authority") not in text
+    for path in (*(home / "doors").rglob("*"), *(home / "run" / "front-door").iterdir()):
+        assert path.is_dir() or stat.S_IMODE(path.stat().st_mode) == 0o600
+    key = (home / "authority" / "authority.pem").read_text()
+    assert (home / "doors" / "tls" / "authority.pem").read_text() == key
 
 
 def test_only_the_control_plane_has_the_database_and_the_secrets(compose: dict[str, Any]) -> None:

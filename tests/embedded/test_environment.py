@@ -112,3 +112,15 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(
         write_file(target, "new")
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_passes_are_in_memory_apart_for_each_instance_or_nowhere(tmp_path: Path) -> None:
+    one, other = (Instance.from_environ({"BERTH_HOME": str(tmp_path / name)}) for name in ("a", "b"))
+    assert one.passes_dir is not None
+    assert one.passes_dir.parent == Path("/dev/shm")
+    assert one.passes_dir != other.passes_dir
+    named = {"BERTH_HOME": str(tmp_path), "BERTH_PASSES_DIR": "/run/berth/passes"}
+    assert Instance.from_environ(named).passes_dir == Path("/run/berth/passes")
+    assert Instance.from_environ({**named, "BERTH_PASSES_DIR": "none"}).passes_dir is None
+    with pytest.raises(Problem, match="BERTH_PASSES_DIR"):
+        Instance.from_environ({**named, "BERTH_PASSES_DIR": "passes"})

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from portal.embedded import preflight
-from portal.embedded.environment import ROOT, Instance
+from portal.embedded.environment import Instance
 from provisioning.service import home, instance_lock
 from provisioning.service.console import Problem
+from provisioning.service.environ import ROOT
 
 
 def command(instance: Instance, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:

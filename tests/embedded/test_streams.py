@@ -16,7 +16,7 @@ from django.urls import URLPattern, URLResolver, path
 from portal import stream_urls, urls
 from portal.common.serving import SyncHandler
 from portal.embedded import proxy
-from portal.embedded.environment import ROOT
+from provisioning.service.environ import ROOT
 
 ID = "8d1f6a3e-0b52-4c7a-9a35-0d6c6a9f6f10"
 _VALUES = {"uuid": ID, "int": "7"}

@@ -18,15 +18,18 @@ from typing import Any
 
 import pytest
 
-from portal.embedded.environment import ROOT, Instance
+from portal.embedded.environment import Instance
+from provisioning.drivers.local.driver import LocalDriver
 from provisioning.service import instance_lock, probes, processes
+from provisioning.service.environ import ROOT
+from provisioning.types import PoolConfig
 from tests import mounts
 from tests.embedded.conftest import free_ports
 from tests.instance import eventually
 
 pytestmark = pytest.mark.engine
-START_LIMIT_S = 120.0
-RECOVERY_LIMIT_S = 30.0
+START_LIMIT_S = 240.0
+RECOVERY_LIMIT_S = 90.0
 SERVICES = ("redis", "web", "gateway", "front-door", "control", "node", "beat")
 
 
@@ -293,8 +296,14 @@ def test_ctrl_c_stops_in_good_order_and_keeps_everything(place: Instance) -> Non
     up = Running(place, "--keep-workspaces")
     try:
         up.until("Berth is ready")
+        (place.home / "homes" / "lab" / "ada").mkdir(parents=True)
+        question = {"do": "list", "path": "", "offset": 0, "limit": 10}
+        driver = LocalDriver(PoolConfig("local", "local", {"home": str(place.home), "sandbox": "none"}))
+        assert driver.files(team="lab", owner="ada", question=question)["ok"]["entries"] == []
+        assert len(list(place.local_dir.glob("files-*"))) == 1
         up.process.send_signal(signal.SIGINT)
         up.until("Berth is stopped. Workspaces go on", limit_s=30)
+        assert not list(place.local_dir.glob("files-*"))
         assert up.process.wait(timeout=5) == 0
         assert not any("Workspaces  " in line for line in up.lines)
         assert (place.home / "berth.sqlite3").exists()

@@ -36,7 +36,7 @@ from tests.environments.helpers import (
     version_of,
 )
 from tests.factories import inventory_of, node_info
-from tests.senders import sent_by
+from tests.senders import NODE_KEY, OTHER_KEY, sent_by, trust
 
 pytestmark = pytest.mark.django_db
 DIGEST = digest_of(LOCK, "3.12")
@@ -118,8 +118,11 @@ def test_a_digest_that_is_not_that_of_the_lock_is_never_taken(wrong, local_pool,
     assert Node.objects.get().environments == []
 
 
-def test_only_the_node_that_was_asked_is_heard(local_pool, sent):
+def test_only_the_node_that_was_asked_is_heard(local_pool, sent, settings, tmp_path):
     second_node(local_pool)
+    settings.BERTH_NODE_KEYS_DIR = tmp_path
+    trust(tmp_path, "node-1", NODE_KEY)
+    trust(tmp_path, "node-2", OTHER_KEY)
     made = environment()
     command = only(sent)
     answer = EnvironmentBuilt(command.build, command.lease, DIGEST, LOCK)
@@ -388,3 +391,13 @@ def test_builds_of_long_ago_are_forgotten_but_for_the_last(local_pool, sent):
     )
     assert upkeep.prune() == 7
     assert EnvironmentBuild.objects.count() == upkeep.MAX_BUILDS_KEPT
+
+
+def test_the_end_of_the_log_comes_with_the_answer(local_pool, sent):
+    environment()
+    command = only(sent)
+    assert progress(command, "resolving", log="Python 3.12\n")
+    # The progress between the two has not arrived yet, and is dropped when it does.
+    assert failed(command, "no_such_package", log_offset=7, log="3.12\nBecause numpyy was not found\n")
+    assert not progress(command, "resolving", log_offset=12, log="Because numpyy was not found\n")
+    assert build_of(command).log == "Python 3.12\nBecause numpyy was not found\n"

@@ -103,13 +103,16 @@ def test_without_a_network_users_hear_nothing_and_operators_what_to_do(
     assert "does not reach the package index" in told.body
 
 
-def test_vs_code_is_offered_once_its_environment_has_it(whole, db):
+def test_vs_code_is_offered_once_its_environment_has_it(whole, db, settings):
+    settings.BERTH_BUILD_WHEN_ASKED = False
     local_pool_with(node_info(programs=("jupyter-lab", "bash")))
     call_command("bootstrap")
     template = Template.objects.select_related("environment__current").get(slug="vscode")
     assert template.environment is not None and template.environment.slug == curated.VSCODE
     reason = missing(template, installed_programs())
     assert reason is not None and "VS Code" in next_action_of(reason)
+    settings.BERTH_BUILD_WHEN_ASKED = True
+    assert missing(template, installed_programs()) is None
     version = template.environment.versions.get()
     assert "npm:code-server" in version.source.split()
     version.state, version.digest, version.programs = VersionState.READY, "a" * 32, ["code-server"]

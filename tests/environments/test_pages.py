@@ -77,7 +77,7 @@ def test_the_line_that_went_wrong_is_marked(local_pool, sent, olga, as_user):
     failed(command, "resolution_failed", failed_line=FailedLine(1, "no-such-package was not found"))
     shown = as_user(olga).get(f"/environments/tools/builds/{command.build}/").content.decode()
     assert "no-such-package was not found</mark>" in shown
-    assert shown.count("<mark") == 1
+    assert shown.count('<mark class="wrong"') == 1
 
 
 def test_what_is_different_stands_in_words(local_pool, sent, olga, as_user):
@@ -159,3 +159,59 @@ def test_the_home_page_says_how_far_data_science_is(
     built(only(sent))
     for who in (bob, olga):
         assert "Data science" not in as_user(who).get("/").content.decode()
+
+
+def test_a_list_that_only_its_maker_can_mend_leads_to_it(local_pool, sent, olga, bob, as_user):
+    made = environment(slug="tools", source="numpy\nno-such-thing\n", actor=olga)
+    command = only(sent)
+    line = "Because no-such-thing was not found in the package registry, it cannot be resolved."
+    failed(command, "no_such_package", failed_line=FailedLine(2, line))
+    browser = as_user(olga)
+    for path in ("", f"builds/{command.build}/"):
+        shown = browser.get(f"/environments/tools/{path}").content.decode()
+        assert "The package index has no package “no-such-thing” in line 2." in shown
+        assert '<mark class="wrong-line">no-such-thing</mark>' in shown
+        assert "/environments/tools/edit/#id_source" in shown
+    assert "no-such-thing</mark>" in browser.get("/environments/tools/edit/").content.decode()
+    assert "/environments/tools/edit/" not in as_user(bob).get("/environments/tools/").content.decode()
+    services.change_source(actor=olga, environment=made, source_kind="packages", source="numpy\n")
+    old = browser.get(f"/environments/tools/builds/{command.build}/").content.decode()
+    assert "wrong-line" not in old  # the list is another one now
+    built(only(sent))
+    ready_page = browser.get("/environments/tools/").content.decode()
+    assert "/workspaces/new/?environment=tools" in ready_page
+    assert "/catalog/templates/new/?environment=tools" in ready_page
+
+
+def test_a_failure_that_is_not_the_lists_does_not_lead_there(local_pool, sent, olga, as_user):
+    environment(slug="tools", actor=olga)
+    failed(only(sent), "disk_full")
+    assert 'id="mending"' not in as_user(olga).get("/environments/tools/").content.decode()
+
+
+def test_a_template_for_it_begins_as_a_copy_of_what_it_can_run(local_pool, sent, olga, alice, team, as_user):
+    ready(sent, slug="tools")
+    form = as_user(olga).get("/catalog/templates/new/?environment=tools").content.decode()
+    assert '<option value="tools" selected' in form
+    assert '<option value="jupyterlab" selected' in form.replace("\n    value", " value")
+    assert "jupyter-lab" in form
+    empty = as_user(olga).get("/catalog/templates/new/?environment=tools&of=").content.decode()
+    assert 'name="program" value=' not in empty
+    # An owner of a team may not read the commands of the site's: hers begins empty.
+    hers = as_user(alice).get(f"/catalog/templates/new/?environment=tools&team={team.slug}").content.decode()
+    assert '<option value="tools" selected' in hers and "A copy of JupyterLab" not in hers
+
+
+def test_what_stands_there_by_itself_follows_the_template(local_pool, sent, team, bob, make, as_user):
+    ready(sent, slug="tools")
+    Template.objects.filter(slug="marimo").update(environment=Environment.objects.get(slug="tools"))
+    make(bob, environment=Environment.objects.get(slug="tools"))
+    browser = as_user(bob)
+    form = browser.get("/workspaces/new/").content.decode()
+    assert 'name="kept_environment" value="tools:jupyterlab"' in form
+    asked = {"environment": "tools", "kept_environment": "tools:jupyterlab", "template": "marimo"}
+    kept = browser.get("/workspaces/new/", asked).content.decode()
+    assert 'name="kept_environment" value="-:marimo"' in kept
+    chosen = browser.get("/workspaces/new/", asked | {"kept_environment": ""}).content.decode()
+    assert 'value="tools" selected' in chosen.replace("\n          value", " value")
+    assert 'name="kept_environment" value=""' in chosen

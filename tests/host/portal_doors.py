@@ -33,6 +33,7 @@ class Doors:
         self.asked: list[tuple[str, str, dict[str, Any]]] = []
         self.answer_join: Callable[[dict[str, Any]], Answer | None] = lambda _: None
         self.answer_leave: Answer = (204, {})
+        self.answer_standing: Answer = (200, {"placed": 0, "workspaces": []})
         self.clock_ahead_s = 0.0
         self.token = f"berth-join.{secrets.token_hex(16)}.{secrets.token_urlsafe(32)}.{authority.digest}"
         self.passwords: list[str] = []
@@ -113,6 +114,8 @@ class Doors:
                     status, document = 403, problem("not_a_joined_node", "This machine is no node.")
                 elif self.path == "/nodes/v1/rotate":
                     status, document = 200, doors.granted(node, body["csr"])
+                elif self.path == "/nodes/v1/standing":
+                    status, document = doors.answer_standing
                 else:
                     status, document = doors.answer_leave
                 self._send(status, json.dumps(document).encode() if document else b"")

@@ -162,7 +162,7 @@ def test_the_portals_no_is_told_and_another_join_may_follow(
     doors.answer_join = lambda _: (409, problem(code, words, "Then do that."))
     done = join("--json")
     assert done.code == 1
-    error = json.loads(done.err[done.err.index('{"error"') :])["error"]
+    error = json.loads(done.out)["error"]
     assert error == {
         "message": f"Because of {code}. [31mred lines",
         "next_action": "Then do that.",

@@ -225,7 +225,7 @@ def test_a_revoked_node_says_so_and_comes_back_when_let_in(node: Node, berth: Be
 def test_it_leaves_when_nothing_is_there(node: Node, berth: Berth) -> None:
     node.doors.answer_leave = (409, problem("node_has_workspaces", "2 workspaces are on it.", "Drain it."))
     done = berth("leave")
-    assert done.code == 1 and "2 workspaces are on it." in done.err and "Drain it." in done.err
+    assert done.code == 1 and "2 workspaces are on it." in done.err and "--drain" in done.err
     assert membership.load(node.folder).name == "b"
     node.doors.answer_leave = (204, {})
     done = berth("leave")

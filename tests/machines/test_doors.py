@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import shutil
 import socket
 import ssl
+import stat
 import sys
 import threading
 from collections.abc import Iterator
@@ -20,7 +22,8 @@ import redis
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from portal.common import front_door
-from portal.embedded import authority, configs
+from portal.embedded import authority, configs, door_guard
+from portal.embedded.door_guard import proxy_header
 from portal.machines import certificates, door, redis_rules, redis_users, services, upkeep
 from portal.machines.certificates import Authority
 from portal.machines.models import Machine, MachineState
@@ -103,19 +106,23 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
               "--aclfile", str(users)]  # fmt: skip
     to_redis = [sys.executable, "-m", "portal.embedded.redis_door", "--listen", f"127.0.0.1:{found.redis}",
                 "--to", str(found.plain_redis), "--tls", str(found.tls)]  # fmt: skip
+    guard = [sys.executable, "-m", "portal.embedded.door_guard", "--listen", f"127.0.0.1:{found.https}",
+             "--to", str(folder / "door.sock")]  # fmt: skip
     web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Portal)
     thread = threading.Thread(target=web.serve_forever, daemon=True)
     thread.start()
     config = folder / "door.json"
     config.write_text(
         door.caddy_config(
-            listen=f"127.0.0.1:{found.https}",
+            listen="door.sock",
             authority=issued.door.authority,
             certificate=issued.door.certificate,
             key=issued.door.key,
             web_url=f"http://127.0.0.1:{web.server_address[1]}",
             gateway_secret=SECRET,
             storage=folder / "storage",
+            front="127.0.0.1:1",
+            domain="localhost",
         )
     )
     beside = Path(sys.executable).with_name("caddy")
@@ -124,7 +131,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with (
         running(valkey, ready="Ready to accept connections", log=folder / "valkey.log"),
         running(to_redis, log=folder / "redis-door.log"),
-        running([caddy, "run", "--config", str(config)], log=folder / "caddy.log"),
+        running([caddy, "run", "--config", str(config)], log=folder / "caddy.log", cwd=folder),
+        running(guard, log=folder / "guard.log"),
     ):
         for port in (found.https, found.redis):
             eventually(lambda port=port: _open(port))
@@ -201,6 +209,38 @@ def test_bodies_and_heads_are_bounded(site: Site, tmp_path: Path) -> None:
     assert site.ask("POST", "/nodes/v1/join", headers={"X": "x" * 40_000}).status_code == 431
     pair = site.of("gpu-a", tmp_path)
     assert site.ask("POST", "/agent/v1/exited", pair, content=b" " * 100_000).json()["length"] == 100_000
+
+
+def test_the_door_believes_the_guard_alone_about_addresses(site: Site, tmp_path: Path) -> None:
+    """A client that begins with a header of the PROXY protocol does not speak TLS."""
+    line = proxy_header(("10.66.0.1", 1), ("127.0.0.1", site.https))
+    with socket.create_connection(("127.0.0.1", site.https), timeout=20) as raw:
+        raw.sendall(line)
+        with contextlib.suppress(ConnectionError):
+            assert raw.recv(10) == b""
+    assert stat.S_IMODE((site.tls.parent / "door.sock").stat().st_mode) == 0o600
+    headers = site.ask("POST", "/nodes/v1/join").json()["headers"]
+    assert headers["X-Forwarded-For"] == "127.0.0.1"
+
+
+def test_strangers_keep_nobody_out(site: Site, tmp_path: Path) -> None:
+    """Twice as many connections as one address may have, silent ones and begun ones."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(2 * door_guard.MAX_OF_AN_ADDRESS):
+            with contextlib.suppress(OSError):
+                raw = stack.enter_context(socket.create_connection(("127.0.0.1", site.https), timeout=5))
+                raw.sendall(b"\x16\x03\x01\x02\x00")
+        with pytest.raises(httpx.TransportError):
+            # This address has had its share; another one is in test_door_guard.
+            site.ask("GET", "/nodes/v1/authority")
+    assert eventually(lambda: _asked(site)), "and it comes in again as soon as they are gone"
+
+
+def _asked(site: Site) -> bool | None:
+    try:
+        return site.ask("GET", "/nodes/v1/authority").status_code == 200 or None
+    except httpx.TransportError:
+        return None
 
 
 # --- Redis -------------------------------------------------------------------------------------------

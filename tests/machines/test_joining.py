@@ -13,14 +13,20 @@ from django.utils import timezone
 from portal.celery import believed
 from portal.common.errors import NotAllowed, StateConflict, Unavailable
 from portal.events.models import Event
+from portal.inventory import services as inventory
 from portal.inventory import tasks as inventory_tasks
 from portal.inventory.models import Allocation, Node
 from portal.machines import certificates, door, services, upkeep
 from portal.machines.models import JoinToken, Machine, MachineState
+from portal.scheduling import snapshot_cache
+from portal.workspaces import reconcile
+from portal.workspaces.models import Workspace
 from provisioning import signing
+from tests.factories import inventory_of, node_info
 from tests.newcomers import Newcomer, token_for
 from tests.races import at_once
 from tests.senders import sent_by
+from tests.workspaces.helpers import run_until_ready
 
 pytestmark = pytest.mark.django_db
 
@@ -180,6 +186,52 @@ def test_who_has_workspaces_does_not_leave(joined, make, alice):
     assert "1 workspace is placed on gpu-07" in refused.json()["detail"]
     Allocation.objects.filter(node=node).update(released_at=timezone.now())
     assert joined.as_node("leave", {}).status_code == 204
+
+
+def placed(make, alice, *names):
+    """Workspaces on gpu-07 that run there."""
+    node = Node.objects.get(name="gpu-07")
+    Node.objects.exclude(pk=node.pk).update(cordoned=True)
+    inventory.apply_inventory(pool=node.pool, inventory=inventory_of(node_info("gpu-07")))
+    snapshot_cache.forget()
+    return [make(alice, name=name) for name in names]
+
+
+def test_a_node_is_told_what_is_there(joined, make, alice, sent):
+    assert joined.as_node("standing", {}).json() == {"placed": 0, "workspaces": []}
+    placed(make, alice, "paper", "run")
+    found = joined.as_node("standing", {}).json()
+    assert found == {"placed": 2, "workspaces": ["vision/alice/paper", "vision/alice/run"]}
+
+
+@pytest.mark.parametrize("how", ["drain", "stop"])
+def test_leaving_has_what_is_there_go_first(
+    joined, make, alice, sent, how, django_capture_on_commit_callbacks, settings
+):
+    settings.BERTH_PREEMPTION_GRACE_S = 0
+    (workspace,) = placed(make, alice, "paper")
+    run_until_ready(sent, workspace)
+    with django_capture_on_commit_callbacks(execute=True):
+        answer = joined.as_node("leave", {"workspaces": how})
+    assert (answer.status_code, answer.json()["workspaces"]) == (202, ["vision/alice/paper"])
+    assert Machine.objects.get().state == MachineState.ACTIVE
+    assert Node.objects.get(name="gpu-07").cordoned
+    Workspace.objects.filter(pk=workspace.pk).update(lease="", next_reconcile_at=timezone.now())
+    sent.take("node.execute")
+    reconcile.sweep()
+    workspace.refresh_from_db()
+    assert workspace.state == "stopping"
+    assert workspace.desired_state == ("stopped" if how == "stop" else "running")
+    reconcile.release(workspace)
+    Workspace.objects.filter(pk=workspace.pk).update(state="stopped")
+    assert joined.as_node("leave", {"workspaces": how}).status_code == 204
+    assert Machine.objects.get().state == MachineState.LEFT
+
+
+def test_what_is_no_choice_is_refused(joined):
+    for body in ({"workspaces": "kill"}, {"workspaces": 1}, {"grace_s": 0}):
+        assert joined.as_node("leave", body).status_code == 400
+    assert Machine.objects.get().state == MachineState.ACTIVE
 
 
 def test_revoking_and_removing(joined, olga, local_pool):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from http.cookies import SimpleCookie
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from portal.common.scopes import Scope
 from portal.events.models import Notification
 from portal.events.services import notify
 from portal.gpu_checks.models import CheckCause, GpuCheckRun
+from portal.reclaim import policy_services as policies
 from portal.service_accounts.models import TrustRule
 from portal.workspaces.lifecycle import State
 from tests.factories import PASSWORD, MembershipFactory, UserFactory, make_token
@@ -167,6 +169,27 @@ def environment() -> dict[str, Any]:
     return {"<int:number>": 1, "<uuid:build_id>": EnvironmentBuild.objects.get().pk}
 
 
+def left_over(pool: Any) -> dict[str, Any]:
+    """A folder that nobody owns."""
+    from portal.orphans.models import Orphan
+
+    now = timezone.now()
+    made = Orphan.objects.create(
+        pool=pool, node="gpu-07", kind="folder", name=f"ws-{'0' * 32}", first_seen_at=now, seen_at=now
+    )
+    return {"<uuid:orphan_id>": made.pk}
+
+
+def closed_and_opened() -> dict[str, Any]:
+    """vision's network as it was, and so in its version 1."""
+    from portal.accounts import team_egress
+    from portal.common.actors import SYSTEM
+
+    for egress in ("none", ""):
+        team_egress.set_egress(actor=SYSTEM, team=Team.objects.get(slug="vision"), egress=egress)
+    return {"<int:number>": 1}
+
+
 def secrets(people: dict[str, Any]) -> dict[str, Any]:
     """A secret TOKEN_A of bob's, of vision's and of JupyterLab's; bob's is named."""
     from portal.catalog.models import Template
@@ -188,6 +211,48 @@ def machines(pool: Any) -> dict[str, Any]:
     )
     token = JoinToken.objects.create(pool=pool, expires_at=now + timedelta(hours=1))
     return {"<uuid:machine_id>": machine.pk, "<uuid:join_token_id>": token.pk}
+
+
+def lost_home(user: Any) -> dict[str, Any]:
+    """The user's home in vision, on a removed machine of a pool in which nothing else is asked for."""
+    from portal.workspaces.models import LostHome
+    from tests.factories import local_pool_with
+
+    team, pool = Team.objects.get(slug="vision"), local_pool_with(slug="elsewhere")
+    lost = LostHome.objects.create(user=user, team=team, pool=pool, node="gpu-06", lost_at=timezone.now())
+    return {"<uuid:lost_home_id>": lost.pk}
+
+
+def moving_home(user: Any) -> dict[str, Any]:
+    """A home of the user's that goes from one machine to another; that in vision stays and can be used."""
+    from portal.inventory.models import Node, Pool
+    from portal.workspaces.models import HomeEvacuation, HomeMove, HomePlace
+
+    team, pool, now = (
+        Team.objects.create(slug="moving", name="Moving"),
+        Pool.objects.get(slug="elsewhere"),
+        timezone.now(),
+    )
+    node = Node.objects.create(pool=pool, name="gpu-07")
+    place = HomePlace.objects.create(user=user, team=team, pool=pool, node=node, since=now)
+    move = HomeMove.objects.create(
+        user=user,
+        team=team,
+        pool=pool,
+        source=node,
+        source_name="a",
+        target_name="b",
+        asked_at=now,
+        next_at=now,
+    )
+    leaves = HomeEvacuation.objects.create(
+        pool=pool, source=node, source_name="a", target_name="b", homes=1, asked_at=now, next_at=now
+    )
+    return {
+        "<int:home_id>": place.pk,
+        "<uuid:home_move_id>": move.pk,
+        "<uuid:home_evacuation_id>": leaves.pk,
+    }
 
 
 def joining() -> dict[str, Any]:
@@ -246,6 +311,7 @@ class Stage:
 
     def __init__(self, people: dict[str, Any], workspace: Any, token: Any, pool: Any) -> None:
         self.people, self.workspace, self.pool = people, workspace, pool
+        self.signed_in: dict[str, str] = {}
         node = pool.nodes.get()
         self.values = {
             "<uuid:workspace_id>": workspace.pk,
@@ -271,10 +337,17 @@ class Stage:
             **listening(people["bob"]),
             **joining(),
             **machines(pool),
+            **lost_home(people["bob"]),
+            **moving_home(people["bob"]),
             **environment(),
+            **closed_and_opened(),
+            **left_over(pool),
             "<username:username>": "dan",
             "<slug:form>": "csv",
             **versioned(),
+            "<uuid:policy_id>": policies.create(
+                actor=SYSTEM, target="team:vision", given={"idle_minutes": 60}
+            ).pk,
             "<slug:idp>": linked(people["dan"]),
             "<uuid:scim_id>": people["dan"].pk,
             "<str:name>": "User",
@@ -329,6 +402,13 @@ class Stage:
             ("POST", "account/email/"): {"email": "x@example.org", "password": "wrong"},
             ("POST", "account/tokens/"): {"name": "t", "scopes": ["all"], "expires": "7"},
             ("POST", "teams/"): team,
+            **{
+                ("POST", f"api/v1/reclaim-policies{of}"): {"for": "site", "idle_minutes": 60}
+                for of in ("", "/preview")
+            },
+            ("PATCH", "api/v1/reclaim-policies/<uuid:policy_id>"): {"idle_minutes": 50},
+            ("POST", "reclaim-policies/new/"): {"for": "site", "idle_minutes": 60},
+            ("POST", "reclaim-policies/<uuid:policy_id>/edit/"): {"idle_minutes": 50},
             **{("POST", route): HOOK for route in ("webhooks/", "teams/<slug:slug>/webhooks/")},
             **{("POST", f"api/v1/{of}webhooks"): HOOK for of in ("", "teams/<slug:slug>/")},
             ("POST", "webhooks/<uuid:webhook_id>/"): HOOK,
@@ -337,6 +417,8 @@ class Stage:
                 for of in ("account", "teams/<slug:slug>", "catalog/templates/<slug:slug>")
             },
             ("POST", "secrets/<uuid:secret_id>/"): {"value": "another value"},
+            ("POST", "account/dotfiles/"): {"url": "https://git.example/dots"},
+            ("PUT", "api/v1/me/dotfiles"): {"url": "https://git.example/dots"},
             **{
                 ("PUT", f"api/v1/{of}/secrets/<str:name>"): {"value": "another value"}
                 for of in ("me", "teams/<slug:slug>", "templates/<slug:slug>")
@@ -351,11 +433,21 @@ class Stage:
             ("POST", "teams/<slug:slug>/members/<str:username>/role/"): {"role": "owner"},
             ("POST", "workspaces/new/"): wanted,
             ("POST", "api/v1/workspaces"): wanted,
+            ("POST", "workspaces/<uuid:workspace_id>/extend/"): {"hours": "2"},
+            ("POST", "api/v1/workspaces/<uuid:workspace_id>/extend"): {"hours": 2},
+            ("POST", "api/v1/workspaces/<uuid:workspace_id>/keep"): {"hours": 2},
             ("POST", "api/v1/admission/preview"): wanted,
             ("POST", "api/v1/teams"): team,
             ("POST", "environments/<slug:slug>/edit/"): {"do": "about", "name": ""},
+            ("POST", "api/v1/workspaces/<uuid:workspace_id>/packages/save"): {"name": "Mine"},
+            ("POST", "api/v1/workspaces/<uuid:workspace_id>/files/folders"): {"path": "a"},
+            ("POST", "api/v1/workspaces/<uuid:workspace_id>/files/rename"): {"path": "a", "to": "b"},
+            ("POST", "api/v1/workspaces/<uuid:workspace_id>/files/delete"): {"paths": ["a"]},
+            ("POST", "api/v1/workspaces/<uuid:workspace_id>/files/downloads"): {"path": "a"},
+            ("POST", "api/v1/workspaces/<uuid:workspace_id>/files/uploads"): {"path": "a"},
             ("POST", "api/v1/environments"): {"name": "Mine", "source": "numpy", "team": "vision"},
             ("PATCH", "api/v1/environments/<slug:slug>"): {"description": "Plots"},
+            ("POST", "api/v1/environments/<slug:slug>/preview"): {"source": "pandas"},
             ("PUT", "api/v1/teams/<slug:slug>/members/<username:username>"): {"role": "owner"},
             ("POST", "api/v1/tokens"): {"name": "t", "scopes": ["all"]},
             ("POST", f"{SERVICE}/<username:username>/tokens"): {"name": "t", "scopes": ["all"]},
@@ -396,6 +488,7 @@ class Stage:
             ("POST", "api/v1/pools"): {"slug": "more", "name": "More", "driver": "local", "config": {}},
             ("PATCH", "api/v1/pools/<slug:slug>"): {"name": "Another"},
             ("POST", "api/v1/catalog/preview"): {"flavor": "cpu-small"},
+            ("POST", "api/v1/machines/<uuid:machine_id>/removal"): {"confirm": "gpu-07"},
             ("POST", "api/v1/templates"): {
                 "slug": "shell",
                 "name": "Shell",
@@ -416,10 +509,17 @@ class Stage:
         return bodies.get((row.method, row.route), {})
 
     def browser(self, who: str) -> Client:
+        """A new browser in which `who` is signed in, if `sign_in` was called by the session of then."""
         client = Client()
-        if who != "nobody":
+        if who in self.signed_in:
+            client.cookies = SimpleCookie(self.signed_in[who])
+        elif who != "nobody":
             client.force_login(self.people[who], backend="django.contrib.auth.backends.ModelBackend")
         return client
+
+    def sign_in(self) -> None:
+        """Sign everybody in once. What a request does to a session is taken back with the rest of it."""
+        self.signed_in = {who: self.browser(who).cookies.output(header="", sep=";") for who in self.people}
 
     def program(self, who: str, *scopes: str) -> Client:
         if who == "nobody":
@@ -442,11 +542,32 @@ class Stage:
         return answer
 
 
+def archive(workspace: Any) -> Any:
+    """An archive of the home that the workspace uses."""
+    from portal.inventory.models import Node
+    from portal.workspaces.models import HomeArchive
+
+    now, node = timezone.now(), Node.objects.get(pool=workspace.pool)
+    return HomeArchive.objects.create(
+        user=workspace.owner,
+        team=workspace.team,
+        pool=workspace.pool,
+        node=node,
+        node_name=node.name,
+        name="before",
+        state="ready",
+        open=False,
+        asked_at=now,
+        made_at=now,
+        next_at=now,
+    )
+
+
 @pytest.fixture
 def stage(make, alice, bob, charlie, olga, team, catalog, sent, settings, monkeypatch, providers) -> Stage:
     from portal.channels import sending
-    from portal.workspaces import dispatch
-    from portal.workspaces.gateway import tickets
+    from portal.workspaces import asking, dispatch
+    from portal.workspaces.gateway import file_tickets, tickets
     from tests.factories import local_pool_with, node_info
 
     pool = local_pool_with(node_info(gpus=1))
@@ -463,6 +584,8 @@ def stage(make, alice, bob, charlie, olga, team, catalog, sent, settings, monkey
     notify([bob], "test", "Something that bobs are told")
     monkeypatch.setattr(sending, "look_at", lambda _url: sending.Outcome(ok=True, service="Slack"))
     monkeypatch.setattr(tickets, "issue", lambda *_, **__: "ticket")
+    monkeypatch.setattr(file_tickets, "put", lambda *_, **__: None)
+    monkeypatch.setattr(asking, "ask", lambda *_, **__: {"packages": ["one==1"], "python": "3.12"})
     monkeypatch.setattr(dispatch, "read_logs", lambda *_, **__: "a log line\n")
     people = {"charlie": charlie, "dan": dan, "bob": bob, "alice": alice, "olga": olga}
     people["ada"] = UserFactory(username="ada", is_superuser=True)
@@ -470,6 +593,7 @@ def stage(make, alice, bob, charlie, olga, team, catalog, sent, settings, monkey
     people["vic"] = MembershipFactory(team=team, user=UserFactory(username="vic"), role=Role.VIEWER).user
     there = Stage(people, workspace, token, pool)
     there.values |= secrets(people)
+    there.values["<uuid:archive_id>"] = archive(workspace).pk
     there.values["<uuid:trust_id>"] = trusted.pk
     return there
 
@@ -551,6 +675,7 @@ def by_part(rows: Iterable[Row]) -> Any:
 
 @by_part(ROWS)
 def test_who_gets_what_in_a_browser(stage, rows):
+    stage.sign_in()
     wrong = [
         f"{row}: {line}"
         for row in rows
@@ -647,9 +772,9 @@ def test_lists_show_what_somebody_may_see_and_no_more(stage):
         "dan": ["vision"],
         "bob": ["vision"],
         "alice": ["vision"],
-        "una": ["robots", "vision"],
-        "olga": ["robots", "vision"],
-        "ada": ["robots", "vision"],
+        "una": ["moving", "robots", "vision"],
+        "olga": ["moving", "robots", "vision"],
+        "ada": ["moving", "robots", "vision"],
     }
 
 

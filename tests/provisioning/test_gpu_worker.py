@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from portal.embedded.environment import ROOT
 from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE, ENGINE_QUEUE, KEY_PREFIX, configure
 from provisioning.check_messages import CheckCommand
 from provisioning.drivers.simulated import hardware
+from provisioning.service.environ import ROOT
 from provisioning.signed_celery import Identity, SignedCelery
 from provisioning.signing import CONTROL, public_text
 from provisioning.types import PoolConfig

@@ -17,9 +17,9 @@ from redis import Redis
 from redis.exceptions import ConnectionError as NotConnected
 
 from portal.embedded import configs
-from portal.embedded.environment import ROOT
 from provisioning import heartbeat, messages, redis_client
 from provisioning.celery_config import CONTROL_QUEUE, KEY_PREFIX, configure, node_queue
+from provisioning.service.environ import ROOT
 from provisioning.signed_celery import Identity, SignedCelery
 from provisioning.signing import CONTROL, public_text
 from provisioning.types import PoolConfig

@@ -6,13 +6,14 @@ import pytest
 
 from portal.catalog import selectors
 from portal.common.actors import SYSTEM
-from portal.common.errors import NotPossible
+from portal.common.errors import NotFound, NotPossible
+from portal.events.models import Event
 from portal.inventory import services as inventory
 from portal.inventory.models import Allocation, Node, Pool
 from portal.scheduling import admission, cycle, snapshot_cache
-from portal.workspaces import home_places
+from portal.workspaces import home_places, lost_homes
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import HomePlace, Workspace
+from portal.workspaces.models import HomePlace, QueueEntry, Workspace
 from tests.factories import MembershipFactory, TeamFactory, local_pool_with, node_info
 
 pytestmark = pytest.mark.django_db
@@ -152,7 +153,7 @@ def test_two_first_starts_decided_together_do_not_part_a_home(pool, make, alice,
 def test_a_node_that_claims_homes_draws_nobody(pool, make, alice, team, sent):
     home = place_of(make(alice))
     evil = ({"gpu-a", "gpu-b"} - {home}).pop()
-    Node.objects.filter(pool=pool, name=evil).update(labels={"berth:home": home})
+    Node.objects.filter(pool=pool, name=evil).update(labels={"berth:home": home, "berth:lost-home": home})
     Node.objects.filter(pool=pool, name=home).update(cordoned=True)
     inventory.emit(inventory.CapacityChanged())
     snapshot_cache.forget()
@@ -161,13 +162,42 @@ def test_a_node_that_claims_homes_draws_nobody(pool, make, alice, team, sent):
     assert waiting.state == State.PENDING
 
 
-def test_when_what_is_left_of_a_machine_is_removed_its_homes_are_free(pool, make, alice, sent):
+def test_when_a_machine_is_removed_its_homes_begin_anew_only_where_their_user_says_so(
+    pool, make, alice, bob, team, sent
+):
     home = place_of(make(alice))
+    other = ({"gpu-a", "gpu-b"} - {home}).pop()
+    Node.objects.filter(pool=pool, name=other).update(cordoned=True)
+    inventory.emit(inventory.CapacityChanged())
+    waiting = make(alice)
+    Allocation.objects.filter(workspace=waiting).delete()
+    Workspace.objects.filter(pk=waiting.pk).update(state=State.PENDING, next_reconcile_at=None, lease="")
+    Node.objects.filter(pool=pool, name=other).update(cordoned=False)
     inventory.retire_node(actor=SYSTEM, pool=pool, name=home, reason="gone")
     inventory.forget_node(actor=SYSTEM, pool=pool, name=home)
     assert not HomePlace.objects.exists()
     snapshot_cache.forget()
-    assert place_of(make(alice)) != home
+    verdict = preview(team, alice)
+    assert (verdict.outcome.value, verdict.reason.code.value) == ("impossible", "home_lost")
+    assert verdict.reason.params == {"node": home}
+    with pytest.raises(NotPossible):
+        make(alice)
+    cycle.run()
+    waiting.refresh_from_db()
+    assert waiting.state == State.PENDING
+    assert QueueEntry.objects.get(workspace=waiting).reason["code"] == "home_lost"
+    assert place_of(make(bob)) == other, "nobody else waits for it"
+    (lost,) = lost_homes.seen_by(alice)
+    with pytest.raises(NotFound):
+        lost_homes.begin_anew(actor=bob, lost_home_id=lost.pk)
+    assert not lost_homes.seen_by(bob).exists()
+    lost_homes.begin_anew(actor=alice, lost_home_id=lost.pk)
+    lost_homes.begin_anew(actor=alice, lost_home_id=lost.pk)
+    cycle.run()
+    assert place_of(waiting) == other
+    assert HomePlace.objects.get(user=alice).node.name == other
+    assert lost_homes.seen_by(alice).get().begun_anew_at is not None, "the old one stays listed"
+    assert Event.objects.filter(kind="user.home_begun_anew").count() == 1
 
 
 def test_many_are_looked_up_at_once(pool, make, alice, bob, team, sent, django_assert_num_queries):

@@ -10,8 +10,9 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from portal.catalog import selectors
+from portal.embedded import web_server
 from portal.quotas.models import Grant, Quota
-from portal.scheduling import cycle, queue_status, snapshot_cache
+from portal.scheduling import cycle, pauses, queue_status, snapshot_cache, tasks
 from portal.scheduling import snapshot as snapshot_module
 from portal.scheduling.admission import assess
 from portal.scheduling.models import QueueState
@@ -201,3 +202,29 @@ def test_a_grant_begins_on_time_though_nothing_is_read_anew(readings, make, alic
         assert snapshot.scheduler.usage.own_limit(team.slug, "gpu:simulated-h100") == 12_000
         assert set(snapshot.scheduler.pending.items) == waiting
     assert not readings
+
+
+def test_a_site_that_is_read_is_passed_over_by_collections(long_queue, monkeypatch):
+    kept = []
+    monkeypatch.setattr(pauses, "keep", lambda: kept.append(True))
+    snapshot_cache.forget()
+    cycle.run()
+    cycle.run()
+    assert kept == [True]
+
+
+@pytest.mark.parametrize("task", [tasks.schedule, tasks.schedule_due])
+def test_the_worker_rests_after_each_cycle(task, monkeypatch, db):
+    order = []
+    monkeypatch.setattr(cycle, "run", lambda: order.append("cycle"))
+    monkeypatch.setattr(cycle, "run_if_due", lambda: order.append("cycle"))
+    monkeypatch.setattr(pauses, "rest", lambda: order.append("rest"))
+    task()
+    assert order == ["cycle", "rest"]
+
+
+def test_a_web_process_rests_after_its_answers(monkeypatch):
+    rested = []
+    monkeypatch.setattr(pauses, "rest", lambda: rested.append(True))
+    web_server.post_request(None, None, None, None)
+    assert rested == [True]

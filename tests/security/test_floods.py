@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -28,6 +29,8 @@ def counting(redis: redis_py.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator
     """Limits are counted in a Redis of the test's own."""
     monkeypatch.setattr(rate_limits, "connection", lambda: redis)
     monkeypatch.setattr(rate_limits, "_away_until", 0.0)
+    monkeypatch.setattr(rate_limits, "_shares", {})
+    monkeypatch.setattr(rate_limits, "_taking", set())
     yield redis
 
 
@@ -115,11 +118,67 @@ def test_no_limit_asks_nobody(counting, settings, alice):
     assert not counting.keys("berth:rate:*")
 
 
-def test_a_request_costs_one_command(counting, settings, alice):
+def commands(redis: redis_py.Redis) -> int:
+    calls: int = redis.info("commandstats").get("cmdstat_eval", {}).get("calls", 0)  # type: ignore[union-attr]
+    return calls
+
+
+def test_a_share_of_requests_costs_one_command(counting, settings, alice):
+    settings.BERTH_REQUESTS_PER_MINUTE = 1000
     client = program(alice)
-    before = counting.info("commandstats").get("cmdstat_eval", {}).get("calls", 0)
+    before = commands(counting)
+    for _ in range(10):
+        assert client.get("/api/v1/me").status_code == 200
+    assert commands(counting) == before + 1
+    client.get("/api/v1/me")
+    assert commands(counting) == before + 2
+
+
+def test_processes_together_let_by_no_more_than_the_limit(counting, monkeypatch):
+    """Each has shares of its own; one that asks for more again and again gets all that is left."""
+    processes: list[dict[Any, Any]] = [{}, {}, {}]
+    let_by = 0
+    for turn in range(2000):
+        monkeypatch.setattr(rate_limits, "_shares", processes[turn % 3 if turn < 100 else 0])
+        let_by += not rate_limits._count_by_share("user:x", 500)
+    assert 500 - 2 * 5 <= let_by <= 500
+    # The others use up what they have taken, and are refused as well.
+    for shares in processes[1:]:
+        monkeypatch.setattr(rate_limits, "_shares", shares)
+        let_by += sum(not rate_limits._count_by_share("user:x", 500) for _ in range(20))
+    assert let_by == 500
+
+
+def test_threads_of_a_process_lose_nothing_of_a_limit(counting):
+    """Several find the share used up at once: what each then takes is there for all of them."""
+    with ThreadPoolExecutor(8) as threads:
+        waits = list(threads.map(lambda _: rate_limits._count_by_share("user:x", 500), range(2000)))
+    assert waits.count(0) == 500
+    assert all(0 < wait <= 60 for wait in waits if wait)
+
+
+def test_who_is_refused_asks_redis_no_more_until_the_window_ends(counting, settings, alice, monkeypatch):
+    settings.BERTH_REQUESTS_PER_MINUTE = 1
+    client = program(alice)
+    assert [client.get("/api/v1/me").status_code for _ in range(3)] == [200, 429, 429]
+    before = commands(counting)
+    refused = client.get("/api/v1/me")
+    assert refused.status_code == 429 and 0 < int(refused["Retry-After"]) <= 60
+    assert commands(counting) == before
+    [(key, share)] = rate_limits._shares.items()
+    share.until = 0.0
+    counting.delete(f"berth:rate:{key[0]}:60")
     assert client.get("/api/v1/me").status_code == 200
-    assert counting.info("commandstats")["cmdstat_eval"]["calls"] == before + 1
+
+
+def test_a_share_ends_with_its_window(counting):
+    assert rate_limits._count_by_share("user:x", 1000) == 0
+    [share] = rate_limits._shares.values()
+    assert share.left == 9
+    share.until = 0.0
+    counting.delete("berth:rate:user:x:60")
+    assert rate_limits._count_by_share("user:x", 1000) == 0
+    assert counting.get("berth:rate:user:x:60") == b"10"
 
 
 def test_without_redis_nobody_is_refused_and_it_is_not_asked_each_time(settings, alice, monkeypatch):
@@ -133,6 +192,7 @@ def test_without_redis_nobody_is_refused_and_it_is_not_asked_each_time(settings,
 
     monkeypatch.setattr(rate_limits, "connection", Away)
     monkeypatch.setattr(rate_limits, "_away_until", 0.0)
+    monkeypatch.setattr(rate_limits, "_shares", {})
     client = program(alice)
     assert [client.get("/api/v1/me").status_code for _ in range(10)] == [200] * 10
     assert len(asked) == 1

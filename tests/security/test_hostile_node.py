@@ -60,7 +60,7 @@ def test_nothing_is_answered_that_did_not_come_through_the_door(token: str) -> N
         {door.DOOR_HEADER: door.token_of("another secret")},
         {door.NODE_HEADER: "gpu-a", door.SERIAL_HEADER: "1"},
     ):
-        for path in ("join", "rotate", "leave"):
+        for path in ("join", "rotate", "leave", "standing"):
             answer = Client().post(
                 f"/nodes/v1/{path}", body, content_type="application/json", headers=headers
             )
@@ -315,7 +315,7 @@ def test_a_revoked_node_is_asked_nothing_and_gets_nothing(
     polling.ask(local_pool)
     node = Node.objects.get(name="gpu-a")
     assert (node.online, node.cordoned) == (False, True)
-    for path in ("rotate", "leave"):
+    for path in ("rotate", "leave", "standing"):
         body = {"csr": joined.csr(), "signing_key": "ab" * 32} if path == "rotate" else {}
         refused = joined.as_node(path, body)
         assert (refused.status_code, refused.json()["code"]) == (403, "not_a_joined_node")
@@ -347,6 +347,9 @@ def test_agents_on_a_revoked_node_are_not_heard(
 def test_a_node_has_only_its_own_certificates_word(joined: Newcomer, local_pool: Any, olga: Any) -> None:
     other = Newcomer("gpu-b")
     assert other.join(token_for(local_pool, olga)).status_code == 201
-    stolen = other.as_node("leave", {}, node="gpu-a")
-    assert (stolen.status_code, stolen.json()["code"]) == (403, "identity_replaced")
+    for body in ({}, {"workspaces": "stop"}, {"workspaces": "drain"}):
+        stolen = other.as_node("leave", body, node="gpu-a")
+        assert (stolen.status_code, stolen.json()["code"]) == (403, "identity_replaced")
+    assert not Node.objects.get(name="gpu-a").cordoned
+    assert other.as_node("standing", {}, node="gpu-a").status_code == 403
     assert set(Machine.objects.values_list("state", flat=True)) == {MachineState.ACTIVE}

@@ -111,6 +111,49 @@ def test_egress_none_leads_nowhere(tmp_path: Path) -> None:
         pool.close()
 
 
+CALLS_ITSELF_PASTA = """
+(lambda shutil, subprocess, ctypes, os: [
+    os.path.exists(os.path.expanduser("~/pasta"))
+        or shutil.copy(shutil.which("sleep"), os.path.expanduser("~/pasta")),
+    subprocess.Popen([{mark!r}, "600"], executable=os.path.expanduser("~/pasta")).pid,
+    subprocess.Popen([{mark!r}, "600"], executable=os.path.expanduser("~/pasta"),
+        preexec_fn=lambda: ctypes.CDLL(None).unshare(0x30000000)).pid,
+][1:])(*map(__import__, ("shutil", "subprocess", "ctypes", "os")))
+"""
+"""Two processes with pasta's name and a neighbour's folder, the second in namespaces of its own if it may."""
+
+
+def test_who_calls_itself_a_neighbours_way_out_neither_keeps_it_lost_nor_holds_off_its_end(
+    pool: Pool,
+) -> None:
+    """The neighbour's pasta is killed: another is made, and stopping waits for none but that one."""
+    attacker, neighbour = pool.run(pool.spec(owner="mallory")), pool.run(pool.spec())
+    folder = pool.driver._dir(neighbour.ref).path
+    ((real, ticks),) = network.ways_out(folder)
+    forged = []
+    for mark in (folder / "network.pid", folder / "pasta"):
+        forged += ask(attacker, " ".join(CALLS_ITSELF_PASTA.format(mark=str(mark)).split()))
+    assert len(forged) == 4
+    named = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(folder) in _reads(path)]
+    assert len([path for path in named if _reads(path.with_name("comm")) == "pasta\n"]) == 4
+    assert network.ways_out(folder) == [(real, ticks)]
+    assert processes.send((real, ticks), signal.SIGKILL)
+    eventually(lambda: not network.ways_out(folder), limit_s=20, what="it has ended")
+    assert not network.complete(folder, egress.policy_of("open", ""))
+    pool.driver.prepare(owner=os.getpid())
+    assert network.complete(folder, egress.policy_of("open", ""))
+    pool.wait(lambda: pool.driver.ensure_stopped(neighbour.ref), ObservedState.STOPPED)
+    assert pool.driver.observe(attacker.ref).state is ObservedState.RUNNING
+    assert ask(attacker, "1 + 1") == 2
+
+
+def _reads(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
 def test_what_an_app_listens_on_is_not_on_this_machine(pool: Pool) -> None:
     seen = pool.run(pool.spec())
     record = pool.driver._dir(seen.ref).record()

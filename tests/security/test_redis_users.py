@@ -21,9 +21,9 @@ from redis import Redis
 from redis.exceptions import NoPermissionError
 
 from portal.embedded import configs
-from portal.embedded.environment import ROOT
 from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE, KEY_PREFIX, configure, node_queue
+from provisioning.service.environ import ROOT
 from provisioning.signed_celery import STAMP, Identity, SignedCelery
 from provisioning.signing import CONTROL, public_text
 from provisioning.types import PoolConfig
@@ -238,8 +238,11 @@ def test_a_command_for_another_node_and_one_seen_before_are_dropped(
     control.lpush(KEY_PREFIX + node_queue("a"), raw)
     assert worker.told("control.message_refused")["reason"] == "not_for_us"
 
-    # The worker waits for another queue's sake: what is sent to it is copied before it can be taken.
+    # What is sent is copied before it is taken: Redis must not hand it to the stopped worker.
     os.killpg(worker.process.pid, signal.SIGSTOP)
+    for client in control.client_list():
+        if "b" in client["flags"]:
+            control.client_unblock(client["id"])
     good = inventory_of({})
     app.send_task("node.inventory", kwargs=good, queue=node_queue("a"))
     (copy,) = control.lrange(KEY_PREFIX + node_queue("a"), 0, -1)

@@ -15,11 +15,13 @@ from jsonschema import Draft202012Validator
 from portal.accounts.models import Team
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import InvalidInput, NotAllowed
+from portal.environments.models import Environment, EnvironmentVersion, VersionState
 from portal.events.models import Event
 from portal.inventory.models import Pool
 from portal.ledger.models import LedgerAccount
 from portal.quota_requests.models import AutoApproveRule
 from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
+from portal.reclaim.models import ReclaimPolicy
 from portal.site_file import applying, exporting
 from portal.site_file.planning import Act, plan
 from portal.site_file.schema import schema
@@ -41,14 +43,37 @@ teams:
     quotas: {"gpu:h100": {nominal: 4000, borrowing_limit: 1000}}
     member_caps: {workspaces: 3}
     ledger: {granted: 3600000, period: month}
+environments:
+  tools:
+    name: Tools
+    source_kind: requirements
+    source: |
+      numpy>=2
+      pandas  # frames
+    python: "3.12"
+    deprecated: true
+    successor: base
+  base: {source: numpy, build: false}
+  vision-tools: {team: vision, source: polars, notebook: false, enabled: false, build: false}
 site_limits: {"gpu:h100": 16000}
 rates: {"gpu:h100": 2000}
 flavors:
   small: {name: Small, cpu_milli: 1000, memory_mib: 2048, deprecated: true, successor: tall}
   tall: {name: Tall, cpu_milli: 2000, memory_mib: 4096, teams: [vision]}
 templates:
-  shell: {name: Shell, program: bash, argv: [bash, "{port}"], env: {A: b}}
-  vision_own: {team: vision, name: Own, program: bash, argv: [bash, "{port}"], successor: shell}
+  shell: {name: Shell, program: bash, argv: [bash, "{port}"], env: {A: b}, environment: tools}
+  vision_own:
+    {team: vision, environment: vision-tools, name: Own, program: bash, argv: [bash, "{port}"],
+     successor: shell}
+reclaim_policies:
+  site: {idle_gpu_minutes: 90, notice_minutes: 20}
+  team:vision:
+    idle_minutes: 60
+    zone: Europe/Berlin
+    days: [fri, mon]
+    stop_at: "19:00"
+    holidays: ["2026-12-26", "2026-12-25"]
+  flavor:small: {longest_hours: 100, stop_when_spent: true}
 rules:
   - {team: vision, resource: "gpu:h100", amount_at_most: 1000, hours_at_most: 8}
 """
@@ -59,12 +84,12 @@ def wipe() -> None:
     for model in (Template, Flavor):
         model.objects.update(successor=None)
     for model in (
-        AutoApproveRule, Template, Flavor, MemberCap, Quota, TeamShare, LedgerAccount, SiteLimit,
-        ResourceRate,
+        AutoApproveRule, ReclaimPolicy, Template, Flavor, MemberCap, Quota, TeamShare, LedgerAccount,
+        SiteLimit, ResourceRate,
     ):  # fmt: skip
         model.objects.all().delete()
     Cohort.objects.update(parent=None)
-    for model in (Cohort, Pool, Team):
+    for model in (Cohort, Pool, Environment, Team):
         model.objects.all().delete()
 
 
@@ -114,12 +139,13 @@ def test_what_a_file_does_not_name_stays_unless_it_prunes(ada):
 
 
 def test_it_is_all_or_nothing_and_names_the_line(ada):
+    shell = next(line for line in FILE.split("\n") if line.startswith("  shell:"))
     bad = FILE.replace('argv: [bash, "{port}"], env', "argv: [bash], env")
     with pytest.raises(InvalidInput) as refused:
         applying.apply(actor=ada, text=bad)
     (reason,) = refused.value.extra["errors"]["yaml"]
     assert reason.code.value == "step_refused"
-    assert (reason.params["line"], reason.params["name"]) == (20, "shell")
+    assert (reason.params["line"], reason.params["name"]) == (FILE.split("\n").index(shell) + 1, "shell")
     assert not Team.objects.exists()
     assert not Pool.objects.exists()
 
@@ -163,6 +189,50 @@ def test_only_administrators_apply_and_only_who_sees_people_exports(olga, alice,
     assert exporting.export(actor=auditor)
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "word"),
+    [
+        ("reclaim_policies:\n  site: {stop_at: 19:00}", 2, "write “19:00” in quotes"),
+        ("reclaim_policies:\n  site: {holidays: [2026-12-25]}", 2, "in quotes"),
+        ("reclaim_policies:\n  site:\n    idle_minutes: -1", 3, "minimum"),
+        ("reclaim_policies:\n  site:\n    idle: 1", 3, "no field “idle”"),
+        ("reclaim_policies:\n  moon:a: {idle_minutes: 1}", 1, "moon:a"),
+        ("reclaim_policies:\n  flavor:gone: {idle_minutes: 1}", 2, "flavor:gone"),
+        ("reclaim_policies:\n  site:\n    idle_minutes: 1\n    stop_at: '19:00'", 2, "days"),
+        ("reclaim_policies:\n  site:\n    zone: Moon\n    idle_minutes: 1", 3, "time zone"),
+        ("reclaim_policies:\n  site: {}", 2, "says nothing"),
+    ],
+)
+def test_a_wrong_policy_is_refused_with_its_line(ada, text, line, word):
+    with pytest.raises(InvalidInput) as refused:
+        applying.apply(actor=ada, text=text if text.startswith("berth") else f"{text}\nberth: 1")
+    problems = " ".join(refused.value.field_errors["yaml"])
+    assert f"ine {line}" in problems
+    assert word in problems
+    assert not ReclaimPolicy.objects.exists()
+
+
+def test_policies_are_changed_by_field_and_pruned(ada):
+    applying.apply(actor=ada, text=FILE)
+    row = ReclaimPolicy.objects.get(scope="team")
+    assert (row.days, row.holidays) == (["mon", "fri"], ["2026-12-25", "2026-12-26"])
+    one = "berth: 1\nreclaim_policies:\n  team:vision: {idle_minutes: 30}\n"
+    (step,) = applying.apply(actor=ada, text=one)
+    assert (step.act, step.words) == (Act.CHANGE, ["idle_minutes: 60 → 30"])
+    assert ReclaimPolicy.objects.get(scope="team").zone == "Europe/Berlin"
+    gone = applying.apply(actor=ada, text=one, prune=True)
+    assert {(step.act, step.name) for step in gone} == {(Act.DELETE, "site"), (Act.DELETE, "flavor:small")}
+    assert ReclaimPolicy.objects.get().target == "team:vision"
+
+
+def test_a_flavor_that_is_pruned_takes_its_policy_along(ada):
+    applying.apply(actor=ada, text=FILE)
+    text = exporting.as_yaml({**exporting.current(), "flavors": {}, "reclaim_policies": {}})
+    applying.apply(actor=ada, text=text, prune=True)
+    assert exporting.current()["reclaim_policies"] == {}
+    assert applying.compare(actor=ada, text=text, prune=True) == []
+
+
 def test_secrets_are_never_exported_and_applying_keeps_them(ada):
     applying.apply(
         actor=ada, text=FILE.replace("env: {A: b}", "env: {A: b, DB_PASSWORD: hunter22, T_TOKEN: '{token}'}")
@@ -202,6 +272,110 @@ def test_the_starting_catalog_is_a_site_file(ada):
     assert JUPYTER_MAIN in next(each["argv"] for each in TEMPLATES if each["slug"] == "jupyterlab")
 
 
+# --- software environments ----------------------------------------------------------------------------
+
+
+def versions(slug: str) -> list[EnvironmentVersion]:
+    return list(EnvironmentVersion.objects.filter(environment__slug=slug).order_by("number"))
+
+
+def test_environments_are_made_and_built(ada):
+    applying.apply(actor=ada, text=FILE)
+    tools, own = (Environment.objects.get(slug=slug) for slug in ("tools", "vision-tools"))
+    assert (tools.name, tools.successor.slug, tools.deprecated) == ("Tools", "base", True)
+    assert (own.team.slug, own.enabled, own.notebook) == ("vision", False, False)
+    assert [each.state for each in versions("tools")] == [VersionState.BUILDING]
+    assert [each.state for each in versions("vision-tools")] == [VersionState.NEW]
+    assert Template.objects.get(slug="shell").environment == tools
+
+
+@pytest.mark.parametrize("state", ["building", "failed", "ready"])
+def test_how_a_build_stands_is_no_difference(ada, state):
+    applying.apply(actor=ada, text=FILE)
+    EnvironmentVersion.objects.filter(environment__slug="tools").update(state=state, digest="d" * 32)
+    if state == "ready":
+        Environment.objects.filter(slug="tools").update(current=versions("tools")[0])
+    assert applying.compare(actor=ada, text=FILE, prune=True) == []
+    assert applying.apply(actor=ada, text=FILE) == []
+    assert len(versions("tools")) == 1
+
+
+def test_another_source_is_another_version_and_is_said_line_by_line(ada):
+    applying.apply(actor=ada, text=FILE)
+    more = FILE.replace("pandas  # frames", "polars")
+    (step,) = applying.compare(actor=ada, text=more)
+    assert step.words == ["source: - pandas  # frames", "source: + polars"]
+    assert len(versions("tools")) == 1
+    applying.apply(actor=ada, text=more)
+    assert [each.source for each in versions("tools")][1:] == ["numpy>=2\npolars\n"]
+    assert applying.apply(actor=ada, text=more) == []
+
+
+def test_one_that_nobody_had_asked_for_is_built_and_stays_so(ada):
+    applying.apply(actor=ada, text=FILE)
+    built = FILE.replace("enabled: false, build: false", "enabled: true, build: true")
+    (step,) = applying.apply(actor=ada, text=built)
+    assert step.words == ["enabled: false → true", "build: false → true"]
+    assert [each.state for each in versions("vision-tools")] == [VersionState.BUILDING]
+    assert applying.compare(actor=ada, text=built.replace("build: true", "build: false")) == []
+
+
+def test_an_older_version_that_was_made_current_is_what_the_site_has(ada):
+    applying.apply(actor=ada, text=FILE)
+    more = FILE.replace("pandas  # frames", "polars")
+    applying.apply(actor=ada, text=more)
+    for number, version in enumerate(versions("tools")):
+        EnvironmentVersion.objects.filter(pk=version.pk).update(state="ready", digest=str(number) * 32)
+    Environment.objects.filter(slug="tools").update(current=versions("tools")[0])
+    assert applying.compare(actor=ada, text=FILE) == []
+    assert [step.name for step in applying.compare(actor=ada, text=more)] == ["tools"]
+
+
+def test_a_name_of_an_environment_is_compared_as_it_is_kept(ada):
+    name = "Vision\xa0 and\u3000more"
+    text = f"berth: 1\nenvironments:\n  vision: {{name: '{name}', build: false, source: numpy}}\n"
+    assert applying.apply(actor=ada, text=text) != []
+    assert Environment.objects.get(slug="vision").name == "Vision and more"
+    assert applying.apply(actor=ada, text=text) == []
+
+
+def test_a_wrong_line_of_a_source_is_refused_with_the_line_of_the_file(ada):
+    bad = FILE.replace("pandas  # frames", "--index-url https://elsewhere.example")
+    for act in (applying.compare, applying.apply):
+        with pytest.raises(InvalidInput) as refused:
+            act(actor=ada, text=bad)
+        (reason,) = refused.value.extra["errors"]["yaml"]
+        assert reason.params["line"] == FILE.split("\n").index("    source: |") + 1
+        assert "Line 2 cannot be used: --index-url" in refused.value.sentence
+    assert not Environment.objects.exists()
+
+
+def test_pruning_deletes_environments_but_those_that_come_with_berth(ada):
+    from portal.environments import curated
+
+    applying.apply(actor=ada, text=FILE)
+    curated.ensure()
+    gone = applying.compare(actor=ada, text=FILE, prune=True)
+    assert not [step for step in gone if step.section == "environments"]
+    applying.apply(actor=ada, text="berth: 1\ntemplates: {}\nenvironments: {}\n", prune=True)
+    assert not Environment.objects.filter(curated=False).exists()
+    assert Environment.objects.filter(curated=True).count() > 1
+    assert "minimal" not in exporting.current()["environments"]
+    text = exporting.as_yaml(exporting.current())
+    assert applying.compare(actor=ada, text=text, prune=True) == []
+
+
+def test_a_team_keeps_its_environment_and_a_used_one_is_not_deleted(ada):
+    applying.apply(actor=ada, text=FILE)
+    with pytest.raises(InvalidInput) as refused:
+        applying.apply(actor=ada, text=FILE.replace("-tools: {team: vision, ", "-tools: {team: null, "))
+    assert "“team” stays as it was given at first" in refused.value.sentence
+    with pytest.raises(InvalidInput) as refused:
+        applying.apply(actor=ada, text="berth: 1\nenvironments: {}\n", prune=True)
+    assert "still used by" in refused.value.sentence
+    assert Environment.objects.count() == 3
+
+
 # --- generated sites ----------------------------------------------------------------------------------
 
 names = st.from_regex(r"[a-z][a-z0-9]{0,5}", fullmatch=True)
@@ -213,6 +387,41 @@ quotas = st.dictionaries(
     st.sampled_from(["gpu:h100", "cpu_milli", "workspaces"]),
     st.fixed_dictionaries({"nominal": amounts, "borrowing_limit": st.none() | amounts}),
 )
+
+
+SOURCES = [
+    {"source_kind": "packages", "source": "numpy"},
+    {"source_kind": "requirements", "source": "numpy>=2 # why\n\n  pandas\n"},
+    {"source_kind": "lock", "source": "numpy==2.1 --hash=sha256:" + "a" * 64 + "\n"},
+    {"source_kind": "lock", "source": "numpy==2.1\n"},
+    {"source_kind": "pyproject", "source": '[project]\ndependencies = ["numpy"]\n'},
+    {"source_kind": "folder", "source": "/opt/conda/envs/ml/"},
+]
+
+
+week = st.fixed_dictionaries(
+    {
+        "zone": st.sampled_from(["UTC", "Europe/Berlin"]),
+        "days": st.lists(st.sampled_from(["sun", "mon", "wed"]), min_size=1, unique=True),
+        "stop_at": st.sampled_from(["17:00", "23:59"]),
+        "holidays": st.lists(st.sampled_from(["2026-12-25", "2027-01-01"]), unique=True),
+        "work_from": st.sampled_from(["06:30", "08:00"]),
+        "work_until": st.just("17:30"),
+        "after_hours_minutes": st.none() | st.integers(0, 600),
+    }
+)
+policy = st.tuples(
+    st.fixed_dictionaries(
+        {"idle_minutes": st.integers(0, 600)},
+        optional={
+            "idle_gpu_minutes": st.none() | st.integers(0, 600),
+            "gpu_unused_minutes": st.integers(0, 600),
+            "longest_hours": st.integers(0, 600),
+            "stop_when_spent": st.none() | st.booleans(),
+        },
+    ),
+    st.just({}) | week,
+).map(lambda parts: {**parts[0], **parts[1]})
 
 
 @st.composite
@@ -244,6 +453,19 @@ def sites(draw: Any) -> dict[str, Any]:
         }
         for slug in teams
     }
+    environments = draw(st.lists(names, max_size=2, unique=True))
+    site["environments"] = {
+        slug: {
+            "team": draw(of),
+            "name": draw(words),
+            "enabled": draw(st.booleans()),
+            "notebook": draw(st.booleans()),
+            "build": draw(st.booleans()),
+            "python": draw(st.sampled_from(["3.11", "3.12"])),
+            **draw(st.sampled_from(SOURCES)),
+        }
+        for slug in environments
+    }
     site["site_limits"] = draw(st.dictionaries(st.just("gpu:h100"), amounts))
     site["flavors"] = {
         slug: {
@@ -260,8 +482,10 @@ def sites(draw: Any) -> dict[str, Any]:
     site["templates"] = {}
     for slug in draw(st.lists(names, max_size=2, unique=True)):
         team = draw(of)
+        allowed = [name for name in environments if site["environments"][name]["team"] in (None, team)]
         site["templates"][f"{team}_{slug}" if team else slug] = {
             "team": team,
+            "environment": draw(st.none() | st.sampled_from(allowed)) if allowed else None,
             "name": draw(words),
             "program": "bash",
             "argv": [
@@ -272,6 +496,11 @@ def sites(draw: Any) -> dict[str, Any]:
             "env": draw(st.dictionaries(st.sampled_from(["A", "B_C"]), words)),
             "startup": draw(st.sampled_from(["", "echo one\necho two\n", "true  "])),
         }
+    targets = ["site", *(f"team:{slug}" for slug in teams), *(f"flavor:{slug}" for slug in flavors)]
+    targets += [f"template:{slug}" for slug in site["templates"]]
+    site["reclaim_policies"] = {
+        target: draw(policy) for target in draw(st.lists(st.sampled_from(targets), max_size=3, unique=True))
+    }
     site["rules"] = draw(
         st.lists(
             st.fixed_dictionaries(

@@ -5,16 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
-from portal.accounts import service_accounts, tokens
+from portal.accounts import service_accounts, team_egress, tokens
+from portal.accounts.models import Membership, Role, User
 from portal.channels.models import Channel
 from portal.common.actors import SYSTEM
 from portal.environments import services as environments
 from portal.environments.models import EnvironmentBuild
 from portal.inventory.models import Device, Node
 from portal.join_requests import services as join_requests
+from portal.machines.models import Machine, MachineState
+from portal.orphans.models import Orphan, OrphanKind, OrphanState
+from portal.reclaim import policy_services as reclaim_policies
 from portal.webhooks import services as webhooks
 from portal.workspace_secrets import services as secrets
+from portal.workspaces import asking, home_places
+from portal.workspaces.gateway import file_tickets
+from portal.workspaces.models import LostHome
 from tests.factories import MachineFactory, WorkspaceFactory
 from tests.ui.cases import PageCase
 
@@ -36,6 +44,55 @@ class TestWorkspace(PageCase):
         self.url = f"/workspaces/{workspace.pk}/"
 
 
+class TestOwnPackages(TestWorkspace):
+    @pytest.fixture(autouse=True)
+    def _workspace(self, _stocked: None, bob: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        Membership.objects.filter(user=bob).update(role=Role.OWNER)
+        said = {"packages": ["polars==1.9.0"], "python": "3.12"}
+        monkeypatch.setattr(asking, "ask", lambda *_, **__: said)
+        monkeypatch.setattr(home_places, "node_of", lambda _workspace: (self.there["local_pool"], "node-1"))
+        workspace = WorkspaceFactory(owner=bob, team=self.there["team"], packages_reset_after=self.reset)
+        self.url = f"/workspaces/{workspace.pk}/packages/{self.rest}"
+
+    fixtures, rest, reset = ("team", "local_pool"), "", None
+
+
+class TestOwnPackagesThatGo(TestOwnPackages):
+    reset = 100  # type: ignore[assignment]
+
+
+class TestOwnPackagesReset(TestOwnPackages):
+    rest = "reset/"
+
+
+class TestOwnPackagesSave(TestOwnPackages):
+    rest = "save/"
+
+
+class TestFiles(TestOwnPackages):
+    page = ""
+
+    @pytest.fixture(autouse=True)
+    def _files(self, _workspace: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        rows = [
+            {"id": "data", "kind": "folder", "size": 4096, "changed": 1.7e9},
+            {"id": "%0A<b>", "kind": "file", "size": 3, "changed": 1.7e9},
+            {"id": "l", "kind": "link", "size": 3, "changed": 1.7e9},
+            {"id": "p", "kind": "other", "size": 0, "changed": -1e300},
+        ]
+        monkeypatch.setattr(asking, "ask", lambda *_, **__: {"ok": {"entries": rows, "total": 900}})
+        monkeypatch.setattr(file_tickets, "put", lambda *_, **__: None)
+        self.url = self.url.replace("/packages/", "/files/") + self.page
+
+
+class TestFilesRename(TestFiles):
+    page = "rename/?path=a"
+
+
+class TestFilesDelete(TestFiles):
+    page = "delete/?path=a"
+
+
 class TestUsers(PageCase):
     url, reader, fixtures = "/users/", "ada", ("team", "ada")
 
@@ -54,6 +111,43 @@ class TestSignInProviders(PageCase):
 
 class TestSignInProvider(TestSignInProviders):
     url = "/sign-in-providers/corp/"
+
+
+class TestGpuUse(PageCase):
+    url, partials = "/reports/gpu-use/?team=vision", ("report",)
+
+
+class TestReclaimPolicies(PageCase):
+    url, reader = "/reclaim-policies/", "alice"
+
+
+class TestNewReclaimPolicy(PageCase):
+    url, reader, fixtures = "/reclaim-policies/new/?for=team:vision", "olga", ("team", "local_pool")
+
+
+class TestReclaimPolicy(PageCase):
+    rest = ""
+
+    @pytest.fixture(autouse=True)
+    def _policy(self, _stocked: None) -> None:
+        given = {"idle_minutes": 60, "holidays": ["2026-12-25"], "days": ["mon"], "zone": "UTC"}
+        made = reclaim_policies.create(
+            actor=SYSTEM, target="team:vision", given={**given, "stop_at": "19:00"}
+        )
+        reclaim_policies.change(actor=SYSTEM, policy_id=made.pk, given={"idle_minutes": 0})
+        self.url = f"/reclaim-policies/{made.pk}/{self.rest}"
+
+
+class TestChangeReclaimPolicy(TestReclaimPolicy):
+    rest = "edit/"
+
+
+class TestDeleteReclaimPolicy(TestReclaimPolicy):
+    rest = "delete/"
+
+
+class TestRestoreReclaimPolicy(TestReclaimPolicy):
+    rest = "versions/1/restore/"
 
 
 class TestNewPool(PageCase):
@@ -94,6 +188,15 @@ class TestTeams(PageCase):
 
 class TestTeam(PageCase):
     url = "/teams/vision/"
+
+
+class TestTeamNetwork(PageCase):
+    url, reader = "/teams/vision/network/", "alice"
+
+    @pytest.fixture(autouse=True)
+    def _versions(self, _stocked: None) -> None:
+        for host in ("packages.example", "*.example.org"):
+            team_egress.set_egress(actor=SYSTEM, team=self.there["team"], egress="list", egress_allow=host)
 
 
 class TestServiceAccounts(PageCase):
@@ -180,6 +283,60 @@ class TestRevokeMachine(TestMachines):
     @pytest.fixture(autouse=True)
     def _asked(self, _joined: None) -> None:
         self.url = f"/machines/{self.machine.pk}/revoke/"
+
+
+class TestRemoveMachine(TestMachines):
+    partials = ()
+
+    @pytest.fixture(autouse=True)
+    def _asked(self, _joined: None) -> None:
+        Machine.objects.update(state=MachineState.REVOKED)
+        self.url = f"/machines/{self.machine.pk}/remove/"
+
+
+class TestLeftOver(PageCase):
+    url, fixtures, reader, partials = "/left-over/", ("local_pool",), "olga", ("live",)
+    kind = OrphanKind.FOLDER
+
+    @pytest.fixture(autouse=True)
+    def _found(self, _stocked: None) -> None:
+        now = timezone.now()
+        made = [
+            Orphan(pool=self.there["local_pool"], node="n", kind=kind, name=f"vision/{kind}-{state}",
+                state=state, size_mib=12, first_seen_at=now, seen_at=now, ended_at=now)
+            for kind in OrphanKind
+            for state in OrphanState
+        ]  # fmt: skip
+        Orphan.objects.bulk_create(made)
+        self.orphan = Orphan.objects.get(kind=self.kind, state=OrphanState.FOUND)
+
+
+class TestRemoveLeftOver(TestLeftOver):
+    partials, kind = (), OrphanKind.HOME
+
+    @pytest.fixture(autouse=True)
+    def _asked(self, _found: None) -> None:
+        self.url = f"/left-over/{self.orphan.pk}/remove/"
+
+
+class TestHomes(PageCase):
+    url, fixtures, reader = "/homes/", ("local_pool", "team"), "bob"
+
+    @pytest.fixture(autouse=True)
+    def _lost(self, _stocked: None) -> None:
+        self.lost = LostHome.objects.create(
+            user=User.objects.get(username="bob"),
+            team=self.there["team"],
+            pool=self.there["local_pool"],
+            node="gpu-06",
+            lost_at=timezone.now(),
+        )
+
+
+class TestBeginAnew(TestHomes):
+    @pytest.fixture(autouse=True)
+    def _asked(self, _lost: None) -> None:
+        self.url = f"/homes/lost/{self.lost.pk}/begin-anew/"
 
 
 class TestGpus(PageCase):
@@ -310,6 +467,10 @@ class TestChannel(PageCase):
     def _channel(self, _stocked: None, alice: object) -> None:
         made = Channel.objects.create(user=alice, name="Phone", service="ntfy", url="x", kinds=["requests"])
         self.url = f"/channels/{made.pk}/"
+
+
+class TestDotfiles(PageCase):
+    url = "/account/dotfiles/"
 
 
 class TestOwnSecrets(PageCase):

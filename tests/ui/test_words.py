@@ -37,6 +37,28 @@ def test_duration(seconds: float | None, words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(-60, "0 s"), (9, "9 s"), (59.6, "1 min"), (3600, "1 h"), (3 * 86_400 - 1, "2 d 23 h")],
+)
+def test_time_that_is_left(seconds: float, words: str) -> None:
+    assert formatting.format_time_left(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (3600, "1 hour"),
+        (86_400, "24 hours"),
+        (259_200, "3 days"),
+        (1_209_600, "14 days"),
+        (5400, "1 h 30 min"),
+    ],
+)
+def test_a_length_of_time_in_a_sentence(seconds: float, words: str) -> None:
+    assert formatting.format_span(seconds) == words
+
+
+@pytest.mark.parametrize(
     ("mib", "words"),
     [
         (None, "–"),

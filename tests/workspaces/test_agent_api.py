@@ -222,6 +222,7 @@ def test_a_heartbeat_is_kept_and_says_when_the_next_is_due(workspace, sent, sett
         "cpu_seconds": 12.5,
         "rss_mib": 900,
         "processes": 5,
+        "jobs": 1,
         "gpus_stale_s": None,
         "gpus": [
             {

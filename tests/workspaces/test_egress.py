@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from django.urls import reverse
 
+from portal.accounts.models import Team
 from portal.catalog import entries
 from portal.catalog.models import Template
 from portal.common.actors import SYSTEM
@@ -76,11 +77,11 @@ def test_what_is_no_list_is_refused(allowed):
 )
 def test_the_tightest_is_what_people_read(template, config, words):
     made = TemplateFactory.build(egress=template[0], egress_allow=template[1])
-    assert egress.in_words(made, pool(**config)) == words
+    assert egress.in_words(egress.limits_of(made, Team()), pool(**config)) == words
 
 
 def test_where_nobody_enforces_it_nothing_is_said():
-    made = TemplateFactory.build(egress="none")
+    made = egress.limits_of(TemplateFactory.build(egress="none"), Team())
     assert egress.in_words(made, Pool(driver="simulated")) == "" == egress.in_words(made, None)
     assert egress.in_words(made, pool(egress="nonsense")) == ""
 

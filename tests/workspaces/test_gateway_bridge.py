@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 from django.utils import timezone
 
-from portal.accounts import service_accounts
-from portal.accounts.domain_events import SignedOut
+from portal.accounts import changes, service_accounts
+from portal.accounts.domain_events import SignedOut, UserDeactivated
 from portal.accounts.models import ApiToken, User
 from portal.common import origins
 from portal.common.errors import NotAllowed, StateConflict, Unavailable
+from portal.common.passes import key_of
 from portal.events import live
 from portal.events.kinds import AuditKind
 from portal.events.models import Event
@@ -70,6 +74,41 @@ def test_the_gateway_hears_every_state(told, make, alice, local_pool, sent):
     # Where it answers is told with its state: it is entered while it runs, and then only.
     assert ("view", "running", ENDPOINT) in told
     assert told[-1] == ("revoked", workspace.external_name)
+
+
+@pytest.fixture
+def second(settings, tmp_path) -> Path:
+    """A second that counts, and a pass behind it."""
+    settings.BERTH_PASSES_DIR, settings.BERTH_GATEWAY_SECRET = str(tmp_path), "the gateway's own secret"
+    home = tmp_path / key_of(settings.BERTH_GATEWAY_SECRET)
+    (home / "held-1" / "ws").mkdir(parents=True)
+    return home / "1795400000"
+
+
+@pytest.mark.parametrize("harm", ["stopped", "signed out", "switched off", "token revoked"])
+def test_who_takes_a_right_away_lets_no_pass_count(
+    told, running, alice, sent, second, monkeypatch, harm, django_capture_on_commit_callbacks
+):
+    monkeypatch.setattr(tickets, "revoke_user", lambda *_: None)
+    monkeypatch.setattr(changes.live, "connection", lambda: SimpleNamespace(incr=lambda _: None))
+    second.symlink_to("held-1")
+    publishing.publish(running)
+    assert second.is_symlink()
+    with django_capture_on_commit_callbacks(execute=True):
+        match harm:
+            case "stopped":
+                services.stop(actor=alice, workspace_id=running.pk)
+            case "signed out":
+                publishing.end_sessions(SignedOut(alice.pk))
+            case "switched off":
+                publishing.end_access(UserDeactivated(alice, alice))
+            case "token revoked":
+                changes.announce()
+    assert not second.is_symlink()
+    # What is behind it is the gateway process's own.
+    assert (second.parent / "held-1" / "ws").is_dir()
+    second.parent.rename(second.parent.with_name("lost"))
+    publishing.end_sessions(SignedOut(alice.pk))
 
 
 def test_a_view_holds_what_entering_needs(running, alice):

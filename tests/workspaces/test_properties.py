@@ -160,7 +160,7 @@ class World:
     def heal(self) -> None:
         """Everything is well from now on, and enough time passes."""
         rescript(self.pool, **HEALTHY)
-        calm = 0
+        calm, before = 0, {}
         for second in range(400):
             self.sent.run()
             sweep()
@@ -168,10 +168,14 @@ class World:
                 self.sent.run()
                 housekeeping.ask_for_owned()
             self.sent.run()
-            moving = Workspace.objects.filter(state__in=TRANSITIONAL - {State.PENDING}).exists()
-            calm = 0 if moving else calm + 1
-            # Long enough for whoever waits to look at the room that the last one has left.
-            if second > 60 and calm > 2 * reconcile.REFUSED_WAIT_S:
+            states = {row.pk: (row.state, row.generation) for row in self.rows}
+            moving = any(state in TRANSITIONAL - {State.PENDING} for state, _ in states.values())
+            calm = 0 if moving or states != before else calm + 1
+            before = states
+            # Long enough for whoever waits to look at the room that the last one has left, and for a look at
+            # those that run: an app that has ended is only then known to have.
+            looked = reconcile.heartbeat_patience().total_seconds()
+            if second > 60 and calm > looked + 2 * reconcile.REFUSED_WAIT_S:
                 break
             self.clock.shift(1)
         self.check()
@@ -247,6 +251,17 @@ def everything_is_as_wanted(world: World) -> None:
         ("deliver", 0),
         ("create", "sim-h100-x2"),
         ("deliver", 0),
+    ]
+)
+@example(
+    # One whose app ends while everything is calm.
+    steps=[
+        ("script", {"crash_after_s": 4}),
+        ("create", "sim-h100-x2"),
+        ("create", "sim-h100-x1"),
+        ("sweep", None),
+        ("script", {"lose_replies": 0.5}),
+        ("deliver all", None),
     ]
 )
 def test_the_invariants_hold_and_all_comes_to_rest(worlds, steps):

@@ -35,6 +35,9 @@ class PlacementCode(StrEnum):
     PARENT_UNUSABLE = "parent_unusable"
     LABEL_MISSING = "label_missing"
     HOME_ELSEWHERE = "home_elsewhere"
+    HOME_LOST = "home_on_removed_machine"
+    HOME_MOVING = "home_on_its_way"
+    HOME_ARCHIVED = "home_held_for_archive"
     FEATURE_MISSING = "feature_missing"
     ENVIRONMENT_MISSING = "node_lacks_environment"
     CUDA_TOO_OLD = "cuda_too_old"
@@ -64,6 +67,9 @@ NOT_SUITED = frozenset(
         PlacementCode.NODE_RETIRED,
         PlacementCode.LABEL_MISSING,
         PlacementCode.HOME_ELSEWHERE,
+        PlacementCode.HOME_LOST,
+        PlacementCode.HOME_MOVING,
+        PlacementCode.HOME_ARCHIVED,
         PlacementCode.FEATURE_MISSING,
         PlacementCode.CUDA_TOO_OLD,
         PlacementCode.COMPUTE_CAPABILITY_TOO_LOW,
@@ -79,6 +85,9 @@ class AdmissionCode(StrEnum):
     """What would become of a request, where no `Rule` says it."""
 
     FITS_NOW = "fits_now"
+    HOME_LOST = "home_lost"
+    HOME_MOVING = "home_moving"
+    HOME_ARCHIVED = "home_archived_now"
     LOOKED_AT_AGAIN = "looked_at_again"
     NO_ENABLED_POOL = "no_enabled_pool"
     NO_NODE_REPORTED = "no_node_reported"
@@ -124,12 +133,16 @@ class CommonCode(StrEnum):
     CURSOR_INVALID = "cursor_invalid"
     LINES_INVALID = "lines_invalid"
     SPAN_UNKNOWN = "span_unknown"
+    BREAKDOWN_UNKNOWN = "breakdown_unknown"
+    DAYS_OUT_OF_RANGE = "days_out_of_range"
     STORAGE_BUSY = "storage_busy"
     STORAGE_FAILS = "storage_fails"
     STORAGE_FULL = "storage_full"
     STORAGE_READ_ONLY = "storage_read_only"
     LAST_EVENT_ID_INVALID = "last_event_id_invalid"
     IDEMPOTENCY_KEY_INVALID = "idempotency_key_invalid"
+    IDEMPOTENCY_KEY_NOT_TAKEN = "idempotency_key_not_taken"
+    IDEMPOTENCY_KEY_REUSED = "idempotency_key_reused"
     VERSION_CHANGED = "version_changed"
     TEAM_MISSING = "team_missing"
     IN_NO_TEAM = "in_no_team"
@@ -189,6 +202,8 @@ class AccountCode(StrEnum):
     CHOOSE_SCOPES = "choose_scopes"
     EXPIRY_NOT_IN_FUTURE = "expiry_not_in_future"
     DESCRIPTION_TOO_LONG = "description_too_long"
+    EGRESS_LOOSER = "egress_looser"
+    EGRESS_NOT_VALID = "egress_not_valid"
     EXPIRY_PAST = "expiry_past"
     EXPIRY_TOO_LATE = "expiry_too_late"
     HOMES_CHOICE = "homes_choice"
@@ -241,8 +256,11 @@ class EnvironmentCode(StrEnum):
     """Refusals about software environments, and why one could not be built."""
 
     BAD_PYTHON = "bad_python"
+    BEING_INSTALLED = "environment_being_installed"
     CURATED_KEPT = "curated_environment_kept"
     ENVIRONMENT_IN_USE = "environment_in_use"
+    FOLDER_NOT_THERE = "folder_not_there"
+    FOLDER_NOT_VALID = "folder_not_valid"
     INDEX_UNREACHABLE = "index_unreachable"
     INSTALLED_ON_NODES = "installed_on_nodes"
     LACKS_PROGRAM = "environment_lacks_program"
@@ -253,8 +271,10 @@ class EnvironmentCode(StrEnum):
     NOTHING_ASKED_FOR = "nothing_asked_for"
     NOTHING_TO_CANCEL = "no_build_to_cancel"
     NOT_FOR_TEAM = "environment_not_for_team"
+    NOT_INSTALLED = "environment_not_installed"
     NOT_READY = "environment_not_ready"
     NOT_VALID = "environment_not_valid"
+    NO_FOLDER_NAMED = "no_folder_named"
     NO_NODE_TO_BUILD = "no_node_to_build"
     NO_SUCH_BUILD = "no_such_build"
     NO_SUCH_ENVIRONMENT = "no_such_environment"
@@ -271,6 +291,8 @@ class EnvironmentCode(StrEnum):
     BUILD_FAILED = "build_failed"
     BUILD_HASH_MISMATCH = "build_hash_mismatch"
     BUILD_NO_PYTHON = "build_no_python"
+    BUILD_NO_SUCH_FOLDER = "build_no_such_folder"
+    BUILD_NO_SUCH_PACKAGE = "build_no_such_package"
     BUILD_RESOLUTION_FAILED = "build_resolution_failed"
     BUILD_TIMED_OUT = "build_timed_out"
     BUILD_TOO_LARGE = "build_too_large"
@@ -389,6 +411,38 @@ class SecretCode(StrEnum):
     VALUE_INVALID = "secret_value_invalid"
 
 
+class GitCode(StrEnum):
+    """Repositories that workspaces clone: what is refused, and what became of a clone."""
+
+    URL_CHARACTERS = "git_url_characters"
+    URL_CREDENTIALS = "git_url_credentials"
+    URL_MISSING = "git_url_missing"
+    URL_OPTION = "git_url_option"
+    URL_SCHEME = "git_url_scheme"
+    URL_SHAPE = "git_url_shape"
+    URL_TOO_LONG = "git_url_too_long"
+    REF_INVALID = "git_ref_invalid"
+    NOT_INSTALLED = "git_not_installed"
+    SECRET_UNKNOWN = "git_secret_unknown"
+    NOT_CLONED = "not_cloned"
+    NOT_CLONED_AUTH = "not_cloned_auth"
+    NOT_CLONED_CERTIFICATE = "not_cloned_certificate"
+    NOT_CLONED_DISK_FULL = "not_cloned_disk_full"
+    NOT_CLONED_EGRESS = "not_cloned_egress"
+    NOT_CLONED_HOST_KEY = "not_cloned_host_key"
+    NOT_CLONED_NO_GIT = "not_cloned_no_git"
+    NOT_CLONED_NO_PLACE = "not_cloned_no_place"
+    NOT_CLONED_NO_REF = "not_cloned_no_ref"
+    NOT_CLONED_NO_SECRET = "not_cloned_no_secret"
+    NOT_CLONED_NOT_FOUND = "not_cloned_not_found"
+    NOT_CLONED_TIMED_OUT = "not_cloned_timed_out"
+    NOT_CLONED_TOO_LARGE = "not_cloned_too_large"
+    NOT_CLONED_UNREACHABLE = "not_cloned_unreachable"
+    NOT_CLONED_WRONG_SECRET = "not_cloned_wrong_secret"
+    SCRIPT_FAILED = "dotfiles_script_failed"
+    SCRIPT_TIMED_OUT = "dotfiles_script_timed_out"
+
+
 class JoinCode(StrEnum):
     """Requests to be taken into a team."""
 
@@ -475,8 +529,10 @@ class MachineCode(StrEnum):
     JOIN_TOKEN_USED = "join_token_used"
     JOIN_TOO_OFTEN = "join_too_often"
     MACHINE_JOINED_ALREADY = "machine_joined_already"
+    MACHINE_NOT_NAMED = "machine_not_named"
     MACHINE_STILL_JOINED = "machine_still_joined"
     NODES_ADDRESS_MISSING = "nodes_address_missing"
+    NODE_HAS_HOMES = "node_has_homes"
     NODE_HAS_WORKSPACES = "node_has_workspaces"
     NODE_NAME_INVALID = "node_name_invalid"
     NODE_NAME_TAKEN = "node_name_taken"
@@ -553,7 +609,7 @@ class WorkspaceCode(StrEnum):
     # Refusals.
     CHANGED_MEANWHILE = "changed_meanwhile"
     EXPECTED_OUT_OF_RANGE = "expected_out_of_range"
-    IDEMPOTENCY_KEY_REUSED = "idempotency_key_reused"
+    HOME_IS_PRIVATE = "home_is_private"
     NAME_TAKEN = "name_taken"
     NODE_SILENT = "node_silent"
     NOT_POSSIBLE_NOW = "not_possible_now"
@@ -561,12 +617,15 @@ class WorkspaceCode(StrEnum):
     NOT_STARTABLE = "not_startable"
     TOO_MANY_STARTS = "too_many_starts"
     NOT_STOPPABLE = "not_stoppable"
+    NO_SUCH_HOME = "no_such_home"
     NO_SUCH_WORKSPACE = "no_such_workspace"
     NOT_VALID = "workspace_not_valid"
     NOT_VISIBLE = "workspace_not_visible"
     ONLY_ITS_OPERATORS = "only_its_operators"
     ONLY_ITS_USER = "only_its_user"
     LOG_NOT_READ = "log_not_read"
+    NOTHING_INSTALLED = "nothing_installed"
+    PACKAGES_NOT_READ = "packages_not_read"
     PRIORITY_NOT_ALLOWED = "priority_not_allowed"
     PRIORITY_OUT_OF_RANGE = "priority_out_of_range"
     SIMULATED = "workspace_simulated"
@@ -579,9 +638,113 @@ class WorkspaceCode(StrEnum):
     DEVICE_LOST = "device_lost"
     LOST = "lost"
     MACHINE_GONE = "machine_gone"
+    MACHINE_REMOVED = "machine_removed"
     NOT_STARTED_IN_TIME = "not_started_in_time"
     START_TIMEOUT = "start_timeout"
     REPORTED = "reported"
+
+
+class HomeMoveCode(StrEnum):
+    """Refusals about moves of homes, and why one waits or failed."""
+
+    ALREADY_EVACUATED = "homes_already_leaving"
+    ALREADY_MOVING = "home_already_moving"
+    ALREADY_THERE = "home_already_there"
+    ENDED = "home_move_ended"
+    HOMES_IN_USE = "homes_in_use"
+    HOMES_NOT_APART = "homes_not_apart"
+    HOME_BEING_MOVED = "home_being_moved"
+    IN_USE = "home_in_use_by_workspaces"
+    NODE_GONE = "home_move_node_gone"
+    NO_HOMES_THERE = "no_homes_there"
+    NO_SUCH_EVACUATION = "no_such_home_evacuation"
+    NO_SUCH_MOVE = "no_such_home_move"
+    NO_SUCH_TARGET = "no_such_home_target"
+    NO_TARGETS = "no_home_targets"
+    OLD_SILENT = "home_move_old_silent"
+    NEW_SILENT = "home_move_new_silent"
+    NO_ROOM = "home_move_no_room"
+    REPORTED = "home_move_reported"
+
+
+class ArchiveCode(StrEnum):
+    """Refusals about archives of homes, and why one waits or failed."""
+
+    BAD_NAME = "archive_name_not_valid"
+    BEING_WORKED_ON = "home_archive_under_way"
+    DAMAGED = "archive_damaged"
+    DISK_FULL = "archive_disk_full"
+    FULL = "archives_full"
+    GONE = "archive_gone"
+    HOME_ELSEWHERE = "archive_elsewhere"
+    IN_USE = "archive_home_in_use"
+    KEEPS_ENDING = "archive_keeps_ending"
+    NODE_GONE = "archive_node_gone"
+    NODE_SILENT = "archive_node_silent"
+    NOT_HERE = "archives_not_here"
+    NOT_READY = "archive_not_ready"
+    NO_SUCH_ARCHIVE = "no_such_archive"
+    NOTHING_TO_CANCEL = "archive_nothing_to_cancel"
+    REPORTED = "archive_reported"
+    TOO_MANY = "too_many_archives"
+    UNREADABLE = "archive_home_unreadable"
+
+
+class LifetimeCode(StrEnum):
+    """Refusals about how long a workspace lives, and why it is stopped."""
+
+    LIFETIME_TOO_SHORT = "lifetime_too_short"
+    LIFETIME_TOO_LONG = "lifetime_too_long"
+    EXTENSION_TOO_SHORT = "extension_too_short"
+    EXTENSION_TOO_LONG = "extension_too_long"
+    AT_LONGEST_LIFETIME = "at_longest_lifetime"
+    HAS_NO_END = "workspace_has_no_end"
+    NOT_RUNNING_NOW = "lifetime_not_running"
+    KEPT_OUT_OF_RANGE = "kept_out_of_range"
+    NOT_NEAR_ITS_END = "not_near_its_end"
+    HOURS_SPENT = "lifetime_hours_spent"
+    BOOKED_BEFORE = "lifetime_booked_before"
+    # Why it is stopped.
+    ENDS_BY_LIFETIME = "ends_by_lifetime"
+    ENDS_BY_GPU_IDLE = "ends_by_gpu_idle"
+    ENDS_BY_IDLE = "ends_by_idle"
+    ENDS_BY_LONGEST = "ends_by_longest"
+    ENDS_BY_SCHEDULE = "ends_by_schedule"
+    ENDS_BY_BUDGET = "ends_by_budget"
+    # Refusals about policies.
+    POLICY_NOT_VALID = "reclaim_policy_not_valid"
+    POLICY_TARGET_UNKNOWN = "reclaim_policy_target_unknown"
+    POLICY_TARGET_FIXED = "reclaim_policy_target_fixed"
+    POLICY_TAKEN = "reclaim_policy_taken"
+    POLICY_SAYS_NOTHING = "reclaim_policy_says_nothing"
+    POLICY_NOT_FOUND = "reclaim_policy_not_found"
+    POLICY_NOT_FOR_TEAM = "reclaim_policy_not_for_team"
+    POLICY_ZONE_UNKNOWN = "reclaim_policy_zone_unknown"
+    POLICY_DAYS_UNKNOWN = "reclaim_policy_days_unknown"
+    POLICY_DAYS_MISSING = "reclaim_policy_days_missing"
+    POLICY_HOURS_INCOMPLETE = "reclaim_policy_hours_incomplete"
+    POLICY_HOLIDAYS_UNKNOWN = "reclaim_policy_holidays_unknown"
+
+
+class FileCode(StrEnum):
+    """Refusals about the files of a home."""
+
+    BAD_NAME = "file_name_not_valid"
+    BUSY = "too_many_transfers"
+    DISK_FULL = "disk_of_node_full"
+    EXISTS = "file_exists"
+    FAILED = "file_failed"
+    HOME_FULL = "home_full"
+    HOME_NOWHERE = "home_nowhere"
+    IS_A_LINK = "file_is_a_link"
+    NOT_A_FILE = "not_a_file"
+    NOT_A_FOLDER = "not_a_folder"
+    NOT_FOUND = "no_such_file"
+    NOT_READ = "files_not_read"
+    NOT_WRITABLE = "file_not_writable"
+    NO_SUCH_FORM = "no_such_download_form"
+    OFFSET_INVALID = "offset_not_valid"
+    RESERVED_NAME = "file_name_reserved"
 
 
 class CheckCode(StrEnum):
@@ -740,11 +903,22 @@ class RequestCode(StrEnum):
     WORKSPACE_OF_YOURS = "workspace_of_yours"
 
 
+class OrphanCode(StrEnum):
+    """Refusals about what nobody owns."""
+
+    ENDS_BY_ITSELF = "orphan_ends_by_itself"
+    GONE_ALREADY = "orphan_gone_already"
+    HAS_OWNER = "orphan_has_owner"
+    NAME_NOT_TYPED = "orphan_name_not_typed"
+    NO_SUCH_ORPHAN = "no_such_orphan"
+
+
 ENUMERATIONS: tuple[type[StrEnum], ...] = (
     Rule, PlacementCode, AdmissionCode, WaitBasis, CommonCode, EventCode, AccountCode, MfaCode, IdentityCode,
     InventoryCode, CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode,
     WebhookCode, ChannelCode, ExchangeCode, JoinCode, ScimCode, MachineCode,
-    SiteCode, EnvironmentCode, SecretCode,
+    SiteCode, EnvironmentCode, FileCode, SecretCode, LifetimeCode, OrphanCode, GitCode,
+    HomeMoveCode, ArchiveCode,
 )  # fmt: skip
 """No two of these share a value, so that a row or a problem document needs no more than the value. A
 `PreemptionCode` is kept under a name of its own: that a reservation begins is its `booking`, too."""

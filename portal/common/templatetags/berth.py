@@ -23,6 +23,7 @@ from portal.common.formatting import (
     format_memory,
     format_moment,
     format_thousandths,
+    format_time_left,
 )
 from portal.common.names import SERVICE_PREFIX
 
@@ -146,6 +147,20 @@ def when(moment: datetime | None, empty: str = "never") -> SafeString | str:
         utc.isoformat(timespec="seconds"),
         absolute,
         naturaltime(moment),
+        absolute,
+    )
+
+
+@register.simple_tag
+def time_left(moment: datetime) -> SafeString:
+    """How long it is until a moment, counting down in the browser; the moment itself on hover."""
+    utc = moment.astimezone(UTC)
+    absolute = format_moment(utc)
+    return format_html(
+        '<time datetime="{}" title="{}" data-until><span>{}</span><span class="sr"> ({})</span></time>',
+        utc.isoformat(timespec="seconds"),
+        absolute,
+        format_time_left((utc - datetime.now(UTC)).total_seconds()),
         absolute,
     )
 

@@ -21,14 +21,21 @@ from portal.inventory.counting import Count, Counts
 from portal.inventory.device_states import KNOWN, LOOKS, DeviceState, StateLook
 from portal.inventory.models import Device, Node
 from portal.machines.conditions import Look, look_of_node, notes_of
+from portal.machines.policies import may_see
 from portal.machines.selectors import of_nodes
+from portal.workspaces import evacuations
+from portal.workspaces.evacuation_presenters import words_of
+from portal.workspaces.home_places import are_apart
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
 
 
 @dataclass(frozen=True, slots=True)
 class NodePage:
-    """One node with its devices and what it is made of."""
+    """One node with its devices and what it is made of.
+
+    `homes` says what home folders lie there, for who may see it; `homes_go_to` to where they are being moved.
+    """
 
     node: Node
     look: Look
@@ -37,6 +44,8 @@ class NodePage:
     holders: tuple[pools.Holder, ...]
     facts: tuple[tuple[str, str], ...]
     events: tuple[Event, ...]
+    homes: str
+    homes_go_to: str
     may: bool
 
 
@@ -71,6 +80,7 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
         state = DeviceState(device.state)
         rows.append((device, state, LOOKS[state], why(device)))
     machine = of_nodes(node.pool, [node.name]).get(node.name)
+    homes, homes_go_to = _homes(actor, node)
     return NodePage(
         node=node,
         look=look_of_node(node, machine, now),
@@ -79,8 +89,18 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
         holders=tuple(holders),
         facts=tuple(_facts_of_node(node, counts)),
         events=newest_events(node.pool, TargetKind.NODE, node.name),
+        homes=homes,
+        homes_go_to=homes_go_to,
         may=actor.operates,
     )
+
+
+def _homes(actor: User, node: Node) -> tuple[str, str]:
+    if not (may_see(actor) and are_apart(node.pool)):
+        return "", ""
+    there, last = evacuations.homes_there(actor, node), evacuations.last_from(actor, node)
+    going = last.target_name if last is not None and last.going else ""
+    return (words_of(there), going) if there.homes or going else ("", "")
 
 
 def _facts_of_node(node: Node, counts: Counts) -> Iterable[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
@@ -27,6 +28,7 @@ from portal.fleet.presenters import node as node_page
 from portal.inventory import cordons, selectors, services
 from portal.inventory.models import Device, Node
 from portal.scheduling import drains
+from portal.workspaces import evacuation_presenters, evacuation_views, evacuations
 from provisioning.types import DeviceKind
 
 MAX_REASON_LENGTH = 200
@@ -132,13 +134,47 @@ def drain_node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
     """Asks, then drains: whoever is on the node leaves with notice."""
     found = _node(node_id)
     where = reverse("fleet:node", args=[found.pk])
-    return _drain(request, found.name, where, lambda reason: drains.drain_node(
-        actor=request.user, node_id=found.pk, reason=reason
-    ))  # fmt: skip
+    require_operator(request.user)
+    to = strip_nul(request.POST.get("homes_to", ""))
+    if to:
+        where = reverse("workspaces:node-homes", args=[found.pk])
+
+    def drain(reason: str) -> drains.Drain:
+        done = drains.drain_node(actor=request.user, node_id=found.pk, reason=reason)
+        if to:
+            evacuation_views.begin(request, found.pk, to)
+        return done
+
+    return _drain(request, found.name, where, drain, pick=_pick_of_homes(request, found))
+
+
+def _pick_of_homes(request: SignedInRequest, found: Node) -> dict[str, Any] | None:
+    """Where the homes of a node may go with its drain; None where there is nothing to choose."""
+    if request.method == "POST":
+        return None
+    there = evacuations.homes_there(request.user, found)
+    if there.refused is not None:
+        return None
+    return {
+        "name": "homes_to",
+        "label": _("Move its home folders to"),
+        "none": _("Leave them there"),
+        "options": there.targets,
+        "hint": _(
+            "%(homes)s. Left there, what their users start waits until %(node)s takes work again; moved, it "
+            "starts where they have gone."
+        )
+        % {"homes": evacuation_presenters.words_of(there), "node": found.name},
+    }
 
 
 def _drain(
-    request: SignedInRequest, name: str, where: str, drain: Callable[[str], drains.Drain]
+    request: SignedInRequest,
+    name: str,
+    where: str,
+    drain: Callable[[str], drains.Drain],
+    *,
+    pick: dict[str, Any] | None = None,
 ) -> HttpResponse:
     require_operator(request.user)
     if request.method == "POST":
@@ -155,6 +191,7 @@ def _drain(
         ],
         "stays": [_("everybody's home folder, with every file saved there"), _("their place in the queue")],
         "reason": _("Whoever is there reads it, and it stands on the page until it is put back."),
+        "pick": pick,
         "action": request.path,
         "yes": _("Drain %(name)s") % {"name": name},
         "back": where,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -12,13 +12,17 @@ from portal.accounts.models import Team, User
 from portal.accounts.selectors import chargeable_teams
 from portal.catalog import selectors as catalog
 from portal.catalog.models import Flavor, Template
+from portal.catalog_pages.environments import standings_of
 from portal.common.formatting import format_size
+from portal.common.reasons.codes import GitCode
+from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, sentence_of
 from portal.common.texts import strip_nul
 from portal.environments import selectors as environments
 from portal.environments.models import Kind, VersionState
 from portal.quotas.presenters.bars import QuotaUsage
 from portal.quotas.selectors import limits
+from portal.repositories.rules import Source
 from portal.scheduling import admission, offers
 from portal.workspaces import selectors, software
 
@@ -57,6 +61,7 @@ class TemplateCard:
     template: Template
     reason: str
     chosen: bool
+    environment: str = ""
 
     @property
     def deprecated(self) -> str:
@@ -97,6 +102,11 @@ class Choice:
         return next((card.template for card in self.templates if card.chosen), None)
 
     @property
+    def environment(self) -> str:
+        """The short name of the environment that is chosen; empty for the template's own."""
+        return next((each.slug for each in self.environments if each.chosen), "")
+
+    @property
     def chosen_flavor(self) -> FlavorCard | None:
         return next((card for card in self.flavors if card.chosen), None)
 
@@ -116,6 +126,32 @@ class Choice:
     def asks(self) -> bool:
         """Whether it starts only when somebody approves."""
         return self.verdict is not None and self.verdict.outcome is admission.Outcome.NEEDS_APPROVAL
+
+
+@dataclass(frozen=True, slots=True)
+class GitFields:
+    """The fields of a repository. `default` is its template's; `unavailable` says why none can be cloned."""
+
+    url: str
+    ref: str
+    secret: str
+    default: str
+    unavailable: str
+
+    @property
+    def shown(self) -> bool:
+        """Whether the fields are open: they are folded up while they are empty."""
+        return bool(self.url or self.ref or self.secret)
+
+
+def git_fields(template: Template | None, written: Source) -> GitFields:
+    """The fields as they stand."""
+    missing = catalog.tool_is_missing("git")
+    return GitFields(
+        **written,
+        default=template.git_url if template is not None else "",
+        unavailable=sentence_of(Reason(GitCode.NOT_INSTALLED)) if missing else "",
+    )
 
 
 def choice(
@@ -185,12 +221,14 @@ def choice(
             )
             for offer in sized
         ]
+    standings = standings_of(offer.template for offer in cards)
     return Choice(
         templates=[
             TemplateCard(
                 template=offer.template,
                 reason=" ".join(part for part in (offer.reason, offer.next_action) if part),
                 chosen=offer.template.slug == picked,
+                environment=_runs_in(offer.template, standings),
             )
             for offer in cards
         ],
@@ -223,6 +261,15 @@ def _shown(entries: list[E], find: str, chosen: str) -> tuple[list[E], int]:
     return kept, len(entries) - len(kept)
 
 
+def _runs_in(template: Template, standings: Mapping[str, str]) -> str:
+    """“Data science”, and how it stands where it is not ready; empty for what each node has."""
+    environment = template.environment
+    if environment is None or environment.kind == Kind.NODE:
+        return ""
+    ready = environment.enabled and environment.current is not None and not environment.deprecated
+    return environment.name if ready else f"{environment.name} · {standings[environment.slug]}"
+
+
 def _environments(
     actor: User, template: Template, team: Team | None, slug: str
 ) -> tuple[software.Software, list[EnvironmentOption], str]:
@@ -244,7 +291,12 @@ def _environments(
             note = sentence_of(warned) if warned is not None else ""
         minimal = each.name if each.kind == Kind.NODE else minimal
         why = message_of(refusal) if refusal is not None else ""
-        options.append(EnvironmentOption(each.slug, each.name, picked, why))
+        waited = not why and each.kind == Kind.BUILT and each.current is None
+        label = _("%(name)s (is installed first)") % {"name": each.name} if waited else each.name
+        options.append(EnvironmentOption(each.slug, label, picked, why))
+    if chosen.waits and chosen.environment is not None:
+        words = _("“%(name)s” is installed first: your workspace waits, and starts by itself.")
+        note = words % {"name": chosen.environment.name}
     name = default.environment.name if default.environment is not None else minimal
     label = _("As the template says: %(name)s") % {"name": name}
     first = EnvironmentOption("", label, not any(each.chosen for each in options))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 from uuid import uuid4
@@ -22,11 +23,16 @@ from portal.common.reasons.reason import Reason
 from portal.common.texts import parse_hours, strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.home.presenters import new_workspace
+from portal.repositories.rules import Source
 from portal.workspace_secrets import presenters as secrets
 from portal.workspaces import selectors, services, software
 from portal.workspaces.views import to_workspace
 
 ONCE_MAX = 64
+AS_TEMPLATE = "-"
+"""Stands for the template's own environment, where an empty word would stand for nothing."""
+GIT_MAX = 1000
+"""Of a field; the rules say what is too long."""
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -51,7 +57,7 @@ def new(request: SignedInRequest) -> HttpResponse:
             return _create(request, chosen, data.get("name", ""), once)
         except PortalError as refused:
             error = refused
-    environment = strip_nul(data["environment"]) if "environment" in data else None
+    environment = _environment(data)
     choice = new_workspace.choice(
         request.user,
         **chosen,
@@ -72,7 +78,13 @@ def new(request: SignedInRequest) -> HttpResponse:
         "hours": strip_nul(data.get("hours", ""))[:6],
         "checkpointed": "checkpointed" in data,
         "secrets": secrets.choices(request.user, choice.team, choice.template, _named(request)),
+        "git": new_workspace.git_fields(choice.template, _git_fields(data)),
+        "git_secrets": secrets.names_offered(request.user, choice.team, choice.template),
         "once": once or uuid4().hex,
+        # What stands there by itself follows the choice of template, until the person chooses another one.
+        "kept_environment": f"{choice.environment or AS_TEMPLATE}:{choice.template.slug}"
+        if environment is None and choice.template is not None
+        else "",
     }
     if wants(request, "choice"):
         part = render(request, "home/new.html#choice", context | {"oob": True, "rename": rename})
@@ -84,9 +96,32 @@ def new(request: SignedInRequest) -> HttpResponse:
         "teams": accounts.chargeable_teams(request.user),
         "name_problems": problems.get("name", []),
         "secret_problems": problems.get("secrets", []),
+        "git_problems": {name: problems.get(f"git.{name}", []) for name in ("url", "ref", "secret")},
         "error": error,
     }
     return render(request, "home/new.html", context, status=error.status if error else 200)
+
+
+def _environment(data: Mapping[str, str]) -> str | None:
+    """The environment that somebody has chosen, empty for the template's own; None where nobody has yet."""
+    if "environment" not in data:
+        return None
+    said = strip_nul(data["environment"])
+    return None if _by_itself(data) else said
+
+
+def _by_itself(data: Mapping[str, str]) -> bool:
+    """Whether the environment that is sent is the one that the form has put there, not the person."""
+    kept = data.get("kept_environment", "").partition(":")[0]
+    return bool(kept) and kept == (strip_nul(data.get("environment", "")) or AS_TEMPLATE)
+
+
+def _environment_to_start(data: Mapping[str, str]) -> str:
+    """The environment that a form means: one that stood there by itself for another template is none."""
+    of = data.get("kept_environment", "").partition(":")[2]
+    if _by_itself(data) and of != data.get("template", ""):
+        return ""
+    return strip_nul(data.get("environment", ""))
 
 
 def _named(request: SignedInRequest) -> list[str]:
@@ -96,6 +131,20 @@ def _named(request: SignedInRequest) -> list[str]:
         return [strip_nul(name) for name in data.getlist("secrets")]
     last = selectors.last_choice(request.user)
     return list(last.secrets) if last is not None else []
+
+
+def _git_fields(data: Any) -> Source:
+    """The repository as the form has it."""
+    found = {
+        name: strip_nul(data.get(f"git_{name}", "")).strip()[:GIT_MAX] for name in ("url", "ref", "secret")
+    }
+    return Source(url=found["url"], ref=found["ref"], secret=found["secret"])
+
+
+def _git(data: Any) -> Source | None:
+    """The repository that was asked for, None where nothing was written: then the template decides."""
+    fields = _git_fields(data)
+    return fields if any(fields.values()) else None
 
 
 def _key(once: str) -> str:
@@ -114,11 +163,12 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
         "template": catalog.template_by_slug(request.user, chosen["template"]),
         "flavor": catalog.flavor_by_slug(request.user, chosen["flavor"]),
         "name": name,
-        "environment": software.named(request.user, strip_nul(request.POST.get("environment", ""))),
-        "expected_s": parse_hours(request.POST.get("hours", "")),
+        "environment": software.named(request.user, _environment_to_start(request.POST)),
+        "lifetime_s": parse_hours(request.POST.get("hours", "")),
         # A box that was not ticked says nothing: then the template and flavor decide.
         "checkpointed": True if "checkpointed" in request.POST else None,
         "secrets": _named(request),
+        "git": _git(request.POST),
     }
     try:
         workspace = services.create(**wanted, idempotency_key=_key(once) if once else "")
@@ -147,13 +197,14 @@ def _to_ask(request: SignedInRequest, chosen: dict[str, str], name: str) -> Http
     expected_s = parse_hours(hours)
     services.check_order(expected_s)
     verdict = new_workspace.choice(request.user, **chosen, expected_s=expected_s).verdict
-    query = {**chosen, "name": name, "hours": hours}
-    if request.POST.get("environment"):
-        query["environment"] = strip_nul(request.POST["environment"])
+    query: dict[str, Any] = {**chosen, "name": name, "hours": hours}
+    if environment := _environment_to_start(request.POST):
+        query["environment"] = environment
     if "checkpointed" in request.POST:
         query["checkpointed"] = "on"
     if named := _named(request):
         query["secrets"] = " ".join(named)
+    query |= {f"git_{name}": value for name, value in _git_fields(request.POST).items() if value}
     if verdict is not None and verdict.ask is not None:
         query |= {
             "kind": verdict.ask.kind,

@@ -40,6 +40,7 @@ from portal.quota_requests.services.grants import give
 from portal.quota_requests.services.grants import revoke_grant as revoke_grant
 from portal.quota_requests.services.rules import left_of, rules_for
 from portal.quota_requests.services.validation import MAX_WHY, check
+from portal.repositories.rules import Source
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import QueueOutcome, State
 from portal.workspaces.models import Workspace
@@ -123,14 +124,16 @@ def ask_to_start(
     flavor: Flavor,
     name: str = "",
     expected_s: int | None = None,
+    lifetime_s: int | None = None,
     checkpointed: bool | None = None,
     secrets: Sequence[str] = (),
+    git: Source | None = None,
     environment: Environment | None = None,
     **wanted: Any,
 ) -> QuotaRequest:
     """Like `ask` (which takes `wanted`), with a workspace that starts by itself when it is approved.
 
-    `expected_s`, `checkpointed` and `environment` are those of `workspaces.services.create`.
+    `expected_s`, `lifetime_s`, `checkpointed` and `environment` are those of `workspaces.services.create`.
 
     Raises what `ask` and creating a workspace raise, and `StateConflict` where nothing has to be approved.
     """
@@ -141,8 +144,10 @@ def ask_to_start(
         flavor=flavor,
         name=name,
         expected_s=expected_s,
+        lifetime_s=lifetime_s,
         checkpointed=checkpointed,
         secrets=secrets,
+        git=git,
         environment=environment,
     )
     if waiting.queue_entry.outcome != QueueOutcome.NEEDS_APPROVAL:

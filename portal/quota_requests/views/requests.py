@@ -20,6 +20,7 @@ from portal.accounts.forms import add_problems
 from portal.accounts.mfa.proof import stepped_up
 from portal.accounts.models import Team, User
 from portal.catalog import selectors as catalog
+from portal.catalog.lifetimes import lifetime_of
 from portal.common.errors import PortalError
 from portal.common.formatting import format_input, format_resource_amount
 from portal.common.htmx import partial_of, wants
@@ -31,7 +32,7 @@ from portal.quota_requests.forms import AskForm, DecideForm, base_units, end_aft
 from portal.quota_requests.models import QuotaRequest, RequestKind
 from portal.quota_requests.services import requests as services
 from portal.quotas import resources
-from portal.workspaces import services as workspaces
+from portal.repositories.rules import Source
 from portal.workspaces import software
 
 ROWS_PER_PAGE = 20
@@ -94,25 +95,29 @@ def _start(actor: User, data: Any) -> tuple[dict[str, Any] | None, str]:
     if not (template and flavor):
         return None, ""
     try:
+        size = catalog.flavor_by_slug(actor, strip_nul(flavor))
+        lifetime_s = parse_hours(data.get("hours", ""))
+        # Refused here already, before anybody has written why it is needed.
+        lifetime_of(size, lifetime_s)
         return {
             "template": catalog.template_by_slug(actor, strip_nul(template)),
-            "flavor": catalog.flavor_by_slug(actor, strip_nul(flavor)),
+            "flavor": size,
             "name": strip_nul(data.get("name", "")),
-            "expected_s": _expected_s(data),
+            "lifetime_s": lifetime_s,
             # A box that was not ticked says nothing: then the template and flavor decide.
             "checkpointed": True if "checkpointed" in data else None,
             "secrets": strip_nul(data.get("secrets", "")).split(),
+            "git": _git(data),
             "environment": software.named(actor, strip_nul(data.get("environment", ""))),
         }, ""
     except PortalError as error:
         return None, error.message
 
 
-def _expected_s(data: Any) -> int | None:
-    """The hours in seconds; raises `InvalidInput`."""
-    expected_s = parse_hours(data.get("hours", ""))
-    workspaces.check_order(expected_s)
-    return expected_s
+def _git(data: Any) -> Source | None:
+    """The repository of the form for a new workspace, None where nothing was written there."""
+    url, ref, secret = (strip_nul(data.get(f"git_{name}", "")).strip() for name in ("url", "ref", "secret"))
+    return Source(url=url, ref=ref, secret=secret) if url or ref or secret else None
 
 
 def _initial(data: Any, known: list[str]) -> dict[str, Any]:

@@ -22,10 +22,11 @@ from portal.common.api import (
     body_of,
     documented,
     filters,
+    named_in,
     operation,
     routes,
 )
-from portal.common.errors import InvalidInput, NotFound
+from portal.common.errors import InvalidInput
 from portal.common.reasons.codes import AccountCode, QuotaCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
@@ -114,6 +115,7 @@ class QuotaViewSet(ReadViewSet):
 
     @operation(
         "Give a team or a cohort a quota",
+        once=True,
         description="For operators. Amounts are in base units: 4 GPUs are 4000.",
         request=QuotaCreateSerializer,
         responses={201: QuotaWrittenSerializer},
@@ -236,6 +238,7 @@ class CapViewSet(ReadViewSet):
 
     @operation(
         "Cap what a member may hold",
+        once=True,
         description="For owners of the team and operators.",
         request=MemberCapCreateSerializer,
         responses={201: MemberCapWrittenSerializer},
@@ -294,10 +297,8 @@ class CapViewSet(ReadViewSet):
 
 
 def _own_team(actor: User, slug: str) -> Team:
-    try:
+    with named_in("team"):
         return selectors.team_for(actor, slug)
-    except NotFound as error:
-        raise InvalidInput(error.reason, errors={"team": [error.message]}) from None
 
 
 def _member(team: Team, username: str | None) -> User | None:

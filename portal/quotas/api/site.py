@@ -79,6 +79,7 @@ class CohortViewSet(ReadViewSet):
 
     @operation(
         "Create a cohort",
+        once=True,
         description="For operators.",
         request=CohortCreateSerializer,
         responses={201: CohortSerializer},
@@ -198,7 +199,7 @@ class SiteLimitViewSet(ListViewSet):
         request=SiteLimitChangeSerializer,
         responses={200: SiteLimitWrittenSerializer},
         parameters=[RESOURCE],
-        errors=[400, 415],
+        errors=[400, 404, 415],
         examples=[OpenApiExample("12 GPUs of it", {"amount": 12000}, request_only=True)],
     )
     def update(self, request: UserRequest, resource: str) -> Response:
@@ -213,7 +214,7 @@ class SiteLimitViewSet(ListViewSet):
         description="For operators.",
         responses={204: None},
         parameters=[RESOURCE],
-        errors=[400],
+        errors=[400, 404],
     )
     def destroy(self, request: UserRequest, resource: str) -> Response:
         services.remove_site_limit(actor=request.user, resource=resource)
@@ -242,7 +243,7 @@ class RateViewSet(ListViewSet):
         request=RateChangeSerializer,
         responses={200: RateSerializer},
         parameters=[RESOURCE],
-        errors=[400, 415],
+        errors=[400, 404, 415],
         examples=[OpenApiExample("Two and a half GPU-hours", {"rate_milli": 2500}, request_only=True)],
     )
     def update(self, request: UserRequest, resource: str) -> Response:
@@ -256,7 +257,7 @@ class RateViewSet(ListViewSet):
         description="For operators. An hour costs one GPU-hour then.",
         responses={204: None},
         parameters=[RESOURCE],
-        errors=[400],
+        errors=[400, 404],
     )
     def destroy(self, request: UserRequest, resource: str) -> Response:
         services.remove_rate(actor=request.user, resource=resource)

@@ -7,27 +7,32 @@ tokens, and for the record of who entered by one.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import time
+import logging
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from redis.asyncio import Redis
 
+from portal.common import passes as form
 from portal.workspaces.gateway import tickets, workspace_views
+from portal.workspaces.gateway.bearers import BELIEVED_S, AuthorizeBearer, Bearers
 from portal.workspaces.gateway.entries import Entries, RecordEntry
 from portal.workspaces.gateway.memory import Memory
+from portal.workspaces.gateway.passes import Pass, Passes
 from portal.workspaces.gateway.request import ClientRequest
 from portal.workspaces.gateway.tickets import CookiePolicy
 from portal.workspaces.gateway.workspace_views import WorkspaceView
+from provisioning.endpoints import SOCKET_NAME
 
 Resolve = Callable[[str], Awaitable[WorkspaceView | None]]
-AuthorizeBearer = Callable[[str, str], Awaitable[str | None]]
 
 STORE_TIMEOUT_S = 2.0
-BEARER_CACHE_S = 1.0
-_BEARER_CACHE_MAX = 4096
+# So long before a token's pass ends, the token is looked up again.
+AHEAD_S = 0.5 * BELIEVED_S
+# Tokens that are looked up without being asked for, all at once.
+MAX_GOING_ON = 64
 
 # Each value and its remaining seconds. One command costs the client less than a pipeline.
 _READ = """
@@ -41,6 +46,9 @@ return found
 # Changes with every token that ends and every account that is changed (`portal.accounts.changes`).
 ACCOUNTS_KEY = "berth:acc:revision"
 PREFIXES = (workspace_views.KEY_PREFIX, tickets.SESSION_PREFIX, ACCOUNTS_KEY)
+
+
+log = logging.getLogger(__name__)
 
 
 class Refusal(StrEnum):
@@ -62,7 +70,10 @@ class Refused(Exception):
 
 
 class Access:
-    """The rules of entry. `scheme` is the portal's; for the other arguments see `app.build_app`."""
+    """The rules of entry. `scheme` is the portal's; for the other arguments see `app.build_app`.
+
+    `passes` are a folder and a key (`portal.common.passes`), or None where none are left.
+    """
 
     def __init__(
         self,
@@ -73,22 +84,28 @@ class Access:
         *,
         cookie: CookiePolicy,
         scheme: str,
+        passes: tuple[Path, str] | None,
         clock: Callable[[], float],
     ) -> None:
         self._redis = redis
+        self.passes: Passes | None = None
         self.memory = Memory(redis, PREFIXES, on_change=self._changed)
+        if passes is not None:
+            self.passes = Passes(*passes, self.memory.fresh)
         self._resolve = resolve
-        self._authorize_bearer = authorize_bearer
+        self._bearers = Bearers(authorize_bearer, self.memory)
+        self._going_on: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._entries = Entries(redis, record_entry)
         self._cookie = cookie
         self._scheme = scheme
         self._clock = clock
         self._read_script: Any = redis.register_script(_READ)
-        self._bearers: dict[bytes, tuple[float, str]] = {}
 
     def _changed(self, keys: frozenset[str] | None) -> None:
         if keys is None or ACCOUNTS_KEY in keys:
-            self._bearers.clear()
+            self._bearers.forget()
+        if self.passes is not None:
+            self.passes.changed(keys)
 
     async def enter(self, name: str, client: ClientRequest) -> WorkspaceView:
         """The workspace, for a client who may use it now.
@@ -106,7 +123,7 @@ class Access:
         user = await self._session_user(sessions)
         by_token = user is None and bool(bearer)
         if by_token:
-            user = await self._bearer_user(bearer, name)
+            user = await self._bearers.user(bearer, name)
         if user is None:
             raise Refused(Refusal.NOT_SIGNED_IN, name, client)
         if view is None:
@@ -116,6 +133,137 @@ class Access:
         if by_token and view.reachable and not await self._entries.note(bearer, name, client):
             raise Refused(Refusal.NOT_SIGNED_IN, name, client)
         return view
+
+    async def enter_in_person(self, name: str, client: ClientRequest) -> tuple[WorkspaceView, str]:
+        """The workspace and the id of who is signed in to it by a browser: tokens do not count.
+
+        Raises what `enter` raises.
+        """
+        if client.foreign(self._scheme):
+            raise Refused(Refusal.FOREIGN_ORIGIN, name, client)
+        cookies = client.session_cookies(self._cookie.name)
+        if not cookies:
+            raise Refused(Refusal.NOT_SIGNED_IN, name, client)
+        view, sessions = await self._read(name, cookies)
+        user = await self._session_user(sessions)
+        if user is None:
+            raise Refused(Refusal.NOT_SIGNED_IN, name, client)
+        if view is None:
+            view = await self._resolved(name)
+        if view is None or user not in view.user_ids:
+            raise Refused(Refusal.FORBIDDEN, name, client)
+        return view, user
+
+    async def close(self) -> None:
+        """Let go of what listens to Redis, and end what rests on it."""
+        for task in tuple(self._going_on.values()):
+            task.cancel()
+        await asyncio.gather(*self._going_on.values(), return_exceptions=True)
+        if self.passes is not None:
+            await self.passes.close()
+        await self.memory.close()
+
+    def forget(self, key: str) -> None:
+        """A key in Redis is gone, though no word of it may have come yet."""
+        if self.passes is not None:
+            self.passes.changed((key,))
+
+    async def leave_pass(self, view: WorkspaceView, client: ClientRequest) -> None:
+        """Let the front door decide the next requests like this one, which `enter` has let through.
+
+        Only where all that was decided by is in memory now, so that the word of a change ends the pass.
+        """
+        if self.passes is None:
+            return
+        self.passes.start()
+        cookie, token = self._shown(client)
+        credential = cookie or token
+        if not credential or not view.socket or view.gateway:
+            return
+        name = view.external_name
+        if self.passes.has(name, credential) or not await self.memory.fresh():
+            return
+        # From here on nothing is waited for.
+        founded = self._founded(name, client)
+        if founded is None:
+            return
+        new, for_s = founded
+        self.passes.leave(new, for_s=for_s)
+        believed = self._bearers.believed(client.bearer, name) if token else None
+        if believed is not None and believed[2]:
+            self._go_on(new, client)
+
+    def _founded(self, name: str, client: ClientRequest) -> tuple[Pass, float] | None:
+        """The pass for requests like this one, and for how many seconds: by what is in memory now."""
+        cookie, token = self._shown(client)
+        known = self.memory.get(workspace_views.key(name))
+        if known is None or not known[0].reachable:
+            return None
+        view: WorkspaceView = known[0]
+        basis = self._by_cookie(cookie, name) if cookie else self._by_token(client, name)
+        shown = form.shown(view.upstream_headers)
+        place = SOCKET_NAME.fullmatch(view.socket)
+        if basis is None or basis[0] not in view.user_ids or shown is None or place is None or view.gateway:
+            return None
+        _, key, for_s = basis
+        keys = frozenset({workspace_views.key(name), key})
+        return Pass(name, cookie or token, place[2], *shown, keys), min(for_s, known[1])
+
+    def _go_on(self, left: Pass, client: ClientRequest) -> None:
+        """Have a token's pass last, whose requests would all wait each second for one look."""
+        place = (left.workspace, left.credential)
+        if self.passes is None or place in self._going_on or len(self._going_on) >= MAX_GOING_ON:
+            return
+        task = asyncio.get_running_loop().create_task(
+            self._prolonged(self.passes, left, client), name="berth-token"
+        )
+        self._going_on[place] = task
+        task.add_done_callback(lambda _: self._going_on.pop(place, None))
+
+    async def _prolonged(self, passes: Passes, left: Pass, client: ClientRequest) -> None:
+        """Look the token up ahead of each end, as long as the pass may last."""
+        name, token = left.workspace, client.bearer
+        while True:
+            believed = self._bearers.believed(token, name)
+            await asyncio.sleep(max(0.0, believed[1] - AHEAD_S) if believed else 0.0)
+            if not passes.has(name, left.credential):
+                return
+            try:
+                await self._bearers.look(token, name)
+            except Exception as error:
+                # The pass ends by itself, and the next request is told what is wrong.
+                log.debug("a token could not be looked up again: %s", type(error).__name__)
+                return
+            if not await self.memory.fresh():
+                return
+            # From here on nothing is waited for.
+            founded = self._founded(name, client)
+            if founded is None or founded[0] != left:
+                passes.end(left)
+                return
+            if not passes.prolong(left, for_s=founded[1]):
+                return
+
+    def _shown(self, client: ClientRequest) -> tuple[str, str]:
+        """The credential of a pass by the one cookie or, without cookies, by the token; else empty."""
+        sent = client.headers.get("cookie", ())
+        cookies = client.session_cookies(self._cookie.name)
+        if len(sent) == 1 and len(cookies) == 1:
+            return form.of_cookie(cookies[0]), ""
+        return "", "" if sent or not client.bearer else form.of_token(client.bearer, client.address)
+
+    def _by_cookie(self, cookie: str, name: str) -> tuple[str, str, float] | None:
+        """User, key in Redis and seconds left of a session of this workspace that is in memory."""
+        key = tickets.session_key(cookie)
+        found = self.memory.get(key)
+        return (found[0].user, key, found[1]) if found is not None and found[0].workspace == name else None
+
+    def _by_token(self, client: ClientRequest, name: str) -> tuple[str, str, float] | None:
+        """The same of a token that is believed without a look, and whose entry is on record."""
+        believed = self._bearers.believed(client.bearer, name)
+        if believed is None or not self._entries.remembers(client.bearer, name, client):
+            return None
+        return believed[0], ACCOUNTS_KEY, believed[1]
 
     async def _resolved(self, name: str) -> WorkspaceView | None:
         """The view from the database, put into Redis for the next request."""
@@ -170,21 +318,3 @@ class Access:
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 await self._redis.expire(session_key, renewed_s)
         return session.user
-
-    async def _bearer_user(self, token: str, name: str) -> str | None:
-        """The user behind a token. A yes is believed for `BEARER_CACHE_S` and until accounts change."""
-        key = hashlib.sha256(f"{name} {token}".encode()).digest()
-        now = time.monotonic()
-        until, user = self._bearers.get(key, (0.0, ""))
-        if now < until and await self.memory.fresh():
-            return user
-        mark = self.memory.mark()
-        found = await self._authorize_bearer(token, name)
-        if found is None:
-            self._bearers.pop(key, None)
-            return None
-        if len(self._bearers) >= _BEARER_CACHE_MAX:
-            self._bearers.clear()
-        if mark == self.memory.mark():
-            self._bearers[key] = (now + BEARER_CACHE_S, found)
-        return found

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -24,8 +25,10 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
-from portal.workspaces.gateway import access, pages, tickets
-from portal.workspaces.gateway.access import Access, AuthorizeBearer, Refusal, Refused, Resolve
+from portal.common.passes import key_of
+from portal.workspaces.gateway import access, file_tickets, pages, tickets
+from portal.workspaces.gateway.access import Access, Refusal, Refused, Resolve
+from portal.workspaces.gateway.bearers import AuthorizeBearer
 from portal.workspaces.gateway.entries import RecordEntry
 from portal.workspaces.gateway.hosts import local_path, workspace_of_host, workspace_uuid
 from portal.workspaces.gateway.memory import Memory
@@ -53,18 +56,23 @@ _MAX_SUMMARIES = 512
 
 Handler = Callable[[Request], Awaitable[Response]]
 Describe = Callable[[str], Awaitable[dict[str, Any] | None]]
+Extend = Callable[[str, str], Awaitable[tuple[int, dict[str, Any]]]]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """`secret` is the path segment that only the front door knows; `public_url` is the portal's address."""
+    """`secret` is the path segment that only the front door knows; `public_url` is the portal's address.
+
+    `passes` is the folder of passes, None where there are none.
+    """
 
     secret: str = field(repr=False)
     domain: str
     public_url: str
     cookie_secure: bool
+    passes: Path | None = None
 
     def __post_init__(self) -> None:
         if len(self.secret) < 16 or not self.secret.isascii() or not self.secret.isalnum():
@@ -81,6 +89,7 @@ def build_app(
     record_entry: RecordEntry,
     *,
     describe: Describe | None = None,
+    extend: Extend | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Gateway:
     """The application.
@@ -90,9 +99,10 @@ def build_app(
     external_name)` returns the user id behind a live token with the scope to connect, None for any
     other; whether that user may enter is checked against the view as well. `record_entry(entry)` writes
     into the audit log that a token was used to enter; False where it may not be any more. `describe` is
-    `summary.summary_of`.
+    `summary.summary_of`, or one that says more; `extend(external_name, user_id)` has the workspace live for
+    longer and returns a status and what to show.
     """
-    return Gateway(settings, redis, resolve, authorize_bearer, record_entry, describe, clock)
+    return Gateway(settings, redis, resolve, authorize_bearer, record_entry, describe, extend, clock)
 
 
 class Gateway:
@@ -106,9 +116,11 @@ class Gateway:
         authorize_bearer: AuthorizeBearer,
         record_entry: RecordEntry,
         describe: Describe | None,
+        extend: Extend | None,
         clock: Callable[[], float],
     ) -> None:
         self._describe = describe
+        self._extend_by = extend
         self._described: dict[str, tuple[float, dict[str, Any] | None]] = {}
         self._domain = settings.domain
         self._auth_path = f"{_PROXY_PREFIX}{settings.secret}/auth".encode()
@@ -123,6 +135,7 @@ class Gateway:
             record_entry,
             cookie=self._cookie,
             scheme=urlsplit(settings.public_url).scheme,
+            passes=(settings.passes, key_of(settings.secret)) if settings.passes is not None else None,
             clock=clock,
         )
         endpoints: dict[str, Handler] = {
@@ -131,6 +144,7 @@ class Gateway:
             "/.berth/enter": self._exchange,
             "/.berth/leave": self._leave,
             "/.berth/workspace": self._summary,
+            "/.berth/extend": self._extend,
         }
         self._router = Router(
             [Route(path, _Endpoint(handler, self._failure)) for path, handler in endpoints.items()],
@@ -139,8 +153,8 @@ class Gateway:
         )
 
     async def close(self) -> None:
-        """Let go of what listens to Redis."""
-        await self._access.memory.close()
+        """Let go of what listens to Redis, and end what rests on it."""
+        await self._access.close()
 
     @property
     def memory(self) -> Memory:
@@ -175,6 +189,9 @@ class Gateway:
         """
         try:
             client = scope[_CLIENT] = forwarded(scope)
+            if client.path.startswith(file_tickets.PREFIX):
+                await (await self._transfer(client))(scope, receive, send)
+                return
             view = await self._access.enter(self._workspace(client), client)
         except Exception as error:
             await self._failure(Request(scope, receive), error)(scope, receive, send)
@@ -185,6 +202,7 @@ class Gateway:
         if client.service_worker and not view.service_workers:
             await pages.service_worker_notice().response(html=False)(scope, receive, send)
             return
+        await self._access.leave_pass(view, client)
         upstream = view.upstream_headers
         headers = [(b"cache-control", b"no-store"), (b"content-length", b"0")]
         if cookies := "; ".join(part for part in (client.app_cookies(), upstream.get("Cookie", "")) if part):
@@ -194,6 +212,29 @@ class Gateway:
         headers += _way(view)
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body"})
+
+    async def _transfer(self, client: ClientRequest) -> Response:
+        """To what serves the files of a home, for whoever has a ticket: each is good for one request."""
+        name = self._workspace(client)
+        ticket = file_tickets.in_path(client.path)
+        found = None
+        if ticket is not None:
+            async with asyncio.timeout(access.STORE_TIMEOUT_S):
+                read = file_tickets.look if client.method == "OPTIONS" else file_tickets.take
+                found = await read(self._redis, ticket, name)
+        if found is None:
+            return Notice(
+                403,
+                "ticket_spent",
+                "This link has been used or has expired",
+                "A link to files works once. Go back and ask for it again.",
+                link=f"{self._page_url(name)}files/",
+                link_text="See the files",
+            ).response(html=client.navigation or client.method == "POST")
+        headers = {"cache-control": "no-store"}
+        if found.gateway:
+            headers |= {GATEWAY_HEADER: found.gateway, NODE_HEADER: found.node}
+        return Response(headers={**headers, SOCKET_HEADER: found.socket})
 
     async def _nothing(self, request: Request) -> Response:
         raise _NotFound
@@ -251,6 +292,24 @@ class Gateway:
             msgspec.json.encode(body), headers=pages.SECURITY_HEADERS, media_type="application/json"
         )
 
+    async def _extend(self, request: Request) -> Response:
+        """Have the workspace live for longer, for who is signed in to it: a click in its own pages."""
+        client = _noted(request, direct(request.scope))
+        name = self._workspace(client)
+        if self._extend_by is None:
+            raise _NotFound
+        if request.method != "POST":
+            return pages.METHOD_NOT_ALLOWED.response(html=False)
+        if not client.headers.get("origin") and client.first("sec-fetch-site") != "same-origin":
+            # Every browser says where a POST comes from: nothing that cannot be judged gets through.
+            raise Refused(Refusal.FOREIGN_ORIGIN, name, client)
+        _view, user = await self._access.enter_in_person(name, client)
+        status, body = await self._extend_by(name, user)
+        self._described.pop(name, None)
+        return Response(
+            msgspec.json.encode(body), status, headers=pages.SECURITY_HEADERS, media_type="application/json"
+        )
+
     async def _summary_of(self, name: str) -> dict[str, Any] | None:
         now = self._clock()
         kept_at, found = self._described.get(name, (0.0, None))
@@ -269,6 +328,7 @@ class Gateway:
         for cookie in client.session_cookies(self._cookie.name):
             async with asyncio.timeout(access.STORE_TIMEOUT_S):
                 await tickets.end(self._redis, cookie)
+            self._access.forget(tickets.session_key(cookie))
         headers = {"set-cookie": self._cookie.clear_header()}
         return pages.redirect(self._page_url(name), status=303, headers=headers)
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import redis.asyncio
 from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.db import close_old_connections
+from django.db import close_old_connections, connection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from portal.common import front_door
 from portal.common.serving import client_address
 from portal.workspaces.gateway import publishing, summary
 from portal.workspaces.gateway.app import GatewaySettings, build_app
+from provisioning.service.environ import UP
 
 _TOKEN = front_door.TOKEN_HEADER.lower().encode()
 _PROXY = front_door.PROXY_HEADER.lower().encode()
@@ -23,20 +26,39 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+KEPT_S = 60.0
+"""So long a connection of the gateway's own thread is kept."""
+
+
 def _with_fresh_connection(ask: Callable[P, R]) -> Callable[P, R]:
-    """`ask`, on a connection that is still good: no request of Django's has seen to that."""
+    """`ask`, on a connection that is still good: no request of Django's has seen to that.
+
+    All of them are asked in one thread, which stays, so its connection may too: `portal.gateway_settings`
+    has those end at once whose threads do. To open one takes longer than most questions.
+    """
 
     def asked(*args: P.args, **kwargs: P.kwargs) -> R:
         close_old_connections()
+        if connection.connection is None:
+            connection.ensure_connection()
+            connection.close_at = time.monotonic() + KEPT_S
         return ask(*args, **kwargs)
 
     return asked
 
 
-def gateway_application(django_application: Any) -> ASGIApp:
-    """The gateway for workspaces' hosts and forward-auth, Django for all else."""
+def gateway_application(
+    django_application: Any,
+    *,
+    describe: Callable[[str], dict[str, Any] | None] = summary.summary_of,
+    extend: Callable[[str, str], tuple[int, dict[str, Any]]] | None = None,
+) -> ASGIApp:
+    """The gateway for workspaces' hosts and forward-auth, Django for all else.
+
+    `describe` and `extend` are those of `app.build_app`, as functions that use the database.
+    """
     if not settings.BERTH_GATEWAY_SECRET:
-        raise RuntimeError("BERTH_GATEWAY_SECRET is not set: run `make up`, which writes one.")
+        raise RuntimeError(f"BERTH_GATEWAY_SECRET is not set: run `{UP}`, which writes one.")
     store = redis.asyncio.Redis.from_url(
         settings.BERTH_REDIS_URL, socket_timeout=5, socket_connect_timeout=1, health_check_interval=30
     )
@@ -46,12 +68,14 @@ def gateway_application(django_application: Any) -> ASGIApp:
             domain=settings.BERTH_DOMAIN,
             public_url=settings.BERTH_PUBLIC_URL,
             cookie_secure=settings.HTTPS,
+            passes=Path(settings.BERTH_PASSES_DIR) if settings.BERTH_PASSES_DIR else None,
         ),
         store,
         sync_to_async(_with_fresh_connection(publishing.resolve)),
         sync_to_async(_with_fresh_connection(publishing.authorize_bearer)),
         sync_to_async(_with_fresh_connection(publishing.record_entry)),
-        describe=sync_to_async(_with_fresh_connection(summary.summary_of)),
+        describe=sync_to_async(_with_fresh_connection(describe)),
+        extend=None if extend is None else sync_to_async(_with_fresh_connection(extend)),
     )
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:

@@ -56,11 +56,10 @@ class Entries:
         Another address is another entry. False where the token may not enter any more. Raises `RedisError`,
         `OSError`, `TimeoutError`, and what `record` raises: nobody enters whose entry is not on record.
         """
-        digest = hashlib.sha256(f"{name} {client.address} {token}".encode())
-        remembered = digest.digest()
-        if time.monotonic() < self._remembered.get(remembered, 0.0):
+        if self.remembers(token, name, client):
             return True
-        key = KEY_PREFIX + digest.hexdigest()
+        remembered = _digest(token, name, client)
+        key = KEY_PREFIX + remembered.hex()
         async with asyncio.timeout(STORE_TIMEOUT_S):
             # None: it is ours to record.
             known: Any = await self._redis.set(key, _CLAIMED, nx=True, get=True, ex=CLAIM_S)
@@ -71,6 +70,10 @@ class Entries:
                 self._remembered.clear()
             self._remembered[remembered] = time.monotonic() + REMEMBERED_S
         return True
+
+    def remembers(self, token: str, name: str, client: ClientRequest) -> bool:
+        """Whether this entry is known to be on record, without a look."""
+        return time.monotonic() < self._remembered.get(_digest(token, name, client), 0.0)
 
     async def _recorded(self, key: str, token: str, name: str, client: ClientRequest) -> bool:
         entry = Entry(
@@ -87,3 +90,7 @@ class Entries:
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 await (self._redis.set(key, _RECORDED, ex=PERIOD_S) if done else self._redis.delete(key))
         return done
+
+
+def _digest(token: str, name: str, client: ClientRequest) -> bytes:
+    return hashlib.sha256(f"{name} {client.address} {token}".encode()).digest()

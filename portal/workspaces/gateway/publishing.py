@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 
 import redis
+from django.conf import settings
 from django.db import transaction
 from django.db.models import Q, QuerySet
 
@@ -16,7 +17,7 @@ from portal.accounts.models import ApiToken, User
 from portal.accounts.token_lookup import user_of_token
 from portal.catalog.models import UpstreamAuth
 from portal.catalog.selectors import as_of
-from portal.common import origins
+from portal.common import origins, passes
 from portal.common.errors import StateConflict, Unavailable
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
@@ -40,6 +41,7 @@ from provisioning.endpoints import host_and_port, socket_endpoint, socket_name
 from provisioning.types import WorkspaceRef
 
 log = logging.getLogger(__name__)
+_NOT_YET = frozenset({State.PENDING, State.PROVISIONING})
 STARTED = frozenset({State.PROVISIONING, State.RUNNING, State.STOPPING})
 
 
@@ -106,12 +108,15 @@ def endpoint_changed(event: EndpointChanged) -> None:
 
 def publish(workspace: Workspace) -> None:
     """Publish the present state. Without Redis, what it has is out of date for at most a view's time."""
+    view = view_of(workspace)
     try:
-        workspace_views.put(live.connection(), view_of(workspace))
+        workspace_views.put(live.connection(), view)
         if workspace.state == State.TERMINATED:
             tickets.revoke_workspace(live.connection(), workspace.external_name)
     except redis.RedisError as error:
         log.warning("gateway not updated about %s: %s", workspace.external_name, error)
+    if not view.reachable and workspace.state not in _NOT_YET:
+        _pause_passes()
 
 
 def issue_ticket(*, actor: User, workspace: Workspace) -> str:
@@ -145,6 +150,7 @@ def end_sessions(event: SignedOut) -> None:
         tickets.revoke_user(live.connection(), str(event.user_id))
     except redis.RedisError as error:
         log.warning("workspace sessions of %s not ended: %s", event.user_id, error)
+    _pause_passes()
 
 
 def end_access(event: UserDeactivated) -> None:
@@ -153,8 +159,14 @@ def end_access(event: UserDeactivated) -> None:
         tickets.revoke_user(live.connection(), str(event.user.pk))
     except redis.RedisError as error:
         log.warning("workspace sessions of %s not ended: %s", event.user.pk, error)
+    _pause_passes()
     for workspace in _shown().filter(owner=event.user, state__in=STARTED):
         publish(workspace)
+
+
+def _pause_passes() -> None:
+    """Nobody gets past forward-auth until the gateway process has heard of this."""
+    passes.pause(settings.BERTH_PASSES_DIR, settings.BERTH_GATEWAY_SECRET)
 
 
 def resolve(external_name: str) -> WorkspaceView | None:

@@ -134,6 +134,11 @@ def _revoke(redis: Redis, index: str) -> int:
     return int(str(redis.eval(_REVOKE, 1, index)))
 
 
+def indexes(external_name: str, user_id: str) -> tuple[str, str]:
+    """The keys of what ends with a workspace, and with a user's rights."""
+    return _BY_WORKSPACE + check_external_name(external_name), _BY_USER + user_id
+
+
 def ticket_key(ticket: str) -> str:
     """The Redis key of a ticket."""
     return _TICKET + _digest(ticket)

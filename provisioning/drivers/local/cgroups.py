@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from provisioning.drivers.local import delegation
+from provisioning.drivers.local import delegation, processes
 from provisioning.types import LimitedResource
 
 CPU_PERIOD_US = 100_000
 PIDS_MAX = 8192
+PROBE = "probe-"
 V1_CONTROLLERS = V2_CONTROLLERS = ("memory", "cpu", "pids")
 ROOT = delegation.ROOT
 LIMIT_FILES = {
@@ -125,12 +126,75 @@ def remove(groups: Sequence[Path]) -> bool:
 def sweep(host: CgroupHost) -> None:
     """Remove the probes of processes that died while they tried, and folders that hold nothing more."""
     for parent in host.parents:
+        _sweep(parent)
+
+
+def sweep_left(instance: str, root: Path = ROOT) -> None:
+    """The same wherever groups of this instance may ever have been made."""
+    for parent in _parents(instance, root):
+        _sweep(parent)
+
+
+def empty_groups(instance: str, root: Path = ROOT) -> list[str]:
+    """The names of groups of this instance in which no process is, in none of the places that have it."""
+    found: dict[str, bool] = {}
+    for parent in _parents(instance, root):
         with contextlib.suppress(OSError):
-            for probe in parent.glob("probe-*"):
-                if not Path("/proc", probe.name.removeprefix("probe-")).exists():
-                    with contextlib.suppress(OSError):
-                        probe.rmdir()
-            parent.rmdir()
+            for group in parent.iterdir():
+                if group.is_dir() and not group.name.startswith(PROBE):
+                    found[group.name] = found.get(group.name, True) and not _holds_any((group,))
+    return sorted(name for name, empty in found.items() if empty)
+
+
+def groups_named(instance: str, name: str, root: Path = ROOT) -> tuple[Path, ...]:
+    """Where a group of this instance may be."""
+    return tuple(parent / name for parent in _parents(instance, root))
+
+
+def _holds_any(groups: Sequence[Path]) -> bool:
+    """Whether a process is inside, also one of another PID namespace."""
+    for group in groups:
+        for path in (group / "cgroup.procs", *group.glob("*/**/cgroup.procs")):
+            if path.read_text().strip():
+                return True
+    return False
+
+
+def _parents(instance: str, root: Path) -> list[Path]:
+    """Wherever groups of this instance may ever have been made."""
+    candidates = [each for each, _ in _candidates_v2(root)] + _candidates_v1(root)
+    parents = dict.fromkeys(parent for each in candidates for parent in each.parents)
+    return [parent / f"berth-{instance}" for parent in parents]
+
+
+def _sweep(parent: Path) -> None:
+    with contextlib.suppress(OSError):
+        for probe in parent.glob(f"{PROBE}*"):
+            if not _tries(probe.name):
+                with contextlib.suppress(OSError):
+                    probe.rmdir()
+        parent.rmdir()
+
+
+def _probe_name() -> str:
+    """Says which process tries: its PID namespace, its PID, and when it began."""
+    pid = os.getpid()
+    return f"{PROBE}{_namespace()}-{pid}-{processes.start_ticks(pid)}"
+
+
+def _namespace() -> str:
+    return processes.pid_namespace("self").strip("pid:[]") or "0"
+
+
+def _tries(name: str) -> bool:
+    """Whether the process that this probe is of lives, or cannot be seen from here."""
+    namespace, _, rest = name.removeprefix(PROBE).partition("-")
+    pid, _, ticks = rest.partition("-")
+    if not pid and namespace.isdecimal():
+        return Path("/proc", namespace).exists()  # as it was named before 2026-11-23
+    if namespace != _namespace():
+        return True
+    return pid.isdecimal() and str(processes.start_ticks(int(pid))) == ticks
 
 
 def pids(groups: Sequence[Path]) -> frozenset[int]:
@@ -259,7 +323,7 @@ def _holds(host: CgroupHost) -> frozenset[LimitedResource]:
     """Move a waiting process into a group with limits, see that it is there, and which limits are."""
     groups: tuple[Path, ...] = ()
     with contextlib.suppress(OSError):
-        groups = create(host, f"probe-{os.getpid()}", cpu_milli=1000, memory_mib=64)
+        groups = create(host, _probe_name(), cpu_milli=1000, memory_mib=64)
     if not groups:
         return frozenset()
     held: frozenset[LimitedResource] = frozenset()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import logging
 import os
 import re
@@ -12,10 +11,10 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from provisioning.driver import Driver, Plane
 from provisioning.drivers.local import (
@@ -26,12 +25,14 @@ from provisioning.drivers.local import (
     home_mount,
     homes,
     host,
+    leftovers,
     limits,
     network,
     ownership,
     packages,
     partitions,
     processes,
+    scratch,
     staging,
     state,
 )
@@ -44,14 +45,19 @@ from provisioning.drivers.local.failures import (
     disk_errors,
     suppressed_when_full,
 )
+from provisioning.drivers.local.file_server import FileServers, Home
+from provisioning.drivers.local.home_archives import HomeArchives
+from provisioning.drivers.local.home_moves import HomeMoves
 from provisioning.drivers.local.isolation import SandboxProbe, probe
 from provisioning.drivers.local.observation import observe_workspace
 from provisioning.drivers.local.sandbox import USER_NAME
 from provisioning.drivers.local.spares import Kind, Spares
-from provisioning.drivers.local.start import Settings, launch, start_network
+from provisioning.drivers.local.start import Settings, checkout_of, launch, start_network
 from provisioning.drivers.local.takeover import take_over_spare
 from provisioning.endpoints import socket_endpoint
 from provisioning.environment_messages import PackagesOf
+from provisioning.environments import folders
+from provisioning.environments.folders import Folders
 from provisioning.environments.store import Store
 from provisioning.errors import (
     Conflict,
@@ -71,6 +77,8 @@ from provisioning.types import (
     Inventory,
     Isolation,
     JsonScalar,
+    Leftover,
+    LeftoverKind,
     MigRepartition,
     NodePlacement,
     Observation,
@@ -118,15 +126,15 @@ class LocalDriver(Driver):
         home = Path(str(config.get("home") or os.environ.get("BERTH_HOME") or "var"))
         self.home = Path(os.path.realpath(home))
         self.base = self.home / "local"
-        self.environments = Store(self.home / "environments")
         self.homes = home_mount.homes_dir(config, self.home)
+        self.environments = Store(self.home / "environments", Folders(self._folders))
         self.environment_path = Path(
             str(config.get("environment") or self.home / "environments" / "notebook")
         )
         self.sandbox_mode = str(config.get("sandbox") or "auto")
         self.port_min = int(config.get("port_min") or 18000)
         self.port_max = int(config.get("port_max") or 28999)
-        self.instance = hashlib.sha256(str(self.home).encode()).hexdigest()[:16]
+        self.instance = state.instance_of(self.home)
         self.spares = Spares(self.base, self.instance)
         self.spare_count = _number("spares", config.get("spares"), os.environ.get("BERTH_SPARES"))
         self.spare_environments = _number(
@@ -150,6 +158,8 @@ class LocalDriver(Driver):
         self._require_home_names(team=spec.team, owner=spec.owner)
         if not spec.app.argv or not spec.app.argv[0]:
             raise InvalidSpec("The template has no start command. Give it one.")
+        for each in spec.checkouts:
+            checkout_of(each)
         if any("\0" in text for text in (*spec.app.argv, *spec.app.env, *spec.app.env.values())):
             raise InvalidSpec("The template's command holds a zero byte. Remove it.")
         if not spec.app.ready_path.startswith("/"):
@@ -167,12 +177,24 @@ class LocalDriver(Driver):
 
     def arrange(self) -> None:
         """See `Driver.arrange`: nothing in a home is a program or device of root's for others."""
+        self._sweep()
         try:
             for path in (self.base, self.homes):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
             home_mount.secure(self.homes, self.base / home_mount.LOCK)
         except OSError as error:
             log.warning("%s could not be mounted without set-user-ID: %s", self.homes, error)
+
+    def _sweep(self) -> None:
+        """Remove what killed processes of this instance have left of probes, ways out and control groups."""
+        try:
+            swept = scratch.sweep(self.base)
+            if swept.folders or swept.processes:
+                log.info("removed what killed processes left behind: %s", swept)
+                leftovers.note(self.base, leftovers.swept(swept))
+            cgroups.sweep_left(self.instance)
+        except OSError as error:
+            log.warning("what killed processes left behind could not be removed: %s", error)
 
     def inventory(self) -> Inventory:
         """See `Driver.inventory`."""
@@ -236,6 +258,7 @@ class LocalDriver(Driver):
                 if not staging.can_show_owners(self.homes):
                     kinds = []  # a spare could not be shown a home
             self.spares.keep(kinds, self.spare_count, owner=owner, cgroup_host=cgroups.detect(self.instance))
+            self._sweep()
             if sandbox.network is not None:
                 self._keep_ways_out(self._settings(sandbox, self._own_environment()))
 
@@ -270,7 +293,11 @@ class LocalDriver(Driver):
         """See `Driver.delete_home`."""
         self._require_home_names(team=team, owner=owner)
         with disk_errors(self.homes):
-            return homes.delete(self.homes, team, owner, limit_s=DELETE_HOME_S)
+            servers, home = self._file_servers(), Home(team, owner)
+            servers.end(home)
+            if not homes.delete(self.homes, team, owner, limit_s=DELETE_HOME_S):
+                return False
+            return HomeArchives(servers).delete_all(home, limit_s=DELETE_HOME_S)
 
     def list_owned(self) -> tuple[Observation, ...]:
         """See `Driver.list_owned`."""
@@ -281,6 +308,24 @@ class LocalDriver(Driver):
             seen = [self.observe(WorkspaceRef(str(uuid.UUID(name[3:])), 0)) for name in sorted(found)]
         return tuple(item for item in seen if item.state is not ObservedState.ABSENT)
 
+    def list_leftovers(self) -> tuple[Leftover, ...]:
+        """See `Driver.list_leftovers`: what killed processes have left goes at once, and is told of."""
+        self._sweep()
+        with disk_errors(self.base):
+            return leftovers.find(self.base, self.homes, self.instance)
+
+    def remove_leftover(self, kind: LeftoverKind, name: str) -> bool:
+        """See `Driver.remove_leftover`."""
+        with disk_errors(self.homes):
+            if kind is not LeftoverKind.HOME:
+                return leftovers.remove(
+                    self.base, self.homes, self.instance, kind, name, limit_s=DELETE_HOME_S
+                )
+            team, _, owner = name.partition("/")
+            self._require_home_names(team=team, owner=owner)
+            leftovers.require_unused_home(self.base, self.instance, name)
+        return self.delete_home(team=team, owner=owner)
+
     def pids(self) -> list[int]:
         """The processes of all workspaces here. Raises `OSError`."""
         claimed = state.claimed(self.base)
@@ -289,17 +334,46 @@ class LocalDriver(Driver):
     def own_packages(self, spec: PackagesOf) -> list[str]:
         """`name==version` of what a user has installed on top of an environment. Raises `InvalidSpec`."""
         self._require_home_names(team=spec.team, owner=spec.owner)
-        if spec.environment:
-            stamp = self.environments.find(spec.environment)
-            found = environment.of_stamp(stamp) if stamp else None
-        else:
-            found = self._own_environment()
-        site = packages.site_of(found) if found else None
+        site = self._site_of(spec.environment)
         if site is None:
             return []
         home = self.homes / spec.team / spec.owner
         key = packages.key(spec.environment, spec.environment_name, site.parent.name)
         return packages.installed(home, key)
+
+    def python_of(self, spec: PackagesOf) -> str:
+        """The Python of an environment, as `3.12`; empty where it is not here."""
+        site = self._site_of(spec.environment)
+        return site.parent.name.removeprefix("python") if site else ""
+
+    def _site_of(self, digest: str) -> Path | None:
+        if not digest:
+            return packages.site_of(self._own_environment())
+        stamp = self.environments.find(digest)
+        return packages.site_of(environment.of_stamp(stamp)) if stamp else None
+
+    def files(self, *, team: str, owner: str, question: Mapping[str, Any]) -> dict[str, Any]:
+        """What the server of a home's files says (`provisioning/agent/files`). Raises `ProvisioningError`."""
+        self._require_home_names(team=team, owner=owner)
+        servers = self._file_servers()
+        self._require_isolation(servers.sandbox)
+        with disk_errors(self.base):
+            return servers.ask(Home(team, owner), question)
+
+    def home_moves(self, *, team: str, owner: str) -> HomeMoves:
+        """Moves of this home from and to other machines. Raises `ProvisioningError`."""
+        self._require_home_names(team=team, owner=owner)
+        servers = self._file_servers()
+        self._require_isolation(servers.sandbox)
+        return HomeMoves(servers)
+
+    def home_archives(self, *, team: str, owner: str) -> HomeArchives:
+        """Archives of this home here. Raises `ProvisioningError`."""
+        return HomeArchives(self.home_moves(team=team, owner=owner).servers)
+
+    def _file_servers(self) -> FileServers:
+        sandbox, _ = self._isolation()
+        return FileServers(self.base, self.homes, self.instance, self._own_environment(), sandbox)
 
     def logs(self, ref: WorkspaceRef, *, tail_lines: int = 200) -> str:
         """See `Driver.logs`."""
@@ -367,6 +441,10 @@ class LocalDriver(Driver):
             yield environment.of_stamp(stamp)
             self.environments.mark_used(digest)
 
+    def _folders(self) -> list[str]:
+        """The environments that were there already, as this node's own setting names them."""
+        return folders.named(os.environ, never=(self.home, self.homes))
+
     def _environments_in_use(self) -> list[environment.Environment]:
         """Those from which workspaces were started of late, the latest first."""
         recent = self.environments.used(since=time.time() - SPARES_FOR_S)[: self.spare_environments]
@@ -425,7 +503,7 @@ class LocalDriver(Driver):
         if self.sandbox_mode == "none":
             found = SandboxProbe("", reason="Workspaces are not kept apart: set sandbox=auto for this pool.")
         else:
-            found = probe()
+            found = probe(self.base)
         return found, found.warning
 
     def _require_isolation(self, sandbox: SandboxProbe) -> None:

@@ -104,6 +104,13 @@ def tightest(one: Policy, other: Policy) -> Policy:
     return Policy(egress, tuple(dict.fromkeys(networks)), tuple(dict.fromkeys(hosts)))
 
 
+def no_looser(new: Policy, old: Policy) -> bool:
+    """Whether all that `new` lets reach was allowed by `old` too."""
+    both = tightest(new, old)
+    hosts = set(new.hosts) if new.egress is Egress.LIST else set()
+    return both.egress is new.egress and set(new.allowed) <= set(both.allowed) and hosts <= set(both.hosts)
+
+
 def reachable(network: Network, policy: Policy) -> bool:
     """Whether the whole network may be reached under the policy."""
     if _allows(network, policy):

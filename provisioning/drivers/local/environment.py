@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provisioning.environments.store import Stamp
@@ -71,8 +71,13 @@ def resolve(root: Path) -> Environment:
 
 
 def of_stamp(stamp: Stamp) -> Environment:
-    """A built environment. Its folder is not asked what it hangs on: code of packages has been in there."""
+    """A built environment. Its folder is not asked what it hangs on: code of packages has been in there.
+
+    One that was there already is taken as the node's own is: who may write it is its operator's to decide.
+    """
     place = Path(stamp.place)
+    if stamp.folder:
+        return replace(resolve(place), preloadable=False)
     return Environment(
         str(place / "bin" / "python3"),
         (str(place / "bin"), *SYSTEM_PATH),

@@ -35,6 +35,14 @@ class WrongNode(StartFailed):
     retryable = False
 
 
+class HomeNowhere(ProvisioningError):
+    """A home that nothing has been started in yet: there are no files to show."""
+
+    code = "home_nowhere"
+    retryable = False
+    blame = Blame.USER
+
+
 class HomeProtected(ProvisioningError):
     """A home is a link or a mount of somebody's making: what is in there is not the driver's to delete."""
 

@@ -26,12 +26,24 @@ from provisioning.drivers.local.failures import HomeProtected
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+def delete_rest(homes: Path, team: str, owner: str, *, limit_s: float) -> bool:
+    """Go on with a deletion that was cut short, and leave alone what may be there as the home again.
+
+    As `delete` otherwise.
+    """
+    return _delete(homes, team, owner, limit_s, rest_only=True)
+
+
 def delete(homes: Path, team: str, owner: str, *, limit_s: float) -> bool:
     """Whether the home has gone; False after about `limit_s` seconds, when there is more to delete.
 
     The caller has checked that both names can name a folder, and that nothing uses the home. One that is
     missing has gone. Raises `HomeProtected` for a link and for what is mounted, and `OSError`.
     """
+    return _delete(homes, team, owner, limit_s, rest_only=False)
+
+
+def _delete(homes: Path, team: str, owner: str, limit_s: float, *, rest_only: bool) -> bool:
     until = time.monotonic() + limit_s
     aside = f".deleting-{owner}"  # no owner's name begins with a dot
     try:
@@ -45,7 +57,10 @@ def delete(homes: Path, team: str, owner: str, *, limit_s: float) -> bool:
     with _closing(place):
         path = Path(os.path.realpath(homes / team))
         _require_nothing_mounted(path / owner, path / aside)
-        if not _set_aside(place, owner, aside, path):
+        if rest_only:
+            if not _exists(place, aside):
+                return True
+        elif not _set_aside(place, owner, aside, path):
             return True
         with _folder(aside, place) as rest:
             while True:

@@ -13,6 +13,8 @@ from provisioning.types import HeldEnvironment, Isolation, LimitEnforcement, Nod
 
 RESERVE_MIB = 1024
 MAX_HELD = 512
+TOOLS = ("git", "ssh")
+"""Programs that are told of beside those of templates: what a repository is cloned with."""
 
 
 def node_info(
@@ -50,7 +52,7 @@ def node_info(
         memory_mib=memory_mib(),
         disk_mib=disk.available_mib(homes),
         devices=scan.devices,
-        programs=environment.programs(),
+        programs={**environment.programs(), **{name: environment.which(name) for name in TOOLS}},
         isolation=isolation,
         limits=LimitEnforcement.CGROUP if cgroup_host.version else LimitEnforcement.RLIMIT,
         limited=limits.held(cgroup_host),

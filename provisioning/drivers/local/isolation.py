@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from provisioning.drivers.local import network, processes, uids
+from provisioning.drivers.local import network, processes, scratch, uids
 from provisioning.drivers.local.egress import Policy
 from provisioning.drivers.local.sandbox import PROC_MASKED, namespace_argv, proc_argv, system_argv
 from provisioning.drivers.local.seccomp import filters
@@ -71,9 +71,10 @@ def masked_files() -> tuple[str, ...]:
     return tuple(path for path in PROC_MASKED if Path(path).exists())
 
 
-def probe() -> SandboxProbe:
+def probe(base: Path | None = None) -> SandboxProbe:
     """A success is remembered by this process; a failure is tried again after a minute.
 
+    `base` is the local driver's folder, where trying takes its folders and removes those of killed ones.
     Raises `InvalidSpec` where this node's user ids are no range.
     """
     path = shutil.which("bwrap") or _bundled()
@@ -81,9 +82,12 @@ def probe() -> SandboxProbe:
     kept = _known.get((path, wanted))
     if kept and (not kept[1].warning or time.monotonic() - kept[0] < RETRY_AFTER_S):
         return kept[1]
-    found = _try(path)
+    base = base or scratch.default_base()
+    with contextlib.suppress(OSError):  # a full disk, and whoever tries says so
+        scratch.sweep(base)
+    found = _try(path, base)
     if found.bwrap and wanted is not None:
-        complaint = _try_user(found, wanted.owners.stop - 1)
+        complaint = _try_user(found, wanted.owners.stop - 1, base)
         found = replace(found, uids=None if complaint else wanted, uids_reason=complaint)
     _known[path, wanted] = (time.monotonic(), found)
     return found
@@ -101,7 +105,7 @@ def _bundled() -> str:
         return ""
 
 
-def _try(path: str) -> SandboxProbe:
+def _try(path: str, base: Path) -> SandboxProbe:
     if not path:
         return SandboxProbe(
             "", reason="Workspaces are not kept apart: install bubblewrap (the package “bubblewrap”)."
@@ -121,7 +125,7 @@ def _try(path: str) -> SandboxProbe:
             continue
         if done.returncode == 0:
             tools = network.tools()
-            complaint = tools if isinstance(tools, str) else _try_network(path, disable_userns, tools)
+            complaint = tools if isinstance(tools, str) else _try_network(path, disable_userns, tools, base)
             found = None if complaint or isinstance(tools, str) else tools
             seccomp, unfiltered = _try_filter(path, disable_userns)
             return SandboxProbe(
@@ -180,78 +184,83 @@ def _try_filter(bwrap: str, disable_userns: bool) -> tuple[str, str]:
     )
 
 
-def _try_user(found: SandboxProbe, uid: int) -> str:
+def _try_user(found: SandboxProbe, uid: int, base: Path) -> str:
     """Make a sandbox, and a way out of it, as another user; a sentence where that does not work.
 
     Its processes have to be seen from here.
     """
-    program, mounts = staged_program(found.bwrap)
-    with tempfile.TemporaryDirectory(prefix="berth-user-") as folder:
-        shown = Path(folder, "home")
-        shown.mkdir(mode=0o700)
-        os.chown(shown, uid, uid)
-        mounts.append(mount(str(shown), "home", readonly=False))
-        argv = [
-            program,
-            *namespace_argv(disable_userns=found.disable_userns, own_network=found.network is not None),
-            *system_argv(system_folders()), "--proc", "/proc", "--dev", "/dev", *proc_argv(masked_files()),
-            "--bind", str(mounts[-1]["target"]), "/home", "--",
-            "/bin/sh", "-c", "echo here > /home/file && echo ready && exec sleep 60",
-        ]  # fmt: skip
-        plan = json.dumps({"user": user(uid, mounts), "argv": argv}).encode()
-        try:
-            with subprocess.Popen(
-                [sys.executable, "-I", "-S", str(AS_USER)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            ) as process:
-                assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-                watch = threading.Timer(PROBE_TIMEOUT_S, process.kill)
-                watch.start()
-                try:
-                    process.stdin.write(plan)
-                    process.stdin.close()
-                    if process.stdout.readline() != b"ready\n":
-                        raise OSError(process.stderr.read().decode("utf-8", "replace").strip() or "no answer")
-                    init = processes.sandbox_init(process.pid, timeout_s=PROBE_TIMEOUT_S)
-                    if init is None or processes.user_of(init) != uid:
-                        raise OSError("no process inside")
-                    Path(f"/proc/{init}/environ").read_bytes()
-                    if found.network is not None:
-                        network.join(found.network, init, Path(folder), Policy())
-                finally:
-                    watch.cancel()
-                    process.kill()
-                    network.end(Path(folder))
-        except (OSError, StartFailed) as error:
-            said = (getattr(error, "detail", "") or str(error)).strip().splitlines()
-            return (
-                "Workspaces of all people run as one user of this machine: another user's do not work here "
-                f"({said[-1] if said else error}). Let ordinary users make user namespaces, or set "
-                f"{uids.VARIABLE}=none to go on like this."
-            )
+    try:
+        with scratch.folder(base, "user") as folder:
+            _run_as(found, uid, folder)
+    except (OSError, StartFailed) as error:
+        said = (getattr(error, "detail", "") or str(error)).strip().splitlines()
+        return (
+            "Workspaces of all people run as one user of this machine: another user's do not work here "
+            f"({said[-1] if said else error}). Let ordinary users make user namespaces, or set "
+            f"{uids.VARIABLE}=none to go on like this."
+        )
     return ""
 
 
-def _try_network(bwrap: str, disable_userns: bool, tools: network.Tools) -> str:
+def _run_as(found: SandboxProbe, uid: int, folder: Path) -> None:
+    """Raises `OSError` or `StartFailed` where it does not work."""
+    program, mounts = staged_program(found.bwrap)
+    shown = folder / "home"
+    shown.mkdir(mode=0o700)
+    os.chown(shown, uid, uid)
+    mounts.append(mount(str(shown), "home", readonly=False))
+    argv = [
+        program,
+        *namespace_argv(disable_userns=found.disable_userns, own_network=found.network is not None),
+        *system_argv(system_folders()), "--proc", "/proc", "--dev", "/dev", *proc_argv(masked_files()),
+        "--bind", str(mounts[-1]["target"]), "/home", "--",
+        "/bin/sh", "-c", "echo here > /home/file && echo ready && exec sleep 60",
+    ]  # fmt: skip
+    plan = json.dumps({"user": user(uid, mounts), "argv": argv}).encode()
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", str(AS_USER)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        watch = threading.Timer(PROBE_TIMEOUT_S, process.kill)
+        watch.start()
+        try:
+            process.stdin.write(plan)
+            process.stdin.close()
+            if process.stdout.readline() != b"ready\n":
+                raise OSError(process.stderr.read().decode("utf-8", "replace").strip() or "no answer")
+            init = processes.sandbox_init(process.pid, timeout_s=PROBE_TIMEOUT_S)
+            if init is None or processes.user_of(init) != uid:
+                raise OSError("no process inside")
+            Path(f"/proc/{init}/environ").read_bytes()
+            if found.network is not None:
+                network.join(found.network, init, folder, Policy())
+        finally:
+            watch.cancel()
+            process.kill()
+            network.end(folder)
+
+
+def _try_network(bwrap: str, disable_userns: bool, tools: network.Tools, base: Path) -> str:
     """Make a sandbox with a network of its own and a way out; a sentence where that does not work."""
     argv = [bwrap, *namespace_argv(disable_userns=disable_userns, own_network=True)]
     argv += [*system_argv(system_folders()), "--proc", "/proc", "--dev", "/dev", "--", "/bin/cat"]
-    with tempfile.TemporaryDirectory(prefix="berth-network-") as folder:
-        try:
-            with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
-                try:
+    try:
+        with scratch.folder(base, "network") as folder:
+            try:
+                with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
                     init = processes.sandbox_init(process.pid, timeout_s=PROBE_TIMEOUT_S)
                     if init is None:
                         raise StartFailed("The sandbox did not start.", detail="no process inside")
-                    network.join(tools, init, Path(folder), Policy())
-                finally:
-                    network.end(Path(folder))
-        except (OSError, StartFailed) as error:
-            said = getattr(error, "detail", "") or str(error)
-            return (
-                f"Workspaces share this machine's network: pasta and nftables do not work here ({said}). "
-                "See that /dev/net/tun exists and that the kernel has nf_tables."
-            )
+                    network.join(tools, init, folder, Policy())
+            finally:
+                network.end(folder)
+    except (OSError, StartFailed) as error:
+        said = getattr(error, "detail", "") or str(error)
+        return (
+            f"Workspaces share this machine's network: pasta and nftables do not work here ({said}). "
+            "See that /dev/net/tun exists and that the kernel has nf_tables."
+        )
     return ""

@@ -30,6 +30,8 @@ if TYPE_CHECKING:  # `typing` is slow to import
     from typing import Any
 
 BACKLOG = 512
+OOM_SCORE = 100
+"""Where the machine's memory runs out, what people started goes before what serves them. Apps have more."""
 
 
 def identity(attempt: str) -> bytes:
@@ -64,6 +66,20 @@ def lower(name: str, value: int) -> None:
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)
     resource.setrlimit(kind, (value, value))
+
+
+def first_to_go() -> None:
+    """Have the kernel take this one and its children before services, whose score is 0.
+
+    Where root says so, nothing in a workspace can go below it again.
+    """
+    try:
+        with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as handle:
+            score = max(int(handle.read()), OOM_SCORE)
+            handle.seek(0)
+            handle.write(str(score))
+    except OSError:
+        pass
 
 
 def write_new(path: str, data: bytes) -> None:
@@ -115,6 +131,7 @@ def become(plan: dict[str, Any], status: int) -> None:
                 handle.write(str(os.getpid()))
         for name, value in plan["rlimits"].items():
             lower(name, value)
+        first_to_go()
         null = os.open(os.devnull, os.O_RDONLY)
         log = os.open(plan["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         os.dup2(null, 0)

@@ -23,6 +23,7 @@ APPS = AGENT.with_name("apps")
 JUPYTER = AGENT.with_name("jupyter")
 """What JupyterLab finds by JUPYTER_PATH: an extension that shows the workspace that it runs in."""
 OVERLAY = AGENT.with_name("packages_overlay.py")
+CHECKOUTS = AGENT.with_name("checkouts.py")
 
 
 def spawn(plan: Mapping[str, Any], operation_lock: int) -> None:

@@ -34,6 +34,7 @@ JOIN = Path(__file__).resolve().with_name("join_network.py")
 JOIN_TIMEOUT_S = 10.0
 PROXY_PORT = 808
 """Where a workspace finds the proxy to names; below 1024, so nothing in it can listen there."""
+BUBBLEWRAP = "bwrap"
 RESOLVER = "169.254.53.53"
 """Where a workspace asks for names; pasta asks this machine's resolver instead."""
 
@@ -179,16 +180,20 @@ def _pasta(program: str, folder: Path, another: int | None) -> list[str]:
     return [program, *options, *log, "--pid", str(_mark(folder))]
 
 
+_MARKS = ("network.pid", "pasta", "proxy")
+"""By these in a workspace's folder its ways out are found: pasta, pasta of another user, a proxy."""
+
+
 def _mark(folder: Path) -> Path:
-    return folder / "network.pid"
+    return folder / _MARKS[0]
 
 
 def _name(folder: Path) -> Path:
-    return folder / "pasta"
+    return folder / _MARKS[1]
 
 
 def _proxy(folder: Path) -> Path:
-    return folder / "proxy"
+    return folder / _MARKS[2]
 
 
 def proxy_env(policy: Policy) -> dict[str, str]:
@@ -226,17 +231,38 @@ def end(folder: Path) -> bool:
     return not found
 
 
+@dataclass(frozen=True, slots=True)
+class WayOut:
+    """A process that leads out of the network of a workspace or a probe, whose folder it names."""
+
+    pid: int
+    start_ticks: int
+    folder: Path
+
+
+def ways_out_below(base: Path) -> list[WayOut]:
+    """All that name a folder below `base`, whether that is there or not."""
+    found = []
+    for pid, ticks, argv in _leading_out():
+        marks = (Path(os.fsdecode(word)) for word in argv if word.startswith(os.fsencode(base) + b"/"))
+        mark = next((each for each in marks if each.name in _MARKS), None)
+        if mark is not None:
+            found.append(WayOut(pid, ticks, mark.parent))
+    return found
+
+
 def _leading_out() -> Iterable[tuple[int, int, Sequence[bytes]]]:
-    """Every pasta and proxy that this process can see, with its start and argument vector."""
-    here = processes.pid_namespace("self")
+    """Every pasta and proxy that this process can see, with its start and argument vector.
+
+    What runs in a sandbox can have any name and arguments, and is none: see `_outside`.
+    """
     for entry in os.listdir("/proc"):  # noqa: PTH208 - names are all that is wanted, and there are many
         if not entry.isdigit():
             continue
         try:
             name = Path("/proc", entry, "comm").read_text()
-            # A proxy is a program in Python, as much in sandboxes is, too: those are in other namespaces.
-            proxy = name.startswith("python") and processes.pid_namespace(entry) == here
-            if not proxy and not name.startswith(("pasta", "passt")):
+            pasta = name.startswith(("pasta", "passt"))
+            if not (pasta or name.startswith("python")) or not _outside(int(entry), pasta=pasta):
                 continue
             argv = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
         except OSError:
@@ -244,3 +270,19 @@ def _leading_out() -> Iterable[tuple[int, int, Sequence[bytes]]]:
         ticks = processes.start_ticks(int(entry))
         if ticks is not None:
             yield int(entry), ticks, argv
+
+
+def _outside(pid: int, *, pasta: bool) -> bool:
+    """Whether the process runs outside of every sandbox, as those do that lead out of them.
+
+    A proxy is in this PID namespace, where no tenant is. pasta makes itself one below, of which it is the
+    first process. So is the first process of a sandbox, which stays the child of bubblewrap; what a tenant
+    starts or nests in there is no first process of that depth.
+    """
+    numbers = processes.numbers_of(pid)
+    if len(numbers) == 1:
+        return True
+    if not pasta or len(numbers) != 2 or numbers[-1] != 1:
+        return False
+    parent = processes.parent_of(pid)
+    return parent is not None and not processes.name_of(parent).startswith(BUBBLEWRAP)

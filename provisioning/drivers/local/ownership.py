@@ -5,17 +5,28 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
 from provisioning.drivers.local import processes, state
 from provisioning.drivers.local.failures import HomeInUse
 from provisioning.drivers.local.isolation import SandboxProbe
 from provisioning.drivers.local.uids import VARIABLE, Uids
 from provisioning.errors import MissingDependency
-from provisioning.types import DeviceInfo, WorkspaceSpec
+from provisioning.types import DeviceInfo
 
 
-def owner_of(base: Path, instance: str, spec: WorkspaceSpec, sandbox: SandboxProbe) -> int:
-    """The user id that the workspace's home is to have. Raises `ProvisioningError` or `OSError`.
+class OfHome(Protocol):
+    """What has a home: a workspace, or what serves its files."""
+
+    @property
+    def owner(self) -> str: ...
+
+    @property
+    def home_key(self) -> str: ...
+
+
+def owner_of(base: Path, instance: str, spec: OfHome, sandbox: SandboxProbe) -> int:
+    """The user id that the home is to have. Raises `ProvisioningError` or `OSError`.
 
     A home does not change hands while it is in use: what is started beside runs as the same user.
     """

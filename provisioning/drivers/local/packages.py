@@ -16,6 +16,8 @@ FOLDER = (".local", "share", "berth", "packages")
 """Below a home."""
 OWN = "minimal"
 MAX_PACKAGES = 2000
+CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
+"""Where a system keeps its authorities in one file that sandboxes see."""
 _INFO = re.compile(r"([A-Za-z0-9][A-Za-z0-9._]*)-([A-Za-z0-9][A-Za-z0-9._!+]*)\.dist-info")
 # Programs that run a user's code in their own process: they begin with the overlay's Python.
 IN_OVERLAY = frozenset({"marimo"})
@@ -46,6 +48,17 @@ def site_of(environment: Environment) -> Path | None:
     if not environment.exists:
         return None
     return next(iter(sorted(root.glob("lib/python3.*/site-packages"))), None)
+
+
+def certificates() -> dict[str, str]:
+    """The variables by which uv and pip believe the authorities that this machine's system does.
+
+    uv brings authorities of its own, as does pip before 24.2: an index of a company would be refused.
+    """
+    found = {"UV_SYSTEM_CERTS": "1"}
+    if bundle := next((path for path in CERTIFICATES if Path(path).is_file()), None):
+        found["PIP_CERT"] = bundle
+    return found
 
 
 def variables(made: Mapping[str, Any] | None, *, path: str, jupyter: str) -> dict[str, str]:

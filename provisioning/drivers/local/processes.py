@@ -51,11 +51,8 @@ def start_ticks(pid: int) -> int | None:
 
 def user_of(pid: int) -> int | None:
     """The user id that a process runs as; None when it is gone."""
-    try:
-        lines = (PROC / str(pid) / "status").read_text(errors="replace").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[2]) for line in lines if line.startswith("Uid:")), None)
+    found = _status(pid, "Uid")
+    return int(found[1]) if found else None
 
 
 def users() -> set[int]:
@@ -229,12 +226,36 @@ def _has_users(pid: int) -> bool:
 
 def is_namespace_init(pid: int, *, depth: int = 0) -> bool:
     """True for PID 1 of a nested PID namespace; with `depth`, of one that deep, where 1 is this one."""
+    numbers = numbers_of(pid)
+    return len(numbers) > 1 and numbers[-1] == 1 and depth in (0, len(numbers))
+
+
+def numbers_of(pid: int) -> tuple[int, ...]:
+    """The process's PIDs, from this PID namespace to its own; empty when it is gone.
+
+    Where it stands in this order is the kernel's to say: no process changes it.
+    """
+    return tuple(int(number) for number in _status(pid, "NSpid"))
+
+
+def parent_of(pid: int) -> int | None:
+    """The PID of its parent; None when it is gone."""
+    found = _status(pid, "PPid")
+    return int(found[0]) if found else None
+
+
+def name_of(pid: int) -> str:
+    """What its program is called, which it can change; empty when it is gone."""
     try:
-        status = (PROC / str(pid) / "status").read_text(errors="replace")
+        return (PROC / str(pid) / "comm").read_text(errors="replace").rstrip("\n")
     except OSError:
-        return False
-    for line in status.splitlines():
-        if line.startswith("NSpid:"):
-            numbers = line.split()[1:]
-            return len(numbers) > 1 and numbers[-1] == "1" and depth in (0, len(numbers))
-    return False
+        return ""
+
+
+def _status(pid: int, field: str) -> list[str]:
+    """The words of one field of its status; none when it is gone."""
+    try:
+        lines = (PROC / str(pid) / "status").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    return next((line.split()[1:] for line in lines if line.startswith(f"{field}:")), [])

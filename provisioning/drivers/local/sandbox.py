@@ -21,6 +21,9 @@ JUPYTER_PATH = "/run/berth/jupyter"
 SECRETS_PATH = "/run/berth/secrets"
 """Where the agent puts secrets that are files: in `/run`, which is memory of the sandbox's own."""
 OVERLAY_PATH = "/run/berth/packages_overlay.py"
+CHECKOUTS_PATH = "/run/berth/checkouts.py"
+GIT_PATH = "/run/berth/git"
+"""Where the agent puts Git's settings and credentials: memory of the sandbox's own, too."""
 PROGRAMS_PATH = "/run/berth/bin"
 NODE_PATH = "/run/berth/node"
 """The folder of the socket to the portal."""
@@ -51,7 +54,8 @@ class SandboxPlan:
     `system` lists (path, link target or empty) for /bin, /lib and the like; `readonly` are folders shown at
     their own path; `masked` are those of `PROC_MASKED` that exist here; `etc` is the folder with the files
     of `ETC_OWN`, `gateway` that of the socket to the portal. An empty `home` shows none. `readonly_at` are
-    more paths here with their paths inside; `command` is instead of the agent with its configuration file.
+    more paths here with their paths inside, and so are `writable_at`, which can be written; `command` is
+    instead of the agent with its configuration file.
     Where `filtered`, the launcher puts the filter of system calls in for `{seccomp}`.
     """
 
@@ -70,6 +74,7 @@ class SandboxPlan:
     env: Mapping[str, str]
     command: tuple[str, ...] = ()
     readonly_at: tuple[tuple[str, str], ...] = ()
+    writable_at: tuple[tuple[str, str], ...] = ()
     masked: tuple[str, ...] = ()
     device_nodes: tuple[str, ...] = ()
     disable_userns: bool = True
@@ -139,6 +144,8 @@ def bwrap_argv(plan: SandboxPlan) -> tuple[str, ...]:
     argv += ["--bind", plan.run, RUN_PATH, "--ro-bind", plan.gateway, NODE_PATH]
     for path, inside in plan.readonly_at:
         argv += ["--ro-bind", path, inside]
+    for path, inside in plan.writable_at:
+        argv += ["--bind", path, inside]
     argv += ["--chdir", plan.home_inside if plan.home else "/", "--clearenv"]
     for key, value in sorted(plan.env.items()):
         argv += ["--setenv", key, value]

@@ -37,10 +37,11 @@ from pathlib import Path
 from provisioning.drivers.local import cgroups, network, processes
 from provisioning.drivers.local.environment import Environment, uv_program
 from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
-from provisioning.drivers.local.launching import AGENT, APPS, JUPYTER, OVERLAY, RELAY, spawn
+from provisioning.drivers.local.launching import AGENT, APPS, CHECKOUTS, JUPYTER, OVERLAY, RELAY, spawn
 from provisioning.drivers.local.sandbox import (
     AGENT_PATH,
     APPS_PATH,
+    CHECKOUTS_PATH,
     JUPYTER_PATH,
     OVERLAY_PATH,
     PROGRAMS_PATH,
@@ -94,7 +95,7 @@ class Kind:
 
     def digest(self) -> str:
         """Differs when anything does that a spare has read or that its sandbox shows."""
-        files = (AGENT, RELAY, OVERLAY, *sorted(APPS.rglob("*.py")))
+        files = (AGENT, RELAY, OVERLAY, CHECKOUTS, *sorted(APPS.rglob("*.py")))
         body = {
             "recipe": self.recipe.as_json(),
             "environment": asdict(self.environment),
@@ -321,7 +322,7 @@ class Spares:
 def programs_at() -> tuple[tuple[str, str], ...]:
     """What every sandbox has beside its environment: how packages of the user's own are kept, and uv."""
     uv = uv_program()
-    found = ((str(OVERLAY), OVERLAY_PATH), (str(JUPYTER), JUPYTER_PATH))
+    found = ((str(OVERLAY), OVERLAY_PATH), (str(CHECKOUTS), CHECKOUTS_PATH), (str(JUPYTER), JUPYTER_PATH))
     return (*found, (uv, f"{PROGRAMS_PATH}/uv")) if uv else found
 
 

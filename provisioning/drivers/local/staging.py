@@ -75,6 +75,7 @@ def staged(plan: SandboxPlan) -> tuple[SandboxPlan, list[Mount]]:
         bwrap=bwrap,
         readonly=(),
         readonly_at=tuple((put(source), inside) for source, inside in shown_at(plan)),
+        writable_at=tuple((put(source, readonly=False), inside) for source, inside in plan.writable_at),
         agent_file=put(plan.agent_file),
         relay_file=put(plan.relay_file),
         run=put(plan.run, readonly=False),

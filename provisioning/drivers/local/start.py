@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from provisioning import git_urls
 from provisioning.drivers.local import cgroups, network, packages, processes
 from provisioning.drivers.local.egress import Policy
 from provisioning.drivers.local.environment import Environment
@@ -21,6 +22,7 @@ from provisioning.drivers.local.handover import TooDeep, hand_over
 from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
 from provisioning.drivers.local.launching import AGENT, JUPYTER, RELAY, spawn
 from provisioning.drivers.local.sandbox import (
+    GIT_PATH,
     JUPYTER_PATH,
     NODE_PATH,
     PROGRAMS_PATH,
@@ -40,8 +42,8 @@ from provisioning.drivers.local.state import (
     write_atomically,
 )
 from provisioning.endpoints import PORTAL_SOCKET, socket_endpoint
-from provisioning.errors import StartFailed
-from provisioning.types import DeviceInfo, WorkspaceSpec
+from provisioning.errors import InvalidSpec, StartFailed
+from provisioning.types import CheckoutSpec, DeviceInfo, WorkspaceSpec
 
 PORT_CANDIDATES = 8
 SANDBOX_TIMEOUT_S = 2.0
@@ -221,7 +223,28 @@ def agent_config(
         "devices": [device.uuid for device in devices],
         "secrets": spec.secrets,
         "secrets_dir": SECRETS_PATH if settings.sandbox.bwrap else "",
+        "checkouts": [checkout_of(each) for each in spec.checkouts],
+        "git_dir": GIT_PATH if settings.sandbox.bwrap else "",
+        "known_hosts": list(git_urls.KNOWN_HOSTS),
+        "egress": settings.egress.egress.value,
         "remove_config": True,
+    }
+
+
+def checkout_of(spec: CheckoutSpec) -> dict[str, Any]:
+    """A repository as `provisioning/agent/checkouts.py` takes it. Raises `InvalidSpec`."""
+    url, ref = git_urls.parsed(spec.url), git_urls.ref_problem(spec.ref)
+    if isinstance(url, git_urls.UrlProblem) or ref is not None:
+        raise InvalidSpec("The address of the Git repository is not one that is cloned. Correct it.")
+    return {
+        "what": spec.kind.value,
+        "url": spec.url,
+        "ref": spec.ref,
+        "folder": url.folder,
+        "credential": spec.credential,
+        "timeout_s": spec.timeout_s,
+        "script_timeout_s": spec.script_timeout_s,
+        "limit_mib": spec.limit_mib,
     }
 
 
@@ -249,6 +272,7 @@ def app_env(
             path=os.pathsep.join((*bin_dirs[:1], f"{home}/.local/bin", *bin_dirs[1:], PROGRAMS_PATH)),
             jupyter=jupyter,
         ),
+        **packages.certificates(),
         "TMPDIR": temporary,
         "JUPYTER_CONFIG_DIR": f"{home}/.jupyter",
         "JUPYTER_DATA_DIR": f"{home}/.local/share/jupyter",

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -298,6 +299,11 @@ def gateway_folder(base: Path) -> Path:
     if folder.stat().st_mode & 0o111 != 0o111:
         folder.chmod(0o711)
     return folder
+
+
+def instance_of(home: Path) -> str:
+    """What marks the processes of the installation at `home`: BERTH_INSTANCE in their environment."""
+    return hashlib.sha256(os.path.realpath(home).encode()).hexdigest()[:16]
 
 
 def names(base: Path) -> list[str]:

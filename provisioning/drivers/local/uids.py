@@ -2,7 +2,8 @@
 
 Each owner of workspaces gets a number of its own for good, in `local/.uids/<owner>`; no number is given
 twice, not even after its owner has gone. The last ones of the range are for spares (`spares.py`), which
-nobody owns yet: each spare has one while it lives, and what it shows of a home is shown as its own.
+nobody owns yet: each spare has one while it lives, and what it shows of a home is shown as its own. The very
+last one is for builds of environments.
 """
 
 from __future__ import annotations
@@ -39,7 +40,12 @@ class Range:
     @property
     def spares(self) -> range:
         """Those for spares."""
-        return range(self.owners.stop, self.last + 1)
+        return range(self.owners.stop, self.last)
+
+    @property
+    def builds(self) -> int:
+        """That of builds of environments; one build goes on at a time."""
+        return self.last
 
 
 def configured(environ: Mapping[str, str]) -> Range | None:

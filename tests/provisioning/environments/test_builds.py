@@ -14,9 +14,8 @@ import pytest
 
 from provisioning.environment_builds import pythons, uv_steps
 from provisioning.environment_builds.failures import BuildError
-from provisioning.environment_builds.outcome import cuda_of
 from provisioning.environment_messages import BuildFailure, BuildStage, SourceKind
-from provisioning.environments.content import digest_of
+from provisioning.environments.content import cuda_of, digest_of
 from provisioning.environments.store import STAMP, Store, in_use
 from tests.provisioning.environments.package_index import PYTHON, Bench, PackageFolder, machine
 
@@ -134,7 +133,9 @@ def test_a_source_that_does_not_resolve_names_its_line(
     bench: Bench, packages: PackageFolder, source: str, kind: str, line: int
 ) -> None:
     error = failed(bench, source, source_kind=SourceKind(kind))
-    assert (error.code, error.source_line) == (BuildFailure.RESOLUTION_FAILED, line), error.message
+    missing = "nothing-like-it" in source
+    code = BuildFailure.NO_SUCH_PACKAGE if missing else BuildFailure.RESOLUTION_FAILED
+    assert (error.code, error.source_line) == (code, line), error.message
     assert error.failure.blame == "user" and not error.failure.retryable
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.drivers.local import cgroups
+from provisioning.environment_builds import cell
 from provisioning.environment_builds.failures import BuildError
 from provisioning.environment_messages import BuildFailure
 from provisioning.environments.store import in_use
@@ -90,6 +91,81 @@ attempt("proxy to loopback", lambda: urllib.request.urlopen("http://127.0.0.1:{p
             server.accept()
     assert all("error" in text.split(":")[0].lower() for text in found.values()), found
     assert "403" in found["proxy"]
+
+
+def test_its_code_is_a_user_that_owns_nothing_of_others(
+    bench: Bench, packages: PackageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where root runs the node: neither cache nor other environments nor anybody's processes are its own."""
+    numbers = bench.machine.sandbox.uids
+    if numbers is None:
+        pytest.skip("users of their own are root's to give")
+    packages.wheel("alpha", files={"shared.py": "good = True\n"})
+    bench.build("alpha")
+    leak, owners, chown = tmp_path / "leak", set(), cell._chown
+
+    def taken(folder: Path, uid: int) -> None:
+        if uid == os.geteuid():  # as its code has left it
+            owners.update(path.lstat().st_uid for path in folder.rglob("*"))
+        chown(folder, uid)
+
+    monkeypatch.setattr(cell, "_chown", taken)
+    found = said(
+        bench,
+        packages,
+        f"""
+attempt("owner", lambda: [os.stat(path).st_uid for path in (os.environ["TMPDIR"], os.environ["HOME"])])
+attempt("capabilities", lambda: [l.split()[1] for l in open("/proc/self/status") if l.startswith("CapEff")])
+attempt("become root", lambda: os.setuid(0))
+attempt("mounts", lambda: [l.split()[3] for l in open("/proc/self/mountinfo") if "uv-cache" in l.split()[3]])
+attempt("kill", lambda: os.kill({os.getpid()}, 0))
+attempt("see", lambda: open("/proc/{os.getpid()}/environ").read())
+attempt("leak", lambda: open({str(leak)!r}, "w").write("x"))
+""",
+    )
+    assert owners == {numbers.builds}, found
+    assert numbers.builds not in numbers.owners and numbers.builds not in numbers.spares
+    assert (found["mounts"], found["capabilities"]) == ("[]", "['0000000000000000']"), found
+    assert found["become root"].startswith(("PermissionError", "OSError")), found
+    assert all(found[name].startswith(("ProcessLookup", "FileNotFound")) for name in ("kill", "see")), found
+    assert not leak.exists()
+    # Nothing of what it has made stays its own: a later build is the same user.
+    for held in bench.store.held():
+        for path in (bench.store.place(held.digest), *bench.store.place(held.digest).rglob("*")):
+            assert path.lstat().st_uid == os.geteuid(), path
+    assert all(path.lstat().st_uid == os.geteuid() for path in bench.store.cache.rglob("*"))
+
+
+def test_that_user_let_loose_reaches_no_cache_and_no_environment(
+    bench: Bench, packages: PackageFolder, tmp_path: Path
+) -> None:
+    """Out of its sandbox, with nothing in its way but the rights of users: the worst case."""
+    numbers = bench.machine.sandbox.uids
+    if numbers is None:
+        pytest.skip("users of their own are root's to give")
+    for path in (tmp_path, tmp_path / "berth", *tmp_path.parents[:-2]):
+        if path.exists() and path.stat().st_uid == os.geteuid() and path != Path("/tmp"):
+            path.chmod(path.stat().st_mode | 0o011)
+    packages.wheel("alpha", files={"shared.py": "good = True\n"})
+    place = bench.store.place(bench.build("alpha").digest)
+    (module,) = place.glob("lib/python3*/site-packages/shared.py")
+    bench.store.folder.chmod(0o711)
+    bench.store.staging.chmod(0o711)
+    code = f"""
+import os
+for path in ({str(module)!r}, {str(place)!r} + "/new", {str(bench.store.cache)!r} + "/new"):
+    try:
+        open(path, "w").write("bad")
+    except OSError:
+        continue
+    print(path)
+"""
+    done = subprocess.run(
+        ["/usr/bin/env", "python3", "-I", "-c", code], user=numbers.builds, group=numbers.builds,
+        extra_groups=[], cwd="/", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("", "")
+    assert module.read_text() == "good = True\n"
 
 
 def test_it_writes_nowhere_else(bench: Bench, packages: PackageFolder) -> None:

@@ -16,8 +16,8 @@ from provisioning.drivers.local.isolation import probe
 def make_pool(tmp_path: Path) -> Iterator[Callable[..., Pool]]:
     made: list[Pool] = []
 
-    def make(**config: Any) -> Pool:
-        made.append(Pool(tmp_path, **config))
+    def make(folder: str = "", **config: Any) -> Pool:
+        made.append(Pool(tmp_path / folder, **config))
         return made[-1]
 
     yield make

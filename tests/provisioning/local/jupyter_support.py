@@ -58,6 +58,11 @@ class Jupyter:
         return self.pool.home / "homes" / self.spec.home_key
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
+        data = self.bytes(method, path, body)
+        return json.loads(data) if data else None
+
+    def bytes(self, method: str, path: str, body: Any = None) -> bytes:
+        """What is answered, as it is; a refusal fails the test."""
         connection = SocketConnection(self.socket, timeout_s=LIMIT_S)
         headers = {"Authorization": f"Bearer {self.token}"}
         connection.request(method, path, json.dumps(body) if body is not None else None, headers)
@@ -65,7 +70,7 @@ class Jupyter:
         data = answer.read()
         connection.close()
         assert answer.status < 400, data
-        return json.loads(data) if data else None
+        return data
 
     def activity(self) -> Any:
         """What the agent finds out, found out where the agent is."""

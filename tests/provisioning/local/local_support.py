@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from provisioning.drivers.local import processes
+from provisioning.drivers.local import cgroups, processes, scratch
 from provisioning.drivers.local.driver import LocalDriver
 from provisioning.types import (
     AgentSpec,
@@ -123,6 +123,8 @@ class Pool:
             self.wait(lambda last=last: self.driver.ensure_deleted(last), ObservedState.ABSENT)
             assert self.pids(ref) == []
             assert not (self.home / "local" / ref.external_name).exists()
+        scratch.sweep(self.driver.base)
+        cgroups.sweep_left(self.driver.instance)
 
 
 def filters_of(pool: Pool, spec: WorkspaceSpec) -> dict[int, str]:

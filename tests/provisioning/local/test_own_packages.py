@@ -59,6 +59,29 @@ def test_pip_uv_and_the_notebooks_own_pip_just_work(pool: Pool, prepared: bool) 
     assert again.value(again.kernel(), "__import__('one').version") == "1.0"
 
 
+def test_the_kernels_picture_arrives_in_homes_with_links_of_it_too(pool: Pool) -> None:
+    """A link leads out of the kernel's folder, and Jupyter serves nothing there."""
+    jupyter = Jupyter(pool, prepared=False)
+    logos = pool.driver.environment_path / "share" / "jupyter" / "kernels" / "python3"
+    pictures = {path.name: path.read_bytes() for path in logos.glob("logo-*")}
+    assert pictures
+    found = jupyter.call("GET", "/api/kernelspecs")["kernelspecs"]["python3"]["resources"]
+    for name, data in pictures.items():
+        assert jupyter.bytes("GET", found[name.partition(".")[0]]) == data
+    # A home from before.
+    (overlay,) = jupyter.home.glob(".local/share/berth/packages/*")
+    for name in pictures:
+        kept = overlay / packages_overlay.KERNEL / name
+        kept.unlink()
+        kept.symlink_to(logos / name)
+    stamp = overlay / packages_overlay.STAMP
+    stamp.write_text(stamp.read_text().replace(packages_overlay.RECIPE, "1", 1))
+    pool.wait(lambda: pool.driver.ensure_stopped(jupyter.spec.ref, grace_s=0), ObservedState.STOPPED)
+    again = Jupyter(pool, prepared=False)
+    for name, data in pictures.items():
+        assert again.bytes("GET", found[name.partition(".")[0]]) == data
+
+
 def test_they_are_kept_by_environment_and_removed_when_asked(pool: Pool) -> None:
     spec = pool.spec(environment_name="analysis")
     seen = pool.run(spec)

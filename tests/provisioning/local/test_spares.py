@@ -293,7 +293,7 @@ def test_a_spare_with_another_filter_is_not_taken_and_ends(pool: Pool, monkeypat
     old = ready_spares(pool)
     real = isolation.probe()
     unfiltered = replace(real, seccomp="", seccomp_reason="No filter.")
-    monkeypatch.setattr(driver_module, "probe", lambda: unfiltered)
+    monkeypatch.setattr(driver_module, "probe", lambda _base: unfiltered)
     spec = probe(pool)
     pool.run(spec)
     assert not in_spare(pool, spec) and folders(pool) == old

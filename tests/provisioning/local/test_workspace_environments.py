@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,3 +123,33 @@ def test_the_inventory_names_it(pool: Pool, digest: str) -> None:
     assert held.digest == digest and {"tool", "python3"} <= set(held.programs)
     stamp: Any = json.loads((pool.driver.environments.place(digest) / STAMP).read_text())
     assert stamp["python_version"].startswith("3.")
+
+
+def test_what_somebody_installed_becomes_an_environment_that_others_start_in(
+    pool: Pool, digest: str, tmp_path: Path
+) -> None:
+    """As the portal does it: the list of the node, the list of the new environment, a build, a start."""
+    from portal.environments.sources import with_packages
+    from provisioning.environment_messages import PackagesOf
+
+    spec = pool.spec(environment=digest, environment_name="analysis")
+    seen = pool.run(spec)
+    folder = ask(seen, "os.environ['VIRTUAL_ENV']")
+    overlay = pool.home / "homes" / spec.home_key / Path(folder).relative_to("/home/ada")
+    (site,) = overlay.glob("lib/python3*/site-packages")
+    index = PackageFolder(tmp_path / "index")
+    with zipfile.ZipFile(index.wheel("extra", "2.5")) as wheel:
+        wheel.extractall(site)
+    asked_for = PackagesOf(spec.team, spec.owner, digest, "analysis")
+    own = [tuple(each.split("==")) for each in pool.driver.own_packages(asked_for)]
+    assert own == [("extra", "2.5")]
+    source = with_packages("packages", "alpha\n", have={"alpha": "1.0"}, more=own)
+    assert source == "alpha==1.0\nextra==2.5\n"
+    bench = Bench(Store(pool.driver.environments.folder), machine(pool.home / "local"))
+    made = bench.build(source)
+    other = pool.spec(owner="bob", environment=made.digest, environment_name="saved")
+    running = pool.run(other)
+    assert ask(running, "__import__('extra').version") == "2.5"
+    assert ask(running, "__import__('extra').__file__").startswith(
+        str(pool.driver.environments.place(made.digest))
+    )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from bench.scheduling.peers import srsf, tiresias
 from bench.scheduling.replay import quotas, replay
+from bench.scheduling.rounds import gavel, level, themis
 from bench.scheduling.trace import Job, synthetic
 from portal.scheduling.engine.model import Policy
 
@@ -39,6 +41,39 @@ def test_a_job_that_does_not_fit_is_passed_over():
     found = tiresias([job("two", 2, 0, 1000), job("four", 4, 10, 100), job("one", 1, 20, 100)], 4)
     assert found.waits["one"] == 0
     assert found.waits["four"] > 0
+
+
+@pytest.mark.parametrize(
+    ("wanted", "capacity", "most"),
+    [([1, 2, 8], 11, 8), ([1, 2, 8], 7, 4), ([4, 4], 4, 2), ([1, 1, 32], 4, 2), ([8], 4, 4)],
+)
+def test_the_level_up_to_which_all_are_filled(wanted, capacity, most):
+    assert level(np.array(wanted, dtype=float), capacity) == most
+
+
+def test_gavel_takes_turns_by_what_each_was_due():
+    """One GPU for two of two rounds each: in turns. One wants two GPUs: it is due half as many rounds."""
+    found = gavel([job("a", 1, 0, 720), job("b", 1, 0, 720)], 1)
+    assert found.waits == {"a": 360, "b": 720}
+    assert found.preempted == 2
+    wide, narrow = job("wide", 2, 0, 720), [job(f"n{at}", 1, 0, 1440) for at in range(2)]
+    found = gavel([wide, *narrow], 2)
+    # Of six rounds it has two, the first and the fourth.
+    assert found.waits == {"wide": 720, "n0": 720, "n1": 720}
+
+
+def test_themis_runs_whom_sharing_has_hurt_most():
+    """With half of one GPU alone both take twice their time; after one round the short one is worse off."""
+    found = themis([job("long", 1, 0, 3600), job("short", 1, 0, 360)], 1)
+    assert found.waits == {"long": 360, "short": 360}
+    assert found.preempted == 1
+
+
+def test_coming_back_costs_what_it_is_said_to_cost():
+    """The first comes back once for a round of 360 s, of which 60 are lost, and so once more."""
+    found = gavel([job("a", 1, 0, 720), job("b", 1, 0, 360)], 1, restart_s=60)
+    assert found.waits == {"a": 360 + 60, "b": 360}
+    assert found.lost_gpu_s == 60
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

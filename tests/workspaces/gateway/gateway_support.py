@@ -113,8 +113,8 @@ async def redis_async(redis_url: str, redis: Redis) -> AsyncIterator[AsyncRedis]
         yield client
 
 
-def settings(public_url: str = "http://localhost:8000") -> GatewaySettings:
-    return GatewaySettings(SECRET, DOMAIN, public_url, public_url.startswith("https"))
+def settings(public_url: str = "http://localhost:8000", passes: Path | None = None) -> GatewaySettings:
+    return GatewaySettings(SECRET, DOMAIN, public_url, public_url.startswith("https"), passes)
 
 
 def view(name: str = WS_A, **changes: Any) -> WorkspaceView:
@@ -139,10 +139,15 @@ class Portal:
     entries: list[Entry] = field(default_factory=list)
     broken: bool = False
     described: int = 0
+    extended: list[tuple[str, str]] = field(default_factory=list)
 
     async def describe(self, name: str) -> dict[str, Any] | None:
         self.described += 1
         return {"name": f"asked {self.described}"}
+
+    async def extend(self, name: str, user_id: str) -> tuple[int, dict[str, Any]]:
+        self.extended.append((name, user_id))
+        return 200, {"ends_at": "2030-01-01T00:00:00+00:00"}
 
     async def resolve(self, name: str) -> WorkspaceView | None:
         if self.broken:
@@ -175,6 +180,7 @@ def gateway(portal: Portal, redis_async: AsyncRedis) -> Gateway:
         portal.authorize_bearer,
         portal.record_entry,
         describe=portal.describe,
+        extend=portal.extend,
     )
 
 
@@ -376,15 +382,15 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 @contextlib.contextmanager
-def started(folder: Path, **changes: Any) -> Iterator[Stack]:
-    """A stack of its own, for tests that break it; `changes` are the front door's."""
+def started(folder: Path, *, scheme: str = "http", **changes: Any) -> Iterator[Stack]:
+    """A stack of its own, for tests that break it; `changes` are the front door's, `scheme` the portal's."""
     redis_port, proxy_port = free_port(), free_port()
     portal = Portal()
     url = f"redis://127.0.0.1:{redis_port}/0"
 
     def build(client: AsyncRedis) -> Gateway:
         return build_app(
-            settings(f"http://localhost:{proxy_port}"),
+            settings(f"{scheme}://localhost:{proxy_port}", changes.get("passes")),
             client,
             portal.resolve,
             portal.authorize_bearer,

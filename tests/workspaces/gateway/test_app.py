@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import Any
 
 import httpx
@@ -12,7 +13,7 @@ from gateway_support import DOMAIN, SECRET, WS_A, WS_B, Portal, free_port, setti
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from portal.workspaces.gateway import access, tickets, workspace_views
+from portal.workspaces.gateway import access, file_tickets, tickets, workspace_views
 from portal.workspaces.gateway.app import Gateway, GatewaySettings, build_app
 
 pytestmark = pytest.mark.engine
@@ -164,7 +165,7 @@ class TestForwardAuth:
         self, http: Http, portal: Portal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         now = 1000.0
-        monkeypatch.setattr(access.time, "monotonic", lambda: now)
+        monkeypatch.setattr(time, "monotonic", lambda: now)
         assert (await ask(http, ("authorization", "Bearer good"))).status_code == 200
         portal.tokens.clear()
         now += 1.01
@@ -485,6 +486,39 @@ class TestEnterAndLeave:
         posted = await http.post(path, headers={"host": HOST, cookie[0]: cookie[1]})
         assert posted.status_code == 405
 
+    async def test_a_workspaces_own_page_extends_it_for_who_is_signed_in(
+        self, http: Http, portal: Portal, cookie: tuple[str, str]
+    ) -> None:
+        headers = {"host": HOST, cookie[0]: cookie[1]}
+        own = {**headers, "origin": f"http://{HOST}", "sec-fetch-site": "same-origin"}
+        before = (await http.get("/.berth/workspace", headers=headers)).json()
+        answer = await http.post("/.berth/extend", headers=own)
+        assert (answer.status_code, answer.json()) == (200, {"ends_at": "2030-01-01T00:00:00+00:00"})
+        assert portal.extended == [(WS_A, "7")]
+        assert (await http.get("/.berth/workspace", headers=headers)).json() != before
+
+    async def test_nobody_else_extends_it(
+        self, http: Http, portal: Portal, cookie: tuple[str, str], redis: Redis, redis_async: AsyncRedis
+    ) -> None:
+        own = {"host": HOST, "origin": f"http://{HOST}"}
+        mine = {**own, cookie[0]: cookie[1]}
+        stranger = f"berth_ws={await cookie_for(redis, redis_async, user='9')}"
+        other_host = f"{WS_B}.{DOMAIN}:8000"
+        for headers, status in (
+            (own, 401),
+            ({**own, "authorization": "Bearer good"}, 401),
+            ({**own, "cookie": stranger}, 403),
+            ({**mine, "origin": f"http://{other_host}"}, 403),
+            ({**mine, "origin": "http://evil.example"}, 403),
+            ({**mine, "origin": "null"}, 403),
+            ({"host": HOST, cookie[0]: cookie[1]}, 403),
+            ({"host": HOST, cookie[0]: cookie[1], "sec-fetch-site": "same-site"}, 403),
+            ({**mine, "host": other_host, "origin": f"http://{other_host}"}, 401),
+        ):
+            assert (await http.post("/.berth/extend", headers=headers)).status_code == status, headers
+        assert (await http.get("/.berth/extend", headers=mine)).status_code == 405
+        assert portal.extended == []
+
     async def test_there_is_nothing_else_below_the_prefix(self, http: Http) -> None:
         assert code(await http.get("/.berth/x", headers={"host": HOST})) == (404, "not_found")
 
@@ -594,3 +628,57 @@ class TestDispatch:
     def test_a_public_url_without_scheme_is_refused(self) -> None:
         with pytest.raises(ValueError, match="BERTH_PUBLIC_URL"):
             GatewaySettings(SECRET, DOMAIN, "localhost:8000", cookie_secure=False)
+
+
+class TestTransfers:
+    def issued(self, redis: Redis, **more: str) -> str:
+        ticket = file_tickets.new()
+        transfer = file_tickets.Transfer(WS_A, f"files-{'c' * 32}.1", **more)
+        file_tickets.put(redis, ticket, transfer, user_id="7", lifetime_s=60)
+        return f"{file_tickets.PREFIX}{ticket}"
+
+    async def test_a_ticket_leads_to_the_files_once_without_a_cookie(self, http: Http, redis: Redis) -> None:
+        uri = self.issued(redis)
+        answer = await ask(http, uri=uri, method="POST")
+        assert answer.status_code == 200
+        assert answer.headers["x-berth-socket"] == f"files-{'c' * 32}.1"
+        assert "x-berth-gateway" not in answer.headers
+        again = await ask(http, uri=uri)
+        assert code(again) == (403, "ticket_spent")
+        assert "x-berth-socket" not in again.headers
+
+    async def test_a_browser_that_asks_before_it_sends_spends_no_ticket(
+        self, http: Http, redis: Redis
+    ) -> None:
+        uri = self.issued(redis)
+        for _ in range(2):
+            asked = await ask(http, uri=uri, method="OPTIONS")
+            assert (asked.status_code, asked.headers["x-berth-socket"]) == (200, f"files-{'c' * 32}.1")
+        assert (await ask(http, uri=uri, method="PUT")).status_code == 200
+        for method in ("PUT", "OPTIONS"):
+            assert code(await ask(http, uri=uri, method=method)) == (403, "ticket_spent")
+        other = HOST.replace(WS_A, WS_B)
+        refused = await ask(http, uri=self.issued(redis), method="OPTIONS", host=other)
+        assert code(refused) == (403, "ticket_spent")
+
+    async def test_on_another_machine_they_are_behind_its_gateway(self, http: Http, redis: Redis) -> None:
+        answer = await ask(http, uri=self.issued(redis, gateway="10.0.0.2:7443", node="node-2"))
+        assert answer.headers["x-berth-gateway"] == "10.0.0.2:7443"
+        assert answer.headers["x-berth-node"] == "node-2"
+
+    async def test_a_ticket_is_for_its_workspace_and_ends_with_its_users_rights(
+        self, http: Http, redis: Redis
+    ) -> None:
+        other = HOST.replace(WS_A, WS_B)
+        assert code(await ask(http, uri=self.issued(redis), host=other)) == (403, "ticket_spent")
+        uri = self.issued(redis)
+        tickets.revoke_user(redis, "7")
+        assert code(await ask(http, uri=uri)) == (403, "ticket_spent")
+
+    async def test_who_is_signed_in_needs_a_ticket_too(
+        self, http: Http, redis: Redis, redis_async: AsyncRedis
+    ) -> None:
+        cookie = await cookie_for(redis, redis_async)
+        for uri in (file_tickets.PREFIX, f"{file_tickets.PREFIX}{'x' * 43}", f"{self.issued(redis)}/x"):
+            answer = await ask(http, ("cookie", f"berth_ws={cookie}"), uri=uri)
+            assert code(answer) == (403, "ticket_spent")

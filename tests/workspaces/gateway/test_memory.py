@@ -13,7 +13,7 @@ from redis.asyncio import Redis as AsyncRedis
 from test_app import HOST, ask, cookie_for
 
 from portal.accounts import changes
-from portal.workspaces.gateway import access, memory, tickets, workspace_views
+from portal.workspaces.gateway import access, bearers, memory, tickets, workspace_views
 from portal.workspaces.gateway.app import Gateway
 from portal.workspaces.gateway.memory import Memory
 
@@ -115,7 +115,7 @@ async def test_a_token_is_forgotten_when_accounts_change(
     http: Http, warm: Gateway, redis: Redis, portal: Portal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the word of it, the token would be believed for an hour here."""
-    monkeypatch.setattr(access, "BEARER_CACHE_S", 3600.0)
+    monkeypatch.setattr(bearers, "BELIEVED_S", 3600.0)
     assert access.ACCOUNTS_KEY == changes.REVISION_KEY
     for _ in range(25):
         portal.tokens["good"] = "7"

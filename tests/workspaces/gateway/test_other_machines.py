@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
+from portal.events import live
 from portal.inventory.models import Allocation, Node
 from portal.machines import services
 from portal.machines.models import Machine
@@ -72,6 +73,24 @@ def test_what_runs_there_says_that_it_is_lost_and_nothing_else_does(
         found.status.refresh_from_db()
     assert trouble_of(workspace).startswith("Its machine, gpu-07, was revoked: nobody can enter it")
     assert trouble_of(other) == ""
+
+
+def test_its_page_is_told_and_says_what_to_do(
+    workspace, olga, alice, as_user, monkeypatch, django_capture_on_commit_callbacks
+):
+    told = []
+    monkeypatch.setattr(publishing.workspace_views, "put", lambda *_: None)
+    monkeypatch.setattr(live, "publish", lambda pk, owner, kind: told.append((pk, owner, kind)))
+    page = as_user(alice).get(f"/workspaces/{workspace.pk}/").content.decode()
+    assert "act-open" in page and "was revoked" not in page
+    with django_capture_on_commit_callbacks(execute=True):
+        services.revoke(actor=olga, machine_id=Machine.objects.get().pk)
+    assert (workspace.pk, alice.pk, "workspace.cut_off") in told
+    page = as_user(alice).get(f"/workspaces/{workspace.pk}/").content.decode()
+    assert "Its machine, gpu-07, was revoked" in page and "Ask an operator about its files" in page
+    assert "act-open" not in page, "nobody can enter it"
+    home = as_user(alice).get("/").content.decode()
+    assert "Its machine was revoked" in home and f"open-{workspace.pk}" not in home
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:8001", "http://10.0.0.9:80", "node:ws-x.1"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -19,8 +20,9 @@ from portal.common.reasons.reason import Reason
 Params = Mapping[str, Any]
 _MODULES = (
     "accounts", "admission", "catalog", "channels", "checks", "common", "environments", "events", "exchange",
-    "identity",
-    "inventory", "joining", "ledger", "machines", "mfa", "placement", "preemption", "quotas", "requests",
+    "files", "git", "identity",
+    "inventory", "joining", "ledger", "lifetimes", "machines", "mfa", "orphans", "placement", "preemption",
+    "quotas", "requests",
     "reservations", "scim", "site", "secrets", "waiting", "webhooks", "workspaces",
 )  # fmt: skip
 
@@ -92,13 +94,12 @@ def _filled(pattern: str | Promise, text: Text, reason: Reason) -> str:
     return str(pattern % dict(params))
 
 
-_all: dict[tuple[type[StrEnum], str], Text] = {}
-
-
+@lru_cache(maxsize=1)
 def _texts() -> dict[tuple[type[StrEnum], str], Text]:
-    # By enumeration too: members of two that have the same value are equal to each other.
-    if not _all:
-        for name in _MODULES:
-            found: dict[StrEnum, Text] = import_module(f"{__name__}.{name}").TEXTS
-            _all.update({(type(code), code.value): text for code, text in found.items()})
-    return _all
+    # By enumeration too: members of two that have the same value are equal to each other. Made as a whole, as
+    # the first requests of a process come in several threads.
+    found: dict[tuple[type[StrEnum], str], Text] = {}
+    for name in _MODULES:
+        texts: dict[StrEnum, Text] = import_module(f"{__name__}.{name}").TEXTS
+        found.update({(type(code), code.value): text for code, text in texts.items()})
+    return found

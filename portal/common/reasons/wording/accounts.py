@@ -64,6 +64,17 @@ TEXTS: dict[StrEnum, Text] = {
     AccountCode.TOO_MANY_SERVICE_ACCOUNTS: Text(
         _("%(team)s has %(most)s service accounts already."), _("Delete those that nothing uses.")
     ),
+    AccountCode.EGRESS_LOOSER: Text(
+        _("Owners of %(team)s may only close more of what its workspaces reach, not open it."),
+        _("Ask an operator."),
+    ),
+    AccountCode.EGRESS_NOT_VALID: Text(
+        _("This is neither a list of hosts nor of networks."),
+        _(
+            "Write them like packages.example, *.example.org, git.example.org:22 or 10.1.0.0/16, with commas "
+            "between."
+        ),
+    ),
     AccountCode.EXPIRY_PAST: Text(_("The expiry lies in the past."), _("Choose a later day.")),
     AccountCode.LAST_ADMINISTRATOR: Text(
         _("%(username)s is the last administrator who can sign in."),

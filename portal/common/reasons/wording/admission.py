@@ -92,6 +92,20 @@ def _software(params: Params) -> Params:
 
 TEXTS: dict[StrEnum, Text] = {
     AdmissionCode.FITS_NOW: Text(gettext_lazy("Starts now.")),
+    AdmissionCode.HOME_LOST: Text(
+        gettext_lazy("Your home folder was on %(node)s, which was removed."),
+        gettext_lazy(
+            "Start with a new, empty one on the page of home folders, or ask an operator for the old."
+        ),
+    ),
+    AdmissionCode.HOME_MOVING: Text(
+        gettext_lazy("Your home folder is being moved to %(node)s."),
+        gettext_lazy("It starts there by itself. The page of home folders shows how far that is."),
+    ),
+    AdmissionCode.HOME_ARCHIVED: Text(
+        gettext_lazy("An archive of your home folder is being made or restored on %(node)s."),
+        gettext_lazy("It starts by itself after that. The archives of your home folder show how far it is."),
+    ),
     AdmissionCode.LOOKED_AT_AGAIN: Text(gettext_lazy("Is looked at again.")),
     AdmissionCode.NO_ENABLED_POOL: Text(
         gettext_lazy("No pool is enabled for this flavor."),

@@ -61,6 +61,15 @@ TEXTS: dict[StrEnum, Text] = {
         _("Choose %(known)s."),
         prepare=lambda params: {"known": gettext(" or ").join(params["known"])},
     ),
+    CommonCode.BREAKDOWN_UNKNOWN: Text(
+        _("The report cannot be broken down by that."),
+        _("Choose %(known)s."),
+        prepare=lambda params: {"known": gettext(" or ").join(params["known"])},
+    ),
+    CommonCode.DAYS_OUT_OF_RANGE: Text(
+        _("These days cannot be reported."),
+        _("Choose %(maximum)d days at most, and the first before the last."),
+    ),
     CommonCode.STORAGE_BUSY: Text(
         _("The database is busy, and nothing was changed."), _("Try again in a moment.")
     ),
@@ -83,6 +92,13 @@ TEXTS: dict[StrEnum, Text] = {
     CommonCode.IDEMPOTENCY_KEY_INVALID: Text(
         _("The Idempotency-Key is not valid."),
         _("Use 1 to 120 letters, digits and signs without spaces, for example a UUID."),
+    ),
+    CommonCode.IDEMPOTENCY_KEY_NOT_TAKEN: Text(
+        _("This request takes no Idempotency-Key: nothing would be done twice, or nothing is done."),
+        _("Send it without the header; it may be repeated as it is."),
+    ),
+    CommonCode.IDEMPOTENCY_KEY_REUSED: Text(
+        _("This Idempotency-Key was used for another request."), _("Use a new key for a new request.")
     ),
     CommonCode.VERSION_CHANGED: Text(
         _("%(name)s has changed since you looked: it is %(label)s now."), _("Read it again and decide anew.")

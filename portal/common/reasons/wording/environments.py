@@ -7,26 +7,23 @@ from enum import StrEnum
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.formatting import format_memory
+from portal.common.formatting import format_duration, format_memory
 from portal.common.reasons.codes import EnvironmentCode
-from portal.common.reasons.wording import Params, Text, listed, names_joined
+from portal.common.reasons.wording import Params, Text, listed, message_of, names_joined, reason_of
+
+
+def progress_words(state: str, percent: int | None) -> str:
+    """How far an environment is that is not there yet: as “is being built: 40 %”."""
+    if state == "building":
+        if percent:
+            return gettext("is being built: %(percent)d %%") % {"percent": percent}
+        return gettext("is being built")
+    return gettext("could not be built") if state == "failed" else gettext("has not been built yet")
 
 
 def _progress(params: Params) -> Params:
     """`how`: as “being built: 40 %”."""
-    percent = params.get("percent")
-    state = params.get("state", "")
-    if state == "building":
-        how = (
-            gettext("is being built: %(percent)d %%") % {"percent": percent}
-            if percent
-            else gettext("is being built")
-        )
-    elif state == "failed":
-        how = gettext("could not be built")
-    else:
-        how = gettext("has not been built yet")
-    return {**params, "how": how}
+    return {**params, "how": progress_words(params.get("state", ""), params.get("percent"))}
 
 
 def _source_line(params: Params) -> Params:
@@ -34,6 +31,36 @@ def _source_line(params: Params) -> Params:
     line, said = params.get("source_line") or 0, str(params.get("log_line") or "")
     where = gettext(" in line %(line)d") % {"line": line} if line else ""
     return {**params, "where": where, "said": f": {said.rstrip('.')}." if said else "."}
+
+
+def _missing_package(params: Params) -> Params:
+    """`package`: the name that the resolver did not find; and `where`."""
+    words = str(params.get("log_line") or "").split()
+    name = words[1] if len(words) > 1 and words[0] == "Because" else ""
+    return {**_source_line(params), "package": f"“{name}”" if name else gettext("of that name")}
+
+
+def _installing(params: Params) -> Params:
+    """`how`: as “: installing, 40 of 62, about 2 min”; empty before its build has begun."""
+    stages = {
+        "resolving": gettext("resolving versions"),
+        "downloading": gettext("downloading"),
+        "installing": gettext("installing"),
+        "compiling": gettext("compiling"),
+        "checking": gettext("checking"),
+    }
+    words = [stages[stage]] if (stage := params.get("stage")) in stages else []
+    if words and params.get("total"):
+        words[0] += gettext(" %(done)d of %(total)d") % params
+    if left_s := params.get("left_s"):
+        words.append(gettext("about %(time)s") % {"time": format_duration(left_s)})
+    return {**params, "how": ": " + ", ".join(words) if words else ""}
+
+
+def _not_installed(params: Params) -> Params:
+    """`why`: what its build says."""
+    reason = reason_of(params.get("failure") or {})
+    return {**params, "why": f" {message_of(reason)}" if reason is not None else ""}
 
 
 def _users(params: Params) -> Params:
@@ -51,6 +78,13 @@ def _users(params: Params) -> Params:
     return {**params, "who": names_joined(parts)}
 
 
+def _folders(params: Params) -> Params:
+    """`there`: the folders that nodes have."""
+    known = list(params.get("known", ()))
+    there = gettext(" Nodes have: %(folders)s.") % {"folders": ", ".join(known[:10])} if known else ""
+    return {**params, "there": there}
+
+
 def _limit(params: Params) -> Params:
     return {**params, "limit": format_memory(params["limit_mib"])}
 
@@ -60,6 +94,11 @@ _MEND = _("Mend the list and build it again.")
 
 TEXTS: dict[StrEnum, Text] = {
     EnvironmentCode.BAD_PYTHON: Text(_("Choose one of: %(known)s."), prepare=listed("known")),
+    EnvironmentCode.BEING_INSTALLED: Text(
+        _("“%(environment)s” is being installed on this pool%(how)s."),
+        _("It starts by itself when that is done."),
+        prepare=_installing,
+    ),
     EnvironmentCode.BUILD_CANCELLED: Text(
         _("The build was cancelled."), _("Build it again when you want it.")
     ),
@@ -79,6 +118,16 @@ TEXTS: dict[StrEnum, Text] = {
         _("Python %(python)s is not there on %(node)s%(said)s"),
         _("Choose another Python, or have an operator install it on the node."),
         prepare=_source_line,
+    ),
+    EnvironmentCode.BUILD_NO_SUCH_FOLDER: Text(
+        _("%(node)s has no environment there that it may use%(said)s"),
+        _("Name the folder in BERTH_ENVIRONMENT_FOLDERS on the node; it is looked at again by itself."),
+        prepare=_source_line,
+    ),
+    EnvironmentCode.BUILD_NO_SUCH_PACKAGE: Text(
+        _("The package index has no package %(package)s%(where)s."),
+        _("Correct its name in the list, or take it out, and build it again."),
+        prepare=_missing_package,
     ),
     EnvironmentCode.BUILD_RESOLUTION_FAILED: Text(
         _("The packages do not go together%(where)s%(said)s"), _MEND, prepare=_source_line
@@ -107,6 +156,14 @@ TEXTS: dict[StrEnum, Text] = {
         _("“%(name)s” is still used by %(who)s."),
         _("Name a successor and wait until nothing uses it, or switch it off."),
         prepare=_users,
+    ),
+    EnvironmentCode.FOLDER_NOT_THERE: Text(
+        _("No node has an environment %(folder)s that it may use.%(there)s"),
+        _("Name the folder in BERTH_ENVIRONMENT_FOLDERS on its nodes, or choose one that is there."),
+        prepare=_folders,
+    ),
+    EnvironmentCode.FOLDER_NOT_VALID: Text(
+        _("“%(folder)s” is no path of a folder."), _("Write it from the root on, as /opt/conda/envs/ml.")
     ),
     EnvironmentCode.INDEX_UNREACHABLE: Text(
         _("%(node)s does not reach the package index."),
@@ -137,12 +194,20 @@ TEXTS: dict[StrEnum, Text] = {
     EnvironmentCode.NOT_FOR_TEAM: Text(
         _("“%(environment)s” is not for workspaces of %(team)s."), _("Choose another environment or team.")
     ),
+    EnvironmentCode.NOT_INSTALLED: Text(
+        _("“%(environment)s” could not be installed.%(why)s"),
+        _("Ask an operator to look at it: Environments, %(environment)s."),
+        prepare=_not_installed,
+    ),
     EnvironmentCode.NOT_READY: Text(
         _("“%(environment)s” %(how)s."),
         _("Choose another environment for now, or wait until it is ready."),
         prepare=_progress,
     ),
     EnvironmentCode.NOT_VALID: Text(_("The environment is not valid."), _("Mend the fields that are named.")),
+    EnvironmentCode.NO_FOLDER_NAMED: Text(
+        _("It names no folder."), _("Choose one that nodes have, or write its path.")
+    ),
     EnvironmentCode.NO_NODE_TO_BUILD: Text(
         _("No node is there that could build it."), _("It begins by itself when one is.")
     ),

@@ -58,6 +58,9 @@ TEXTS: dict[StrEnum, Text] = {
             "(systemd-machine-id-setup)."
         ),
     ),
+    MachineCode.MACHINE_NOT_NAMED: Text(
+        _("“%(given)s” is not its name."), _("Type %(node)s to say that you mean this machine.")
+    ),
     MachineCode.MACHINE_STILL_JOINED: Text(
         _("%(node)s is joined."), _("Have it leave, or revoke it, before it is removed.")
     ),
@@ -65,13 +68,24 @@ TEXTS: dict[StrEnum, Text] = {
         _("No machine can reach this one: it has no address for nodes."),
         _("Set BERTH_NODES_ADDRESS to the name or address of this machine and start Berth again."),
     ),
+    MachineCode.NODE_HAS_HOMES: Text(
+        ngettext_lazy(
+            "%(count)d home folder lies only on %(node)s.",
+            "%(count)d home folders lie only on %(node)s.",
+            "count",
+        ),
+        _("Copy what is needed; “Remove” on its pool's page says what is given up."),
+    ),
     MachineCode.NODE_HAS_WORKSPACES: Text(
         ngettext_lazy(
             "%(count)d workspace is placed on %(node)s.",
             "%(count)d workspaces are placed on %(node)s.",
             "count",
         ),
-        _("Drain it on its page, and let it leave when nothing is there."),
+        _(
+            "Drain it on its page. One that does not come back is removed with what is there on its pool's "
+            "page."
+        ),
     ),
     MachineCode.NODE_NAME_INVALID: Text(
         _("“%(name)s” is no name of a node."),

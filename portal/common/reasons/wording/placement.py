@@ -116,6 +116,9 @@ TEXTS: dict[StrEnum, Text] = {
     PlacementCode.HOME_ELSEWHERE: Text(
         _("is not where your home folder is"), _("Choose a size that %(node)s has, or wait until it is free.")
     ),
+    PlacementCode.HOME_MOVING: Text(_("your home folder is being moved to %(node)s")),
+    PlacementCode.HOME_ARCHIVED: Text(_("an archive of your home folder is being made or restored")),
+    PlacementCode.HOME_LOST: Text(_("your home folder was on %(node)s, which was removed")),
     PlacementCode.FEATURE_MISSING: Text(_("lacks %(name)s")),
     PlacementCode.ENVIRONMENT_MISSING: Text(_("does not have its software environment yet")),
     PlacementCode.CUDA_TOO_OLD: Text(_("lacks CUDA %(version)s or newer"), prepare=_version),

@@ -38,7 +38,9 @@ TEXTS: dict[StrEnum, Text] = {
     ScimCode.NOT_UNIQUE: Text(_("Another one with this name was made just now."), _("Ask for it.")),
     ScimCode.NO_SUCH_MEMBER: Text(_("There is no user “%(id)s”."), _("Create the user first.")),
     ScimCode.NO_SUCH_RESOURCE: Text(_("There is no such resource."), _("Look for it by a filter.")),
-    ScimCode.NO_TARGET: Text(_("Nothing stands at the path “%(path)s”."), _("Name something that is there.")),
+    ScimCode.NO_TARGET: Text(
+        _("There is nothing at the path “%(path)s”."), _("Name something that is there.")
+    ),
     ScimCode.OPERATION_NOT_VALID: Text(
         _("These are no operations of PATCH."), _("Send add, replace or remove, with what they need.")
     ),

@@ -7,7 +7,8 @@ from enum import StrEnum
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.reasons.codes import WorkspaceCode
+from portal.common.formatting import format_memory
+from portal.common.reasons.codes import HomeMoveCode, WorkspaceCode
 from portal.common.reasons.wording import Params, Text, names_joined, reason_of, sentence_of
 
 STATE_WORDS = {
@@ -21,6 +22,20 @@ STATE_WORDS = {
     "failed": _("failed"),
 }
 """The states of a workspace inside a sentence."""
+
+
+def _room(params: Params) -> Params:
+    needed, free = (format_memory(params[name]) for name in ("needed_mib", "free_mib"))
+    return {**params, "needed": needed, "free": free}
+
+
+def _homes_in_use(params: Params) -> Params:
+    text = ngettext(
+        "Workspaces use the %(count)d home folder that is left.",
+        "Workspaces use the %(count)d home folders that are left.",
+        params["count"],
+    )
+    return {**params, "text": text % {"count": params["count"]}}
 
 
 def _state(params: Params) -> Params:
@@ -77,10 +92,16 @@ TEXTS: dict[StrEnum, Text] = {
         _("The workspace changed at the same moment."), _("Reload the page and look at its state.")
     ),
     WorkspaceCode.EXPECTED_OUT_OF_RANGE: Text(_("Say from one minute to 30 days.")),
-    WorkspaceCode.IDEMPOTENCY_KEY_REUSED: Text(
-        _("This Idempotency-Key was used for another request."), _("Use a new key for a new request.")
+    WorkspaceCode.HOME_IS_PRIVATE: Text(
+        _("What is in the home folder of %(owner)s is shown to nobody else."),
+        _("Ask %(owner)s to share what you need."),
     ),
     WorkspaceCode.LOG_NOT_READ: Text("%(message)s", _("Try again later.")),
+    WorkspaceCode.NOTHING_INSTALLED: Text(
+        _("You have installed nothing on top of the environment of %(name)s."),
+        _("Install packages in the workspace first, or make an environment from a list."),
+    ),
+    WorkspaceCode.PACKAGES_NOT_READ: Text("%(message)s", _("Try again later.")),
     WorkspaceCode.NAME_TAKEN: Text(
         _("You already have a workspace “%(name)s” in %(team)s."),
         _("Open that one, or choose another name."),
@@ -157,6 +178,59 @@ TEXTS: dict[StrEnum, Text] = {
     WorkspaceCode.MACHINE_GONE: Text(
         _("Its machine, %(node)s, was revoked: nobody can enter it, or see whether it goes on."),
         _("Ask an operator about its files, which are on that machine."),
+    ),
+    WorkspaceCode.MACHINE_REMOVED: Text(
+        _("Its machine, %(node)s, was removed: nothing of it counts any more."),
+        _("Start it again; where its home folder was there, you are asked about that first."),
+    ),
+    HomeMoveCode.ALREADY_EVACUATED: Text(
+        _("The home folders of %(node)s are being moved to %(to)s."),
+        _("Wait until that is over, or cancel it."),
+    ),
+    HomeMoveCode.HOMES_IN_USE: Text(
+        "%(text)s",
+        _("Drain the machine to have their workspaces stop; the moves go on by themselves."),
+        prepare=_homes_in_use,
+    ),
+    HomeMoveCode.HOMES_NOT_APART: Text(
+        _("The machines of %(pool)s do not keep home folders each for itself: nothing has to be moved.")
+    ),
+    HomeMoveCode.NO_HOMES_THERE: Text(_("No home folder that could be moved lies on %(node)s.")),
+    HomeMoveCode.NO_SUCH_EVACUATION: Text(
+        _("There is no such move of home folders."), _("Look at the page of the machine.")
+    ),
+    HomeMoveCode.NO_TARGETS: Text(
+        _("No other machine of %(pool)s takes home folders now."),
+        _("One has to be online and take work: add one, or put one back."),
+    ),
+    HomeMoveCode.ALREADY_MOVING: Text(
+        _("The home folder is being moved to %(node)s, or what that has left is being taken away."),
+        _("Wait until that is over, or cancel it."),
+    ),
+    HomeMoveCode.ALREADY_THERE: Text(_("The home folder lies on %(node)s already.")),
+    HomeMoveCode.ENDED: Text(_("The move has ended.")),
+    HomeMoveCode.HOME_BEING_MOVED: Text(
+        _("The home folder is being moved to %(node)s."), _("Wait until that is over.")
+    ),
+    HomeMoveCode.IN_USE: Text(
+        _("Workspaces use the home folder."), _("Stop them first: a home is moved while nothing uses it.")
+    ),
+    HomeMoveCode.NODE_GONE: Text(_("%(node)s has left or was removed.")),
+    HomeMoveCode.NO_SUCH_MOVE: Text(_("There is no such move."), _("Look at the list of home folders.")),
+    HomeMoveCode.NO_SUCH_TARGET: Text(
+        _("No home folder can go to “%(node)s”."),
+        _("Choose another machine of the pool that is online and takes work."),
+    ),
+    HomeMoveCode.OLD_SILENT: Text(_("%(node)s, where the home folder lies, does not answer.")),
+    HomeMoveCode.NEW_SILENT: Text(_("%(node)s, where the home folder goes, does not answer.")),
+    HomeMoveCode.NO_ROOM: Text(
+        _("The home folder needs %(needed)s more on %(node)s, where %(free)s may be used."),
+        _("Make room there, or choose another machine."),
+        prepare=_room,
+    ),
+    HomeMoveCode.REPORTED: Text("%(text)s"),
+    WorkspaceCode.NO_SUCH_HOME: Text(
+        _("There is no such home folder."), _("Look at the list of home folders.")
     ),
     # What a driver says of itself: `code` is its code, `text` its sentence (`provisioning.errors`).
     WorkspaceCode.REPORTED: Text("%(text)s"),

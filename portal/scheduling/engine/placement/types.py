@@ -61,6 +61,13 @@ class NodeSoftware:
 
 HOME_LABEL = "berth:home"
 """A label that a node has with its own name, where its pool keeps homes apart; no inventory gives it."""
+LOST_HOME_LABEL = "berth:lost-home"
+"""A label that no node has: the home of who asks lies on a removed machine, which is its value."""
+MOVING_HOME_LABEL = "berth:moving-home"
+"""A label that no node has: the home of who asks is on its way to the machine that is its value."""
+ARCHIVED_HOME_LABEL = "berth:archived-home"
+"""A label that no node has: an archive of the home of who asks is made or restored on its value."""
+HOME_LABELS = frozenset({HOME_LABEL, LOST_HOME_LABEL, MOVING_HOME_LABEL, ARCHIVED_HOME_LABEL})
 
 
 @dataclass(frozen=True, slots=True)

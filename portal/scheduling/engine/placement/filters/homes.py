@@ -5,21 +5,35 @@ from __future__ import annotations
 from portal.common.reasons.codes import PlacementCode
 from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
-from portal.scheduling.engine.placement.types import HOME_LABEL, NodeCapacity
+from portal.scheduling.engine.placement.types import (
+    ARCHIVED_HOME_LABEL,
+    HOME_LABEL,
+    HOME_LABELS,
+    LOST_HOME_LABEL,
+    MOVING_HOME_LABEL,
+    NodeCapacity,
+)
 from provisioning.types import ResourceRequest
+
+CODES = {
+    HOME_LABEL: PlacementCode.HOME_ELSEWHERE,
+    LOST_HOME_LABEL: PlacementCode.HOME_LOST,
+    MOVING_HOME_LABEL: PlacementCode.HOME_MOVING,
+    ARCHIVED_HOME_LABEL: PlacementCode.HOME_ARCHIVED,
+}
 
 
 def applies(request: ResourceRequest) -> bool:
-    return any(name == HOME_LABEL for name, _ in request.labels)
+    return any(name in HOME_LABELS for name, _ in request.labels)
 
 
 def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
-    homes = tuple(label for label in request.labels if label[0] == HOME_LABEL)
+    homes = tuple(label for label in request.labels if label[0] in HOME_LABELS)
     return nodes.labels_mask(homes)[nodes.trait[rows]]
 
 
 def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
     for label in request.labels:
-        if label[0] == HOME_LABEL and label not in node.labels:
-            return Reason(PlacementCode.HOME_ELSEWHERE, {"node": label[1]})
+        if label[0] in HOME_LABELS and label not in node.labels:
+            return Reason(CODES[label[0]], {"node": label[1]})
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from portal.common.reasons.codes import PlacementCode
 from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
-from portal.scheduling.engine.placement.types import HOME_LABEL, NodeCapacity
+from portal.scheduling.engine.placement.types import HOME_LABELS, NodeCapacity
 from provisioning.types import ResourceRequest
 
 
@@ -27,4 +27,4 @@ def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
 
 def _named(request: ResourceRequest) -> set[tuple[str, str]]:
     """Its labels but for that of its home, which is a filter of its own (`homes`)."""
-    return {label for label in request.labels if label[0] != HOME_LABEL}
+    return {label for label in request.labels if label[0] not in HOME_LABELS}

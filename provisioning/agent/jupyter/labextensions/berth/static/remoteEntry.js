@@ -1,6 +1,7 @@
 /*
  * JupyterLab's extension of Berth: the workspace's name, team and use at the top, the ways to stop it and back to
- * the portal, and a line for what Berth has to say. It asks `/.berth/workspace` of its own origin, nothing else.
+ * the portal, the time that is left with a button for more, and a line for what Berth has to say. It asks
+ * `/.berth/workspace` and `/.berth/extend` of its own origin, nothing else.
  *
  * It is a module federation container written by hand, so that nothing has to be built: `init` is given the
  * modules that JupyterLab shares, `get` answers with the factory of a module.
@@ -21,14 +22,20 @@
     .berth-use.full { color: var(--jp-error-color1); font-weight: 600; }
     .berth-bar a { color: var(--jp-content-link-color); text-decoration: none; line-height: 24px; padding: 0 4px; }
     .berth-bar a:hover { text-decoration: underline; }
-    .berth-bar a:focus-visible { outline: 2px solid var(--jp-brand-color1); }
+    .berth-left { color: var(--jp-ui-font-color2); font-variant-numeric: tabular-nums; }
+    .berth-left.near { color: var(--jp-ui-font-color1); font-weight: 600; }
+    .berth-bar button { font: inherit; color: var(--jp-ui-font-color1); background: var(--jp-layout-color2);
+      border: 1px solid var(--jp-border-color1); border-radius: 3px; line-height: 22px; padding: 0 8px; cursor: pointer; }
+    .berth-bar button:hover { background: var(--jp-layout-color3); }
+    .berth-bar button[hidden] { display: none; }
+    .berth-bar button:focus-visible, .berth-bar a:focus-visible { outline: 2px solid var(--jp-brand-color1); }
     .berth-says { padding: 6px 12px; font-size: var(--jp-ui-font-size1); color: var(--jp-ui-font-color1);
       background: var(--jp-layout-color2); border-left: 4px solid var(--jp-warn-color1); }
     .berth-says.bad { border-left-color: var(--jp-error-color1); font-weight: 600; }
     @media (max-width: 760px) {
       #jp-top-panel > .berth-bar { position: absolute !important; right: 0; left: auto !important; width: auto !important;
         height: 100%; background: var(--jp-layout-color1); }
-      .berth-use, .berth-name, .berth-team { display: none; }
+      .berth-use, .berth-name, .berth-team, .berth-left:not(.near) { display: none; }
     }
   `;
 
@@ -83,8 +90,8 @@
     return made;
   }
 
-  /** The bar at the top and the line below it; `show` fills both from an answer. */
-  function build(Widget) {
+  /** The bar at the top and the line below it; `show` fills both from an answer, `again` asks for another one. */
+  function build(Widget, again) {
     const style = element("style");
     style.textContent = STYLE;
     document.head.appendChild(style);
@@ -94,16 +101,31 @@
     const team = element("span", "berth-team");
     const memory = element("span", "berth-use");
     const gpus = element("span", "berth-use");
+    const left = element("span", "berth-left");
+    const extend = element("button", "");
+    extend.type = "button";
+    extend.hidden = true;
     const stop = link("Stop", "Stop this workspace. Files stay.");
     const back = link("Berth", "This workspace in Berth");
     bar.node.setAttribute("role", "group");
     bar.node.setAttribute("aria-label", "Workspace");
-    bar.node.append(name, team, memory, gpus, stop, back);
+    bar.node.append(name, team, memory, gpus, left, extend, stop, back);
     const says = new Widget({ node: element("div", "berth-says") });
     says.id = "berth-says";
     says.node.setAttribute("role", "status");
     says.hide();
     let said = "";
+    let refused = "";
+    extend.addEventListener("click", async () => {
+      extend.disabled = true;
+      try {
+        refused = await extendIt();
+      } catch {
+        refused = "Berth does not answer. Try again in a moment.";
+      }
+      extend.disabled = false;
+      again();
+    });
     return {
       bar,
       says,
@@ -117,9 +139,17 @@
         gpus.textContent = gpuUse(seen.gpus);
         stop.href = seen.stop;
         back.href = seen.page;
+        left.textContent = seen.ends ? seen.ends.left : "";
+        left.title = seen.ends ? `Stops ${new Date(seen.ends.at).toLocaleString()}` : "";
+        left.classList.toggle("near", Boolean(seen.ends && seen.ends.near));
+        extend.textContent = seen.ends ? seen.ends.extend : "";
+        extend.hidden = !extend.textContent;
         const texts = seen.messages.map(message =>
           message.at ? `${message.text} (${new Date(message.at).toLocaleTimeString()})` : message.text
         );
+        if (refused) {
+          texts.unshift(refused);
+        }
         if (texts.join("\n") !== said) {
           said = texts.join("\n");
           says.node.replaceChildren(...texts.map(text => element("div", "", text)));
@@ -135,6 +165,15 @@
     return answer.ok ? answer.json() : null;
   }
 
+  /** Has the workspace live for longer: what was said against it, or "". */
+  async function extendIt() {
+    const answer = await fetch("/.berth/extend", { method: "POST", headers: { Accept: "application/json" } });
+    if (answer.ok) {
+      return "";
+    }
+    return (await answer.json()).text || "It could not be extended. Its page in Berth says why.";
+  }
+
   /** Leaves for the workspace's page in the portal once it has ended: whether it did. */
   function left(seen) {
     if (seen && ENDED.includes(seen.state)) {
@@ -145,7 +184,7 @@
   }
 
   function activate(app, Widget) {
-    const view = build(Widget);
+    const view = build(Widget, () => look());
     app.shell.add(view.bar, "top", { rank: 1000 });
     app.shell.add(view.says, "header", { rank: 1 });
     let timer = 0;
@@ -171,11 +210,65 @@
     look();
   }
 
+  /** Waits until a kernel that has been asked for is there, or will not be; the cell says so by its prompt. */
+  async function started(context, cell) {
+    const missing = () =>
+      !context.isDisposed && !context.hasNoKernel && !(context.session && context.session.kernel);
+    if (!missing()) {
+      return;
+    }
+    cell.setPrompt("*");
+    const signals = [context.kernelChanged, context.disposed];
+    await new Promise(resolve => {
+      const look = () => {
+        if (!missing()) {
+          signals.forEach(signal => signal.disconnect(look));
+          resolve();
+        }
+      };
+      signals.forEach(signal => signal.connect(look));
+    });
+    if (!cell.isDisposed) {
+      cell.setPrompt(""); // one that runs has it set again
+    }
+  }
+
+  /**
+   * The executor of cells, or null where it is not ours to give. JupyterLab drops a cell that is run between the
+   * request for its notebook's kernel and the answer, without a word; with this one the cell waits for the answer.
+   */
+  async function cellExecutor() {
+    try {
+      const [notebook, { PageConfig }] = await Promise.all(["@jupyterlab/notebook", "@jupyterlab/coreutils"].map(load));
+      // Where JupyterLab's own is switched off, another extension has put its own in place of it.
+      if (!notebook.INotebookCellExecutor || PageConfig.Extension.isDisabled("@jupyterlab/notebook-extension:cell-executor")) {
+        return null;
+      }
+      return {
+        id: "berth:cell-executor",
+        description: "Runs a cell when its notebook's kernel is there, where the kernel has been asked for.",
+        autoStart: true,
+        provides: notebook.INotebookCellExecutor,
+        activate: () => ({
+          async runCell(options) {
+            if (options.sessionContext && options.cell.model.type === "code") {
+              await started(options.sessionContext, options.cell);
+            }
+            return options.cell.isDisposed ? false : notebook.runCell(options);
+          }
+        })
+      };
+    } catch {
+      return null; // a JupyterLab that has no executor
+    }
+  }
+
   const modules = {
     "./extension": async () => {
       const [{ Widget }, application, { showErrorMessage }] = await Promise.all(
         ["@lumino/widgets", "@jupyterlab/application", "@jupyterlab/apputils"].map(load)
       );
+      const executor = await cellExecutor();
       const bar = {
         id: "berth:workspace",
         description: "Shows the workspace, its use, and what Berth has to say about it.",
@@ -198,7 +291,8 @@
           await showErrorMessage("Server Connection Error", `The connection to this workspace was lost. ${error}`);
         }
       };
-      const found = { __esModule: true, default: application.IConnectionLost ? [bar, lost] : [bar] };
+      const plugins = [bar, ...(application.IConnectionLost ? [lost] : []), ...(executor ? [executor] : [])];
+      const found = { __esModule: true, default: plugins };
       return () => found;
     }
   };

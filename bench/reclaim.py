@@ -1,0 +1,195 @@
+"""The look at activity and the pass of the ladder: `python -m bench.reclaim [--workspaces 10000]`.
+
+Seconds of CPU time of this process, the median of three, through what the two periodic tasks call, with the
+portal's default settings: on an empty SQLite file, or on DATABASE_URL. Before each look every workspace has
+sent a heartbeat. The same once more with `--changes` rows of history and `--spells` times without work for
+each workspace. Nothing is sent: no worker and no browser listens. SQLite works inside this process, so its
+time is in the figures; PostgreSQL's is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+DEFAULTS = {
+    "BERTH_IDLE_GPU_MINUTES": 120,
+    "BERTH_IDLE_MINUTES": 0,
+    "BERTH_RECLAIM_NOTICE_MINUTES": 30,
+    "BERTH_LIFETIME_HOURS": 72,
+    "BERTH_MAX_LIFETIME_HOURS": 336,
+}
+BATCH = 2000
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--workspaces", type=int, default=10_000)
+    parser.add_argument("--changes", type=int, default=500)
+    parser.add_argument("--spells", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=3)
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse()
+    with tempfile.TemporaryDirectory(prefix="berth-bench-") as folder:
+        os.environ.setdefault("DATABASE_URL", f"sqlite:///{folder}/bench.sqlite3")
+        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
+        import django
+
+        django.setup()
+        from django.conf import settings
+        from django.core.management import call_command
+
+        for name, value in DEFAULTS.items():
+            setattr(settings, name, value)
+        call_command("migrate", verbosity=0)
+        from bench.admission.__main__ import silence
+        from bench.admission.site import build
+
+        silence()
+        build(arguments.workspaces + 400, arguments.workspaces, 0)
+        print(f"{arguments.workspaces} workspaces: CPU seconds, and statements")
+        measure(arguments)
+        history(arguments.changes, arguments.spells)
+        print(f"with {arguments.changes} changes and {arguments.spells} idle times of each in the history")
+        measure(arguments)
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    from django.utils import timezone
+
+    from portal.reclaim import observing, passes
+    from portal.reclaim.models import LastPass, ReclaimNotice, WorkspaceActivity
+    from portal.workspaces.models import Workspace
+
+    rounds = arguments.rounds
+    Workspace.objects.update(ends_at=None, lifetime_s=72 * 3600)
+    ReclaimNotice.objects.all().delete()
+    heartbeat(busy=True)
+    observing.run()
+    say("look, all in use", [timed(observing.run, partial(heartbeat, busy=True)) for _ in range(rounds)])
+    say("look, all idle", [timed(observing.run, partial(heartbeat, busy=False)) for _ in range(rounds)])
+    mixed = [timed(observing.run, partial(heartbeat, busy=number % 2 == 0)) for number in range(rounds)]
+    say("look, all begin or end to work", mixed)
+    WorkspaceActivity.objects.update(idle_s=0.0)
+    LastPass.objects.all().delete()
+    say("pass, nothing is near", [timed(passes.run) for _ in range(rounds)])
+    WorkspaceActivity.objects.update(idle_s=6000.0, observed_at=timezone.now())
+
+    def unwarned() -> None:
+        ReclaimNotice.objects.all().delete()
+        WorkspaceActivity.objects.update(observed_at=timezone.now())
+        LastPass.objects.update(at=timezone.now())
+
+    say("pass, as many are warned as may be", [timed(passes.run, unwarned) for _ in range(rounds)])
+    while passes.run().warned:
+        pass
+    assert ReclaimNotice.objects.count() == arguments.workspaces
+    say("pass, all have been warned", [timed(passes.run) for _ in range(rounds)])
+    WorkspaceActivity.objects.update(idle_s=0.0, observed_at=timezone.now())
+    say("pass, all begin to work", [timed(passes.run)])
+    assert not ReclaimNotice.objects.exists()
+
+
+def timed(work: Callable[[], Any], before: Callable[[], Any] | None = None) -> tuple[float, int]:
+    """CPU seconds of `work`, and how many statements it sent."""
+    from django.db import connection
+
+    if before is not None:
+        before()
+    statements = 0
+
+    def count(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+        nonlocal statements
+        statements += 1
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(count):
+        began = time.process_time()
+        work()
+        return time.process_time() - began, statements
+
+
+def say(name: str, figures: list[tuple[float, int]]) -> None:
+    seconds = statistics.median(each for each, _statements in figures)
+    print(f"  {name:34} {seconds:6.2f} s  {max(each for _seconds, each in figures):5}", flush=True)
+
+
+_clock = 0
+
+
+def heartbeat(*, busy: bool) -> None:
+    """What agents have reported of all of them, a minute after the report before."""
+    global _clock
+    from django.utils import timezone
+
+    from portal.workspaces.models import WorkspaceStatus
+
+    _clock += 1
+    at = timezone.now() + timedelta(seconds=60 * _clock)
+    activity = {
+        "kernels": {"count": 1, "busy": int(busy), "last_activity": "2026-11-23T10:00:00Z"},
+        "terminals": {"count": 1, "last_activity": "2026-11-23T09:00:00Z"},
+        "connections": 2,
+        "cpu_seconds": 100.0 + 0.6 * _clock,
+        "rss_mib": 700,
+        "processes": 9,
+        "jobs": 0,
+        "gpus": [
+            {
+                "uuid": "GPU-1",
+                "utilization_percent": 90 if busy else 0,
+                "memory_used_mib": 900,
+                "memory_total_mib": 81920,
+            }
+        ],
+        "gpus_stale_s": None,
+    }
+    idle_since = None if busy else timezone.now() - timedelta(hours=1)
+    WorkspaceStatus.objects.update(activity=activity, heartbeat_at=at, gpu_idle_since=idle_since)
+
+
+def history(changes: int, spells: int) -> None:
+    from django.utils import timezone
+
+    from portal.reclaim.models import ActivityChange, IdleSpell
+    from portal.workspaces.models import Workspace
+
+    now = timezone.now()
+    made: list[Any] = []
+    for pk, generation in Workspace.objects.values_list("pk", "generation"):
+        own = {"workspace_id": pk, "generation": generation}
+        made += [
+            ActivityChange(**own, at=now - timedelta(minutes=5 * n), active="cpu,gpu" if n % 2 else "")
+            for n in range(changes)
+        ]
+        if len(made) >= 20 * BATCH:
+            ActivityChange.objects.bulk_create(made, batch_size=BATCH)
+            made = []
+    ActivityChange.objects.bulk_create(made, batch_size=BATCH)
+    made = []
+    for pk, generation in Workspace.objects.values_list("pk", "generation"):
+        own = {"workspace_id": pk, "generation": generation}
+        made += [
+            IdleSpell(
+                **own,
+                kind="all",
+                began_at=now - timedelta(hours=10 * n + 3),
+                ended_at=now - timedelta(hours=10 * n),
+            )
+            for n in range(spells)
+        ]
+    IdleSpell.objects.bulk_create(made, batch_size=BATCH)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""What `berth environments …` does: software environments, and their builds until they are over."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from portal.cli.client import BerthClient
+from portal.cli.commands import print_json, print_table
+from portal.cli.errors import EXIT_REFUSED, CliError, Missing, TimedOut, Unreachable, Usage
+
+LOOK_S = 2.0
+LINES_BEFORE = 5
+"""How many lines of the log stand before the one that went wrong."""
+Version = dict[str, Any]
+
+
+def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
+    rows = list(client.environments(team=arguments.team))
+    if arguments.json:
+        return print_json(rows)
+    table: list[tuple[str, ...]] = [("NAME", "TEAM", "PYTHON", "CURRENT", "MIB", "DESCRIPTION")]
+    for row in rows:
+        current = row["current"]
+        number = (
+            "on every node" if row["kind"] == "node" else str(current["number"]) if current else "none yet"
+        )
+        size = str(current["size_mib"]) if current else ""
+        state = "" if row["enabled"] else " (off)"
+        python = "" if row["kind"] == "node" else row["python"]
+        table.append((row["slug"], row["team"] or "", python, f"{number}{state}", size, row["description"]))
+    return print_table(table)
+
+
+def build(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Build an environment of a file, as its next version where it is there already; --wait follows it."""
+    given: dict[str, str] = {}
+    if arguments.source:
+        kind, text = _source(arguments.source)
+        given = {"source_kind": kind, "source": text, "python": arguments.python}
+    slug = arguments.name
+    try:
+        version = client.build_environment(slug, **given)
+    except Missing:
+        if not given:
+            raise
+        slug, version = _made(client, arguments, given)
+    show = _silent if arguments.json else _show
+    show(f"{slug}: version {version['number']} is asked for.")
+    if arguments.wait:
+        version = _followed(client, slug, version["number"], timeout_s=arguments.timeout, show=show)
+    failed = version["state"] == "failed"
+    if arguments.json:
+        print_json({"environment": slug, **version})
+    elif failed:
+        raise CliError(*_why(client, slug, version, arguments.source))
+    elif arguments.wait:
+        print(f"{slug}: version {version['number']} is ready, {version['size_mib']} MiB.")
+    return EXIT_REFUSED if failed else 0
+
+
+def _made(client: BerthClient, arguments: argparse.Namespace, given: dict[str, str]) -> tuple[str, Version]:
+    """A new environment of the name; its short name and first version."""
+    made = client.create_environment(name=arguments.name, slug=arguments.name, team=arguments.team, **given)
+    return made["slug"], next(client.environment_versions(made["slug"]))
+
+
+def _source(name: str) -> tuple[str, str]:
+    """What kind of source a file is, and its text. Raises `Usage`."""
+    try:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Usage(
+            f"{name} cannot be read: {error}", "Name a requirements.txt, a pyproject.toml or a lock."
+        ) from error
+    if name.endswith(".toml"):
+        return "pyproject", text
+    return ("lock" if "--hash=" in text else "requirements"), text
+
+
+def _followed(client: BerthClient, slug: str, number: int, *, timeout_s: float, show: Any) -> Version:
+    """The version when it is ready, or has failed for good. Raises `TimedOut`; its build goes on then."""
+    ends_at = time.monotonic() + timeout_s
+    shown = ""
+    while True:
+        try:
+            version = client.environment_version(slug, number)
+            line = _line(client, slug, version)
+            if version["state"] == "ready" or (version["state"] == "failed" and not version["retry_at"]):
+                return version
+        except Unreachable as error:
+            # The portal may be restarting; the build does not mind.
+            if time.monotonic() > ends_at:
+                raise
+            line = f"{error.message} Trying again …"
+        if line != shown:
+            show(line)
+            shown = line
+        if time.monotonic() > ends_at:
+            raise TimedOut(
+                f"{slug} version {number} was not ready after {timeout_s:g} s; its build goes on.",
+                f"Look at {client.base_url}/environments/{slug}/",
+            )
+        time.sleep(LOOK_S)
+
+
+def _line(client: BerthClient, slug: str, version: Version) -> str:
+    """How far it is, in a line."""
+    if version["state"] == "failed":
+        return f"{version['message']} It is tried again."
+    newest = next(client.environment_builds(slug, version["number"]), None)
+    if newest is None:
+        return "Waits for a node."
+    if newest["state"] == "queued" or not newest["stage"]:
+        return f"Waits for {newest['node']}."
+    of = f" {newest['done']} of {newest['total']}" if newest["total"] else ""
+    return f"{newest['stage'].capitalize()}{of} on {newest['node']}, {newest['percent'] or 0} %"
+
+
+def _why(client: BerthClient, slug: str, version: Version, source: str) -> tuple[str, str]:
+    """Why it failed, with the line of the file and the lines of the log around the one that went wrong."""
+    params = (version["failure"] or {}).get("params", {})
+    said = [version["message"]]
+    if (number := params.get("source_line")) and source:
+        said.append(f"  {source}, line {number}")
+    failed = next(client.environment_builds(slug, version["number"]), None)
+    if failed is not None:
+        said += [f"  | {line}" for line in _around(client.build_log(slug, failed["id"]), params)]
+    page = f"{client.base_url}/environments/{slug}/"
+    where = f"{page}builds/{failed['id']}/" if failed is not None else page
+    return "\n".join(said), f"The whole log: {where}"
+
+
+def _around(log: str, params: dict[str, Any]) -> list[str]:
+    """The line of the log that went wrong, marked, and those before it; else the last ones."""
+    lines = log.rstrip("\n").split("\n")
+    wanted = " ".join(str(params.get("log_line") or "").split())
+    alike = [at for at, line in enumerate(lines) if wanted and wanted in " ".join(line.split())]
+    if not alike:
+        return lines[-LINES_BEFORE:] if log else []
+    at = alike[-1]
+    return [*lines[max(0, at - LINES_BEFORE) : at], f"{lines[at]}    <-- went wrong here"]
+
+
+def _show(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _silent(text: str) -> None:
+    """Where JSON is printed."""

@@ -1,0 +1,105 @@
+"""`berth files …`: the files of a workspace's home, whether it runs or not."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from portal.cli.client import BerthClient
+from portal.cli.commands import find, print_json, print_line, print_table
+from portal.cli.errors import CliError, Usage
+
+PIECE = 1 << 20
+
+
+def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """List a folder."""
+    workspace = find(client, arguments)
+    rows = list(client.files(workspace["id"], _path(arguments.path)))
+    if arguments.json:
+        return print_json(rows)
+    table: list[tuple[str, ...]] = [("KIND", "SIZE", "CHANGED", "NAME")]
+    for row in rows:
+        size = str(row["size_bytes"]) if row["kind"] == "file" else "-"
+        table.append((row["kind"], size, (row["changed_at"] or "-")[:19], row["name"]))
+    return print_table(table) if rows else 0
+
+
+def get(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Fetch a file, or a folder as tar or zip."""
+    workspace, path = find(client, arguments), _path(arguments.path)
+    form = arguments.form or "file"
+    ending = "" if form == "file" else f".{form}"
+    to = Path(arguments.to or f"{path.rpartition('/')[2] or 'home'}{ending}")
+    if to.is_dir():
+        to = to / f"{path.rpartition('/')[2] or 'home'}{ending}"
+    if to.exists() and not arguments.force:
+        raise Usage(f"{to} is there already.", "Name another one with --to, or add --force.")
+    url = client.transfer_url(workspace["id"], "downloads", path=path, form=form)
+    # The name is given when all of it is there.
+    half = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
+    try:
+        with client.transfer("GET", url) as answer, half.open("xb") as file:
+            for piece in answer.iter_bytes(PIECE):
+                file.write(piece)
+        half.replace(to)
+    except OSError as error:
+        raise CliError(f"{to} cannot be written: {error.strerror}.") from error
+    finally:
+        with contextlib.suppress(OSError):
+            half.unlink()
+    said: dict[str, Any] = {"path": path, "to": str(to), "size_bytes": to.stat().st_size}
+    return print_json(said) if arguments.json else print_line(f"{to}: {said['size_bytes']} bytes")
+
+
+def put(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Send files into a folder."""
+    workspace, folder = find(client, arguments), _path(arguments.into)
+    sent = []
+    for name in arguments.files:
+        source = Path(name)
+        path = "/".join(filter(None, (folder, source.name.replace("%", "%25"))))
+        try:
+            size = source.stat().st_size
+            with source.open("rb") as file:
+                given = {"path": path, "replace": arguments.force}
+                url = client.transfer_url(workspace["id"], "uploads", **given)
+                headers = {"Content-Length": str(size)}
+                with client.transfer("PUT", url, content=_pieces(file), headers=headers):
+                    sent.append({"path": path, "size_bytes": size})
+        except OSError as error:
+            raise Usage(f"{name} cannot be read: {error.strerror}.") from error
+        if not arguments.json:
+            print_line(f"{path}: {size} bytes")
+    return print_json(sent) if arguments.json else 0
+
+
+def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Delete files and folders."""
+    workspace, paths = find(client, arguments), [_path(path) for path in arguments.paths]
+    if "" in paths:
+        raise Usage("The home itself cannot be deleted.", "Name files or folders in it.")
+    if not arguments.yes:
+        if not sys.stdin.isatty():
+            raise Usage("Nobody is there to be asked.", "Add --yes to delete without a question.")
+        print(f"Delete {', '.join(paths)} for good?", end=" [y/N] ", flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise CliError("Nothing was deleted.")
+    client.delete_files(workspace["id"], paths)
+    return print_json({"deleted": paths}) if arguments.json else 0
+
+
+def _path(text: str) -> str:
+    """A path of the home as people write it: `~/data/`, `./data`."""
+    path = text.removeprefix("~/").removeprefix("./")
+    return "" if path in ("~", ".") else path.strip("/")
+
+
+def _pieces(file: Any) -> Iterator[bytes]:
+    while data := file.read(PIECE):
+        yield data

@@ -1,0 +1,96 @@
+"""What `berth homes …` does: all homes of a machine go to another one, for operators."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from portal.cli.client import BerthClient
+from portal.cli.commands import print_json, print_line
+from portal.cli.errors import CliError, Missing, Usage
+from portal.cli.users import confirm
+
+POLL_S = 2.0
+
+
+def move(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Say what lies there, ask, have it moved and wait; 1 where some stayed.
+
+    Given again it goes on with what is under way, and tries what stayed.
+    """
+    node = _node(client, arguments)
+    there = client.homes_on(node["id"])
+    if arguments.dry_run:
+        return print_json(there) if arguments.json else print_line(_words(there))
+    if not arguments.to:
+        known = ", ".join(there["targets"]) or "none is online and takes work now"
+        raise Usage("Say to which machine they shall go.", f"Add --to with one of: {known}.")
+    going = next(
+        iter(client.home_evacuations(from_node=node["name"], pool=node["pool"], state="going")), None
+    )
+    if going is None or going["to_node"] != arguments.to:
+        confirm(arguments, f"{_words(there)}\nMove them to {arguments.to}?")
+        going = client.move_homes(node["id"], to=arguments.to)
+    if arguments.no_wait:
+        return print_json(going) if arguments.json else print_line(_progress(going))
+    ended = _wait(client, going, quiet=arguments.json)
+    if arguments.json:
+        print_json(ended)
+    return 0 if ended["state"] == "done" else 1
+
+
+def _node(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
+    rows = list(client.nodes(name=arguments.node, pool=arguments.pool))
+    if not rows:
+        raise Missing(
+            f"There is no node “{arguments.node}”.", "The pages of pools show those that there are."
+        )
+    if len(rows) > 1:
+        pools = ", ".join(row["pool"] for row in rows)
+        raise Usage(f"Several pools have a node “{arguments.node}”.", f"Add --pool with one of: {pools}.")
+    return rows[0]
+
+
+def _wait(client: BerthClient, going: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
+    """Until it has ended; what changes is printed. An interruption leaves it going."""
+    said = ""
+    while True:
+        line = _progress(going)
+        if line != said and not quiet:
+            print(line, flush=True)
+        said = line
+        if going["state"] != "going":
+            return going
+        time.sleep(POLL_S)
+        try:
+            going = client.home_evacuation(going["id"])
+        except KeyboardInterrupt:  # pragma: no cover
+            raise CliError(
+                "It goes on without this command.", "The same command shows how far it is."
+            ) from None
+
+
+def _words(there: dict[str, Any]) -> str:
+    """What lies on the node, in a few sentences."""
+    many = there["homes"]
+    parts = [
+        f"{many} home folder{'' if many == 1 else 's'} on {there['node']}, {there['used_mib']} MiB measured"
+    ]
+    for key, words in (
+        ("in_use", "in use: moved when their workspaces have stopped"),
+        ("moving", "being moved or archived already"),
+        ("kept", "of deleted accounts: they stay"),
+    ):
+        if there[key]:
+            parts.append(f"{there[key]} {words}")
+    if there["refused"]:
+        parts.append(there["why"].rstrip("."))
+    return "; ".join(parts) + "."
+
+
+def _progress(row: dict[str, Any]) -> str:
+    more = f", {row['stayed']} stayed" if row["stayed"] else ""
+    more += f", {row['left']} left" if row["state"] == "going" else f": {row['state']}"
+    why = f" ({row['why']})" if row["why"] else ""
+    return f"{row['moved']} moved from {row['from_node']} to {row['to_node']}{more}{why}"

@@ -1,0 +1,122 @@
+"""`berth whoami|logout|show|templates|flavors|preview`: what there is, and what would become of a request."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from portal.cli import config
+from portal.cli.client import BerthClient
+from portal.cli.commands import find, print_json, print_line, print_table
+from portal.cli.errors import EXIT_NEEDS_APPROVAL, EXIT_REFUSED, NEEDS_APPROVAL
+
+EXITS = {"fits_now": 0, "queued": 0, NEEDS_APPROVAL: EXIT_NEEDS_APPROVAL, "impossible": EXIT_REFUSED}
+
+
+def whoami(client: BerthClient, arguments: argparse.Namespace) -> int:
+    me = client.me()
+    if arguments.json:
+        return print_json(me)
+    teams = ", ".join(f"{team['slug']} ({team['role']})" for team in me["teams"]) or "no team"
+    print(f"{me['username']} at {client.base_url}: {teams}")
+    if me["token"]:
+        ends = me["token"].get("expires_at") or "never"
+        print(f"Token “{me['token']['name']}” for {', '.join(me['scopes'])}; it ends: {ends}")
+    return 0
+
+
+def logout(arguments: argparse.Namespace) -> int:
+    """Forget the stored token. It stays valid until it is revoked."""
+    was_there = config.forget(os.environ)
+    if arguments.json:
+        return print_json({"forgotten": was_there})
+    if not was_there:
+        return print_line("No token was stored.")
+    return print_line(
+        "The token is forgotten here. Revoke it in your account under Tokens to end it everywhere."
+    )
+
+
+def show(client: BerthClient, arguments: argparse.Namespace) -> int:
+    workspace = find(client, arguments)
+    if arguments.json:
+        return print_json(workspace)
+    queue, error = workspace["queue"] or {}, workspace["error"] or {}
+    rows = (
+        ("name", workspace["name"]),
+        ("state", workspace["state"] + (" (simulated)" if workspace["simulated"] else "")),
+        ("why", error.get("message", "")),
+        ("queue", _position(queue)),
+        ("address", workspace["url"]),
+        ("page", workspace["portal_url"]),
+        ("template", workspace["template"]),
+        ("flavor", workspace["flavor"]),
+        ("environment", workspace["environment"] or ""),
+        ("team", workspace["team"]),
+        ("owner", workspace["owner"]),
+        ("pool", workspace["pool"] or ""),
+        ("nodes", ", ".join(workspace["nodes"])),
+        ("devices", ", ".join(each["uuid"] for each in workspace["devices"])),
+        ("ends", workspace["ends_at"] or ""),
+        ("id", workspace["id"]),
+    )
+    return print_table([(name, str(value)) for name, value in rows if value])
+
+
+def _position(queue: dict[str, Any]) -> str:
+    parts = [f"position {queue['position']}"] if queue.get("position") else []
+    if queue.get("eta"):
+        parts.append(f"expected to start {queue['eta']}")
+    return ", ".join(parts)
+
+
+def templates(client: BerthClient, arguments: argparse.Namespace) -> int:
+    rows = list(client.templates())
+    if arguments.json:
+        return print_json(rows)
+    lines = [(row["slug"], "yes" if row["available"] else "no", row["name"]) for row in rows]
+    return print_table([("TEMPLATE", "AVAILABLE", "NAME"), *lines])
+
+
+def flavors(client: BerthClient, arguments: argparse.Namespace) -> int:
+    rows = list(client.flavors())
+    if arguments.json:
+        return print_json(rows)
+    lines = [
+        (
+            row["slug"],
+            f"{row['cpu_milli'] / 1000:g}",
+            f"{row['memory_mib'] / 1024:g} GiB",
+            _gpus(row),
+            row["name"] + (" (simulated)" if row["simulated"] else ""),
+        )
+        for row in rows
+    ]
+    return print_table([("FLAVOR", "CPU", "MEMORY", "GPU", "NAME"), *lines])
+
+
+def _gpus(flavor: dict[str, Any]) -> str:
+    if not flavor["accelerator_count"]:
+        return "-"
+    count = flavor["accelerator_count"] * flavor["nodes"]
+    words = f"{count} × {flavor['accelerator_model'] or 'any'}"
+    if flavor["mig_profile"]:
+        return f"{words} {flavor['mig_profile']}"
+    return f"{words}, {flavor['accelerator_milli'] / 10:g} %" if flavor["accelerator_milli"] < 1000 else words
+
+
+def preview(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Say what would become of a request; the exit code is 0 where it starts by itself, now or later."""
+    verdict = client.preview(template=arguments.template, flavor=arguments.flavor, team=arguments.team)
+    if arguments.json:
+        print_json(verdict)
+    else:
+        print(verdict["message"])
+        if verdict["eta"]:
+            print(f"Expected to start: {verdict['eta']}")
+        if verdict["next_action"]:
+            print(f"  → {verdict['next_action']}")
+        if verdict["alternatives"]:
+            print(f"These would start now: {', '.join(verdict['alternatives'])}")
+    return EXITS[verdict["outcome"]]

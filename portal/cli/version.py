@@ -1,0 +1,16 @@
+"""Which version of Berth this is."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+
+
+def version() -> str:
+    """That of the checkout, or of what is installed."""
+    if CHECKOUT.is_file():
+        return str(tomllib.loads(CHECKOUT.read_text(encoding="utf-8"))["project"]["version"])
+    return metadata.version("berth")

@@ -1,0 +1,288 @@
+"""What stands before the machines' HTTPS door: it bounds how many connections there are, whose, and how long.
+
+`python -m portal.embedded.door_guard --listen HOST:PORT --to SOCKET`. TLS is the door's own: the guard passes
+bytes on, and tells the door by the PROXY protocol whose they are. It reads of TLS only what kind of records a
+client sends, to know when its handshake is over. Where all places are taken, whoever holds most loses its
+oldest connection: one address, or some, keep nobody else out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import struct
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+log = logging.getLogger("door_guard")
+
+HANDSHAKE_S = 10.0
+IDLE_S = 120.0
+CONNECT_S = FLUSH_S = 5.0
+MAX_CONNECTIONS = 1024
+MAX_OF_AN_ADDRESS = 128
+MAX_HANDSHAKES_OF_AN_ADDRESS = 16
+CHUNK = 64 * 1024
+BACKLOG = 256
+MAX_HELLO_BYTES = 64 * 1024
+"""What a client may send before its handshake is over; certificates with their chain take some thousand."""
+_SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
+_HANDSHAKE, _ALERT, _CHANGE, _DATA = 22, 21, 20, 23
+
+
+class Refused(Exception):
+    """The client does not speak TLS, or too slowly, or too much before it is done."""
+
+
+@dataclass(eq=False)
+class Visit:
+    """One connection of a client; `active_at` is when bytes last went either way, on the loop's clock.
+
+    `shaking` until its handshake is over.
+    """
+
+    network: str
+    writer: asyncio.StreamWriter
+    active_at: float
+    began: int
+    shaking: bool = True
+    inner: asyncio.StreamWriter | None = field(default=None, repr=False)
+
+    def end(self) -> None:
+        """Cut it off: whoever serves it finds out."""
+        self.writer.transport.abort()
+        if self.inner is not None:
+            self.inner.transport.abort()
+
+
+class Guard:
+    """Joins clients to the door at the Unix socket `to`."""
+
+    def __init__(self, to: Path) -> None:
+        self._to = to
+        self._visits: dict[str, dict[Visit, None]] = {}
+        self._open = 0
+        self._begun = 0
+        self._shaking: Counter[str] = Counter()
+
+    async def serve(self, host: str, port: int) -> asyncio.Server:
+        """Listen. Raises `OSError`."""
+        return await asyncio.start_server(self._accept, host, port, backlog=BACKLOG, limit=CHUNK)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer, own = (writer.get_extra_info(name) or ("", 0) for name in ("peername", "sockname"))
+        network = network_of(str(peer[0]))
+        if not self._has_room(network):
+            writer.transport.abort()
+            return
+        self._begun += 1
+        visit = Visit(network, writer, asyncio.get_running_loop().time(), self._begun)
+        self._visits.setdefault(network, {})[visit] = None
+        self._open += 1
+        self._shaking[network] += 1
+        try:
+            hello = await _hello(reader)
+            await self._pass(visit, reader, proxy_header(peer, own) + hello)
+        except (OSError, Refused, asyncio.IncompleteReadError, TimeoutError, ValueError) as error:
+            log.debug("a connection of %s ended: %s", network, error)
+        finally:
+            self._leave(visit)
+
+    def _has_room(self, network: str) -> bool:
+        """Whether one more of this network is let in; somebody else's oldest may have to go for it."""
+        own = len(self._visits.get(network, ()))
+        if own >= MAX_OF_AN_ADDRESS or self._shaking[network] >= MAX_HANDSHAKES_OF_AN_ADDRESS:
+            return False
+        if self._open < MAX_CONNECTIONS:
+            return True
+        most = max(len(each) for each in self._visits.values())
+        if own and own >= most:
+            return False
+        oldest = min(
+            (next(iter(each)) for each in self._visits.values() if len(each) == most),
+            key=lambda visit: visit.began,
+        )
+        oldest.end()
+        self._leave(oldest)
+        return True
+
+    def _leave(self, visit: Visit) -> None:
+        """Count it no more; once more is no error."""
+        self._shaken(visit)
+        of_network = self._visits.get(visit.network, {})
+        if visit in of_network:
+            del of_network[visit]
+            self._open -= 1
+            if not of_network:
+                del self._visits[visit.network]
+        visit.end()
+
+    def _shaken(self, visit: Visit) -> None:
+        """Its handshake is over, one way or another."""
+        if visit.shaking:
+            visit.shaking = False
+            self._shaking[visit.network] -= 1
+            if not self._shaking[visit.network]:
+                del self._shaking[visit.network]
+
+    async def _pass(self, visit: Visit, reader: asyncio.StreamReader, first: bytes) -> None:
+        async with asyncio.timeout(CONNECT_S):
+            inner_reader, inner = await asyncio.open_unix_connection(str(self._to), limit=CHUNK)
+        visit.inner = inner
+        inner.write(first)
+        out = asyncio.create_task(self._copy(visit, inner_reader, visit.writer, None))
+        every = [
+            out,
+            asyncio.create_task(self._copy(visit, reader, inner, Records())),
+            asyncio.create_task(_watch(visit)),
+        ]
+        try:
+            await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
+            if out.done() and out.exception() is None:
+                # The door has answered and closed: what is on its way to the client still goes.
+                async with asyncio.timeout(FLUSH_S):
+                    visit.writer.close()
+                    await visit.writer.wait_closed()
+        finally:
+            for task in every:
+                task.cancel()
+            await asyncio.gather(*every, return_exceptions=True)
+
+    async def _copy(
+        self,
+        visit: Visit,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        records: Records | None,
+    ) -> None:
+        """Pass on what comes, until it ends; waits where the other side does not take it."""
+        loop = asyncio.get_running_loop()
+        while data := await reader.read(CHUNK):
+            visit.active_at = loop.time()
+            if records is not None and not records.over:
+                records.feed(data)
+                if records.over:
+                    self._shaken(visit)
+            writer.write(data)
+            await writer.drain()
+
+
+async def _hello(reader: asyncio.StreamReader) -> bytes:
+    """The first record: only whoever begins TLS in time costs the door anything."""
+    async with asyncio.timeout(HANDSHAKE_S):
+        head = await reader.readexactly(5)
+        length = struct.unpack("!H", head[3:])[0]
+        if head[0] != _HANDSHAKE or head[1] != 3 or not length:
+            raise Refused("no TLS")
+        return head + await reader.readexactly(length)
+
+
+class Records:
+    """Follows the heads of a client's TLS records until the first with data: then its handshake is over.
+
+    Its last message of the handshake is one already (TLS 1.3), or comes right before (1.2).
+    """
+
+    def __init__(self) -> None:
+        self.over = False
+        self._skip = 0
+        self._head = b""
+        self._bytes = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take in what has come. Raises `Refused` for what is no TLS, and for too much before it is over."""
+        self._bytes += 0 if self.over else len(data)
+        while data and not self.over:
+            if self._skip:
+                skipped = min(self._skip, len(data))
+                self._skip -= skipped
+                data = data[skipped:]
+                continue
+            wanted = 5 - len(self._head)
+            self._head += data[:wanted]
+            data = data[wanted:]
+            if len(self._head) == 5:
+                if self._head[0] not in (_HANDSHAKE, _ALERT, _CHANGE, _DATA) or self._head[1] != 3:
+                    raise Refused("no TLS")
+                self.over = self._head[0] == _DATA
+                self._skip = struct.unpack("!H", self._head[3:])[0]
+                self._head = b""
+        if not self.over and self._bytes > MAX_HELLO_BYTES:
+            raise Refused("too much before the handshake is over")
+
+
+async def _watch(visit: Visit) -> None:
+    """End when its handshake takes too long, or nothing has gone either way for too long."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while True:
+        now = loop.time()
+        until = began + HANDSHAKE_S if visit.shaking else visit.active_at + IDLE_S
+        if now >= until:
+            return
+        await asyncio.sleep(until - now)
+
+
+def network_of(address: str) -> str:
+    """By what clients are counted: an IPv4 address, or the /64 of an IPv6 one, which one host has all of."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        mapped = found.ipv4_mapped
+        return str(mapped) if mapped else str(ipaddress.ip_network((found, 64), strict=False))
+    return str(found)
+
+
+def proxy_header(peer: Sequence[object], own: Sequence[object]) -> bytes:
+    """The PROXY protocol's line, version 2, for a connection from `peer` to `own` (`host, port, …`).
+
+    Raises `ValueError` or `OSError` for what are no addresses of one family.
+    """
+    family = socket.AF_INET6 if ":" in str(peer[0]) else socket.AF_INET
+    hosts = b"".join(socket.inet_pton(family, str(each[0]).partition("%")[0]) for each in (peer, own))
+    body = hosts + struct.pack("!HH", int(str(peer[1])), int(str(own[1])))
+    return (
+        _SIGNATURE + struct.pack("!BBH", 0x21, 0x11 if family == socket.AF_INET else 0x21, len(body)) + body
+    )
+
+
+async def run(listen: str, to: Path) -> None:
+    """Serve until a signal ends it."""
+    host, _, port = listen.rpartition(":")
+    server = await Guard(to).serve(host.strip("[]"), int(port))
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await stop.wait()
+    server.close()
+
+
+def main(argv: Sequence[str]) -> int:
+    """The program; its exit code."""
+    parser = argparse.ArgumentParser(prog="portal.embedded.door_guard")
+    parser.add_argument("--listen", required=True, help="host:port")
+    parser.add_argument("--to", required=True, type=Path, help="Unix socket of the door")
+    options = parser.parse_args(argv)
+    # From its own folder the path is short: sockets' may have 107 bytes.
+    os.chdir(options.to.parent)
+    logging.basicConfig(level=logging.WARNING)
+    try:
+        asyncio.run(run(options.listen, Path(options.to.name)))
+    except OSError as error:
+        print(f"the machines' door cannot be opened: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,151 @@
+"""What the pages of archives of a home show."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.template.defaultfilters import filesizeformat
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import sentence_of
+from portal.workspaces import home_archives, home_places
+from portal.workspaces.models import HomeArchive, HomeArchiveState, HomeUsage, Workspace
+
+LOOKS = {
+    HomeArchiveState.READY: ("circle-check", "ok"),
+    HomeArchiveState.FAILED: ("alert-circle", "bad"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveRow:
+    """An archive. `about` says what is in it, `progress` how far it is, `trouble` what is amiss.
+
+    `away` says that it lies where the home does not.
+    """
+
+    archive: HomeArchive
+    icon: str
+    tone: str
+    about: str
+    progress: str
+    percent: int
+    trouble: str
+    away: bool
+    may_restore: bool
+    may_cancel: bool
+    may_delete: bool
+
+
+def rows(workspace: Workspace, found: Sequence[HomeArchive]) -> list[ArchiveRow]:
+    """With what may be done with each now; two queries."""
+    if not found:
+        return []
+    place = home_places.node_of(workspace)
+    here = place[1] if place is not None else ""
+    usage = HomeUsage.objects.filter(user=workspace.owner_id, team=workspace.team_id, node__name=here).first()
+    home_bytes = usage.used_mib << 20 if usage is not None else 0
+    quiet = not any(each.open for each in found)
+    return [_row(each, here, home_bytes, quiet) for each in found]
+
+
+def _row(archive: HomeArchive, here: str, home_bytes: int, quiet: bool) -> ArchiveRow:
+    state = HomeArchiveState(archive.state)
+    ready = state == HomeArchiveState.READY
+    away = ready and archive.node_name != here
+    trouble = ""
+    if archive.reason:
+        with contextlib.suppress(LookupError):
+            trouble = sentence_of(Reason.from_json(archive.reason))
+    total = home_bytes if state == HomeArchiveState.MAKING else archive.stream_bytes
+    done = min(archive.bytes_done, total)
+    amounts = {"done": filesizeformat(archive.bytes_done), "total": filesizeformat(total)}
+    known = archive.active and total and archive.bytes_done <= total
+    progress = _("%(done)s of %(total)s") % amounts if known else ""
+    if state == HomeArchiveState.MAKING and known:
+        progress = _("%(done)s of about %(total)s") % amounts
+    icon, tone = LOOKS.get(state, ("clock", "busy"))
+    return ArchiveRow(
+        archive=archive,
+        icon=icon,
+        tone=tone,
+        about=_about(archive),
+        progress=progress,
+        percent=done * 100 // total if known else 0,
+        trouble=trouble,
+        away=away,
+        may_restore=ready and quiet and not away,
+        may_cancel=archive.active,
+        may_delete=quiet,
+    )
+
+
+def _about(archive: HomeArchive) -> str:
+    if archive.made_at is None:
+        return ""
+    entries = ngettext("%(count)d file or folder", "%(count)d files and folders", archive.entries)
+    said = [
+        _("%(size)s on the disk") % {"size": filesizeformat(archive.size_bytes)},
+        _("%(size)s of files") % {"size": filesizeformat(archive.home_bytes)},
+        entries % {"count": archive.entries},
+    ]
+    if archive.left_out:
+        left = ngettext(
+            "without %(count)d pipe, socket or device",
+            "without %(count)d pipes, sockets and devices",
+            archive.left_out,
+        )
+        said.append(left % {"count": archive.left_out})
+    return " · ".join(said)
+
+
+def refusal(workspace: Workspace) -> str:
+    """Why no archive can be made or restored now; empty where one can."""
+    reason = home_archives.why_not_now(workspace)
+    return sentence_of(reason) if reason is not None else ""
+
+
+def together(found: Sequence[HomeArchive]) -> str:
+    """What the archives take together."""
+    total = sum(each.size_bytes for each in found)
+    return filesizeformat(total) if total else ""
+
+
+def restore_question(workspace: Workspace, archive: HomeArchive) -> dict[str, Any]:
+    """The context of the page that asks before a home is restored."""
+    named = {"name": archive.name, "team": archive.team.name, "node": archive.node_name}
+    refusals = []
+    reason = home_archives.why_not_now(workspace)
+    if reason is not None:
+        refusals.append(sentence_of(reason))
+    return {
+        "title": _("Restore your home folder from “%(name)s”?") % named,
+        "loses": [
+            _("everything in your home folder in %(team)s now, for good: what was made or changed since, too")
+            % named,
+            _("for a while, starting workspaces that use it: they wait until it is done"),
+        ],
+        "stays": [
+            _("all of it as it is until the restored one is whole; then they change places at once"),
+            _("the archive, and the others"),
+            _("your workspaces, and home folders in other teams"),
+        ],
+        "yes": _("Replace what is there"),
+        "refusals": refusals,
+    }
+
+
+def delete_question(archive: HomeArchive) -> dict[str, Any]:
+    """The context of the page that asks before an archive is deleted."""
+    named = {"name": archive.name}
+    return {
+        "title": _("Delete the archive “%(name)s”?") % named,
+        "loses": [_("“%(name)s”, for good: it cannot be restored any more") % named],
+        "stays": [_("your home folder as it is"), _("other archives")],
+        "yes": _("Delete it"),
+    }

@@ -1,0 +1,1 @@
+"""What lies on nodes and is owned by nobody."""

@@ -1,0 +1,67 @@
+"""What nodes have that nobody owns, as they have told it, and what became of it."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from provisioning.types import LeftoverKind
+
+
+class OrphanKind(models.TextChoices):
+    """What it is. A workspace here is one that runs on a node and is none of the portal's."""
+
+    WORKSPACE = LeftoverKind.WORKSPACE.value, _("Workspace")
+    PROCESS = LeftoverKind.PROCESS.value, _("Process")
+    CONTROL_GROUP = LeftoverKind.CONTROL_GROUP.value, _("Control group")
+    FOLDER = LeftoverKind.FOLDER.value, _("Folder")
+    HOME = LeftoverKind.HOME.value, _("Home folder")
+
+
+class OrphanState(models.TextChoices):
+    """Whether it is there. `gone` is what a later look no longer found."""
+
+    FOUND = "found", _("Left over")
+    REMOVING = "removing", _("Being removed")
+    REMOVED = "removed", _("Removed")
+    GONE = "gone", _("No longer there")
+
+
+THERE = (OrphanState.FOUND, OrphanState.REMOVING)
+
+
+class Orphan(models.Model):
+    """One thing on one node. `name` is what the node finds it by; `lease` names the one order under way."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    pool = models.ForeignKey("inventory.Pool", on_delete=models.CASCADE, related_name="+")
+    node = models.CharField(max_length=120)
+    kind = models.CharField(max_length=16, choices=OrphanKind)
+    name = models.CharField(max_length=200)
+    detail = models.CharField(max_length=400, blank=True)
+    size_mib = models.PositiveBigIntegerField(null=True, blank=True)
+    state = models.CharField(max_length=8, choices=OrphanState, default=OrphanState.FOUND)
+    first_seen_at = models.DateTimeField()
+    seen_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True)
+    removed_by = models.CharField(max_length=150, blank=True)
+    lease = models.CharField(max_length=32, blank=True)
+    lease_expires_at = models.DateTimeField(null=True, blank=True)
+    problem = models.CharField(max_length=1000, blank=True)
+
+    class Meta:
+        ordering = ["-first_seen_at", "-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["pool", "node", "kind", "name"],
+                condition=Q(state__in=["found", "removing"]),
+                name="orphan_there_unique",
+            ),
+        ]
+        indexes = [models.Index(fields=["state", "seen_at"], name="orphan_state_seen")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name} on {self.node}"

@@ -1,0 +1,176 @@
+"""Over REST: how long workspaces live."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from portal.catalog.models import MAX_LIFETIME_H
+from portal.common import idempotency
+from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, operation, routes
+from portal.common.scopes import Scope
+from portal.reclaim import keeping, lifetimes, presenters
+from portal.reclaim.engine.activity import SignalKind
+from portal.workspaces import selectors
+from portal.workspaces.api import IF_MATCH, require_match
+from portal.workspaces.serializers import WorkspaceSerializer, etag_of, with_held
+
+
+class ExtendSerializer(StrictSerializer):
+    """By how much a workspace shall live longer."""
+
+    hours = serializers.FloatField(min_value=1 / 60, max_value=MAX_LIFETIME_H)
+
+
+class KeepSerializer(StrictSerializer):
+    """For how long a workspace shall be kept, whatever it does."""
+
+    hours = serializers.FloatField(
+        min_value=keeping.MIN_KEEP_S / 3600, max_value=keeping.MAX_KEEP_S / 3600, default=2.0
+    )
+
+
+class SignalSerializer(serializers.Serializer[Any]):
+    """A value that was looked at; null where it was not measured, which counts as active."""
+
+    kind = serializers.ChoiceField([each.value for each in SignalKind])
+    value = serializers.FloatField(allow_null=True)
+    threshold = serializers.FloatField()
+    active = serializers.BooleanField()
+
+
+class HeldSerializer(serializers.Serializer[Any]):
+    """What is held against the workspace, in seconds."""
+
+    cause = serializers.CharField(
+        help_text="`lifetime`, `longest`, `gpu_idle`, `idle`, `schedule`, `budget`."
+    )
+    value_s = serializers.FloatField()
+    threshold_s = serializers.FloatField()
+
+
+class ChangeSerializer(serializers.Serializer[Any]):
+    """What was active from a moment on, until the next change; null: nobody watched."""
+
+    at = serializers.DateTimeField()
+    active = serializers.ListField(child=serializers.CharField(), allow_null=True)
+
+
+class ReclaimRuleSerializer(serializers.Serializer[Any]):
+    """A value that holds for a workspace, and where it comes from."""
+
+    name = serializers.CharField(
+        help_text="`idle_s`, `gpu_idle_s`, `longest_s`, `notice_s`, `stop_when_spent` or `week`."
+    )
+    value = serializers.JSONField(allow_null=True)
+    set_by = serializers.CharField(help_text="`settings`, or what the policy is for: `flavor:a100-full`.")
+
+
+class ActivitySerializer(serializers.Serializer[Any]):
+    """What a running workspace does, and what is held against it."""
+
+    observed_at = serializers.DateTimeField(allow_null=True)
+    idle_s = serializers.FloatField(allow_null=True, help_text="Seen to do nothing at all; null: not known.")
+    gpu_idle_s = serializers.FloatField(allow_null=True, help_text="Seen to do nothing on its GPUs.")
+    idle_limit_s = serializers.IntegerField(allow_null=True, help_text="After which it stops; null: never.")
+    kept_until = serializers.DateTimeField(allow_null=True)
+    stops_at = serializers.DateTimeField(allow_null=True, help_text="Where its stop has been announced.")
+    cause = serializers.CharField(
+        allow_null=True, help_text="`lifetime`, `longest`, `gpu_idle`, `idle`, `schedule`, `budget`."
+    )
+    signals = SignalSerializer(many=True)
+    held = HeldSerializer(many=True)
+    history = ChangeSerializer(many=True, help_text="Of the last two days.")
+    policy = ReclaimRuleSerializer(many=True, help_text="What holds for it, and where each value comes from.")
+
+
+class Activity(ApiView):
+    """What is held against a workspace."""
+
+    scopes = {"*": Scope.WORKSPACES_READ}
+
+    @operation(
+        "Read what a workspace does",
+        description="Each signal with its threshold, for how long it was seen idle, and what was announced.",
+        responses={200: ActivitySerializer},
+        parameters=[OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH)],
+        errors=[404],
+    )
+    def get(self, request: UserRequest, workspace_id: UUID) -> Response:
+        workspace = selectors.workspace_by_id(request.user, workspace_id)
+        return Response(ActivitySerializer(presenters.activity_of(workspace)).data)
+
+
+class Keep(ApiView):
+    """A word that it is needed."""
+
+    scopes = {"*": Scope.WORKSPACES_WRITE}
+
+    @operation(
+        "Keep a workspace",
+        description=(
+            "Holds no idleness against a running workspace for so long: for jobs that neither compute nor "
+            "run in a terminal or kernel. Its end stays. Saying it again is success."
+        ),
+        request=KeepSerializer,
+        responses={200: ActivitySerializer},
+        parameters=[OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH)],
+        errors=[400, 404, 409, 415],
+    )
+    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
+        hours: float = body_of(request, KeepSerializer)["hours"]
+        selectors.workspace_by_id(request.user, workspace_id)
+        keeping.keep(actor=request.user, workspace_id=workspace_id, seconds=round(hours * 3600))
+        workspace = selectors.workspace_by_id(request.user, workspace_id)
+        return Response(ActivitySerializer(presenters.activity_of(workspace)).data)
+
+
+class Extend(ApiView):
+    """The end of a workspace, moved."""
+
+    scopes = {"*": Scope.WORKSPACES_WRITE}
+
+    @operation(
+        "Extend a workspace",
+        description=(
+            "Moves the end of a running workspace, as far as its flavor and the site allow; a stop that was "
+            "announced is taken back. With an `Idempotency-Key`, repeating the request within a day moves "
+            "nothing more and answers with `Idempotent-Replayed: true`."
+        ),
+        request=ExtendSerializer,
+        responses={200: WorkspaceSerializer},
+        parameters=[
+            OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH),
+            idempotency.PARAMETER,
+            IF_MATCH,
+        ],
+        errors=[400, 404, 409, 412, 415],
+    )
+    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
+        hours: float = body_of(request, ExtendSerializer)["hours"]
+        selectors.workspace_by_id(request.user, workspace_id)
+        with transaction.atomic():
+            require_match(request, workspace_id)
+            done = lifetimes.extend(
+                actor=request.user,
+                workspace_id=workspace_id,
+                seconds=round(hours * 3600),
+                idempotency_key=idempotency.key_of(request),
+            )
+        row = with_held(selectors.workspaces_for(request.user)).get(pk=workspace_id)
+        headers = {"ETag": etag_of(row), "Cache-Control": "private, no-cache"}
+        if done.replayed:
+            headers[idempotency.REPLAYED] = "true"
+        return Response(WorkspaceSerializer(row).data, headers=headers)
+
+
+urlpatterns = [
+    *routes("workspaces/<uuid:workspace_id>/extend", Extend, "workspace-extend"),
+    *routes("workspaces/<uuid:workspace_id>/keep", Keep, "workspace-keep"),
+    *routes("workspaces/<uuid:workspace_id>/activity", Activity, "workspace-activity"),
+]

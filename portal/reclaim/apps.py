@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class ReclaimConfig(AppConfig):
+    name = "portal.reclaim"
+    label = "reclaim"

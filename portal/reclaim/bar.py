@@ -1,0 +1,92 @@
+"""What a notebook shows of its workspace's end, and its button to extend it (`/.berth/…` on its own host).
+
+Every page that the workspace serves may use the button: it adds little at a time, never beyond the longest
+life, and only near the end.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.accounts.models import User
+from portal.common.errors import PortalError, StateConflict
+from portal.common.formatting import format_duration, format_time_left
+from portal.common.reasons.codes import LifetimeCode
+from portal.common.reasons.reason import Reason
+from portal.reclaim import keeping, lifetimes, presenters
+from portal.reclaim.engine.ladder import KEEPABLE
+from portal.workspaces import policies
+from portal.workspaces.gateway.hosts import workspace_uuid
+from portal.workspaces.gateway.summary import summary_of
+from portal.workspaces.models import Workspace
+
+NEAR = timedelta(hours=24)
+"""How close the end has to be for the button: no loop in a page fills the audit log."""
+
+
+def describe(external_name: str) -> dict[str, Any] | None:
+    """`summary_of`, with `ends`: when it stops (ISO 8601), what is said of it, and what one click adds.
+
+    `ends` is None where it has no end. `extend` in it is the words of the button, empty where there is none.
+    """
+    found = summary_of(external_name)
+    if found is None:
+        return None
+    workspace = _workspace(external_name)
+    life = presenters.life_of(workspace, None) if workspace is not None else None
+    if life is None or life.stops_at is None:
+        return {**found, "ends": None}
+    near = life.stops_at - timezone.now() <= NEAR
+    button = ""
+    if life.idle:
+        button = _("Keep for %(time)s") % {"time": life.kept_for}
+    elif near and life.offered_s:
+        button = _("Extend by %(time)s") % {"time": format_duration(life.offered_s)}
+    if life.why:
+        text = _("%(why)s It stops, and its files stay.") % {"why": life.why}
+        say = {"tone": "bad", "text": text, "at": life.stops_at.isoformat()}
+        found = {**found, "messages": [say, *found["messages"]]}
+    ends = {
+        "at": life.stops_at.isoformat(),
+        "left": _("%(left)s left") % {"left": format_time_left(life.left_s)},
+        "near": near,
+        "extend": button,
+    }
+    return {**found, "ends": ends}
+
+
+def extend(external_name: str, user_id: str) -> tuple[int, dict[str, Any]]:
+    """Extend it in the name of who is signed in to it, by what one click adds: a status, and what to show.
+
+    One that is to be stopped for idleness is kept instead.
+    """
+    workspace = _workspace(external_name)
+    user = User.objects.filter(pk=user_id, is_active=True).first()
+    if workspace is None or user is None or not policies.may_open(user, workspace):
+        return 404, {"code": "not_found", "text": _("There is no such workspace.")}
+    try:
+        notice = presenters.notice_about(workspace)
+        if notice is not None and notice.cause in KEEPABLE:
+            keeping.keep(actor=user, workspace_id=workspace.pk)
+            return 200, {"ends_at": None}
+        ends_at = workspace.runs_until
+        if ends_at is not None and ends_at - timezone.now() > NEAR:
+            reason = Reason(
+                LifetimeCode.NOT_NEAR_ITS_END, {"name": workspace.name, "near_s": NEAR.days * 86_400}
+            )
+            raise StateConflict(reason)
+        seconds = lifetimes.offered_s(workspace) or lifetimes.OFFERED_S
+        done = lifetimes.extend(actor=user, workspace_id=workspace.pk, seconds=seconds)
+    except PortalError as error:
+        return error.status, {"code": error.reason.code.value, "text": error.sentence}
+    ends_at = done.workspace.ends_at
+    return 200, {"ends_at": ends_at.isoformat() if ends_at is not None else None}
+
+
+def _workspace(external_name: str) -> Workspace | None:
+    found = Workspace.objects.select_related("flavor", "owner", "team", "template", "status")
+    return found.filter(pk=workspace_uuid(external_name)).first()

@@ -1,0 +1,162 @@
+"""Which policy holds for a workspace, and where each of its values comes from: the one place that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+from django.conf import settings
+
+from portal.reclaim.engine.ladder import UNUSED_S, Policy
+from portal.reclaim.engine.terms import ORDER, SETTINGS, Effective, ScopeKind, Source, Terms, merge
+from portal.reclaim.engine.week import Week
+from portal.reclaim.models import ReclaimPolicy
+from portal.workspaces.models import Workspace
+
+MINUTE_S, HOUR_S = 60, 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What policies may be for, of one workspace: keys of rows."""
+
+    pool: Any
+    template: Any
+    flavor: Any
+    team: Any
+    accelerated: bool
+
+
+@dataclass(slots=True)
+class Book:
+    """All policies, read once: a pass asks it for thousands of workspaces. `keys` are those of their rows."""
+
+    terms: dict[tuple[ScopeKind, Any], Terms]
+    keys: dict[Source, Any] = field(default_factory=dict)
+    _known: dict[Place, Effective] = field(default_factory=dict)
+
+    def effective(self, place: Place) -> Effective:
+        """What holds there."""
+        found = self._known.get(place)
+        if found is None:
+            keys = (None, place.pool, place.template, place.flavor, place.team)
+            layers = [
+                terms
+                for kind, key in zip(ORDER, keys, strict=True)
+                if (terms := self.terms.get((kind, key))) is not None
+            ]
+            found = self._known[place] = merge([terms_of_settings(), *layers], accelerated=place.accelerated)
+        return found
+
+    def policy(self, place: Place) -> Policy:
+        return self.effective(place).policy
+
+    @property
+    def nearest(self) -> Nearest:
+        """From which values on a workspace may have anything held against it."""
+        every = [terms_of_settings(), *self.terms.values()]
+        notice_s = max(each.notice_s or 0 for each in every)
+        weeks = [each.week for each in every if each.week is not None]
+        idle = [limit for each in every for limit in (each.idle_s, each.idle_gpu_s) if limit]
+        idle += [each.after_hours_s for each in weeks if each.after_hours_s]
+        # A limit is never shorter than its notice, which may be as short as one likes.
+        seconds = [max(limit - notice_s, 0) for limit in idle]
+        seconds += [UNUSED_S for each in weeks if each.stop_at is not None]
+        unused = [max(each.gpu_unused_s - notice_s, 0) for each in every if each.gpu_unused_s]
+        lives = [max(each.longest_s - notice_s, 0) for each in every if each.longest_s]
+        return Nearest(
+            notice_s,
+            min(seconds, default=None),
+            min(unused, default=None),
+            min(lives, default=None),
+            any(each.stop_when_spent for each in every),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """Seconds: the longest notice, and the shortest of all limits less that. None: there is none."""
+
+    notice_s: int
+    idle_s: int | None
+    gpu_idle_s: int | None
+    life_s: int | None
+    budget: bool
+
+
+def book(rows: Iterable[ReclaimPolicy] | None = None) -> Book:
+    """All policies as they stand; or these in their place, as for a preview."""
+    found = all_rows() if rows is None else list(rows)
+    terms = {row.pk: terms_of(row) for row in found}
+    return Book(
+        {(ScopeKind(row.scope), _key(row)): terms[row.pk] for row in found},
+        {terms[row.pk].source: row.pk for row in found},
+    )
+
+
+def all_rows() -> list[ReclaimPolicy]:
+    return list(ReclaimPolicy.objects.select_related("pool", "template", "flavor", "team"))
+
+
+def _key(row: ReclaimPolicy) -> Any:
+    return None if row.scope == ScopeKind.SITE else getattr(row, f"{row.scope}_id")
+
+
+def place_of(workspace: Workspace) -> Place:
+    """Where a workspace stands. Its resources were kept as it was asked for."""
+    return Place(
+        workspace.pool_id,
+        workspace.template_id,
+        workspace.flavor_id,
+        workspace.team_id,
+        bool(workspace.resources["accelerators"]["count"]),
+    )
+
+
+def effective_of(workspace: Workspace) -> Effective:
+    """What holds for one workspace."""
+    return book().effective(place_of(workspace))
+
+
+def terms_of_settings() -> Terms:
+    """What holds where no policy says anything."""
+    return Terms(
+        SETTINGS,
+        idle_s=int(settings.BERTH_IDLE_MINUTES) * MINUTE_S,
+        idle_gpu_s=int(settings.BERTH_IDLE_GPU_MINUTES) * MINUTE_S,
+        notice_s=int(settings.BERTH_RECLAIM_NOTICE_MINUTES) * MINUTE_S,
+    )
+
+
+def terms_of(row: ReclaimPolicy) -> Terms:
+    """A policy as the engine reads it."""
+
+    def seconds(value: int | None, unit_s: int) -> int | None:
+        return None if value is None else value * unit_s
+
+    return Terms(
+        Source(ScopeKind(row.scope), row.subject.slug if row.subject is not None else ""),
+        idle_s=seconds(row.idle_minutes, MINUTE_S),
+        idle_gpu_s=seconds(row.idle_gpu_minutes, MINUTE_S),
+        gpu_unused_s=seconds(row.gpu_unused_minutes, MINUTE_S),
+        longest_s=seconds(row.longest_hours, HOUR_S),
+        notice_s=seconds(row.notice_minutes, MINUTE_S),
+        stop_when_spent=row.stop_when_spent,
+        week=_week(row),
+    )
+
+
+def _week(row: ReclaimPolicy) -> Week | None:
+    if row.work_from is None and row.stop_at is None:
+        return None
+    return Week(
+        zone=row.zone,
+        days=frozenset(row.days),
+        begins=row.work_from,
+        ends=row.work_until,
+        after_hours_s=row.after_hours_minutes * MINUTE_S if row.after_hours_minutes else None,
+        stop_at=row.stop_at,
+        holidays=frozenset(date.fromisoformat(each) for each in row.holidays),
+    )

@@ -1,0 +1,109 @@
+"""What holds for a workspace, put together of several policies: which value, and where it comes from.
+
+The closest of site, pool, template and flavor decides about each value. A team may only tighten: of a limit
+the shorter holds, a week comes beside the others, and a notice is not for the team to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from portal.reclaim.engine.ladder import Policy
+from portal.reclaim.engine.week import Week
+
+
+class ScopeKind(StrEnum):
+    """What a policy is for, from the widest to the closest; a team's comes last, and tightens."""
+
+    SITE = "site"
+    POOL = "pool"
+    TEMPLATE = "template"
+    FLAVOR = "flavor"
+    TEAM = "team"
+
+
+ORDER = (ScopeKind.SITE, ScopeKind.POOL, ScopeKind.TEMPLATE, ScopeKind.FLAVOR, ScopeKind.TEAM)
+LIMITS = ("idle_s", "idle_gpu_s", "gpu_unused_s", "longest_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a value comes from: a policy (`kind`, slug of what it is for), or the site's settings (None)."""
+
+    kind: ScopeKind | None
+    name: str = ""
+
+
+SETTINGS = Source(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What one policy says, in seconds. None: nothing. 0, of a limit: nothing is stopped for that.
+
+    `idle_s` is for workspaces without accelerators, `idle_gpu_s` for those with.
+    """
+
+    source: Source
+    idle_s: int | None = None
+    idle_gpu_s: int | None = None
+    gpu_unused_s: int | None = None
+    longest_s: int | None = None
+    notice_s: int | None = None
+    stop_when_spent: bool | None = None
+    week: Week | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """The policy that holds, and the source of each of its values by name."""
+
+    policy: Policy
+    sources: Mapping[str, tuple[Source, ...]] = field(default_factory=dict)
+
+
+def merge(layers: Iterable[Terms], *, accelerated: bool) -> Effective:
+    """What holds where all `layers` apply: settings first, then in the order of `ORDER`."""
+    found: dict[str, int] = {}
+    sources: dict[str, tuple[Source, ...]] = {}
+    weeks: list[tuple[Week, Source]] = []
+    notice_s, spent = 0, False
+    for terms in layers:
+        team = terms.source.kind is ScopeKind.TEAM
+        for name in LIMITS:
+            value: int | None = getattr(terms, name)
+            present = found.get(name, 0)
+            if value is None or (team and (not value or (present and value >= present))):
+                continue
+            found[name], sources[name] = value, (terms.source,)
+        if terms.notice_s is not None and not team:
+            notice_s, sources["notice_s"] = terms.notice_s, (terms.source,)
+        if terms.stop_when_spent is not None and (terms.stop_when_spent or not team):
+            spent, sources["stop_when_spent"] = terms.stop_when_spent, (terms.source,)
+        if terms.week is not None:
+            weeks = [*weeks, (terms.week, terms.source)] if team else [(terms.week, terms.source)]
+    if weeks:
+        sources["weeks"] = tuple(source for _week, source in weeks)
+    idle = "idle_gpu_s" if accelerated else "idle_s"
+
+    def limit(name: str) -> int | None:
+        value = found.get(name, 0)
+        # Never shorter than the notice: there would be nothing idle to tell of.
+        return max(value, notice_s) if value else None
+
+    policy = Policy(
+        gpu_idle_s=limit("gpu_unused_s") if accelerated else None,
+        idle_s=limit(idle),
+        notice_s=notice_s,
+        longest_s=found.get("longest_s") or None,
+        weeks=tuple(week for week, _source in weeks),
+        stop_when_spent=spent and accelerated,
+    )
+    renamed = {
+        "idle_s": sources.get(idle, ()),
+        "gpu_idle_s": sources.get("gpu_unused_s", ()) if accelerated else (),
+        **{name: sources.get(name, ()) for name in ("longest_s", "notice_s", "weeks", "stop_when_spent")},
+    }
+    return Effective(policy, {name: each for name, each in renamed.items() if each})

@@ -1,0 +1,79 @@
+"""A word that a workspace is needed although it does nothing: by its user, or by a long job in it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.common.errors import InvalidInput, StateConflict
+from portal.common.formatting import format_day_time
+from portal.common.reasons.codes import LifetimeCode
+from portal.common.reasons.reason import Reason
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.reclaim.engine.ladder import KEEPABLE
+from portal.reclaim.models import ReclaimNotice, WorkspaceActivity
+from portal.workspaces import policies
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from portal.workspaces.transitions import locked
+
+MAX_KEEP_S = 24 * 3600
+MIN_KEEP_S = 900
+OFFERED_S = 2 * 3600
+"""For how long one click keeps it."""
+
+
+@transaction.atomic
+def keep(*, actor: User, workspace_id: UUID, seconds: int = OFFERED_S) -> Workspace:
+    """Hold no idleness against a running workspace for `seconds`; its end stays where it is.
+
+    An announced stop for idleness is taken back. Said again, the later of both times holds.
+
+    Raises `InvalidInput`, `NotAllowed`, `NotFound`, and `StateConflict` where it does not run.
+    """
+    workspace = locked(workspace_id)
+    policies.require_operate(actor, workspace)
+    if workspace.state != State.RUNNING:
+        reason = Reason(LifetimeCode.NOT_RUNNING_NOW, {"name": workspace.name})
+        raise StateConflict(reason, state=workspace.state)
+    if not MIN_KEEP_S <= seconds <= MAX_KEEP_S:
+        reason = Reason(LifetimeCode.KEPT_OUT_OF_RANGE, {"least_s": MIN_KEEP_S, "most_s": MAX_KEEP_S})
+        raise InvalidInput(reason, errors={"hours": [reason]})
+    now = timezone.now()
+    until = now + timedelta(seconds=seconds)
+    row = WorkspaceActivity.objects.filter(workspace=workspace, generation=workspace.generation).first()
+    before = row.kept_until if row is not None else None
+    hold(workspace, until)
+    if before is not None and before >= until - timedelta(seconds=MIN_KEEP_S):
+        # It is kept for as long already: a loop that says so again is no news.
+        return workspace
+    ReclaimNotice.objects.filter(workspace=workspace).filter(cause__in=KEEPABLE).delete()
+    events.record(
+        actor=actor,
+        kind=AuditKind.WORKSPACE_KEPT,
+        workspace=workspace,
+        message=f"keeps it until {format_day_time(until)}, even if nothing happens in it",
+        data={"seconds": seconds, "until": until.isoformat()},
+    )
+    return workspace
+
+
+def hold(workspace: Workspace, until: datetime) -> None:
+    """Have nothing of `KEEPABLE` held against a locked workspace before `until`; a later time stays."""
+    rows = WorkspaceActivity.objects.filter(workspace=workspace)
+    row = rows.filter(generation=workspace.generation).first()
+    if row is None:
+        rows.delete()
+        WorkspaceActivity.objects.create(
+            workspace=workspace,
+            generation=workspace.generation,
+            observed_at=timezone.now(),
+            kept_until=until,
+        )
+    elif row.kept_until is None or row.kept_until < until:
+        rows.update(kept_until=until)

@@ -1,0 +1,172 @@
+"""When workspaces end, and how their users move that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.catalog.lifetimes import terms_of
+from portal.catalog.models import MAX_LIFETIME_H
+from portal.common.errors import InvalidInput, StateConflict
+from portal.common.formatting import format_day_time, format_duration
+from portal.common.reasons.codes import CommonCode, LifetimeCode
+from portal.common.reasons.reason import Reason
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.ledger.selectors import teams_without_hours
+from portal.reclaim import keeping
+from portal.reclaim.effective import effective_of
+from portal.reclaim.engine.ladder import KEEPABLE, Cause
+from portal.reclaim.models import ReclaimNotice
+from portal.reservations.models import Reservation, ReservationStatus
+from portal.workspaces import policies
+from portal.workspaces.ends import move_end
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import IdempotencyKey, Workspace
+from portal.workspaces.services import claim_key, digest_of
+from portal.workspaces.transitions import locked
+
+HOUR_S = 3600
+OFFERED_S = 2 * HOUR_S
+"""What one click adds."""
+MIN_EXTENSION_S = 900
+BOUNDS = frozenset({Cause.LONGEST, Cause.BUDGET})
+"""No extension moves these: what was said of them stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """A workspace, and whether an earlier request with the same idempotency key had extended it."""
+
+    workspace: Workspace
+    replayed: bool
+
+
+def longest_s(workspace: Workspace) -> int | None:
+    """How long it may live in all, by flavor, site and policies; None where nothing limits that."""
+    lives = (terms_of(workspace.flavor).max_s, effective_of(workspace).policy.longest_s)
+    return min((each for each in lives if each is not None), default=None)
+
+
+def longest_end(workspace: Workspace) -> datetime | None:
+    """Until when it may be extended; None where nothing limits that. It runs."""
+    max_s = longest_s(workspace)
+    began = workspace.ready_at
+    return None if max_s is None or began is None else began + timedelta(seconds=max_s)
+
+
+def extendable_s(workspace: Workspace) -> int:
+    """By how many seconds its end may be moved now: 0 where it has none, does not run, or cannot go on."""
+    ends_at = workspace.runs_until
+    if ends_at is None:
+        return 0
+    longest = longest_end(workspace)
+    if longest is None:
+        return MAX_LIFETIME_H * HOUR_S
+    return max(0, int((longest - ends_at).total_seconds()))
+
+
+def offered_s(workspace: Workspace) -> int:
+    """What one click adds to its life, in seconds; 0 where it cannot be extended."""
+    return min(OFFERED_S, extendable_s(workspace))
+
+
+def extend(*, actor: User, workspace_id: UUID, seconds: int, idempotency_key: str = "") -> Extension:
+    """Move the end of a running workspace by `seconds`; what was said of its stop is taken back.
+
+    Raises `InvalidInput` (too little, too much), `NotAllowed`, `NotFound` and `StateConflict` (it does not
+    run, has no end, has its longest life, its team's GPU-hours are spent; the key came with another request).
+    """
+    try:
+        with transaction.atomic():
+            workspace = locked(workspace_id)
+            policies.require_operate(actor, workspace)
+            if idempotency_key:
+                digest = digest_of("extend", str(workspace_id), str(seconds))
+                repeated = claim_key(actor, idempotency_key, digest)
+                if repeated is not None:
+                    return Extension(repeated, replayed=True)
+                IdempotencyKey.objects.filter(user=actor, key=idempotency_key).update(workspace=workspace)
+            _check(workspace, seconds)
+            _move_end(actor, workspace, seconds)
+    except IntegrityError as error:
+        # Somebody has used the key for another workspace at this moment.
+        raise StateConflict(
+            Reason(CommonCode.IDEMPOTENCY_KEY_REUSED), code="idempotency_key_reused"
+        ) from error
+    return Extension(workspace, replayed=False)
+
+
+def _check(workspace: Workspace, seconds: int) -> None:
+    name = {"name": workspace.name}
+    if workspace.state != State.RUNNING:
+        raise StateConflict(Reason(LifetimeCode.NOT_RUNNING_NOW, name), state=workspace.state)
+    if workspace.ends_at is None:
+        raise StateConflict(Reason(LifetimeCode.HAS_NO_END, name), code="has_no_end")
+    most_s = extendable_s(workspace)
+    if most_s <= 0:
+        max_s = longest_s(workspace)
+        raise StateConflict(
+            Reason(LifetimeCode.AT_LONGEST_LIFETIME, {**name, "max_s": max_s}), code="at_longest_lifetime"
+        )
+    if not min(MIN_EXTENSION_S, most_s) <= seconds <= most_s:
+        short = seconds < MIN_EXTENSION_S
+        reason = (
+            Reason(LifetimeCode.EXTENSION_TOO_SHORT, {"least_s": min(MIN_EXTENSION_S, most_s)})
+            if short
+            else Reason(LifetimeCode.EXTENSION_TOO_LONG, {"most_s": most_s, "asked_s": seconds})
+        )
+        raise InvalidInput(reason, errors={"hours": [reason]})
+    team = workspace.team
+    if workspace.resources["accelerators"]["count"] and team.slug in teams_without_hours():
+        raise StateConflict(Reason(LifetimeCode.HOURS_SPENT, {"team": team.name}), code="hours_spent")
+    _check_bookings(workspace, seconds)
+
+
+def _check_bookings(workspace: Workspace, seconds: int) -> None:
+    """What cannot make room must not grow into a time that others have booked."""
+    ends_at = workspace.ends_at
+    if workspace.preemptible or ends_at is None:
+        return
+    booked = (
+        Reservation.objects.filter(
+            status=ReservationStatus.BOOKED,
+            starts_at__lt=ends_at + timedelta(seconds=seconds),
+            ends_at__gt=ends_at,
+        )
+        .exclude(team=workspace.team_id)
+        .order_by("starts_at")
+    )
+    for reservation in booked:
+        if any(workspace.amounts.get(name) for name in reservation.amounts):
+            reason = Reason(LifetimeCode.BOOKED_BEFORE, {"until": reservation.starts_at.isoformat()})
+            raise StateConflict(reason, code="booked_before")
+
+
+def _move_end(actor: User, workspace: Workspace, seconds: int) -> None:
+    before = workspace.ends_at
+    assert before is not None  # `_check` has seen to it
+    # One that is over its end, and is about to be stopped, gets all that is added.
+    ends_at = max(before, timezone.now()) + timedelta(seconds=seconds)
+    longest = longest_end(workspace)
+    if longest is not None:
+        ends_at = min(ends_at, max(longest, before))
+    move_end(workspace, ends_at)
+    told = ReclaimNotice.objects.filter(workspace=workspace.pk)
+    if told.filter(cause__in=KEEPABLE).exists():
+        # Who says that it is needed for longer is not told the same again in a minute.
+        keeping.hold(workspace, timezone.now() + timedelta(seconds=min(seconds, keeping.MAX_KEEP_S)))
+    told.exclude(cause__in=BOUNDS).delete()
+    told.update(ends_version=workspace.ends_version)
+    events.record(
+        actor=actor,
+        kind=AuditKind.WORKSPACE_EXTENDED,
+        workspace=workspace,
+        message=f"extended it by {format_duration(seconds)}, to {format_day_time(ends_at)}",
+        data={"seconds": seconds, "before": before.isoformat(), "ends_at": ends_at.isoformat()},
+    )

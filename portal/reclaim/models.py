@@ -1,0 +1,220 @@
+"""What users have been told before their workspaces are stopped, and when this was last looked at."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from django.core.validators import MaxValueValidator
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from portal.catalog.models import MAX_LIFETIME_H
+from portal.reclaim.engine.ladder import Cause
+
+
+class ReclaimNotice(models.Model):
+    """A running workspace stops at `due_at`, unless something speaks against it by then.
+
+    It holds for one `generation`, and only while nobody has said anything of the workspace's end since:
+    `ends_version` is the workspace's own as the notice was given. `reason` (`code`, `params`) says why.
+    """
+
+    workspace = models.OneToOneField(
+        "workspaces.Workspace", primary_key=True, on_delete=models.CASCADE, related_name="reclaim_notice"
+    )
+    generation = models.PositiveIntegerField()
+    ends_version = models.PositiveIntegerField()
+    cause = models.CharField(max_length=10, choices=[(each.value, each.value) for each in Cause])
+    warned_at = models.DateTimeField()
+    due_at = models.DateTimeField(db_index=True)
+    reason = models.JSONField(default=dict)
+
+    def __str__(self) -> str:
+        return f"notice of {self.workspace_id}"
+
+
+class WorkspaceActivity(models.Model):
+    """For how long a start of a workspace was seen to do nothing: a small row, rewritten with each look.
+
+    `report` is the agent's report that was looked at last, `signals` what was in it (kind, value, threshold,
+    active), both as JSON. `active` names the kinds that were active in it, joined by commas; None where
+    nobody watched. Nothing is held against it before `kept_until`.
+    """
+
+    workspace = models.OneToOneField(
+        "workspaces.Workspace", primary_key=True, on_delete=models.CASCADE, related_name="reclaim_activity"
+    )
+    generation = models.PositiveIntegerField()
+    observed_at = models.DateTimeField()
+    idle_s = models.FloatField(default=0)
+    gpu_idle_s = models.FloatField(default=0)
+    kept_until = models.DateTimeField(null=True, blank=True)
+    active = models.CharField(max_length=80, null=True, blank=True)
+    # Texts and not JSON columns: ten thousand of them are read and written once a minute.
+    report = models.TextField(default="{}")
+    signals = models.TextField(default="[]")
+
+    def __str__(self) -> str:
+        return f"activity of {self.workspace_id}"
+
+
+class ActivityChange(models.Model):
+    """From `at` on other kinds were active in a start of a workspace (`WorkspaceActivity.active`).
+
+    Kept for two days, for people to read: no decision rests on it.
+    """
+
+    workspace = models.ForeignKey(
+        "workspaces.Workspace", on_delete=models.CASCADE, related_name="activity_changes"
+    )
+    generation = models.PositiveIntegerField()
+    at = models.DateTimeField(db_index=True)
+    active = models.CharField(max_length=80, null=True, blank=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["workspace", "at"], name="activity_change_workspace")]
+
+    def __str__(self) -> str:
+        return f"{self.workspace_id} at {self.at}: {self.active}"
+
+
+class SpellKind(models.TextChoices):
+    """What did nothing."""
+
+    ALL = "all", "The whole workspace"
+    GPU = "gpu", "Its GPUs"
+
+
+class IdleSpell(models.Model):
+    """A time in which a start of a workspace was seen to do nothing, kept for a month once it is over."""
+
+    workspace = models.ForeignKey(
+        "workspaces.Workspace", on_delete=models.CASCADE, related_name="idle_spells"
+    )
+    generation = models.PositiveIntegerField()
+    kind = models.CharField(max_length=3, choices=SpellKind)
+    began_at = models.DateTimeField()
+    ended_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["workspace", "generation"], name="idle_spell_start")]
+
+    def __str__(self) -> str:
+        return f"{self.workspace_id} idle from {self.began_at} to {self.ended_at}"
+
+
+class LastPass(models.Model):
+    """When the ladder was last walked: one row. Time in which it was not is nobody's fault.
+
+    `recorded_since` is from when on idle times are kept.
+    """
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    at = models.DateTimeField()
+    recorded_since = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return f"last pass at {self.at}"
+
+
+class Absence(models.Model):
+    """Nobody looked for so long after `since`, or the clock was set by that: no life is counted for it."""
+
+    since = models.DateTimeField(db_index=True)
+    seconds = models.FloatField()
+
+    def __str__(self) -> str:
+        return f"{self.seconds} s from {self.since}"
+
+
+class PolicyScope(models.TextChoices):
+    """What a policy is for, from the widest to the closest; a team's only tightens."""
+
+    SITE = "site", _("The site")
+    POOL = "pool", _("Pool")
+    TEMPLATE = "template", _("Template")
+    FLAVOR = "flavor", _("Flavor")
+    TEAM = "team", _("Team")
+
+
+MAX_MINUTES = 60 * 24 * 60
+MAX_NOTICE_MINUTES = 24 * 60
+
+
+def _minutes(most: int, words: Any) -> Any:
+    return models.PositiveIntegerField(
+        null=True, blank=True, validators=[MaxValueValidator(most)], help_text=words
+    )
+
+
+class ReclaimPolicy(models.Model):
+    """When workspaces of a site, pool, template, flavor or team are stopped. None says nothing; 0 is never.
+
+    `days` are names of `engine.week.DAYS`, `holidays` ISO dates, `zone` an IANA name.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    scope = models.CharField(max_length=8, choices=PolicyScope)
+    pool = models.OneToOneField(
+        "inventory.Pool", null=True, blank=True, on_delete=models.CASCADE, related_name="reclaim_policy"
+    )
+    template = models.OneToOneField(
+        "catalog.Template", null=True, blank=True, on_delete=models.CASCADE, related_name="reclaim_policy"
+    )
+    flavor = models.OneToOneField(
+        "catalog.Flavor", null=True, blank=True, on_delete=models.CASCADE, related_name="reclaim_policy"
+    )
+    team = models.OneToOneField(
+        "accounts.Team", null=True, blank=True, on_delete=models.CASCADE, related_name="reclaim_policy"
+    )
+
+    idle_minutes = _minutes(MAX_MINUTES, _("Without work, for workspaces without accelerators; 0: never."))
+    idle_gpu_minutes = _minutes(MAX_MINUTES, _("Without work, for workspaces with accelerators; 0: never."))
+    gpu_unused_minutes = _minutes(
+        MAX_MINUTES, _("With all GPUs at 0 %, whatever else goes on; 0: never stopped for that.")
+    )
+    longest_hours = _minutes(MAX_LIFETIME_H, _("The longest life, extensions included; 0: no limit."))
+    notice_minutes = _minutes(MAX_NOTICE_MINUTES, _("The least notice before any stop."))
+    stop_when_spent = models.BooleanField(
+        null=True, blank=True, help_text=_("Stop what has accelerators once the team's GPU-hours are spent.")
+    )
+    zone = models.CharField(max_length=64, blank=True, help_text=_("Time zone, as Europe/Berlin."))
+    days = models.JSONField(default=list, blank=True)
+    work_from = models.TimeField(null=True, blank=True, help_text=_("Hours of work begin."))
+    work_until = models.TimeField(null=True, blank=True, help_text=_("Hours of work end."))
+    after_hours_minutes = _minutes(MAX_MINUTES, _("Without work outside these hours; a shorter limit only."))
+    stop_at = models.TimeField(null=True, blank=True, help_text=_("Stops what is not used at this hour."))
+    holidays = models.JSONField(default=list, blank=True)
+    updated_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    class Meta:
+        verbose_name_plural = "reclaim policies"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["scope"], condition=Q(scope=PolicyScope.SITE), name="reclaim_policy_one_site"
+            ),
+            models.CheckConstraint(
+                condition=Q(scope="site", pool=None, template=None, flavor=None, team=None)
+                | Q(scope="pool", pool__isnull=False, template=None, flavor=None, team=None)
+                | Q(scope="template", pool=None, template__isnull=False, flavor=None, team=None)
+                | Q(scope="flavor", pool=None, template=None, flavor__isnull=False, team=None)
+                | Q(scope="team", pool=None, template=None, flavor=None, team__isnull=False),
+                name="reclaim_policy_scope",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"reclaim policy for {self.target}"
+
+    @property
+    def subject(self) -> Any:
+        """What it is for: a pool, template, flavor or team; None for the site."""
+        return None if self.scope == PolicyScope.SITE else getattr(self, self.scope)
+
+    @property
+    def target(self) -> str:
+        """The same as REST and the site file write it: `site`, or kind and slug (`flavor:a100-full`)."""
+        return self.scope if self.scope == PolicyScope.SITE else f"{self.scope}:{self.subject.slug}"

@@ -1,0 +1,352 @@
+"""Looks at what agents have reported, once a minute: how long each workspace has done nothing.
+
+A small row for each workspace; one query reads all that runs, and one statement writes what has changed.
+What people read of the past is in tables of their own, written where something changes: no look and no
+decision reads them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from operator import attrgetter
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from django.db import connection
+from django.db.models import Exists, F, OuterRef, TextField
+from django.db.models.functions import Cast
+from django.utils import timezone
+
+from portal.catalog.models import MAX_LIFETIME_H
+from portal.reclaim.engine.activity import IdleClock, Report, Signal, observe
+from portal.reclaim.models import Absence, ActivityChange, IdleSpell, LastPass, SpellKind, WorkspaceActivity
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+
+INTERVAL_S = 60.0
+HISTORY = timedelta(days=2)
+MAX_CHANGES = 500
+"""Of one workspace, as they are shown."""
+SPELL_S = 600.0
+"""From how long on a time without work is kept."""
+SPELLS = timedelta(days=31)
+LONGEST = timedelta(hours=MAX_LIFETIME_H)
+WRITTEN_AT_ONCE = 500
+COLUMNS = (
+    *("pk", "generation", "resources_text", "template__activity"),
+    *("status__heartbeat_at", "seen_text", "status__gpu_idle_since"),
+    *("reclaim_activity__generation", "reclaim_activity__idle_s", "reclaim_activity__gpu_idle_s"),
+    *("reclaim_activity__active", "reclaim_activity__report"),
+)
+PLAIN = ("generation", "idle_s", "gpu_idle_s", "active", "report", "signals")
+UPDATED = ("observed_at", *PLAIN)
+JUPYTER = "jupyter"
+_encode = msgspec.json.Encoder().encode
+_report = msgspec.json.Decoder(Report).decode
+
+
+class _Accelerators(msgspec.Struct):
+    count: int = 0
+
+
+class _Resources(msgspec.Struct):
+    accelerators: _Accelerators
+
+
+class _Used(msgspec.Struct):
+    count: int | None = None
+    busy: int | None = None
+    last_activity: str | None = None
+
+
+class _Gpu(msgspec.Struct):
+    utilization_percent: int | None = None
+
+
+class Seen(msgspec.Struct):
+    """The figures of a heartbeat that matter here; `workspaces.reports` has looked at them."""
+
+    kernels: _Used | None = None
+    terminals: _Used | None = None
+    cpu_seconds: float | None = None
+    jobs: int | None = None
+    gpus: list[_Gpu] | None = None
+    gpus_stale_s: int | None = None
+
+
+_resources = msgspec.json.Decoder(_Resources).decode
+_decode_seen = msgspec.json.Decoder(Seen).decode
+
+
+def _seen(text: str) -> Seen:
+    """A row that another version has written keeps no other from being looked at: nothing was measured."""
+    try:
+        return _decode_seen(text)
+    except msgspec.MsgspecError:
+        return Seen()
+
+
+def is_accelerated(resources: str) -> bool:
+    """Whether a workspace's resources, as JSON, have accelerators."""
+    return bool(_resources(resources).accelerators.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is known of a start of a workspace before a look."""
+
+    generation: int
+    idle_s: float
+    gpu_idle_s: float
+    active: str | None
+    report: str
+
+
+@dataclass(slots=True)
+class Activity:
+    """How a start of a workspace stands after a look: the columns of `WorkspaceActivity`."""
+
+    workspace_id: UUID
+    generation: int
+    observed_at: datetime
+    idle_s: float
+    gpu_idle_s: float
+    active: str | None
+    report: str
+    signals: str
+    kept_until: datetime | None = None
+
+
+@dataclass(slots=True)
+class Look:
+    """What a look has found: rows that are new or written anew, and what has changed in them."""
+
+    fresh: list[Activity] = field(default_factory=list)
+    changed: list[Activity] = field(default_factory=list)
+    changes: list[ActivityChange] = field(default_factory=list)
+    spells: list[IdleSpell] = field(default_factory=list)
+
+    def add(self, row: Activity, kept: Kept | None) -> None:
+        (self.fresh if kept is None else self.changed).append(row)
+        same = kept is not None and kept.generation == row.generation
+        if kept is None or not same or kept.active != row.active:
+            change = ActivityChange(
+                workspace_id=row.workspace_id,
+                generation=row.generation,
+                at=row.observed_at.replace(second=0, microsecond=0),
+                active=row.active,
+            )
+            self.changes.append(change)
+        if kept is not None and (not same or row.idle_s < kept.idle_s or row.gpu_idle_s < kept.gpu_idle_s):
+            self.spells.extend(ended_spells(row.workspace_id, kept, row if same else None))
+
+
+def run() -> int:
+    """Look at all that runs and has reported; how many rows were written."""
+    running = Workspace.objects.filter(state=State.RUNNING, status__heartbeat_at__isnull=False).annotate(
+        resources_text=Cast("resources", TextField()), seen_text=Cast("status__activity", TextField())
+    )
+    look = Look()
+    for pk, generation, resources, activity, heartbeat_at, seen, idle_since, *before in running.values_list(
+        *COLUMNS
+    ).iterator(chunk_size=2000):
+        kept = Kept(*before) if before[0] is not None else None
+        report = report_of(is_accelerated(resources), activity, heartbeat_at, _seen(seen), idle_since)
+        row = observed(pk, generation, kept, report)
+        if row is not None:
+            look.add(row, kept)
+    WorkspaceActivity.objects.bulk_create(
+        (
+            WorkspaceActivity(workspace_id=row.workspace_id, **{name: getattr(row, name) for name in UPDATED})
+            for row in look.fresh
+        ),
+        batch_size=WRITTEN_AT_ONCE,
+        update_conflicts=True,
+        unique_fields=["workspace"],
+        update_fields=list(UPDATED),
+    )
+    _write(look.changed)
+    ActivityChange.objects.bulk_create(look.changes, batch_size=WRITTEN_AT_ONCE)
+    IdleSpell.objects.bulk_create(look.spells, batch_size=WRITTEN_AT_ONCE)
+    forget()
+    LastPass.objects.filter(pk=1, recorded_since=None).update(recorded_since=timezone.now())
+    return len(look.fresh) + len(look.changed)
+
+
+def _write(rows: Sequence[Activity]) -> None:
+    """One statement for all: `bulk_create` spends many times as long on making its own."""
+    if not rows:
+        return
+    meta, quote = WorkspaceActivity._meta, connection.ops.quote_name
+    own, at = meta.get_field("workspace"), meta.get_field("observed_at")
+    sets = ", ".join(f"{quote(name)} = %s" for name in ("observed_at", *PLAIN))
+    plain = attrgetter(*PLAIN)
+    values = [
+        (
+            at.get_db_prep_value(row.observed_at, connection),
+            *plain(row),
+            own.get_db_prep_value(row.workspace_id, connection),
+        )
+        for row in rows
+    ]
+    with connection.cursor() as cursor:
+        # All names are the model's own.
+        statement = f"UPDATE {quote(meta.db_table)} SET {sets} WHERE {quote(own.column)} = %s"  # noqa: S608
+        cursor.executemany(statement, values)
+
+
+def report_of(
+    accelerated: bool, activity: str, heartbeat_at: datetime, seen: Seen, idle_since: datetime | None
+) -> Report:
+    """The last heartbeat as the engine reads it."""
+    kernels, terminals = seen.kernels or _Used(), seen.terminals or _Used()
+    percents = [gpu.utilization_percent for gpu in seen.gpus or ()]
+    measured = [each for each in percents if each is not None]
+    whole = bool(percents) and len(measured) == len(percents) and seen.gpus_stale_s is None
+    return Report(
+        at_s=heartbeat_at.timestamp(),
+        has_gpus=accelerated,
+        has_kernels=activity == JUPYTER,
+        gpu_percent=max(measured) if whole else None,
+        gpu_idle_since_s=idle_since.timestamp() if idle_since is not None else None,
+        cpu_seconds=seen.cpu_seconds,
+        kernels=kernels.count,
+        kernels_busy=kernels.busy,
+        kernels_stamp=kernels.last_activity,
+        terminals=terminals.count,
+        terminals_stamp=terminals.last_activity,
+        jobs=seen.jobs,
+    )
+
+
+def observed(workspace_id: UUID, generation: int, kept: Kept | None, report: Report) -> Activity | None:
+    """The row after this report; None where nothing has been reported since."""
+    same = kept is not None and kept.generation == generation
+    before = clock_of(kept) if kept is not None and same else None
+    clock, signals = observe(before, report)
+    if before is not None and clock is before:
+        return None
+    watched = before is not None and clock.last.at_s - before.last.at_s > 0
+    return Activity(
+        workspace_id=workspace_id,
+        generation=generation,
+        observed_at=datetime.fromtimestamp(report.at_s, UTC),
+        idle_s=clock.idle_s,
+        gpu_idle_s=clock.gpu_idle_s,
+        active=active_of(signals) if watched else None,
+        report=_encode(report).decode(),
+        signals=_encode(signals).decode(),
+    )
+
+
+def clock_of(kept: Kept) -> IdleClock | None:
+    """The clock of a row; None where another version has written it."""
+    try:
+        return IdleClock(_report(kept.report), kept.idle_s, kept.gpu_idle_s)
+    except msgspec.MsgspecError:
+        return None
+
+
+def active_of(signals: Iterable[Signal]) -> str:
+    """The kinds that are active, as they are kept."""
+    return ",".join(sorted(each.kind.value for each in signals if each.active))
+
+
+def ended_spells(workspace_id: UUID, kept: Kept, after: Activity | None) -> list[IdleSpell]:
+    """The times without work that have come to an end, at the report before; `after` is None at a stop."""
+    clock = clock_of(kept)
+    if clock is None:
+        return []
+    found = []
+    for kind, seen_s, now_s in (
+        (SpellKind.ALL, kept.idle_s, after.idle_s if after is not None else 0.0),
+        (SpellKind.GPU, kept.gpu_idle_s, after.gpu_idle_s if after is not None else 0.0),
+    ):
+        if seen_s >= SPELL_S and now_s < seen_s:
+            found.append(
+                IdleSpell(
+                    workspace_id=workspace_id,
+                    generation=kept.generation,
+                    kind=kind,
+                    began_at=datetime.fromtimestamp(clock.last.at_s - seen_s, UTC),
+                    ended_at=datetime.fromtimestamp(clock.last.at_s, UTC),
+                )
+            )
+    return found
+
+
+def forget() -> None:
+    """Delete what belongs to another start, or to nothing that runs; its last idle time is kept."""
+    for strays in (
+        WorkspaceActivity.objects.exclude(workspace__state=State.RUNNING),
+        WorkspaceActivity.objects.exclude(generation=F("workspace__generation")),
+    ):
+        rows = list(strays.values_list("workspace_id", *Kept.__dataclass_fields__))
+        if rows:
+            spells = [each for pk, *kept in rows for each in ended_spells(pk, Kept(*kept), None)]
+            IdleSpell.objects.bulk_create(spells, batch_size=WRITTEN_AT_ONCE)
+            for first in range(0, len(rows), WRITTEN_AT_ONCE):
+                gone = [pk for pk, *_kept in rows[first : first + WRITTEN_AT_ONCE]]
+                strays.filter(pk__in=gone).delete()
+
+
+def prune() -> int:
+    """Delete what is older than anybody reads it; what began before and lasted into that time stays."""
+    now = timezone.now()
+    oldest = now - HISTORY
+    later = ActivityChange.objects.filter(workspace=OuterRef("workspace"), at__gt=OuterRef("at"))
+    over = ActivityChange.objects.filter(Exists(later.filter(at__lte=oldest)), at__lt=oldest)
+    gone = over.delete()[0] + Absence.objects.filter(since__lt=now - LONGEST).delete()[0]
+    return gone + IdleSpell.objects.filter(ended_at__lt=now - SPELLS).delete()[0]
+
+
+def changes_of(workspace: Workspace) -> list[tuple[datetime, list[str] | None]]:
+    """When other signals became active in this start, the oldest first, and which; None: nobody watched."""
+    rows = ActivityChange.objects.filter(workspace=workspace.pk, generation=workspace.generation)
+    newest = list(rows.order_by("-at", "-pk").values_list("at", "active")[:MAX_CHANGES])
+    return [
+        (at, None if active is None else active.split(",") if active else []) for at, active in newest[::-1]
+    ]
+
+
+def signals_of(row: Activity | None) -> list[dict[str, Any]]:
+    """The signals of the last look."""
+    return list(msgspec.json.decode(row.signals)) if row is not None else []
+
+
+def present(workspace: Workspace) -> Activity | None:
+    """How a running workspace stands with what it has reported until now, which may not have been kept yet.
+
+    None where nothing is known of this start.
+    """
+    found = (
+        WorkspaceActivity.objects.filter(workspace=workspace.pk, generation=workspace.generation)
+        .values_list(*Activity.__dataclass_fields__)
+        .first()
+    )
+    row = Activity(*found) if found is not None else None
+    status = workspace.status
+    if row is None or status.heartbeat_at is None:
+        return row
+    kept = Kept(row.generation, row.idle_s, row.gpu_idle_s, row.active, row.report)
+    report = report_of(
+        bool(workspace.resources["accelerators"]["count"]),
+        workspace.template.activity,
+        status.heartbeat_at,
+        _seen(json.dumps(status.activity)),
+        status.gpu_idle_since,
+    )
+    newer = observed(workspace.pk, workspace.generation, kept, report)
+    if newer is not None:
+        newer.kept_until = row.kept_until
+    return newer or row
+
+
+def is_fresh(observed_at: datetime, now: datetime | None = None) -> bool:
+    """Whether what was seen then is of the last minutes: what is older says nothing of the present."""
+    age_s = ((now or timezone.now()) - observed_at).total_seconds()
+    return -INTERVAL_S <= age_s <= 3 * INTERVAL_S

@@ -1,0 +1,37 @@
+"""Who may see and change policies of reclaiming."""
+
+from __future__ import annotations
+
+from django.db.models import QuerySet
+
+from portal.accounts.models import Team, User
+from portal.accounts.policies import may_manage_team, require_manage_team, require_operator
+from portal.accounts.selectors import own_teams
+from portal.common.actors import SystemActor
+from portal.reclaim.models import ReclaimPolicy
+
+
+def require_keep(actor: User | SystemActor, team: Team | None) -> None:
+    """Raise `NotAllowed` for who may not change a policy: operators; a team's, its owners too."""
+    if team is not None:
+        require_manage_team(actor, team)
+    else:
+        require_operator(actor)
+
+
+def may_keep(actor: User, row: ReclaimPolicy) -> bool:
+    """Whether the actor may change this one."""
+    return may_manage_team(actor, row.team) if row.team is not None else actor.operates
+
+
+def present(rows: QuerySet[ReclaimPolicy]) -> QuerySet[ReclaimPolicy]:
+    """Those whose pool, template or flavor has not been deleted."""
+    return rows.filter(pool__deleted_at=None, template__deleted_at=None, flavor__deleted_at=None)
+
+
+def visible_to(actor: User, rows: QuerySet[ReclaimPolicy]) -> QuerySet[ReclaimPolicy]:
+    """All but those of teams that are not the actor's; all for who sees all."""
+    rows = present(rows)
+    if actor.sees_all:
+        return rows
+    return rows.filter(team=None) | rows.filter(team__in=own_teams(actor))

@@ -1,0 +1,179 @@
+"""Policies of reclaiming over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.urls import reverse
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from portal.common import etags
+from portal.common.api import ReadViewSet, Router, UserRequest, body_of, documented, filters, operation
+from portal.common.errors import NotFound
+from portal.common.etags import IF_MATCH
+from portal.common.reasons.codes import LifetimeCode
+from portal.common.reasons.reason import Reason
+from portal.common.scopes import Scope
+from portal.history import selectors as history
+from portal.history.models import SubjectKind
+from portal.history.serializers import RevisionSerializer
+from portal.reclaim import policies, previews
+from portal.reclaim import policy_services as services
+from portal.reclaim.models import ReclaimPolicy
+from portal.reclaim.policy_serializers import (
+    ReclaimPolicyCreateSerializer,
+    ReclaimPolicySerializer,
+    ReclaimPolicyValuesSerializer,
+    ReclaimPreviewSerializer,
+)
+
+NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Of the version.")
+VERSIONS_SHOWN = 50
+
+
+class PolicyFilter(filters.FilterSet):
+    scope = filters.CharFilter(label="`site`, `pool`, `template`, `flavor` or `team`.")
+    team = filters.CharFilter(field_name="team__slug", label="The one of this team.")
+
+
+@documented(
+    list="List reclaim policies",
+    of="When workspaces of site, pools, templates, flavors and your teams are stopped.",
+    retrieve="Read a reclaim policy",
+)
+class PolicyViewSet(ReadViewSet):
+    queryset = ReclaimPolicy.objects.none()
+    serializer_class = ReclaimPolicySerializer
+    filterset_class = PolicyFilter
+    scopes = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
+    ordering = ("scope", "id")
+    lookup_field = "pk"
+    lookup_url_kwarg = "policy_id"
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[ReclaimPolicy]:
+        rows = ReclaimPolicy.objects.select_related("pool", "template", "flavor", "team")
+        return policies.visible_to(self.request.user, rows)
+
+    def get_object(self) -> ReclaimPolicy:
+        row = self.get_queryset().filter(pk=self.kwargs["policy_id"]).first()
+        if row is None:
+            raise NotFound(Reason(LifetimeCode.POLICY_NOT_FOUND))
+        return row
+
+    def answer(self, row: Any, *, status: int = 200, **headers: str) -> Response:
+        headers |= {"ETag": etags.etag_of(row), "Cache-Control": "private, no-cache"}
+        return super().answer(row, status=status, **headers)
+
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return self.answer(self.get_object())
+
+    @operation(
+        "Make a reclaim policy",
+        once=True,
+        description="For operators; a team's, which only tightens, for its owners too. What runs is held to "
+        "it with the next pass, and gets its whole notice.",
+        request=ReclaimPolicyCreateSerializer,
+        responses={201: ReclaimPolicySerializer},
+        errors=[400, 409, 415],
+    )
+    def create(self, request: UserRequest) -> Response:
+        given = dict(body_of(request, ReclaimPolicyCreateSerializer))
+        row = services.create(actor=request.user, target=given.pop("for"), given=given)
+        return self.answer(row, status=201, Location=reverse("api:reclaimpolicy-detail", args=[row.pk]))
+
+    @operation(
+        "Change a reclaim policy",
+        description="Only the fields that are given.",
+        request=ReclaimPolicyValuesSerializer(partial=True),
+        responses={200: ReclaimPolicySerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 404, 409, 412, 415],
+    )
+    def partial_update(self, request: UserRequest, policy_id: UUID) -> Response:
+        row = self.get_object()
+        policies.require_keep(request.user, row.team)
+        body = ReclaimPolicyValuesSerializer(data=request.data, partial=True)
+        body.is_valid(raise_exception=True)
+        row = services.change(
+            actor=request.user,
+            policy_id=row.pk,
+            given=body.validated_data,
+            expected=etags.expected_by(request),
+        )
+        return self.answer(row)
+
+    @operation(
+        "Delete a reclaim policy",
+        description="The next wider one holds then, and the site's settings last.",
+        responses={204: None},
+        parameters=[IF_MATCH],
+        errors=[404, 412],
+    )
+    def destroy(self, request: UserRequest, policy_id: UUID) -> Response:
+        services.delete(
+            actor=request.user, policy_id=self.get_object().pk, expected=etags.expected_by(request)
+        )
+        return Response(status=204)
+
+    @operation(
+        "List the versions of a reclaim policy",
+        description="The newest first, at most 50.",
+        responses={200: RevisionSerializer(many=True)},
+        errors=[404],
+        operation_id="reclaim_policies_versions_list",
+    )
+    @action(detail=True, url_path="versions", pagination_class=None, filterset_class=None)
+    def versions(self, request: UserRequest, policy_id: UUID) -> Response:
+        row = self.get_object()
+        if not request.user.sees_all:
+            policies.require_keep(request.user, row.team)
+        rows = list(history.revisions(SubjectKind.RECLAIM, row.pk)[: VERSIONS_SHOWN + 1])
+        shown = history.with_predecessors(rows)[:VERSIONS_SHOWN]
+        for each, changes in shown:
+            each.changes = changes  # type: ignore[attr-defined]
+        return Response(RevisionSerializer([each for each, _ in shown], many=True).data)
+
+    @operation(
+        "Restore a version of a reclaim policy",
+        once=True,
+        description="A new change, with the values of then.",
+        request=None,
+        responses={200: ReclaimPolicySerializer},
+        parameters=[NUMBER, IF_MATCH],
+        errors=[400, 404, 409, 412],
+    )
+    @action(detail=True, methods=["post"], url_path="versions/<int:number>/restore")
+    def restore(self, request: UserRequest, policy_id: UUID, number: int) -> Response:
+        row = self.get_object()
+        policies.require_keep(request.user, row.team)
+        row = services.restore(
+            actor=request.user, policy_id=row.pk, number=number, expected=etags.expected_by(request)
+        )
+        return self.answer(row)
+
+    @operation(
+        "Preview a reclaim policy",
+        description="What it would have done in the last 30 days: times without work that were recorded, "
+        "walked by the function that decides of what runs. Nothing is saved. With the fields of one that "
+        "there is already, these are changed and the others are as they are. Words by which a workspace was "
+        "kept count as they were said; extensions are not replayed, nor are GPU-hours that were spent.",
+        request=ReclaimPolicyCreateSerializer,
+        responses={200: ReclaimPreviewSerializer},
+        errors=[400, 415],
+    )
+    @action(detail=False, methods=["post"], url_path="preview")
+    def preview(self, request: UserRequest) -> Response:
+        given = dict(body_of(request, ReclaimPolicyCreateSerializer))
+        row = services.draft(actor=request.user, target=given.pop("for"), given=given)
+        return Response(ReclaimPreviewSerializer(previews.preview(row)).data)
+
+
+router = Router()
+router.register("reclaim-policies", PolicyViewSet)
+urlpatterns = router.urls

@@ -1,0 +1,139 @@
+"""Policies of reclaiming as plain JSON values: what history keeps, REST writes and the site file holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, time
+from typing import Any
+from zoneinfo import available_timezones
+
+from django.core.exceptions import ValidationError
+
+from portal.accounts.models import Team
+from portal.catalog.models import Flavor, Template
+from portal.common.errors import InvalidInput
+from portal.common.reasons.codes import LifetimeCode
+from portal.common.reasons.reason import Reason
+from portal.inventory.models import Pool
+from portal.reclaim.engine.week import DAYS
+from portal.reclaim.models import PolicyScope, ReclaimPolicy
+from portal.reclaim.policies import present
+
+Document = dict[str, Any]
+LIMITS = (
+    "idle_minutes", "idle_gpu_minutes", "gpu_unused_minutes", "longest_hours", "notice_minutes",
+    "stop_when_spent",
+)  # fmt: skip
+WEEK = ("zone", "days", "work_from", "work_until", "after_hours_minutes", "stop_at", "holidays")
+FIELDS = (*LIMITS, *WEEK)
+TIMES = frozenset({"work_from", "work_until", "stop_at"})
+MAX_HOLIDAYS = 400
+
+
+def document_of(row: ReclaimPolicy) -> Document:
+    """What it says, without what it is for. Times of day are texts as 19:00."""
+    return {name: _plain(getattr(row, name)) for name in FIELDS}
+
+
+def all_documents() -> dict[str, Document]:
+    """All policies by what they are for; one query."""
+    rows = present(ReclaimPolicy.objects.select_related("pool", "template", "flavor", "team"))
+    return {row.target: document_of(row) for row in sorted(rows, key=lambda row: row.target)}
+
+
+def as_kept(given: Mapping[str, Any]) -> Document:
+    """The fields that are given as they would be kept: days and holidays in their order, once each."""
+    found = dict(given)
+    for name in ("days", "holidays"):
+        if isinstance(found.get(name), list):
+            found[name] = _ordered(found[name])
+    return found
+
+
+def _ordered(value: list[Any]) -> list[Any]:
+    return sorted(set(value), key=DAYS.index if _days(value) else str)
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat("minutes") if isinstance(value, time) else value
+
+
+def target_of(text: str) -> dict[str, Any]:
+    """The columns of what a policy is for: `site`, or kind and slug. Raises `InvalidInput`."""
+    kind, _, slug = text.partition(":")
+    rows: Any = {
+        PolicyScope.POOL: Pool.objects.filter(deleted_at=None),
+        PolicyScope.TEMPLATE: Template.objects.filter(deleted_at=None),
+        PolicyScope.FLAVOR: Flavor.objects.filter(deleted_at=None),
+        PolicyScope.TEAM: Team.objects.all(),
+    }
+    if text == PolicyScope.SITE:
+        return {"scope": PolicyScope.SITE}
+    found = rows[kind].filter(slug=slug).first() if kind in rows and "\0" not in slug else None
+    if found is None:
+        raise unknown_target(text)
+    return {"scope": kind, kind: found}
+
+
+def unknown_target(text: str) -> InvalidInput:
+    """The refusal of a target that is not there, or that the actor does not see."""
+    reason = Reason(LifetimeCode.POLICY_TARGET_UNKNOWN, {"target": text[:100]})
+    return InvalidInput(reason, errors={"for": [reason]})
+
+
+def fill(row: ReclaimPolicy, given: Mapping[str, Any]) -> None:
+    """Write the fields that `given` names into a row that is not saved yet. Raises `InvalidInput`."""
+    problems: dict[str, list[Any]] = {}
+    for name in FIELDS:
+        if name not in given:
+            continue
+        value = given[name]
+        if name in TIMES and isinstance(value, str):
+            try:
+                value = time.fromisoformat(value).replace(second=0, microsecond=0, tzinfo=None)
+            except ValueError:
+                problems[name] = [Reason(LifetimeCode.POLICY_HOURS_INCOMPLETE)]
+                continue
+        if name in ("days", "holidays"):
+            value = _ordered(value or [])
+        setattr(row, name, value if name != "zone" else (value or ""))
+    problems |= {name: [Reason(code)] for name, code in _problems(row).items()}
+    if problems:
+        raise InvalidInput(Reason(LifetimeCode.POLICY_NOT_VALID), errors=problems)
+    try:
+        row.full_clean(validate_unique=False, validate_constraints=False)
+    except ValidationError as error:
+        raise InvalidInput(Reason(LifetimeCode.POLICY_NOT_VALID), errors=error.message_dict) from error
+
+
+def _days(value: Any) -> bool:
+    return isinstance(value, list) and all(each in DAYS for each in value)
+
+
+def _problems(row: ReclaimPolicy) -> dict[str, LifetimeCode]:
+    found = {}
+    if row.zone and row.zone not in available_timezones():
+        found["zone"] = LifetimeCode.POLICY_ZONE_UNKNOWN
+    if not _days(row.days):
+        found["days"] = LifetimeCode.POLICY_DAYS_UNKNOWN
+    elif (row.work_from or row.stop_at) and not (row.days and row.zone):
+        found["days"] = LifetimeCode.POLICY_DAYS_MISSING
+    whole = row.work_from is not None and row.work_until is not None and row.work_from < row.work_until
+    hours = row.work_from is not None or row.work_until is not None or row.after_hours_minutes is not None
+    if hours and not (whole and (row.after_hours_minutes or row.stop_at)):
+        found["work_until"] = LifetimeCode.POLICY_HOURS_INCOMPLETE
+    if len(row.holidays) > MAX_HOLIDAYS or not all(_is_date(each) for each in row.holidays):
+        found["holidays"] = LifetimeCode.POLICY_HOLIDAYS_UNKNOWN
+    if row.scope == PolicyScope.TEAM and row.notice_minutes is not None:
+        # A longer one would keep what a limit is to stop; a shorter one is not a team's to decide.
+        found["notice_minutes"] = LifetimeCode.POLICY_NOT_FOR_TEAM
+    if all(document_of(row)[name] in (None, "", []) for name in (*LIMITS, "work_from", "stop_at")):
+        found["idle_gpu_minutes"] = LifetimeCode.POLICY_SAYS_NOTHING
+    return found
+
+
+def _is_date(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and date.fromisoformat(value).isoformat() == value
+    except ValueError:
+        return False

@@ -1,0 +1,147 @@
+"""The form of a reclaim policy. It parses; the rules are in `policy_documents`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from zoneinfo import available_timezones
+
+from django import forms
+from django.utils.dates import WEEKDAYS
+from django.utils.translation import gettext_lazy as _
+
+from portal.catalog.models import MAX_LIFETIME_H
+from portal.reclaim import policy_documents as documents
+from portal.reclaim.engine.week import DAYS
+from portal.reclaim.models import MAX_MINUTES, MAX_NOTICE_MINUTES, PolicyScope
+
+PLAIN = {"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
+DAY_NAMES = {day: WEEKDAYS[place] for place, day in enumerate(DAYS)}
+LABELS = {
+    "idle_minutes": _("Idle limit without GPUs (minutes)"),
+    "idle_gpu_minutes": _("Idle limit with GPUs (minutes)"),
+    "gpu_unused_minutes": _("GPU idle limit (minutes)"),
+    "longest_hours": _("Longest life (hours)"),
+    "notice_minutes": _("Notice before a stop (minutes)"),
+    "stop_when_spent": _("When the team's GPU-hours are spent"),
+    "zone": _("Time zone"),
+    "days": _("Days"),
+    "work_from": _("Work begins"),
+    "work_until": _("Work ends"),
+    "after_hours_minutes": _("Idle limit outside these hours (minutes)"),
+    "stop_at": _("Stop idle workspaces at"),
+    "holidays": _("Holidays"),
+}
+
+
+class Dates(forms.CharField):
+    """Dates as 2026-12-25, separated by commas or lines."""
+
+    def prepare_value(self, value: Any) -> Any:
+        return "\n".join(value) if isinstance(value, list) else value
+
+    def to_python(self, value: Any) -> Any:
+        text = super().to_python(value) or ""
+        return text.replace(",", " ").split()
+
+
+def _whole(name: str, most: int, hint: Any) -> forms.IntegerField:
+    field = forms.IntegerField(
+        label=LABELS[name], min_value=0, max_value=most, required=False, help_text=hint
+    )
+    field.widget = forms.TextInput(attrs={"inputmode": "numeric", "maxlength": 7, **PLAIN})
+    return field
+
+
+def _time(name: str, hint: Any = "") -> forms.TimeField:
+    return forms.TimeField(
+        label=LABELS[name],
+        required=False,
+        input_formats=["%H:%M", "%H:%M:%S"],
+        widget=forms.TimeInput(format="%H:%M", attrs={"type": "time"}),
+        help_text=hint,
+    )
+
+
+class PolicyForm(forms.Form):
+    """What a policy says. With `targets` (pairs for a choice) it is a new one; a team's has no notice."""
+
+    version = forms.CharField(required=False, widget=forms.HiddenInput)
+    idle_minutes = _whole("idle_minutes", MAX_MINUTES, _("For workspaces without GPUs. 0: never."))
+    idle_gpu_minutes = _whole("idle_gpu_minutes", MAX_MINUTES, _("For workspaces with GPUs. 0: never."))
+    gpu_unused_minutes = _whole(
+        "gpu_unused_minutes", MAX_MINUTES, _("All its GPUs at 0 %, whatever else it does. 0: never.")
+    )
+    longest_hours = _whole("longest_hours", MAX_LIFETIME_H, _("Extensions included. 0: no limit."))
+    notice_minutes = _whole(
+        "notice_minutes", MAX_NOTICE_MINUTES, _("At least. No idle limit is shorter than it.")
+    )
+    stop_when_spent = forms.TypedChoiceField(
+        label=LABELS["stop_when_spent"],
+        required=False,
+        coerce=lambda value: value == "True",
+        empty_value=None,
+        choices=[("", _("Not set")), ("True", _("Stop what has GPUs")), ("False", _("Let it run"))],
+    )
+    days = forms.MultipleChoiceField(
+        label=LABELS["days"],
+        required=False,
+        choices=[(day, DAY_NAMES[day]) for day in DAYS],
+        widget=forms.CheckboxSelectMultiple,
+    )
+    zone = forms.CharField(
+        label=LABELS["zone"],
+        max_length=64,
+        required=False,
+        help_text=_("As Europe/Berlin."),
+        widget=forms.TextInput(attrs={**PLAIN, "list": "zones"}),
+    )
+    work_from = _time("work_from")
+    work_until = _time("work_until")
+    after_hours_minutes = _whole("after_hours_minutes", MAX_MINUTES, _("Only where that is shorter."))
+    stop_at = _time("stop_at", _("After 15 minutes without use. Work goes on."))
+    holidays = Dates(
+        label=LABELS["holidays"],
+        required=False,
+        max_length=20_000,
+        help_text=_("Dates as 2026-12-25."),
+        widget=forms.Textarea(attrs={"rows": "2", "class": "mono", **PLAIN}),
+    )
+
+    def __init__(
+        self,
+        *args: Any,
+        of_team: bool = False,
+        targets: Sequence[tuple[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.new = targets is not None
+        if targets is not None:
+            self.fields["for"] = forms.ChoiceField(label=_("For"), choices=list(targets))
+        if of_team:
+            del self.fields["notice_minutes"]
+            if self.initial.get("stop_when_spent") != "False":
+                # It has no effect of a team's, but one that was set by REST stays as it is.
+                spent: Any = self.fields["stop_when_spent"]
+                spent.choices = spent.choices[:2]
+
+    def given(self) -> dict[str, Any]:
+        """What the services take: the fields as REST names them."""
+        return {name: self.cleaned_data[name] for name in documents.FIELDS if name in self.fields}
+
+
+def initial_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document as the fields of its form show it."""
+    spent = document["stop_when_spent"]
+    return {**document, "stop_when_spent": "" if spent is None else str(spent)}
+
+
+def zones() -> list[str]:
+    """The names of all time zones that the form offers."""
+    return sorted(name for name in available_timezones() if "/" in name or name == "UTC")
+
+
+def is_team(target: str) -> bool:
+    """Whether a policy for `target` is a team's."""
+    return target.partition(":")[0] == PolicyScope.TEAM

@@ -1,0 +1,233 @@
+"""What the pages of reclaim policies show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from portal.accounts.models import Team, User
+from portal.accounts.selectors import own_teams
+from portal.catalog.models import Flavor, Template
+from portal.common.formatting import format_duration, format_number
+from portal.history import selectors as history
+from portal.history.models import Revision, SubjectKind
+from portal.inventory.models import Pool
+from portal.reclaim import effective, policies, presenters
+from portal.reclaim.engine.terms import Terms
+from portal.reclaim.models import PolicyScope, ReclaimPolicy
+from portal.reclaim.policy_forms import DAY_NAMES, LABELS
+from portal.reclaim.previews import Preview
+
+VERSIONS_SHOWN = 20
+MAX_TARGETS = 1000
+MINUTE_S, HOUR_S = 60, 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A field that a version changed, in words."""
+
+    label: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A kept version. `restore` is the address that asks before it is restored, empty where there is none."""
+
+    row: Revision
+    changes: tuple[Changed, ...]
+    restore: str
+
+    @property
+    def what(self) -> str:
+        """What was done, in a few words."""
+        words: str = self.row.get_act_display()
+        return words
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A policy in a list. `says` has a line for each thing that it says."""
+
+    kind: str
+    name: str
+    url: str
+    says: tuple[str, ...]
+
+
+def url_of(row: ReclaimPolicy, name: str = "policy") -> str:
+    """The address of its page, or of what can be done there (`edit`, `delete`)."""
+    return reverse(f"reclaim:{name}" if name == "policy" else f"reclaim:{name}-policy", args=[row.pk])
+
+
+def name_of(row: ReclaimPolicy) -> str:
+    """What it is for, as people read it: “Flavor A100, whole”; “The site”."""
+    kind = str(PolicyScope(row.scope).label)
+    if row.subject is None:
+        return kind
+    return _("%(kind)s %(name)s") % {"kind": kind, "name": row.subject.name}
+
+
+def rows(found: Iterable[ReclaimPolicy]) -> list[Row]:
+    """Rows for a list, from the widest to the closest."""
+    order = list(PolicyScope.values)
+    return [
+        Row(
+            str(PolicyScope(row.scope).label),
+            row.subject.name if row.subject is not None else _("all workspaces"),
+            url_of(row),
+            tuple(f"{label}: {value}" for label, value in says(effective.terms_of(row))),
+        )
+        for row in sorted(found, key=lambda row: (order.index(row.scope), row.target))
+    ]
+
+
+def settings_row() -> Row:
+    """The same of the site's settings, which no page changes."""
+    terms = effective.terms_of_settings()
+    return Row("", "", "", tuple(f"{label}: {value}" for label, value in says(terms)))
+
+
+def says(terms: Terms, *, whole: bool = False) -> list[tuple[str, str]]:
+    """What a policy says, as people read it: pairs of a name and a value; `whole`, with each holiday."""
+    found = []
+
+    def limit(label: str, seconds: int | None, never: str) -> None:
+        if seconds is not None:
+            found.append((label, format_duration(seconds) if seconds else never))
+
+    never = _("never stopped for that")
+    limit(_("Idle limit without GPUs"), terms.idle_s, never)
+    limit(_("Idle limit with GPUs"), terms.idle_gpu_s, never)
+    limit(_("GPU idle limit"), terms.gpu_unused_s, never)
+    limit(_("Longest life"), terms.longest_s, _("no limit"))
+    limit(_("Notice before a stop"), terms.notice_s, _("none"))
+    if terms.stop_when_spent is not None:
+        words = _("what has GPUs stops") if terms.stop_when_spent else _("it runs on")
+        found.append((_("When GPU-hours are spent"), words))
+    if terms.week is not None:
+        found.append((_("Hours"), presenters.week_words(terms.week)))
+    if terms.week is not None and terms.week.holidays:
+        days = len(terms.week.holidays)
+        words = ngettext("on %(days)s day", "on %(days)s days", days) % {"days": days}
+        if whole:
+            words = ", ".join(each.isoformat() for each in sorted(terms.week.holidays))
+        found.append((_("Holidays"), words))
+    return found
+
+
+def in_words(field: str, value: Any) -> str:
+    """A value of a document as people read it; a dash where it says nothing."""
+    if value in (None, "", []):
+        return "–"
+    match value:
+        case bool():
+            return _("Yes") if value else _("No")
+        case int() if field.endswith("_minutes"):
+            return format_duration(value * MINUTE_S) if value else _("never")
+        case int() if field.endswith("_hours"):
+            return format_duration(value * HOUR_S) if value else _("no limit")
+        case list() if field == "days":
+            return ", ".join(str(DAY_NAMES.get(each, each)) for each in value)
+        case list():
+            return ", ".join(str(each) for each in value)
+    return str(value)
+
+
+def changes_in_words(differences: Sequence[history.Difference]) -> tuple[Changed, ...]:
+    """Differences of two documents as people read them."""
+    return tuple(
+        Changed(
+            str(LABELS.get(each.field, each.field)),
+            in_words(each.field, each.before),
+            in_words(each.field, each.after),
+        )
+        for each in differences
+    )
+
+
+def versions(actor: User, row: ReclaimPolicy) -> list[Version]:
+    """The newest versions with what each changed; none for who may neither change it nor see all."""
+    keeps = policies.may_keep(actor, row)
+    if not (keeps or actor.sees_all):
+        return []
+    kept = list(history.revisions(SubjectKind.RECLAIM, row.pk)[: VERSIONS_SHOWN + 1])
+    return [
+        Version(
+            version,
+            changes_in_words(changes),
+            reverse("reclaim:restore-policy", args=[row.pk, version.number]) if keeps and place else "",
+        )
+        for place, (version, changes) in enumerate(history.with_predecessors(kept)[:VERSIONS_SHOWN])
+    ]
+
+
+def targets(actor: User) -> list[tuple[str, Any]]:
+    """What the actor could make a policy for and has none yet, as the choices of a form, in groups."""
+    taken = set(ReclaimPolicy.objects.values_list("scope", "pool_id", "template_id", "flavor_id", "team_id"))
+    had: set[tuple[str, UUID | None]] = {
+        (scope, next((key for key in keys if key is not None), None)) for scope, *keys in taken
+    }
+    found: list[tuple[str, Any]] = []
+    groups: list[tuple[PolicyScope, Any]] = []
+    if actor.operates:
+        if (PolicyScope.SITE, None) not in had:
+            found.append((PolicyScope.SITE.value, str(PolicyScope.SITE.label)))
+        groups = [
+            (PolicyScope.POOL, Pool.objects.filter(deleted_at=None)),
+            (PolicyScope.TEMPLATE, Template.objects.filter(deleted_at=None)),
+            (PolicyScope.FLAVOR, Flavor.objects.filter(deleted_at=None)),
+            (PolicyScope.TEAM, Team.objects.all()),
+        ]
+    else:
+        groups = [
+            (PolicyScope.TEAM, own_teams(actor).filter(memberships__user=actor, memberships__role="owner"))
+        ]
+    for scope, subjects in groups:
+        choices = [
+            (f"{scope.value}:{slug}", name)
+            for key, slug, name in subjects.order_by("slug").values_list("pk", "slug", "name")[:MAX_TARGETS]
+            if (scope, key) not in had
+        ]
+        if choices:
+            found.append((str(scope.label), choices))
+    return found
+
+
+def flat(choices: list[tuple[str, Any]]) -> set[str]:
+    """The values of choices that come in groups."""
+    return {
+        value
+        for name, inner in choices
+        for value in ([each for each, _label in inner] if isinstance(inner, list) else [name])
+    }
+
+
+def preview_words(found: Preview) -> str:
+    """A preview in a sentence."""
+    if not found.starts:
+        return _("No workspace that it is for ran in that time.")
+    if not found.stops:
+        return ngettext(
+            "It would have stopped none of the %(starts)s start that was recorded.",
+            "It would have stopped none of the %(starts)s starts that were recorded.",
+            found.starts,
+        ) % {"starts": found.starts}
+    workspaces = ngettext("%(count)s workspace", "%(count)s workspaces", found.workspaces)
+    if found.interrupted:
+        whom = ngettext("interrupted %(count)s", "interrupted %(count)s", found.interrupted)
+    else:
+        whom = _("interrupted nobody")
+    return _("It would have stopped %(workspaces)s, freed %(hours)s GPU-hours, and %(whom)s.") % {
+        "workspaces": workspaces % {"count": found.workspaces},
+        "hours": format_number(found.gpu_hours, 1 if found.gpu_hours < 10 else 0),
+        "whom": whom % {"count": found.interrupted},
+    }

@@ -1,0 +1,109 @@
+"""Policies of reclaiming as REST shows and takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from portal.catalog.models import MAX_LIFETIME_H
+from portal.common.api import StrictSerializer
+from portal.reclaim import policy_documents as documents
+from portal.reclaim.engine.week import DAYS
+from portal.reclaim.models import MAX_MINUTES, MAX_NOTICE_MINUTES, ReclaimPolicy
+
+TARGET = "`site`, or kind and short name: `pool:…`, `template:…`, `flavor:…`, `team:…`."
+
+
+def _limit(most: int, words: str) -> serializers.IntegerField:
+    return serializers.IntegerField(
+        min_value=0, max_value=most, allow_null=True, required=False, help_text=words
+    )
+
+
+class ReclaimPolicyValuesSerializer(StrictSerializer):
+    """What a policy says; null is nothing, and 0, of a limit, is never."""
+
+    idle_minutes = _limit(MAX_MINUTES, "Without work, for workspaces without accelerators.")
+    idle_gpu_minutes = _limit(MAX_MINUTES, "Without work, for workspaces with accelerators.")
+    gpu_unused_minutes = _limit(MAX_MINUTES, "With all GPUs at 0 %, whatever else goes on.")
+    longest_hours = _limit(MAX_LIFETIME_H, "The longest life, extensions included.")
+    notice_minutes = _limit(MAX_NOTICE_MINUTES, "The least notice before any stop; not for teams.")
+    stop_when_spent = serializers.BooleanField(
+        allow_null=True,
+        required=False,
+        help_text="Stop what has accelerators once the team's GPU-hours are spent.",
+    )
+    zone = serializers.CharField(
+        max_length=64, allow_blank=True, required=False, help_text="Time zone, as `Europe/Berlin`."
+    )
+    days = serializers.ListField(child=serializers.ChoiceField(DAYS), max_length=7, required=False)
+    work_from = serializers.TimeField(allow_null=True, required=False, format="%H:%M")
+    work_until = serializers.TimeField(allow_null=True, required=False, format="%H:%M")
+    after_hours_minutes = _limit(MAX_MINUTES, "Without work outside the hours of work; a shorter limit only.")
+    stop_at = serializers.TimeField(
+        allow_null=True, required=False, format="%H:%M", help_text="Stops what is not used at this hour."
+    )
+    holidays = serializers.ListField(
+        child=serializers.DateField(),
+        max_length=documents.MAX_HOLIDAYS,
+        required=False,
+        help_text="Days on which nobody works.",
+    )
+
+    def validate_holidays(self, value: list[Any]) -> list[str]:
+        return [each.isoformat() for each in value]
+
+
+class ReclaimPolicyCreateSerializer(ReclaimPolicyValuesSerializer):
+    """A new policy, or one to preview."""
+
+    def get_fields(self) -> dict[str, Any]:
+        target = serializers.CharField(max_length=100, help_text=TARGET)
+        return {"for": target, **super().get_fields()}
+
+
+class ReclaimPolicySerializer(serializers.ModelSerializer[ReclaimPolicy]):
+    """A policy. `for` is what it is for."""
+
+    work_from = serializers.TimeField(allow_null=True, format="%H:%M")
+    work_until = serializers.TimeField(allow_null=True, format="%H:%M")
+    stop_at = serializers.TimeField(allow_null=True, format="%H:%M")
+    days = serializers.ListField(child=serializers.ChoiceField(DAYS))
+    holidays = serializers.ListField(child=serializers.DateField())
+
+    class Meta:
+        model = ReclaimPolicy
+        fields = ("id", *documents.FIELDS, "updated_at")
+
+    def get_fields(self) -> dict[str, Any]:
+        target = serializers.CharField(source="target", read_only=True, help_text=TARGET)
+        return {"for": target, **super().get_fields()}
+
+
+class ReclaimInterruptionSerializer(serializers.Serializer[Any]):
+    """One that was not idle at the moment at which it would have been stopped."""
+
+    workspace = serializers.UUIDField()
+    name = serializers.CharField()
+    team = serializers.CharField()
+    at = serializers.DateTimeField()
+    cause = serializers.CharField(help_text="`longest`, `gpu_idle`.")
+
+
+class ReclaimPreviewSerializer(serializers.Serializer[Any]):
+    """What a policy would have stopped, beyond what was really stopped."""
+
+    since = serializers.DateTimeField(
+        help_text="From when on was replayed: 30 days, or as far as records go."
+    )
+    recorded_since = serializers.DateTimeField(
+        allow_null=True, help_text="From when on times without work are kept; null: there are none yet."
+    )
+    starts = serializers.IntegerField(help_text="How many starts of workspaces were replayed.")
+    cut = serializers.BooleanField(help_text="There were more: the newest 20,000 were replayed.")
+    workspaces = serializers.IntegerField(help_text="How many would have been stopped.")
+    stops = serializers.IntegerField()
+    gpu_hours = serializers.FloatField(help_text="For how long that would have freed GPUs.")
+    interrupted = serializers.IntegerField(help_text="How many of these were not idle at that moment.")
+    interruptions = ReclaimInterruptionSerializer(many=True, help_text="The first 20.")

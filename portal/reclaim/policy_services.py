@@ -1,0 +1,167 @@
+"""Writes of reclaim policies. What runs is held to a changed one with the next pass, with its notice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.accounts.policies import may_view_team
+from portal.common import etags
+from portal.common.actors import SYSTEM, SystemActor
+from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.reasons.codes import LifetimeCode
+from portal.common.reasons.reason import Reason
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.history import selectors as history
+from portal.history.models import Act, SubjectKind
+from portal.history.services import keep
+from portal.reclaim import policies
+from portal.reclaim import policy_documents as documents
+from portal.reclaim.models import ReclaimPolicy
+
+
+def draft(*, actor: User | SystemActor, target: str, given: Mapping[str, Any]) -> ReclaimPolicy:
+    """The policy that `create` or `change` would make, checked and kept nowhere. Raises as they do."""
+    fixed = _fixed(actor, target)
+    row = ReclaimPolicy.objects.filter(**fixed).first() or ReclaimPolicy(**fixed)
+    documents.fill(row, given)
+    return row
+
+
+def create(*, actor: User | SystemActor, target: str, given: Mapping[str, Any]) -> ReclaimPolicy:
+    """Make a policy for `target` (`site`, `flavor:a100-full`, …).
+
+    Raises `NotAllowed`, `InvalidInput`, and `StateConflict` where there is one.
+    """
+    fixed = _fixed(actor, target)
+    row = ReclaimPolicy(**fixed, updated_at=timezone.now())
+    documents.fill(row, given)
+    try:
+        with transaction.atomic():
+            row.save(force_insert=True)
+            _keep(actor, row, Act.CREATED)
+            _record(actor, row, AuditKind.RECLAIM_POLICY_CREATED, f"made the {row}")
+    except IntegrityError as error:
+        reason = Reason(LifetimeCode.POLICY_TAKEN, {"target": target})
+        raise StateConflict(reason, code="policy_taken", errors={"for": [reason]}) from error
+    return row
+
+
+def put(*, actor: User | SystemActor, target: str, given: Mapping[str, Any]) -> ReclaimPolicy:
+    """Make the policy for `target`, or change the fields of the one that there is. Raises as both do."""
+    row = ReclaimPolicy.objects.filter(**documents.target_of(target)).first()
+    if row is None:
+        return create(actor=actor, target=target, given=given)
+    return change(actor=actor, policy_id=row.pk, given=given)
+
+
+def delete_for(*, actor: User | SystemActor, target: str) -> None:
+    """Delete the policy for `target`, where there is one. Raises as `delete` does."""
+    row = ReclaimPolicy.objects.filter(**documents.target_of(target)).first()
+    if row is not None:
+        delete(actor=actor, policy_id=row.pk)
+
+
+@transaction.atomic
+def change(
+    *,
+    actor: User | SystemActor,
+    policy_id: UUID,
+    given: Mapping[str, Any],
+    expected: frozenset[str] = etags.ANY,
+    restored_from: int | None = None,
+) -> ReclaimPolicy:
+    """Change the fields that `given` names. Where nothing changes nothing is written.
+
+    Raises `NotAllowed`, `NotFound`, `InvalidInput`, `PreconditionFailed`.
+    """
+    row = _locked(actor, policy_id, expected)
+    if given.get("for", row.target) != row.target:
+        reason = Reason(LifetimeCode.POLICY_TARGET_FIXED)
+        raise InvalidInput(reason, errors={"for": [reason]})
+    before, before_at = documents.document_of(row), row.updated_at
+    documents.fill(row, given)
+    changed = [each.field for each in history.differences(before, documents.document_of(row))]
+    if not changed:
+        return row
+    row.updated_at = timezone.now()
+    row.save()
+    act = Act.CHANGED if restored_from is None else Act.RESTORED
+    _keep(actor, row, act, before=before, before_at=before_at, restored_from=restored_from)
+    words = f"changed {', '.join(changed)} of the {row}"
+    if restored_from is not None:
+        words = f"restored version {restored_from} of the {row}: {', '.join(changed)}"
+    _record(actor, row, AuditKind.RECLAIM_POLICY_CHANGED, words, changed=changed)
+    return row
+
+
+def restore(
+    *, actor: User | SystemActor, policy_id: UUID, number: int, expected: frozenset[str] = etags.ANY
+) -> ReclaimPolicy:
+    """Have it as it stood in a kept version. Raises what `change` does, and `NotFound` for the version."""
+    kept = history.revision(SubjectKind.RECLAIM, policy_id, number)
+    return change(actor=actor, policy_id=policy_id, given=kept.data, expected=expected, restored_from=number)
+
+
+@transaction.atomic
+def delete(*, actor: User | SystemActor, policy_id: UUID, expected: frozenset[str] = etags.ANY) -> None:
+    """Delete it: the next wider one holds. Raises `NotAllowed`, `NotFound`, `PreconditionFailed`."""
+    row = _locked(actor, policy_id, expected)
+    _keep(actor, row, Act.DELETED, before=documents.document_of(row), before_at=row.updated_at)
+    _record(actor, row, AuditKind.RECLAIM_POLICY_DELETED, f"deleted the {row}")
+    row.delete()
+
+
+def _fixed(actor: User | SystemActor, target: str) -> dict[str, Any]:
+    """The columns of a target that the actor may keep a policy for; a team that is not seen is not there."""
+    fixed = documents.target_of(target)
+    team = fixed.get("team")
+    if team is not None and isinstance(actor, User) and not may_view_team(actor, team):
+        raise documents.unknown_target(target)
+    policies.require_keep(actor, team)
+    return fixed
+
+
+def changed_by(row: ReclaimPolicy) -> str:
+    """Who changed it last, as people know them."""
+    return history.last_label(SubjectKind.RECLAIM, row.pk) or SYSTEM.label
+
+
+def _locked(actor: User | SystemActor, policy_id: UUID, expected: frozenset[str]) -> ReclaimPolicy:
+    rows = ReclaimPolicy.objects.select_for_update(of=("self",))
+    row = rows.select_related("pool", "template", "flavor", "team").filter(pk=policy_id).first()
+    if row is None:
+        raise NotFound(Reason(LifetimeCode.POLICY_NOT_FOUND))
+    policies.require_keep(actor, row.team)
+    etags.require_expected(expected, row, name=str(row), by=changed_by(row))
+    return row
+
+
+def _keep(actor: User | SystemActor, row: ReclaimPolicy, act: Act, **more: Any) -> None:
+    keep(
+        actor=actor,
+        kind=SubjectKind.RECLAIM,
+        key=row.pk,
+        act=act,
+        data=documents.document_of(row),
+        **more,
+    )
+
+
+def _record(
+    actor: User | SystemActor, row: ReclaimPolicy, kind: AuditKind, message: str, **more: Any
+) -> None:
+    events.record(
+        actor=actor,
+        kind=kind,
+        team=row.team,
+        pool=row.pool,
+        message=message,
+        data={"policy": str(row.pk), "for": row.target, **more},
+    )

@@ -1,0 +1,233 @@
+"""Pages of reclaim policies; templates/reclaim/ says what each expects."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.db.models import QuerySet
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_safe
+
+from portal.accounts.forms import add_problems, form_status
+from portal.accounts.policies import require_operator
+from portal.common import etags
+from portal.common.errors import NotAllowed, NotFound, PortalError
+from portal.common.reasons.codes import LifetimeCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
+from portal.history import selectors as history
+from portal.history.models import SubjectKind
+from portal.reclaim import effective, policies, previews
+from portal.reclaim import policy_documents as documents
+from portal.reclaim import policy_presenters as presenters
+from portal.reclaim import policy_services as services
+from portal.reclaim.models import PolicyScope, ReclaimPolicy
+from portal.reclaim.policy_forms import PolicyForm, initial_of, is_team, zones
+
+MAX_TARGET = 100
+
+
+def _visible(request: SignedInRequest) -> QuerySet[ReclaimPolicy]:
+    rows = ReclaimPolicy.objects.select_related("pool", "template", "flavor", "team")
+    return policies.visible_to(request.user, rows)
+
+
+def _policy(request: SignedInRequest, policy_id: UUID) -> ReclaimPolicy:
+    row = _visible(request).filter(pk=policy_id).first()
+    if row is None:
+        raise NotFound(Reason(LifetimeCode.POLICY_NOT_FOUND))
+    return row
+
+
+def _kept_by_reader(request: SignedInRequest, policy_id: UUID) -> ReclaimPolicy:
+    row = _policy(request, policy_id)
+    policies.require_keep(request.user, row.team)
+    return row
+
+
+@require_safe
+@never_cache
+def listing(request: SignedInRequest) -> HttpResponse:
+    """All that the reader sees, and what holds without one. With `for`: that one, if there is one."""
+    target = strip_nul(request.GET.get("for", ""))[:MAX_TARGET]
+    found = list(_visible(request))
+    there = next((row for row in found if row.target == target), None)
+    if there is not None:
+        return redirect(presenters.url_of(there))
+    targets = presenters.targets(request.user)
+    context = {
+        "target": target if target in presenters.flat(targets) else "",
+        "rows": presenters.rows(found),
+        "settings_row": presenters.settings_row(),
+        "may_make": bool(targets),
+    }
+    return render(request, "reclaim/policies.html", context)
+
+
+@require_safe
+@never_cache
+def detail(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
+    """One policy: what it says, and its versions."""
+    row = _policy(request, policy_id)
+    context = {
+        "row": row,
+        "name": presenters.name_of(row),
+        "says": presenters.says(effective.terms_of(row), whole=True),
+        "keeps": policies.may_keep(request.user, row),
+        "versions": presenters.versions(request.user, row),
+    }
+    return render(request, "reclaim/policy.html", context)
+
+
+@require_safe
+@never_cache
+def preview(request: SignedInRequest) -> HttpResponse:
+    """What the fields in the query would have done in the last 30 days; changes nothing.
+
+    A part of the form's page, for who may keep such a policy. What is wrong with the fields is said there.
+    """
+    target = strip_nul(request.GET.get("for", ""))[:MAX_TARGET] or str(PolicyScope.SITE)
+    if not is_team(target):
+        require_operator(request.user)
+    form = PolicyForm(request.GET, of_team=is_team(target))
+    context: dict[str, Any] = {"preview": None, "problem": ""}
+    if form.is_valid():
+        context |= _previewed(request, target, form)
+    else:
+        context["problem"] = " ".join(str(text) for texts in form.errors.values() for text in texts)
+    return render(request, "reclaim/policy_preview.html", context)
+
+
+def _previewed(request: SignedInRequest, target: str, form: PolicyForm) -> dict[str, Any]:
+    """The preview of a filled form, or why there is none."""
+    try:
+        draft = services.draft(actor=request.user, target=target, given=form.given())
+    except NotAllowed:
+        raise
+    except PortalError as error:
+        add_problems(form, error.field_errors, error.sentence)
+        problems = [str(text) for texts in form.errors.values() for text in texts]
+        return {"preview": None, "problem": " ".join(problems)}
+    found = previews.preview(draft)
+    return {"preview": found, "words": presenters.preview_words(found), "problem": ""}
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def new(request: SignedInRequest) -> HttpResponse:
+    """The form of a new policy; `for` is what it is for."""
+    targets = presenters.targets(request.user)
+    if not targets:
+        require_operator(request.user)
+    data = request.POST if request.method == "POST" else None
+    target = strip_nul((data or request.GET).get("for", ""))[:MAX_TARGET]
+    there = next((row for row in _visible(request) if target and row.target == target), None)
+    if there is not None and data is None:
+        return redirect(presenters.url_of(there))
+    initial = {**initial_of(documents.document_of(ReclaimPolicy())), "for": target}
+    # Only owners' teams are among the choices, so what cannot be set is left out from the start.
+    of_team = is_team(target) or not request.user.operates
+    form = PolicyForm(data, initial=initial, targets=targets, of_team=of_team)
+    context: dict[str, Any] = {"form": form, "target": target, "zones": zones()}
+    if data is not None and form.is_valid():
+        if "preview" in data:
+            context |= _previewed(request, form.cleaned_data["for"], form)
+        else:
+            try:
+                row = services.create(actor=request.user, target=form.cleaned_data["for"], given=form.given())
+                messages.success(request, _("The policy is there. It holds from the next minute on."))
+                return redirect(presenters.url_of(row))
+            except PortalError as error:
+                add_problems(form, error.field_errors, error.sentence)
+    context["back"] = reverse("reclaim:policies")
+    return render(request, "reclaim/policy_form.html", context, status=form_status(form))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def edit(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
+    """The form that changes a policy; who was faster is named instead of overwritten."""
+    row = _kept_by_reader(request, policy_id)
+    initial = initial_of(documents.document_of(row)) | {"version": etags.version_of(row)}
+    data = request.POST if request.method == "POST" else None
+    form = PolicyForm(data, initial=initial, of_team=row.team is not None)
+    context: dict[str, Any] = {"row": row, "form": form, "target": row.target, "zones": zones()}
+    if data is not None and form.is_valid():
+        if "preview" in data:
+            context |= _previewed(request, row.target, form)
+        else:
+            try:
+                services.change(
+                    actor=request.user,
+                    policy_id=row.pk,
+                    given=form.given(),
+                    expected=etags.expected_by(request),
+                )
+                messages.success(request, _("The policy is changed. It holds from the next minute on."))
+                return redirect(presenters.url_of(row))
+            except PortalError as error:
+                add_problems(form, error.field_errors, error.sentence)
+    context |= {"back": presenters.url_of(row), "name": presenters.name_of(row)}
+    return render(request, "reclaim/policy_form.html", context, status=form_status(form))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def delete(request: SignedInRequest, policy_id: UUID) -> HttpResponse:
+    """Say what holds then, ask, and delete it."""
+    row = _kept_by_reader(request, policy_id)
+    if request.method == "POST":
+        try:
+            services.delete(actor=request.user, policy_id=row.pk, expected=etags.expected_by(request))
+        except PortalError as error:
+            messages.error(request, error.sentence)
+            return redirect(presenters.url_of(row, "delete"))
+        messages.success(request, _("The policy is deleted."))
+        return redirect("reclaim:policies")
+    lines = [f"{label}: {value}" for label, value in presenters.says(effective.terms_of(row))]
+    context = {
+        "title": _("Delete the policy for: %(name)s?") % {"name": presenters.name_of(row)},
+        "loses": [*lines, _("The next wider policy holds from the next minute on, or the site's settings.")],
+        "stays": [_("What runs goes on, and what is announced for this policy is taken back.")],
+        "yes": _("Delete"),
+        "action": request.path,
+        "back": presenters.url_of(row),
+    }
+    return render(request, "confirm.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def restore(request: SignedInRequest, policy_id: UUID, number: int) -> HttpResponse:
+    """Say what would change, ask, and restore a version."""
+    row = _kept_by_reader(request, policy_id)
+    kept = history.revision(SubjectKind.RECLAIM, row.pk, number)
+    if request.method == "POST":
+        try:
+            services.restore(
+                actor=request.user, policy_id=row.pk, number=number, expected=etags.expected_by(request)
+            )
+        except PortalError as error:
+            messages.error(request, error.sentence)
+        else:
+            messages.success(request, _("The policy is as in version %(number)s.") % {"number": number})
+        return redirect(presenters.url_of(row))
+    found = presenters.changes_in_words(history.differences(documents.document_of(row), kept.data))
+    changes = [f"{each.label}: {each.before[:200]} → {each.after[:200]}" for each in found]
+    context = {
+        "title": _("Restore version %(number)s of the policy for: %(name)s?")
+        % {"number": number, "name": presenters.name_of(row)},
+        "loses": changes or [_("Nothing: it is like that now.")],
+        "stays": [_("The present one is kept as a version, too.")],
+        "yes": _("Restore"),
+        "action": request.path,
+        "back": presenters.url_of(row),
+    }
+    return render(request, "confirm.html", context)

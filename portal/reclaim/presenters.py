@@ -1,0 +1,299 @@
+"""What pages and notebooks show of the end of a workspace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, time
+from typing import Any
+
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.dates import WEEKDAYS_ABBR
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _l
+
+from portal.accounts.models import User
+from portal.common.formatting import format_duration
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, reason_of
+from portal.reclaim import keeping, lifetimes, observing, passes
+from portal.reclaim.effective import Book, place_of
+from portal.reclaim.engine.activity import SignalKind
+from portal.reclaim.engine.ladder import KEEPABLE, Standing, held_against, idle_limit_s
+from portal.reclaim.engine.terms import Effective, Source
+from portal.reclaim.engine.week import DAYS, Week
+from portal.reclaim.models import PolicyScope, ReclaimNotice
+from portal.workspaces import policies
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A signal as people read it: its name, its value against the threshold, and whether that is work."""
+
+    name: str
+    value: str
+    active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One thing that holds for a workspace, in words, and where it comes from.
+
+    `used_s` of `limit_s` is over; None where that is not known or there is nothing to count. `url` is the
+    page of the policy, empty for the site's settings.
+    """
+
+    name: str
+    value: str
+    source: str
+    url: str = ""
+    used_s: int | None = None
+    limit_s: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """How long a running workspace lives on.
+
+    `stops_at` is when it is stopped, None where nothing stops it; `why` where that has been announced.
+    `idle` says that the announced stop is for idleness, against which it can be kept for `kept_for`.
+    `used_s` of `total_s` is over, from ready to its end. `offered` is what can be added at once, in hours as
+    they are typed, and `most_s` at most: empty and 0 where it cannot be extended by the reader.
+    """
+
+    stops_at: datetime | None
+    ends_at: datetime | None
+    left_s: int
+    used_s: int
+    total_s: int
+    why: str
+    offered: str
+    offered_s: int
+    most_s: int
+    idle: bool
+    kept_until: datetime | None
+    kept_for: str
+    facts: tuple[Fact, ...]
+    idle_words: str
+    rules: tuple[Rule, ...]
+
+
+NAMES: dict[str, str | Promise] = {
+    SignalKind.GPU: _l("GPU"),
+    SignalKind.CPU: _l("CPU"),
+    SignalKind.KERNELS: _l("Kernels"),
+    SignalKind.TERMINALS: _l("Terminals"),
+    SignalKind.JOBS: _l("Commands of shells"),
+}
+
+
+def facts_of(row: observing.Activity | None) -> tuple[Fact, ...]:
+    """The signals of the last look."""
+    if row is None:
+        return ()
+    found = []
+    for each in observing.signals_of(row):
+        kind, value = each["kind"], each["value"]
+        if kind not in NAMES:
+            continue
+        if value is None:
+            words = _("not measured, counts as work")
+        elif kind == SignalKind.GPU:
+            words = _("%(value)s %% now; work from %(threshold)s %%") % each
+        elif kind == SignalKind.CPU:
+            words = _("%(value).2f cores; work from %(threshold).2f") % each
+        elif kind == SignalKind.TERMINALS:
+            words = _("used") if value else _("not used")
+        elif kind == SignalKind.KERNELS and each["active"] and not value:
+            words = _("used since the last look")
+        else:
+            words = (
+                _("%(value)d busy") % each if kind == SignalKind.KERNELS else _("%(value)d running") % each
+            )
+        found.append(Fact(str(NAMES[kind]), words, each["active"]))
+    return tuple(found)
+
+
+def idle_words(row: observing.Activity | None, limit_s: int | None) -> str:
+    """For how long it has done nothing, against the limit where there is one."""
+    if row is None or row.signals == "[]" or not observing.is_fresh(row.observed_at):
+        return _("Not known yet, which counts as work.")
+    if not row.idle_s:
+        return _("It is in use.")
+    values = {"idle": format_duration(row.idle_s), "limit": format_duration(limit_s)}
+    if limit_s is None:
+        return _("Nothing for %(idle)s. It does not stop for that.") % values
+    return _("Nothing for %(idle)s. After %(limit)s it stops.") % values
+
+
+def activity_of(workspace: Workspace) -> dict[str, Any]:
+    """The same for programs."""
+    running = workspace.state == State.RUNNING
+    row = observing.present(workspace) if running else None
+    now = timezone.now()
+    site = passes.present_site()
+    standing = passes.standing_of(passes.candidate_of(workspace, row), now, site) if running else None
+    held = site.book.effective(place_of(workspace))
+    rules = held.policy
+    notice = notice_about(workspace)
+    return {
+        "observed_at": row.observed_at if row is not None else None,
+        "idle_s": standing.idle_s if standing is not None else None,
+        "gpu_idle_s": standing.gpu_idle_s if standing is not None else None,
+        "idle_limit_s": idle_limit_s(rules, now.timestamp()),
+        "policy": rules_of(held),
+        "kept_until": row.kept_until if row is not None else None,
+        "stops_at": notice.due_at if notice is not None else None,
+        "cause": notice.cause if notice is not None else None,
+        "signals": observing.signals_of(row),
+        "held": held_against(standing, rules, now.timestamp()) if standing is not None else [],
+        "history": [
+            {"at": at, "active": kinds}
+            for at, kinds in (observing.changes_of(workspace) if row is not None else ())
+        ],
+    }
+
+
+def life_of(workspace: Workspace, actor: User | None) -> Life | None:
+    """What is shown to the actor, or in the workspace itself (None); None while it does not run."""
+    if workspace.state != State.RUNNING:
+        return None
+    now = timezone.now()
+    notice = notice_about(workspace)
+    ends_at = workspace.runs_until
+    stops_at = notice.due_at if notice is not None else ends_at
+    began = workspace.ready_at or workspace.state_since
+    reason = reason_of(notice.reason) if notice is not None else None
+    may = actor is None or policies.may_operate(actor, workspace)
+    most_s = lifetimes.extendable_s(workspace) if may else 0
+    offered_s = min(lifetimes.OFFERED_S, most_s)
+    end = ends_at or stops_at
+    row = observing.present(workspace)
+    site = passes.present_site()
+    held = site.book.effective(place_of(workspace))
+    rules = held.policy
+    standing = passes.standing_of(passes.candidate_of(workspace, row), now, site)
+    return Life(
+        stops_at=stops_at,
+        ends_at=ends_at,
+        left_s=max(0, round((stops_at - now).total_seconds())) if stops_at else 0,
+        used_s=max(0, round((now - began).total_seconds())),
+        total_s=max(1, round((end - began).total_seconds())) if end else 0,
+        why=message_of(reason) if isinstance(reason, Reason) else "",
+        offered=f"{round(offered_s / 3600, 2):g}" if offered_s else "",
+        offered_s=offered_s,
+        most_s=most_s,
+        idle=notice is not None and notice.cause in KEEPABLE,
+        kept_until=row.kept_until if row is not None and (row.kept_until or now) > now else None,
+        kept_for=format_duration(keeping.OFFERED_S) if may else "",
+        facts=facts_of(row),
+        idle_words=idle_words(row, idle_limit_s(rules, now.timestamp())),
+        rules=tuple(rule_words(held, site.book, standing, now)),
+    )
+
+
+def notice_about(workspace: Workspace) -> ReclaimNotice | None:
+    """The notice that holds for a running workspace; None where there is none."""
+    found = ReclaimNotice.objects.filter(
+        workspace=workspace.pk, generation=workspace.generation, ends_version=workspace.ends_version
+    )
+    return found.first() if workspace.state == State.RUNNING else None
+
+
+def source_text(source: Source) -> str:
+    """`flavor:a100-full`, as REST has it; `settings` where no policy says anything."""
+    if source.kind is None:
+        return "settings"
+    return f"{source.kind}:{source.name}" if source.name else source.kind.value
+
+
+def source_words(source: Source) -> str:
+    """The same for people."""
+    if source.kind is None:
+        return _("the site's settings")
+    kind = str(PolicyScope(source.kind).label)
+    return (
+        _("%(kind)s %(name)s") % {"kind": kind.lower(), "name": source.name} if source.name else kind.lower()
+    )
+
+
+def rules_of(held: Effective) -> list[dict[str, Any]]:
+    """Each value that holds, with where it comes from, for programs."""
+    values: dict[str, Any] = {
+        "idle_s": held.policy.idle_s,
+        "gpu_idle_s": held.policy.gpu_idle_s,
+        "longest_s": held.policy.longest_s,
+        "notice_s": held.policy.notice_s,
+        "stop_when_spent": held.policy.stop_when_spent,
+    }
+    found = [
+        {"name": name, "value": values[name], "set_by": source_text(sources[0])}
+        for name, sources in held.sources.items()
+        if name in values
+    ]
+    weeks = zip(held.policy.weeks, held.sources.get("weeks", ()), strict=True)
+    return found + [
+        {"name": "week", "value": week_json(week), "set_by": source_text(source)} for week, source in weeks
+    ]
+
+
+def week_json(week: Week) -> dict[str, Any]:
+    """A week for programs, with times as 19:00."""
+
+    def text(at: time | None) -> str | None:
+        return at.isoformat("minutes") if at is not None else None
+
+    return {
+        "zone": week.zone,
+        "days": [day for day in DAYS if day in week.days],
+        "work_from": text(week.begins),
+        "work_until": text(week.ends),
+        "after_hours_s": week.after_hours_s,
+        "stop_at": text(week.stop_at),
+    }
+
+
+def rule_words(held: Effective, book: Book, standing: Standing, now: datetime) -> list[Rule]:
+    """What holds for a workspace as people read it, each limit with how much of it is over."""
+    policy, found = held.policy, []
+
+    def add(name: str, value: str, source: Source, used_s: float | None = None, limit_s: int = 0) -> None:
+        key = book.keys.get(source)
+        url = reverse("reclaim:policy", args=[key]) if key is not None else ""
+        used = None if used_s is None else min(round(used_s), limit_s)
+        if used is not None:
+            value = _("%(value)s of %(limit)s") % {"value": format_duration(used), "limit": value}
+        found.append(Rule(name, value, source_words(source), url, used, limit_s))
+
+    lived_s = now.timestamp() - standing.began_s if standing.began_s is not None else None
+    for name, label, limit_s, used_s in (
+        ("idle_s", _("Idle limit"), policy.idle_s, standing.idle_s),
+        ("gpu_idle_s", _("GPU idle limit"), policy.gpu_idle_s, standing.gpu_idle_s),
+        ("longest_s", _("Longest life"), policy.longest_s, lived_s),
+        ("notice_s", _("Notice before a stop"), policy.notice_s, None),
+    ):
+        if limit_s and name in held.sources:
+            add(label, format_duration(limit_s), held.sources[name][0], used_s, limit_s)
+    for week, source in zip(policy.weeks, held.sources.get("weeks", ()), strict=True):
+        add(_("Hours"), week_words(week), source)
+    if policy.stop_when_spent:
+        add(_("GPU-hours"), _("it stops when they are spent"), held.sources["stop_when_spent"][0])
+    return found
+
+
+def week_words(week: Week) -> str:
+    """`Mon, Tue; work from 08:00 to 18:00 …` as one line."""
+    parts = [", ".join(str(WEEKDAYS_ABBR[at]) for at, day in enumerate(DAYS) if day in week.days)]
+    if week.begins is not None and week.ends is not None:
+        parts.append(
+            _("work from %(begin)s to %(end)s")
+            % {"begin": f"{week.begins:%H:%M}", "end": f"{week.ends:%H:%M}"}
+        )
+    if week.after_hours_s:
+        parts.append(_("outside it stops after %(time)s") % {"time": format_duration(week.after_hours_s)})
+    if week.stop_at is not None:
+        parts.append(_("what is not used stops at %(time)s") % {"time": f"{week.stop_at:%H:%M}"})
+    return "; ".join([*parts, week.zone])

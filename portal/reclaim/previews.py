@@ -1,0 +1,204 @@
+"""What a policy would have done to what was recorded, before it is saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Max, Min, Q, Sum
+from django.utils import timezone
+
+from portal.events.kinds import AuditKind
+from portal.events.models import Event
+from portal.inventory.models import Allocation
+from portal.reclaim import effective
+from portal.reclaim.engine.replay import Past, Spell, replay
+from portal.reclaim.keeping import MAX_KEEP_S
+from portal.reclaim.models import (
+    IdleSpell,
+    LastPass,
+    PolicyScope,
+    ReclaimPolicy,
+    SpellKind,
+    WorkspaceActivity,
+)
+from portal.reclaim.observing import SPELL_S
+from provisioning.types import WHOLE_DEVICE_MILLI
+
+DAYS = 30
+MAX_STARTS = 20_000
+SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """A workspace that would have been stopped while something happened in it, or nobody had watched it."""
+
+    workspace: UUID
+    name: str
+    team: str
+    at: datetime
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What the policies with this one would have stopped from `since` on, beyond what was really stopped.
+
+    `starts` is how many were looked at, all of them unless `cut`. `workspaces` would have been stopped,
+    `stops` times in all; `gpu_hours` would have been free; `interrupted` were not idle at that moment.
+    `recorded_since` is from when on times without work are kept; None where there are none yet.
+    """
+
+    since: datetime
+    recorded_since: datetime | None
+    starts: int
+    cut: bool
+    workspaces: int
+    stops: int
+    gpu_hours: float
+    interrupted: int
+    interruptions: tuple[Interruption, ...]
+
+
+def preview(draft: ReclaimPolicy) -> Preview:
+    """Replay what was recorded of the workspaces that the policy is for, in the last 30 days.
+
+    Each spell without work, each start and each stop is walked by the function that decides of what runs.
+    Words by which they were kept are counted as they were said: who would have said more is not known. Nor
+    are extensions replayed and GPU-hours that were spent, and an end that was asked for is as it was. Five
+    queries.
+    """
+    now = timezone.now()
+    recorded = LastPass.objects.filter(pk=1).values_list("recorded_since", flat=True).first()
+    since = now - timedelta(days=DAYS)
+    if recorded is None:
+        return Preview(since, None, 0, False, 0, 0, 0.0, 0, ())
+    since = max(since, recorded)
+    rows = [row for row in effective.all_rows() if row.pk != draft.pk]
+    book = effective.book([*rows, draft])
+    starts = _starts(draft, since)
+    cut = len(starts) > MAX_STARTS
+    starts = starts[:MAX_STARTS]
+    spells = _spells({(row["workspace"], row["generation"]) for row in starts}, since)
+    kept = _kept({row["workspace"] for row in starts}, since)
+    stops, hours, stopped = 0, 0.0, set()
+    interrupted: list[Interruption] = []
+    for row in starts:
+        key = (row["workspace"], row["generation"])
+        begin_s = max(row["begin"], since).timestamp()
+        end_s = min(row["end"] or now, now).timestamp() if not row["open"] else now.timestamp()
+        own = spells.get(key, {})
+        past = Past(
+            begin_s,
+            end_s,
+            tuple(own.get(SpellKind.ALL, ())),
+            tuple(own.get(SpellKind.GPU, ())),
+            # What was said in this start, and not in one before it.
+            tuple(
+                each
+                for each in kept.get(row["workspace"], ())
+                if row["begin"].timestamp() <= each.begin_s < end_s
+            ),
+        )
+        gpus = (row["milli"] or 0) / WHOLE_DEVICE_MILLI
+        place = effective.Place(
+            row["workspace__pool"],
+            row["workspace__template"],
+            row["workspace__flavor"],
+            row["workspace__team"],
+            bool(row["milli"]),
+        )
+        for each in replay(past, book.policy(place)):
+            stops += 1
+            stopped.add(row["workspace"])
+            hours += gpus * each.freed_s / 3600
+            if each.interrupted:
+                at = datetime.fromtimestamp(each.at_s, UTC)
+                interrupted.append(
+                    Interruption(
+                        row["workspace"],
+                        row["workspace__name"],
+                        row["workspace__team__slug"],
+                        at,
+                        each.cause.value,
+                    )
+                )
+    interrupted.sort(key=lambda each: each.at)
+    return Preview(
+        since,
+        recorded,
+        len(starts),
+        cut,
+        len(stopped),
+        stops,
+        round(hours, 1),
+        len({each.workspace for each in interrupted}),
+        tuple(interrupted[:SHOWN]),
+    )
+
+
+def _starts(draft: ReclaimPolicy, since: datetime) -> list[dict[str, Any]]:
+    """The starts in that time of what the policy is for, the newest first: each with all that it held."""
+    rows = Allocation.objects.filter(Q(released_at=None) | Q(released_at__gt=since))
+    if draft.scope != PolicyScope.SITE:
+        rows = rows.filter(**{f"workspace__{draft.scope}": draft.subject})
+    found: Any = (
+        rows.values(
+            "workspace",
+            "generation",
+            "workspace__name",
+            "workspace__pool",
+            "workspace__template",
+            "workspace__flavor",
+            "workspace__team",
+            "workspace__team__slug",
+        )
+        .annotate(
+            begin=Min("granted_at"),
+            end=Max("released_at"),
+            open=Max("pk", filter=Q(released_at=None)),
+            milli=Sum("devices__milli"),
+        )
+        .order_by("-begin")[: MAX_STARTS + 1]
+    )
+    return list(found)
+
+
+def _spells(starts: set[tuple[UUID, int]], since: datetime) -> dict[tuple[UUID, int], dict[str, list[Spell]]]:
+    """Times without work by start and kind, the earliest first; those that last are among them."""
+    found: dict[tuple[UUID, int], dict[str, list[Spell]]] = {}
+
+    def add(key: tuple[UUID, int], kind: str, begin_s: float, end_s: float) -> None:
+        if key in starts:
+            found.setdefault(key, {}).setdefault(kind, []).append(Spell(begin_s, end_s))
+
+    over = IdleSpell.objects.filter(ended_at__gt=since).order_by("began_at")
+    for workspace, generation, kind, began_at, ended_at in over.values_list(
+        "workspace_id", "generation", "kind", "began_at", "ended_at"
+    ).iterator(chunk_size=2000):
+        add((workspace, generation), kind, began_at.timestamp(), ended_at.timestamp())
+    lasting = WorkspaceActivity.objects.filter(Q(idle_s__gte=SPELL_S) | Q(gpu_idle_s__gte=SPELL_S))
+    for workspace, generation, observed_at, idle_s, gpu_idle_s in lasting.values_list(
+        "workspace_id", "generation", "observed_at", "idle_s", "gpu_idle_s"
+    ):
+        end_s = observed_at.timestamp()
+        for kind, seen_s in ((SpellKind.ALL, idle_s), (SpellKind.GPU, gpu_idle_s)):
+            if seen_s >= SPELL_S:
+                add((workspace, generation), kind, end_s - seen_s, end_s)
+    return found
+
+
+def _kept(workspaces: set[UUID], since: datetime) -> dict[UUID, list[Spell]]:
+    """The times for which somebody said of these that they are needed, from the audit log."""
+    found: dict[UUID, list[Spell]] = {}
+    said = Event.objects.filter(
+        kind=AuditKind.WORKSPACE_KEPT, at__gt=since - timedelta(seconds=MAX_KEEP_S)
+    ).order_by("at")
+    for workspace, at, data in said.values_list("workspace_id", "at", "data").iterator(chunk_size=2000):
+        seconds = data.get("seconds")
+        if workspace in workspaces and isinstance(seconds, int | float):
+            found.setdefault(workspace, []).append(Spell(at.timestamp(), at.timestamp() + seconds))
+    return found

@@ -1,0 +1,21 @@
+"""Entry points of the control plane's worker."""
+
+from __future__ import annotations
+
+from portal.celery import app
+from portal.reclaim import observing, passes
+
+
+@app.task(name="control.reclaim")
+def reclaim() -> None:
+    passes.run()
+
+
+@app.task(name="control.observe_activity")
+def observe_activity() -> None:
+    observing.run()
+
+
+@app.task(name="control.prune_activity")
+def prune_activity() -> None:
+    observing.prune()

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from django.urls import path
+
+from portal.reclaim import policy_views, views
+
+app_name = "reclaim"
+AT = "reclaim-policies/"
+ONE = f"{AT}<uuid:policy_id>/"
+urlpatterns = [
+    path("workspaces/<uuid:workspace_id>/extend/", views.extend, name="extend"),
+    path("workspaces/<uuid:workspace_id>/keep/", views.keep, name="keep"),
+    path(AT, policy_views.listing, name="policies"),
+    path(f"{AT}new/", policy_views.new, name="new-policy"),
+    path(f"{AT}preview/", policy_views.preview, name="preview-policy"),
+    path(ONE, policy_views.detail, name="policy"),
+    path(f"{ONE}edit/", policy_views.edit, name="edit-policy"),
+    path(f"{ONE}delete/", policy_views.delete, name="delete-policy"),
+    path(f"{ONE}versions/<int:number>/restore/", policy_views.restore, name="restore-policy"),
+]

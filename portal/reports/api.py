@@ -1,0 +1,148 @@
+"""What GPUs did, over REST."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from portal.common.api import ApiView, UserRequest, operation, routes
+from portal.common.errors import InvalidInput
+from portal.common.formatting import MILLI_GPU_S_PER_HOUR
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
+from portal.common.scopes import Scope
+from portal.common.texts import strip_nul
+from portal.reports import gpu_use
+from portal.reports.gpu_use import Amounts
+from portal.reports.models import Dimension
+
+
+class GpuUseAmountsSerializer(serializers.Serializer[Any]):
+    """GPU-hours. What was not measured is neither used nor idle."""
+
+    capacity = serializers.FloatField(help_text="Of devices, whoever had them; 0 where none are counted.")
+    allocated = serializers.FloatField(help_text="Held by workspaces.")
+    used = serializers.FloatField(help_text="Of these, utilisation added up: an hour at 50 % is half of one.")
+    idle = serializers.FloatField(help_text="Of these, measured and not used.")
+    not_measured = serializers.FloatField(help_text="Of these, not measured.")
+    reclaimed = serializers.FloatField(help_text="Freed by stops of Berth's, until the next start or a day.")
+    waited = serializers.FloatField(help_text="Asked for and waited for.")
+    dark = serializers.FloatField(
+        allow_null=True, help_text="The share without work, 0 to 1, of what was measured; null: nothing was."
+    )
+    not_measured_share = serializers.FloatField(
+        allow_null=True, help_text="The share, 0 to 1, about which `dark` says nothing."
+    )
+
+
+class GpuUseLineSerializer(serializers.Serializer[Any]):
+    """One team, user, flavor, model, node (`pool/node`) or day."""
+
+    key = serializers.CharField(allow_blank=True)
+    amounts = GpuUseAmountsSerializer()
+
+
+class GpuUseDaySerializer(serializers.Serializer[Any]):
+    """A day (UTC)."""
+
+    day = serializers.DateField()
+    amounts = GpuUseAmountsSerializer(allow_null=True, help_text="null: it has not been added up.")
+
+
+class GpuUseSerializer(serializers.Serializer[Any]):
+    """What GPUs did from `since` until `until`, both included (UTC)."""
+
+    since = serializers.DateField()
+    until = serializers.DateField()
+    team = serializers.CharField(allow_null=True)
+    by = serializers.ChoiceField(choices=[(each, each) for each in gpu_use.BY])
+    total = GpuUseAmountsSerializer()
+    before = GpuUseAmountsSerializer(help_text="As many days before these.")
+    days = GpuUseDaySerializer(many=True)
+    lines = GpuUseLineSerializer(many=True, help_text="Those that held most first.")
+    cut = serializers.BooleanField(help_text="There are more than these 1,000.")
+
+
+def amounts_json(amounts: Amounts) -> dict[str, Any]:
+    """Figures as REST and CSV have them: GPU-hours."""
+
+    def hours(value: int) -> float:
+        return round(value / MILLI_GPU_S_PER_HOUR, 3)
+
+    def share(value: float | None) -> float | None:
+        return None if value is None else round(value, 4)
+
+    return {
+        "capacity": hours(amounts.capacity),
+        "allocated": hours(amounts.held),
+        "used": hours(amounts.held_used),
+        "idle": hours(amounts.idle),
+        "not_measured": hours(amounts.missing),
+        "reclaimed": hours(amounts.reclaimed),
+        "waited": hours(amounts.waited),
+        "dark": share(amounts.dark),
+        "not_measured_share": share(amounts.unmeasured),
+    }
+
+
+def _date(request: UserRequest, name: str) -> date | None:
+    text = request.query_params.get(name, "")
+    try:
+        return date.fromisoformat(text) if text else None
+    except ValueError as error:
+        reason = Reason(CommonCode.DAYS_OUT_OF_RANGE, {"maximum": gpu_use.MAX_DAYS})
+        raise InvalidInput(reason, errors={name: [reason]}) from error
+
+
+class GpuUse(ApiView):
+    """Sums, not a resource of rows."""
+
+    scopes = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
+    query_params = frozenset({"since", "until", "team", "by"})
+
+    @operation(
+        "Report what GPUs did",
+        description="Of the site for operators and auditors; of a team for its owners too. Made of sums by "
+        "day, which are written anew once an hour for today and yesterday.",
+        parameters=[
+            OpenApiParameter(
+                "since", OpenApiTypes.DATE, description="First day; 30 days where it is left out."
+            ),
+            OpenApiParameter("until", OpenApiTypes.DATE, description="Last day; today where it is left out."),
+            OpenApiParameter("team", str, description="Of this team alone."),
+            OpenApiParameter("by", str, enum=list(gpu_use.BY), default=Dimension.TEAM.value),
+        ],
+        responses={200: GpuUseSerializer},
+        errors=[400, 404],
+    )
+    def get(self, request: UserRequest) -> Response:
+        found = gpu_use.report(
+            actor=request.user,
+            since=_date(request, "since"),
+            until=_date(request, "until"),
+            team=strip_nul(request.query_params.get("team", "")),
+            by=request.query_params.get("by", Dimension.TEAM),
+        )
+        body = {
+            "since": found.since,
+            "until": found.until,
+            "team": found.team.slug if found.team is not None else None,
+            "by": found.by,
+            "total": amounts_json(found.total),
+            "before": amounts_json(found.before),
+            "days": [
+                {"day": day, "amounts": amounts_json(amounts) if amounts is not None else None}
+                for day, amounts in found.days
+            ],
+            "lines": [{"key": line.key, "amounts": amounts_json(line.amounts)} for line in found.lines],
+            "cut": found.cut,
+        }
+        return Response(GpuUseSerializer(body).data)
+
+
+urlpatterns = routes("reports/gpu-use", GpuUse, "gpu-use")

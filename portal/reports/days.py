@@ -1,0 +1,327 @@
+"""Adds up what GPUs did on a day: the one place that makes rows of `GpuDay`. May be repeated.
+
+Only real devices count, on a day on which they were measured or held. An instance (MIG) counts as its part of
+the GPU that it was cut from, and that GPU itself then not at all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Min, Q
+from django.utils import timezone
+
+from portal.events.kinds import AuditKind
+from portal.events.models import Event
+from portal.inventory.models import AllocatedDevice, Device, DeviceHour
+from portal.inventory.resources import GPU
+from portal.reclaim.passes import CODES
+from portal.reports.models import Dimension, GpuDay
+from portal.workspaces.models import Workspace
+
+HOUR_S, DAY_S, MILLI = 3600, 86_400, 1000
+FIGURES = (
+    "capacity", "measured", "used", "held", "held_measured", "held_used", "reclaimed", "waited",
+)  # fmt: skip
+RECLAIMED_S = DAY_S
+"""For so long a stop counts as recovered, unless the workspace is started again before."""
+WAITED = timedelta(days=7)
+"""A request that has waited for longer counts no more."""
+AT_ONCE = 10
+BATCH = 2000
+STOPS = frozenset(str(code.value) for code in CODES.values())
+OPENS = frozenset(
+    {
+        AuditKind.WORKSPACE_REQUESTED,
+        AuditKind.WORKSPACE_START,
+        AuditKind.WORKSPACE_RETRY,
+        AuditKind.WORKSPACE_NO_CAPACITY,
+    }
+)
+CLOSES = frozenset(
+    {
+        AuditKind.WORKSPACE_PLACE,
+        AuditKind.WORKSPACE_CANCEL,
+        AuditKind.WORKSPACE_TERMINATE,
+        AuditKind.WORKSPACE_FAIL,
+        AuditKind.WORKSPACE_GONE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A device: what it counts as in thousandths of a GPU, its model, and where it is."""
+
+    milli: float
+    model: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """Who had a device, or waited for one."""
+
+    team: str
+    user: str
+    flavor: str
+
+
+class _Sums:
+    """Figures by team, dimension and key."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
+        # The day is known even where nothing was.
+        self.found["", Dimension.ALL, ""].update()
+
+    def add(self, part: _Part | None, holder: _Holder | None, **amounts: float) -> None:
+        """Amounts of a device (None: of none in particular) and of a holder (None: whoever had it)."""
+        keys: list[tuple[str, str]] = [(Dimension.ALL, "")]
+        if part is not None:
+            keys += [(Dimension.MODEL, part.model), (Dimension.NODE, part.node)]
+        scopes = [""]
+        if holder is not None:
+            keys += [(Dimension.USER, holder.user), (Dimension.FLAVOR, holder.flavor)]
+            scopes.append(holder.team)
+            self._add(("", Dimension.TEAM, holder.team), amounts)
+        for scope in scopes:
+            for dimension, key in keys:
+                self._add((scope, dimension, key), amounts)
+
+    def _add(self, key: tuple[str, str, str], amounts: dict[str, float]) -> None:
+        row = self.found[key]
+        for name, amount in amounts.items():
+            row[name] += amount  # type: ignore[assignment]
+
+    def rows(self, day: date) -> list[GpuDay]:
+        return [
+            GpuDay(
+                day=day,
+                team=team,
+                dimension=dimension,
+                key=key[:255],
+                **{name: round(sums[name]) for name in FIGURES},
+            )
+            for (team, dimension, key), sums in self.found.items()
+        ]
+
+
+def run(now: datetime | None = None) -> list[date]:
+    """Add up today, yesterday and days that are still missing; returns them.
+
+    Shortly after midnight also all days of which minutes may still have come late.
+    """
+    now = now or timezone.now()
+    today = now.astimezone(UTC).date()
+    late = max(1, settings.BERTH_KEEP_MINUTES_DAYS) if now.astimezone(UTC).hour < 2 else 1
+    days = [today - timedelta(days=back) for back in range(late + 1)]
+    days += _missing(today - timedelta(days=late + 1))[: max(0, AT_ONCE - len(days))]
+    for day in days:
+        write(day, now=now)
+    GpuDay.objects.filter(day__lt=today - timedelta(days=keep_days())).delete()
+    return days
+
+
+def keep_days() -> int:
+    """For how many days figures are kept: as long as what they are made of, and two years at least."""
+    return max(int(settings.BERTH_KEEP_HOURS_DAYS), 731)
+
+
+def _missing(newest: date) -> list[date]:
+    """Days with samples that have not been added up, the newest first: after an upgrade or a long outage."""
+    first_s = DeviceHour.objects.aggregate(first=Min("start_s"))["first"]
+    if first_s is None:
+        return []
+    oldest = datetime.fromtimestamp(first_s, UTC).date()
+    there = set(
+        GpuDay.objects.filter(team="", dimension=Dimension.ALL, day__gte=oldest).values_list("day", flat=True)
+    )
+    span = range((newest - oldest).days + 1)
+    return [day for back in span if (day := newest - timedelta(days=back)) not in there]
+
+
+def write(day: date, *, now: datetime | None = None) -> None:
+    """Make the rows of a day anew."""
+    rows = sums_of(day, now=now or timezone.now()).rows(day)
+    with transaction.atomic():
+        GpuDay.objects.filter(day=day).delete()
+        GpuDay.objects.bulk_create(rows, batch_size=BATCH)
+
+
+def sums_of(day: date, *, now: datetime) -> _Sums:
+    """What happened on a day until `now`."""
+    begin_s = datetime.combine(day, time(), UTC).timestamp()
+    end_s = min(begin_s + DAY_S, now.timestamp())
+    sums = _Sums()
+    if end_s <= begin_s:
+        return sums
+    parts = _parts()
+    hours = _hours(parts, begin_s, end_s)
+    held = _held(parts, begin_s, end_s)
+    for device in hours.keys() | held.keys():
+        part = parts[device]
+        sums.add(part, None, capacity=part.milli * (end_s - begin_s))
+        for _start_s, seen_s, used_s in hours.get(device, ()):
+            sums.add(part, None, measured=part.milli * seen_s, used=part.milli * used_s)
+        for holder, milli, from_s, until_s in held.get(device, ()):
+            share = part.milli * milli / MILLI
+            seen, used = _seen(hours.get(device, ()), from_s, until_s, end_s)
+            lasted_s = until_s - from_s
+            sums.add(
+                part,
+                holder,
+                held=share * lasted_s,
+                held_measured=share * min(seen, lasted_s),
+                held_used=share * min(used, seen, lasted_s),
+            )
+    _reclaimed(sums, parts, begin_s, end_s)
+    _waited(sums, begin_s, end_s)
+    return sums
+
+
+def _seen(
+    hours: Iterable[tuple[int, int, float]], from_s: float, until_s: float, end_s: float
+) -> tuple[float, float]:
+    """Seconds measured and used from one moment to another: what an hour saw is shared out by time."""
+    seen = used = 0.0
+    for start_s, measured_s, used_s in hours:
+        overlap = min(until_s, start_s + HOUR_S) - max(from_s, start_s)
+        if overlap > 0:
+            # The hour under way has seen as much as there is of it.
+            part = overlap / max(1.0, min(HOUR_S, end_s - start_s))
+            seen += measured_s * part
+            used += used_s * part
+    return seen, used
+
+
+def _parts() -> dict[UUID, _Part]:
+    rows = list(
+        Device.objects.filter(node__pool__simulated=False).values_list(
+            "pk", "uuid", "parent_uuid", "model", "node__name", "node__pool__slug", "present"
+        )
+    )
+    cut = Counter(parent for _pk, _uuid, parent, *_rest, present in rows if parent and present)
+    found = {}
+    for pk, uuid, parent, model, node, pool, _present in rows:
+        milli = 0.0 if cut.get(uuid) else MILLI / max(1, cut.get(parent, 1)) if parent else float(MILLI)
+        found[pk] = _Part(milli, model, f"{pool}/{node}")
+    return found
+
+
+def _hours(
+    parts: dict[UUID, _Part], begin_s: float, end_s: float
+) -> dict[UUID, list[tuple[int, int, float]]]:
+    """Device → (begin, seconds measured, seconds used) of its hours of the day."""
+    found: dict[UUID, list[tuple[int, int, float]]] = defaultdict(list)
+    rows = DeviceHour.objects.filter(start_s__gte=begin_s, start_s__lt=end_s, gpu_s__isnull=False)
+    for device, start_s, gpu_s, pct_s in rows.values_list(
+        "series__device_id", "start_s", "gpu_s", "gpu_pct_s"
+    ).iterator(chunk_size=5000):
+        if device in parts:
+            found[device].append((start_s, gpu_s or 0, (pct_s or 0) / 100))
+    return found
+
+
+def _held(
+    parts: dict[UUID, _Part], begin_s: float, end_s: float
+) -> dict[UUID, list[tuple[_Holder, int, float, float]]]:
+    """Device → (who, thousandths of it, from, until) within the day."""
+    begin, end = (datetime.fromtimestamp(each, UTC) for each in (begin_s, end_s))
+    rows = AllocatedDevice.objects.filter(
+        Q(allocation__released_at=None) | Q(allocation__released_at__gt=begin), allocation__granted_at__lt=end
+    )
+    found: dict[UUID, list[tuple[_Holder, int, float, float]]] = defaultdict(list)
+    for device, milli, granted, released, *who in rows.values_list(
+        "device_id",
+        "milli",
+        "allocation__granted_at",
+        "allocation__released_at",
+        "allocation__workspace__team__slug",
+        "allocation__workspace__owner__username",
+        "allocation__workspace__flavor__slug",
+    ).iterator(chunk_size=5000):
+        from_s = max(granted.timestamp(), begin_s)
+        until_s = min(released.timestamp(), end_s) if released else end_s
+        if device in parts and until_s > from_s:
+            found[device].append((_holder(who), milli, from_s, until_s))
+    return found
+
+
+def _holder(who: Iterable[str | None]) -> _Holder:
+    return _Holder(*(each or "" for each in who))
+
+
+def _reclaimed(sums: _Sums, parts: dict[UUID, _Part], begin_s: float, end_s: float) -> None:
+    """Devices of workspaces that Berth stopped, from their release on: for a day, or until the next start."""
+    since = datetime.fromtimestamp(begin_s - RECLAIMED_S, UTC)
+    stops: dict[UUID, list[float]] = defaultdict(list)
+    events = Event.objects.filter(
+        kind=AuditKind.WORKSPACE_STOP, at__gte=since, at__lt=datetime.fromtimestamp(end_s, UTC)
+    )
+    for workspace, at, cause in events.values_list("workspace_id", "at", "cause"):
+        if cause.get("code") in STOPS:
+            stops[workspace].append(at.timestamp())
+    if not stops:
+        return
+    rows = AllocatedDevice.objects.filter(
+        Q(allocation__released_at=None) | Q(allocation__released_at__gt=since),
+        allocation__workspace__in=list(stops),
+    ).order_by("allocation__granted_at")
+    by_workspace: dict[UUID, list[tuple[Any, ...]]] = defaultdict(list)
+    for workspace, *row in rows.values_list(
+        "allocation__workspace_id",
+        "device_id",
+        "milli",
+        "allocation__granted_at",
+        "allocation__released_at",
+        "allocation__workspace__team__slug",
+        "allocation__workspace__owner__username",
+        "allocation__workspace__flavor__slug",
+    ):
+        by_workspace[workspace].append(tuple(row))
+    for workspace, moments in stops.items():
+        for at_s in moments:
+            starts = [row[2].timestamp() for row in by_workspace[workspace] if row[2].timestamp() > at_s]
+            until_s = min([at_s + RECLAIMED_S, end_s, *starts])
+            for device, milli, granted, released, *who in by_workspace[workspace]:
+                if granted.timestamp() > at_s or released is None or released.timestamp() < at_s:
+                    continue
+                lasted_s = until_s - max(released.timestamp(), begin_s)
+                if device in parts and lasted_s > 0:
+                    amount = parts[device].milli * milli / MILLI * lasted_s
+                    sums.add(parts[device], _holder(who), reclaimed=amount)
+
+
+def _waited(sums: _Sums, begin_s: float, end_s: float) -> None:
+    """GPUs that were asked for, from the request until they were placed, taken back or refused."""
+    since, end = datetime.fromtimestamp(begin_s, UTC) - WAITED, datetime.fromtimestamp(end_s, UTC)
+    events = Event.objects.filter(kind__in=OPENS | CLOSES, at__gte=since, at__lt=end, workspace__isnull=False)
+    waits: dict[UUID, float] = defaultdict(float)
+    open_since: dict[UUID, float] = {}
+    for workspace, at, kind in (
+        events.order_by("pk").values_list("workspace_id", "at", "kind").iterator(chunk_size=5000)
+    ):
+        if kind in OPENS:
+            open_since.setdefault(workspace, at.timestamp())
+        elif (from_s := open_since.pop(workspace, None)) is not None:
+            waits[workspace] += max(0.0, at.timestamp() - max(from_s, begin_s))
+    for workspace, from_s in open_since.items():
+        waits[workspace] += max(0.0, end_s - max(from_s, begin_s))
+    keys = [workspace for workspace, seconds in waits.items() if seconds]
+    for workspace, amounts, *who in _asked(keys):
+        if milli := (amounts or {}).get(GPU, 0):
+            sums.add(None, _holder(who), waited=milli * waits[workspace])
+
+
+def _asked(keys: list[UUID]) -> Iterator[tuple[Any, ...]]:
+    for first in range(0, len(keys), BATCH):
+        rows = Workspace.objects.filter(pk__in=keys[first : first + BATCH])
+        yield from rows.values_list("pk", "amounts", "team__slug", "owner__username", "flavor__slug")

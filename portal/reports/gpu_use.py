@@ -1,0 +1,173 @@
+"""What GPUs did over a span of days: the one answer that page, REST and CSV show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import UTC, date, timedelta
+from typing import Any
+
+from django.db.models import QuerySet, Sum
+from django.utils import timezone
+
+from portal.accounts.models import Team, User
+from portal.accounts.policies import require_manage_team, require_operator
+from portal.accounts.selectors import team_by_slug
+from portal.common.errors import InvalidInput
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
+from portal.reports.days import FIGURES
+from portal.reports.models import Dimension, GpuDay
+
+DAY = "day"
+BY = (*(each.value for each in Dimension if each is not Dimension.ALL), DAY)
+SPANS = (7, 30, 90, 365)
+MAX_DAYS = 731
+MAX_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """Thousandths of GPU-seconds, as `GpuDay` has them."""
+
+    capacity: int = 0
+    measured: int = 0
+    used: int = 0
+    held: int = 0
+    held_measured: int = 0
+    held_used: int = 0
+    reclaimed: int = 0
+    waited: int = 0
+
+    @property
+    def idle(self) -> int:
+        """Held and measured, and not used."""
+        return max(0, self.held_measured - self.held_used)
+
+    @property
+    def missing(self) -> int:
+        """Held, and not measured: neither used nor idle."""
+        return max(0, self.held - self.held_measured)
+
+    @property
+    def dark(self) -> float | None:
+        """The share without work, from 0 to 1, of what was measured; None where nothing was.
+
+        Of devices, whoever had them; where there are none, as for a team, of what was held.
+        """
+        measured, used = (self.measured, self.used) if self.capacity else (self.held_measured, self.held_used)
+        return max(0.0, 1 - used / measured) if measured else None
+
+    @property
+    def unmeasured(self) -> float | None:
+        """The share that was not measured, from 0 to 1, of what `dark` is about."""
+        whole, measured = (self.capacity, self.measured) if self.capacity else (self.held, self.held_measured)
+        return max(0.0, 1 - measured / whole) if whole else None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row of the report: a team, user, flavor, model, node or day."""
+
+    key: str
+    amounts: Amounts
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What GPUs did from `since` until `until`, both included (UTC).
+
+    `days` has each day of the span, None where it has not been added up; `before` is the span of the same
+    length before. `lines` are broken down `by`, those that held most first, at most `MAX_ROWS`; `cut` says
+    that there are more.
+    """
+
+    since: date
+    until: date
+    team: Team | None
+    by: str
+    total: Amounts
+    before: Amounts
+    days: tuple[tuple[date, Amounts | None], ...]
+    lines: tuple[Line, ...]
+    cut: bool
+
+
+def may_choose(actor: User) -> QuerySet[Team]:
+    """The teams whose report the actor may read."""
+    if actor.sees_all:
+        return Team.objects.order_by("slug")
+    return Team.objects.filter(memberships__user=actor, memberships__role="owner").order_by("slug")
+
+
+def report(
+    *,
+    actor: User,
+    since: date | None = None,
+    until: date | None = None,
+    team: str = "",
+    by: str = Dimension.TEAM,
+) -> Report:
+    """What GPUs did, from rows of days. Three queries, beside those that say who may.
+
+    For operators and auditors; of a team for its owners too. Raises `NotAllowed`, `NotFound`, `InvalidInput`.
+    """
+    of_team = _team(actor, team)
+    today = timezone.now().astimezone(UTC).date()
+    until = until or today
+    since = since or until - timedelta(days=29)
+    if by not in BY:
+        reason = Reason(CommonCode.BREAKDOWN_UNKNOWN, {"known": list(BY)})
+        raise InvalidInput(reason, errors={"by": [reason]})
+    if not 0 <= (until - since).days < MAX_DAYS:
+        reason = Reason(CommonCode.DAYS_OUT_OF_RANGE, {"maximum": MAX_DAYS})
+        raise InvalidInput(reason, errors={"since": [reason]})
+    length = (until - since).days + 1
+    rows = GpuDay.objects.filter(team=team)
+    whole = rows.filter(dimension=Dimension.ALL)
+    by_day = {
+        day: Amounts(*figures)
+        for day, *figures in whole.filter(day__range=(since, until)).values_list("day", *FIGURES)
+    }
+    days = tuple((day, by_day.get(day)) for day in (since + timedelta(days=each) for each in range(length)))
+    earlier = whole.filter(day__range=(since - timedelta(days=length), since - timedelta(days=1)))
+    before = earlier.aggregate(**{name: Sum(name) for name in FIGURES})
+    if by == DAY:
+        lines = [Line(day.isoformat(), amounts) for day, amounts in reversed(days) if amounts is not None]
+    else:
+        chosen: Any = rows.filter(dimension=by, day__range=(since, until))
+        sums = (
+            chosen.values("key")
+            .annotate(**{f"sum_{name}": Sum(name) for name in FIGURES})
+            .order_by("-sum_held", "-sum_waited", "key")[: MAX_ROWS + 1]
+        )
+        lines = [Line(each["key"], Amounts(*(each[f"sum_{name}"] for name in FIGURES))) for each in sums]
+    return Report(
+        since,
+        until,
+        of_team,
+        by,
+        _total(list(by_day.values())),
+        Amounts(*(before[name] or 0 for name in FIGURES)),
+        days,
+        tuple(lines[:MAX_ROWS]),
+        len(lines) > MAX_ROWS,
+    )
+
+
+def _team(actor: User, slug: str) -> Team | None:
+    """The team that is asked for, after a check of who asks; None for the site."""
+    if not slug:
+        if not actor.sees_all:
+            require_operator(actor)
+        return None
+    team = team_by_slug(actor, slug)
+    if not actor.sees_all:
+        require_manage_team(actor, team)
+    return team
+
+
+def _total(found: list[Amounts]) -> Amounts:
+    values: dict[str, Any] = {
+        each.name: sum(getattr(amounts, each.name) for amounts in found) for each in fields(Amounts)
+    }
+    return Amounts(**values)

@@ -1,0 +1,144 @@
+"""What the page of the report shows: words, and the geometry of its chart. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from portal.common.formatting import MILLI_GPU_S_PER_HOUR, format_number
+from portal.common.svg import Bar, Spot, path
+from portal.reports.gpu_use import DAY, Amounts, Report
+from portal.reports.models import Dimension
+
+LEFT, RIGHT, TOP, BOTTOM = 38, 352, 8, 108
+BY_WORDS = {
+    Dimension.TEAM.value: gettext_lazy("Team"),
+    Dimension.USER.value: gettext_lazy("User"),
+    Dimension.FLAVOR.value: gettext_lazy("Flavor"),
+    Dimension.MODEL.value: gettext_lazy("Model"),
+    Dimension.NODE.value: gettext_lazy("Node"),
+    DAY: gettext_lazy("Day (UTC)"),
+}
+NONE = "–"
+MAX_TICKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the table, in words. A dash is what was not measured, or does not count for it."""
+
+    key: str
+    allocated: str
+    used: str
+    idle: str
+    missing: str
+    reclaimed: str
+    waited: str
+    dark: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A mark on an axis."""
+
+    position: float
+    label: str
+    anchor: str = "middle"
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """The share without work by day. `line` breaks where nothing is known; `gaps` are these days."""
+
+    line: str
+    gaps: tuple[Bar, ...]
+    y_ticks: tuple[Tick, ...]
+    x_ticks: tuple[Tick, ...]
+    measured: bool
+
+
+def hours(amount: int) -> str:
+    """GPU-hours with one decimal."""
+    return format_number(amount / MILLI_GPU_S_PER_HOUR, 1)
+
+
+def row(key: str, amounts: Amounts) -> Row:
+    """Figures in words."""
+    unseen = not amounts.held_measured
+    return Row(
+        key or _("none"),
+        hours(amounts.held),
+        NONE if unseen else hours(amounts.held_used),
+        NONE if unseen else hours(amounts.idle),
+        hours(amounts.missing),
+        hours(amounts.reclaimed),
+        hours(amounts.waited),
+        percent(amounts.dark),
+    )
+
+
+def percent(share: float | None) -> str:
+    """A share from 0 to 1; a dash where it is not known."""
+    return NONE if share is None else f"{100 * share:.0f} %"
+
+
+def finding(found: Report) -> str:
+    """The dark share and where it goes, in a sentence."""
+    dark, before = found.total.dark, found.before.dark
+    if dark is None:
+        return _("Nothing was measured in these days.")
+    words = _("%(dark)s of the measured GPU time was without work.") % {"dark": percent(dark)}
+    if before is None:
+        return words
+    points = round(100 * dark) - round(100 * before)
+    if not points:
+        return f"{words} {_('It was as much in as many days before.')}"
+    return "{} {}".format(
+        words,
+        _("It was %(before)s in as many days before.") % {"before": percent(before)},
+    )
+
+
+def caveat(found: Report) -> str:
+    """What the figure says nothing about; empty where everything was measured."""
+    share = found.total.unmeasured
+    if not share or round(100 * share) == 0:
+        return ""
+    return _("%(share)s of the GPU time was not measured, and is counted as neither.") % {
+        "share": percent(share)
+    }
+
+
+def chart(days: Sequence[tuple[date, Amounts | None]]) -> Chart:
+    """The share without work of each day."""
+    width = (RIGHT - LEFT) / len(days)
+    values = [amounts.dark if amounts is not None else None for _day, amounts in days]
+    spots: list[Spot | None] = [
+        None if value is None else (LEFT + width * (at + 0.5), BOTTOM - (BOTTOM - TOP) * value)
+        for at, value in enumerate(values)
+    ]
+    gaps: list[Bar] = []
+    for at, value in enumerate(values):
+        if value is not None:
+            continue
+        x = round(LEFT + width * at, 1)
+        if gaps and at and values[at - 1] is None:
+            gaps[-1] = Bar(gaps[-1].x, round(x + width - gaps[-1].x, 1))
+        else:
+            gaps.append(Bar(x, round(width, 1)))
+    step = max(1, -(-len(days) // MAX_TICKS))
+    return Chart(
+        path(spots),
+        tuple(gaps),
+        tuple(Tick(BOTTOM - (BOTTOM - TOP) * part, f"{100 * part:.0f}") for part in (0, 0.5, 1)),
+        tuple(
+            Tick(round(LEFT + width * (at + 0.5), 1), f"{day:%b} {day.day}")
+            for at, (day, _amounts) in enumerate(days)
+            if at % step == 0
+        ),
+        any(value is not None for value in values),
+    )

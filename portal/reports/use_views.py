@@ -1,0 +1,87 @@
+"""The report of what GPUs did, as a page and as CSV; templates/reports/ says what it expects."""
+
+from __future__ import annotations
+
+import csv
+from datetime import UTC, timedelta
+
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from portal.common.htmx import partial_of
+from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
+from portal.reports import gpu_use, presenters
+from portal.reports.api import amounts_json
+from portal.reports.models import Dimension
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet would take for a formula, at the beginning of a cell."""
+DEFAULT_SPAN = 30
+
+
+def _report(request: SignedInRequest) -> gpu_use.Report:
+    """What the query asks for; what is not understood there is as if it were left out."""
+    team = strip_nul(request.GET.get("team", ""))
+    by, span = request.GET.get("by", ""), request.GET.get("span", "")
+    days = int(span) if span in map(str, gpu_use.SPANS) else DEFAULT_SPAN
+    until = timezone.now().astimezone(UTC).date()
+    since = until - timedelta(days=days - 1)
+    default = Dimension.USER if team else Dimension.TEAM
+    return gpu_use.report(
+        actor=request.user, since=since, until=until, team=team, by=by if by in gpu_use.BY else default
+    )
+
+
+@require_safe
+@never_cache
+def gpu_use_page(request: SignedInRequest) -> HttpResponse:
+    """Who held GPUs, and how much of it was used. Owners who do not see the site are led to their team."""
+    teams = list(gpu_use.may_choose(request.user)[:500])
+    if not request.GET.get("team") and not request.user.sees_all and teams:
+        return redirect(f"{reverse('reports:gpu-use')}?team={teams[0].slug}")
+    found = _report(request)
+    context = {
+        "report": found,
+        "span": len(found.days),
+        "spans": gpu_use.SPANS,
+        "teams": teams,
+        "choices": [
+            (name, words)
+            for name, words in presenters.BY_WORDS.items()
+            if not (found.team is not None and name == Dimension.TEAM)
+        ],
+        "by_words": presenters.BY_WORDS[found.by],
+        "finding": presenters.finding(found),
+        "caveat": presenters.caveat(found),
+        "dark": presenters.percent(found.total.dark),
+        "total": presenters.row("", found.total),
+        "chart": presenters.chart(found.days),
+        "day_rows": [
+            (day, presenters.percent(amounts.dark if amounts is not None else None))
+            for day, amounts in reversed(found.days)
+        ],
+        "rows": [presenters.row(line.key, line.amounts) for line in found.lines],
+    }
+    return render(request, partial_of(request, "reports/gpu_use.html", "report"), context)
+
+
+@require_safe
+@never_cache
+def gpu_use_csv(request: SignedInRequest) -> HttpResponse:
+    """The lines of the report, in GPU-hours; an empty cell is what is not known."""
+    found = _report(request)
+    answer = HttpResponse(content_type="text/csv; charset=utf-8")
+    name = f"berth-gpu-use-{found.since}-{found.until}-{found.by}.csv"
+    answer["Content-Disposition"] = f'attachment; filename="{name}"'
+    table = csv.writer(answer)
+    first = amounts_json(found.total)
+    table.writerow([found.by, *first])
+    for line in found.lines:
+        cells = ["" if value is None else value for value in amounts_json(line.amounts).values()]
+        table.writerow([f"'{line.key}" if line.key.startswith(FORMULA) else line.key, *cells])
+    return answer

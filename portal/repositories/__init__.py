@@ -1,0 +1,1 @@
+"""Git repositories that workspaces clone: which addresses are taken, and dotfiles of users."""

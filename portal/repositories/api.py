@@ -1,0 +1,73 @@
+"""One's own dotfiles over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from portal.accounts.authentication import HasScope
+from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, operation, routes
+from portal.common.scopes import Scope
+from portal.repositories import rules, selectors, services
+from portal.repositories.models import UserDotfiles
+
+
+class DotfilesSerializer(serializers.Serializer[Any]):
+    """The repository that one's new homes begin with; an empty `url` for none."""
+
+    url = serializers.CharField(allow_blank=True)
+    ref = serializers.CharField(allow_blank=True)
+    secret = serializers.CharField(allow_blank=True)
+    changed_at = serializers.DateTimeField(allow_null=True, default=None)
+
+
+class DotfilesWriteSerializer(StrictSerializer):
+    url = serializers.CharField(
+        max_length=rules.MAX_URL,
+        allow_blank=True,
+        help_text="`https://host/path`, `ssh://git@host/path` or `git@host:path`; empty: none.",
+    )
+    ref = serializers.CharField(
+        max_length=rules.MAX_REF,
+        allow_blank=True,
+        required=False,
+        default="",
+        help_text="A branch, tag or commit; without it, the repository's own branch.",
+    )
+    secret = serializers.CharField(
+        max_length=64,
+        allow_blank=True,
+        required=False,
+        default="",
+        help_text="Name of your secret that opens it: a token for HTTPS, a private key for SSH.",
+    )
+
+
+class Dotfiles(ApiView):
+    """Writing them is for tokens that may open workspaces: their script runs there."""
+
+    permission_classes = [HasScope]
+    scopes = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_CONNECT}
+
+    @operation("Read your dotfiles", responses={200: DotfilesSerializer})
+    def get(self, request: UserRequest) -> Response:
+        return _answer(selectors.dotfiles_of(request.user))
+
+    @operation(
+        "Set your dotfiles",
+        description="Cloned to `~/.dotfiles` at a start where that is not there. An empty `url`: none.",
+        request=DotfilesWriteSerializer,
+        responses={200: DotfilesSerializer},
+        errors=[400, 415],
+    )
+    def put(self, request: UserRequest) -> Response:
+        return _answer(services.set_dotfiles(actor=request.user, **body_of(request, DotfilesWriteSerializer)))
+
+
+def _answer(row: UserDotfiles | None) -> Response:
+    return Response(DotfilesSerializer(row or {"url": "", "ref": "", "secret": "", "changed_at": None}).data)
+
+
+urlpatterns = routes("me/dotfiles", Dotfiles, "me-dotfiles")

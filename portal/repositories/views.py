@@ -1,0 +1,34 @@
+"""The page of one's dotfiles."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from portal.accounts.forms import add_problems, form_status
+from portal.common.errors import PortalError
+from portal.common.typed_requests import SignedInRequest
+from portal.repositories import selectors, services
+from portal.repositories.forms import DotfilesForm
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def dotfiles(request: SignedInRequest) -> HttpResponse:
+    """What one's new homes begin with."""
+    row = selectors.dotfiles_of(request.user)
+    initial = {"url": row.url, "ref": row.ref, "secret": row.secret} if row is not None else {}
+    form = DotfilesForm(request.POST or None, initial=initial)
+    if request.method == "POST" and form.is_valid():
+        try:
+            services.set_dotfiles(actor=request.user, **form.cleaned_data)
+        except PortalError as error:
+            add_problems(form, error.field_errors, error.sentence)
+        else:
+            messages.success(request, _("Your dotfiles are saved. They come at the next start."))
+            return redirect(request.path)
+    return render(request, "repositories/dotfiles.html", {"form": form}, status=form_status(form))

@@ -1,0 +1,46 @@
+"""Questions to a node that somebody waits for: one task, one sealed answer on a short-lived list."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import redis
+from django.conf import settings
+
+from portal.common.errors import Unavailable
+from portal.common.reasons.codes import WorkspaceCode
+from portal.common.reasons.reason import Reason
+from portal.inventory import node_commands, node_messages
+from portal.inventory.models import Pool
+from provisioning.celery_config import REPLY_PREFIX
+
+TIMEOUT_S = 4
+
+
+def ask(
+    task: str, given: dict[str, Any], *, pool: Pool, node: str, about: str, timeout_s: float = TIMEOUT_S
+) -> dict[str, Any]:
+    """The node's answer to `task`, which gets what is `given` and a `reply_key`; `about` is part of that key.
+
+    Only what the node itself has sealed counts. Raises `Unavailable` where there is none in `timeout_s`.
+    """
+    queue = node_commands.queue_of(pool, node)
+    reply_key = f"{REPLY_PREFIX}{queue}:{about}:{uuid.uuid4().hex}"
+    unavailable = Unavailable(Reason(WorkspaceCode.NODE_SILENT))
+    if not node_commands.send(task, queue, reply_key=reply_key, **given):
+        raise unavailable
+    try:
+        client = redis.Redis.from_url(
+            settings.BERTH_REDIS_URL, socket_timeout=timeout_s + 2, socket_connect_timeout=1
+        )
+        with client:
+            answer: Any = client.blpop([reply_key], timeout=timeout_s)
+    except redis.RedisError as error:
+        raise unavailable from error
+    if answer is None:
+        raise unavailable
+    body = node_messages.sealed_reply(answer[1], key=reply_key, queue=queue)
+    if body is None:
+        raise unavailable
+    return body

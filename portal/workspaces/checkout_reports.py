@@ -1,0 +1,228 @@
+"""What became of the repositories that a workspace clones: said by its agent, shown on its page and by REST.
+
+It is kept in `WorkspaceStatus.checkouts`, by kind, for the present start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.common.actors import SYSTEM
+from portal.common.errors import NotFound
+from portal.common.reasons.codes import GitCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, next_action_of, reason_of
+from portal.events import live
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.repositories.rules import folder_of, host_of
+from portal.workspaces.checkouts import wanted_of
+from portal.workspaces.lifecycle import HOLDING, State
+from portal.workspaces.models import Workspace, WorkspaceStatus
+from portal.workspaces.reports import CheckoutReport
+from portal.workspaces.results import Revoked
+from portal.workspaces.transitions import locked
+from provisioning.types import CheckoutKind
+
+ENDS = frozenset({"cloned", "kept", "installed", "failed"})
+SHORT = 7
+FAILURES = {
+    "auth": GitCode.NOT_CLONED_AUTH,
+    "certificate": GitCode.NOT_CLONED_CERTIFICATE,
+    "disk_full": GitCode.NOT_CLONED_DISK_FULL,
+    "egress": GitCode.NOT_CLONED_EGRESS,
+    "failed": GitCode.NOT_CLONED,
+    "host_key": GitCode.NOT_CLONED_HOST_KEY,
+    "no_git": GitCode.NOT_CLONED_NO_GIT,
+    "no_place": GitCode.NOT_CLONED_NO_PLACE,
+    "no_ref": GitCode.NOT_CLONED_NO_REF,
+    "no_secret": GitCode.NOT_CLONED_NO_SECRET,
+    "not_found": GitCode.NOT_CLONED_NOT_FOUND,
+    "script_failed": GitCode.SCRIPT_FAILED,
+    "script_timed_out": GitCode.SCRIPT_TIMED_OUT,
+    "timed_out": GitCode.NOT_CLONED_TIMED_OUT,
+    "too_large": GitCode.NOT_CLONED_TOO_LARGE,
+    "unreachable": GitCode.NOT_CLONED_UNREACHABLE,
+    "wrong_secret": GitCode.NOT_CLONED_WRONG_SECRET,
+}
+"""What the agent's codes mean; each takes `url`, `ref`, `host` and `secret`."""
+
+
+@transaction.atomic
+def report(*, workspace_id: UUID, generation: int, said: CheckoutReport) -> None:
+    """A step of a clone, says its agent. Nothing follows an end. Raises `Revoked`."""
+    try:
+        workspace = locked(workspace_id)
+    except NotFound:
+        raise Revoked from None
+    if workspace.generation != generation or workspace.state not in HOLDING:
+        raise Revoked
+    status = WorkspaceStatus.objects.select_for_update().get(pk=workspace.pk)
+    before: dict[str, Any] = status.checkouts.get(said.what, {})
+    same_start = before.get("generation") == generation
+    wanted = next((each for each in wanted_of(workspace) if each.kind == said.what), None)
+    if same_start and before.get("state") in ENDS:
+        return
+    if same_start:
+        url, ref, secret = before["url"], before["ref"], before["secret"]
+    elif wanted is not None:
+        url, ref, secret = wanted.url, wanted.ref, wanted.secret
+    else:
+        return
+    now = timezone.now().isoformat()
+    kept = {
+        "generation": generation,
+        "url": url,
+        "ref": ref,
+        "secret": secret,
+        "state": said.state,
+        "began_at": before["began_at"] if same_start else now,
+        "at": now,
+        "commit": said.commit,
+        "percent": said.percent,
+        "note": said.note,
+        "detail": said.detail,
+        "reason": {},
+    }
+    if said.state == "failed":
+        params = {"url": url, "ref": ref, "host": host_of(url), "secret": secret}
+        kept["reason"] = Reason(FAILURES.get(said.code, GitCode.NOT_CLONED), params).as_json()
+    status.checkouts = {**status.checkouts, said.what: kept}
+    status.save(update_fields=["checkouts"])
+    if said.state not in ENDS:
+        transaction.on_commit(partial(live.publish, workspace.pk, workspace.owner_id, "workspace.cloning"))
+        return
+    failed = said.state == "failed"
+    events.record(
+        actor=SYSTEM,
+        kind=AuditKind.WORKSPACE_NOT_CLONED if failed else AuditKind.WORKSPACE_CLONED,
+        workspace=workspace,
+        message=_message(said, url),
+        cause=kept["reason"] or None,
+        data={"what": said.what, "url": url, "ref": ref, "commit": said.commit},
+    )
+
+
+def _message(said: CheckoutReport, url: str) -> str:
+    at = f" at {said.commit[:SHORT]}" if said.commit else ""
+    place = f"~/{folder_of(url)}" if said.what == CheckoutKind.REPOSITORY else "~/.dotfiles"
+    match said.state:
+        case "cloned":
+            return f"cloned {url} into {place}{at}"
+        case "kept":
+            return f"left {place} as it is, which was there already{at}"
+        case "installed":
+            how = f", and ran {said.note}" if said.note else ", and linked its files"
+            return f"cloned {url} into {place}{at}{how}"
+    return f"could not finish {url}" if said.code.startswith("script_") else f"could not clone {url}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckoutRow:
+    """A repository of a workspace, as its page and REST show it.
+
+    `state` is waiting, cloning, cloned, kept, installing, installed or failed; `message` and `next_action`
+    say why it failed, `detail` what was said then.
+    """
+
+    kind: str
+    url: str
+    ref: str
+    folder: str
+    state: str
+    commit: str
+    percent: int | None
+    code: str
+    message: str
+    next_action: str
+    detail: str
+    words: str
+    at: datetime | None
+
+    @property
+    def failed(self) -> bool:
+        return self.state == "failed"
+
+    @property
+    def running(self) -> bool:
+        return self.state in ("cloning", "installing")
+
+    @property
+    def label(self) -> str:
+        """What it is, in words."""
+        return _("Dotfiles") if self.kind == CheckoutKind.DOTFILES else _("Git repository")
+
+
+def rows_of(
+    git: Mapping[str, Any], checkouts: Mapping[str, Any], *, ended: bool = False
+) -> list[CheckoutRow]:
+    """What a workspace with this `git` and these reports clones or has cloned, its own repository first."""
+    found = []
+    for kind in CheckoutKind:
+        kept = checkouts.get(kind.value) or {}
+        asked = git if kind is CheckoutKind.REPOSITORY else {}
+        if not kept and (not asked or ended):
+            continue
+        url, ref = kept.get("url") or asked["url"], kept.get("ref") or asked.get("ref", "")
+        reason = reason_of(kept.get("reason") or {})
+        state = kept.get("state", "waiting")
+        folder = ".dotfiles" if kind is CheckoutKind.DOTFILES else folder_of(url)
+        found.append(
+            CheckoutRow(
+                kind=kind.value,
+                url=url,
+                ref=ref,
+                folder=folder,
+                state=state,
+                commit=kept.get("commit", ""),
+                percent=kept.get("percent"),
+                code=reason.code.value if reason is not None else "",
+                message=message_of(reason) if reason is not None else "",
+                next_action=next_action_of(reason) if reason is not None else "",
+                detail=kept.get("detail", ""),
+                words=_words(state, folder, kept),
+                at=datetime.fromisoformat(kept["at"]) if kept else None,
+            )
+        )
+    return found
+
+
+def _words(state: str, folder: str, kept: Mapping[str, Any]) -> str:
+    """How far it is, in a few words."""
+    named = {"folder": f"~/{folder}", "commit": kept.get("commit", "")[:SHORT], "note": kept.get("note", "")}
+    match state:
+        case "cloning":
+            percent = kept.get("percent")
+            return (
+                _("Is being cloned, %(percent)d %%") % {"percent": percent}
+                if percent
+                else _("Is being cloned")
+            )
+        case "cloned":
+            return (
+                _("Cloned into %(folder)s at %(commit)s") % named if named["commit"] else _("Cloned, empty")
+            )
+        case "kept":
+            return _("%(folder)s was there already and is left as it is") % named
+        case "installing":
+            return _("Is being installed")
+        case "installed":
+            return _("Installed by %(note)s") % named if named["note"] else _("Its files are linked")
+        case "failed":
+            return _("Failed")
+    return _("Is cloned once it has started")
+
+
+def note_of(workspace: Workspace) -> list[CheckoutRow]:
+    """What the page of a workspace says of its repositories."""
+    ended = workspace.state in (State.TERMINATED, State.FAILED)
+    return rows_of(workspace.git, workspace.status.checkouts, ended=ended)

@@ -1,0 +1,172 @@
+"""Repositories that a workspace clones at its start: which, and with what credential.
+
+The agent clones them once the app has been started, and a start goes on whatever becomes of them
+(`checkout_reports.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+
+from portal.accounts.models import Team, User
+from portal.catalog.models import Template
+from portal.catalog.selectors import tool_is_missing
+from portal.common.errors import InvalidInput, StateConflict
+from portal.common.reasons.codes import GitCode
+from portal.common.reasons.reason import Reason
+from portal.repositories.rules import Source, problems_of
+from portal.repositories.selectors import dotfiles_of
+from portal.workspace_secrets import effective
+from portal.workspace_secrets.models import Secret
+from portal.workspace_secrets.models import Source as SecretSource
+from portal.workspaces.models import Workspace
+from provisioning import git_urls
+from provisioning.types import CheckoutKind, CheckoutSpec
+
+BY_USER, BY_TEMPLATE = "user", "template"
+DEFAULT_USER = "oauth2"
+"""The name beside a token that stands alone: the usual servers take any."""
+_KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----)(.*)", re.DOTALL)
+
+
+# --- asking for one -----------------------------------------------------------------------------
+
+
+def asked_for(*, owner: User, team: Team, template: Template, git: Source | None) -> dict[str, Any]:
+    """What a new workspace keeps: the repository of the request, else its template's; empty for none.
+
+    Raises `InvalidInput` for what is not taken, for a secret that there is not, and where no node has git. A
+    template's repository refuses nothing: what is wrong with it is said once it cannot be cloned.
+    """
+    if git is None:
+        if not template.git_url:
+            return {}
+        return {
+            "url": template.git_url,
+            "ref": template.git_ref,
+            "secret": template.git_secret,
+            "by": BY_TEMPLATE,
+        }
+    url, ref, secret = (git[name].strip() for name in ("url", "ref", "secret"))
+    problems = problems_of(url, ref, secret)
+    if not problems and url and tool_is_missing("git"):
+        problems["url"] = Reason(GitCode.NOT_INSTALLED)
+    if not problems and secret and secret not in effective.offer_to(owner, team, template).by_name:
+        problems["secret"] = Reason(GitCode.SECRET_UNKNOWN, {"name": secret[:64]})
+    if problems:
+        first = next(iter(problems.values()))
+        fields = {f"git.{name}": [reason] for name, reason in problems.items()}
+        raise InvalidInput(first, errors={"git": [first], **fields})
+    return {"url": url, "ref": ref, "secret": secret, "by": BY_USER} if url else {}
+
+
+# --- a start ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A repository of a start. `secret` names what opens it, looked up among `sources`."""
+
+    kind: CheckoutKind
+    url: str
+    ref: str
+    secret: str
+    sources: frozenset[SecretSource]
+
+
+def wanted_of(workspace: Workspace) -> list[Wanted]:
+    """What a start of the workspace clones now: its repository, and its user's dotfiles or its template's.
+
+    A template's repository is opened by a secret of the template or of the team and by none of the user's:
+    who keeps a template must not send a user's token to a server of their choice.
+    """
+    found = []
+    if workspace.git:
+        own = workspace.git.get("by") == BY_USER
+        shared = frozenset({SecretSource.TEAM, SecretSource.TEMPLATE})
+        found.append(
+            Wanted(
+                CheckoutKind.REPOSITORY,
+                workspace.git["url"],
+                workspace.git["ref"],
+                workspace.git["secret"],
+                shared | {SecretSource.USER} if own else shared,
+            )
+        )
+    own_dotfiles = dotfiles_of(workspace.owner)
+    if own_dotfiles is not None:
+        user = frozenset({SecretSource.USER})
+        found.append(
+            Wanted(CheckoutKind.DOTFILES, own_dotfiles.url, own_dotfiles.ref, own_dotfiles.secret, user)
+        )
+    elif workspace.template.dotfiles_url:
+        found.append(Wanted(CheckoutKind.DOTFILES, workspace.template.dotfiles_url, "", "", frozenset()))
+    return found
+
+
+def specs_of(workspace: Workspace) -> tuple[CheckoutSpec, ...]:
+    """The same for the node."""
+    return tuple(
+        CheckoutSpec(
+            kind=each.kind,
+            url=each.url,
+            ref=each.ref,
+            credential=bool(each.secret),
+            timeout_s=settings.BERTH_CLONE_TIMEOUT_S,
+            script_timeout_s=settings.BERTH_DOTFILES_TIMEOUT_S,
+            limit_mib=settings.BERTH_HOME_LIMIT_MIB,
+        )
+        for each in wanted_of(workspace)
+    )
+
+
+def secrets_for(workspace: Workspace) -> list[tuple[Wanted, Secret | None]]:
+    """The secret that opens each repository which names one; None where there is none any more."""
+    named = [each for each in wanted_of(workspace) if each.secret]
+    if not named:
+        return []
+    offer = effective.offer_to(workspace.owner, workspace.team, workspace.template)
+    return [
+        (
+            each,
+            next((row for row in offer.by_name.get(each.secret, []) if row.source in each.sources), None),
+        )
+        for each in named
+    ]
+
+
+def credentials(
+    rows: list[tuple[Wanted, Secret | None]], *, owner: User, now: datetime
+) -> list[dict[str, str]]:
+    """For the agent of a start: what opens each of the repositories, or `problem` where nothing does."""
+    found = []
+    for each, secret in rows:
+        try:
+            values = effective.values_of([secret], owner=owner, now=now) if secret is not None else []
+        except StateConflict:
+            values = []
+        told = _credential(each.url, values[0][1]) if values else {"problem": "no_secret"}
+        found.append({"what": each.kind.value, **told})
+    return found
+
+
+def _credential(url: str, value: str) -> dict[str, str]:
+    """What a secret says to the server of `url`, as `provisioning/agent/checkouts.py` takes it."""
+    read = git_urls.parsed(url)
+    key = _KEY.search(value)
+    if isinstance(read, git_urls.UrlProblem) or (key is not None) != (read.scheme == "ssh"):
+        return {"problem": "wrong_secret"}
+    if key is not None:
+        return {"host": read.host, "key": key[1], "known_hosts": key[2].strip()}
+    token = value.strip()
+    if not token or any(ord(sign) < 32 for sign in token):
+        return {"problem": "wrong_secret"}
+    user, colon, password = token.partition(":")
+    if not colon or not user or ":" in password:
+        user, password = DEFAULT_USER, token
+    return {"host": read.host, "origin": read.origin, "username": user, "password": password}

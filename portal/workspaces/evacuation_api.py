@@ -1,0 +1,180 @@
+"""Moving all homes of a node to another one, over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+from rest_framework.decorators import action
+from rest_framework.response import Response
+
+from portal.accounts.policies import require_operator
+from portal.common.api import (
+    ApiViewSet,
+    ReadViewSet,
+    ReasonSerializer,
+    Router,
+    StrictSerializer,
+    UserRequest,
+    body_of,
+    documented,
+    filters,
+    operation,
+)
+from portal.common.reasons.codes import HomeMoveCode
+from portal.common.reasons.wording import message_of
+from portal.inventory.api import SCOPES
+from portal.machines.policies import require_see
+from portal.workspaces import evacuations
+from portal.workspaces.evacuations import HomesThere
+from portal.workspaces.models import EvacuationState, HomeEvacuation
+from portal.workspaces.troubles import stored_message
+
+
+class HomesThereSerializer(serializers.Serializer[HomesThere]):
+    """The homes that lie on a node, and what becomes of them if they shall go now."""
+
+    node = serializers.CharField(source="node.name")
+    pool = serializers.CharField(source="node.pool.slug")
+    homes = serializers.IntegerField()
+    used_mib = serializers.IntegerField(help_text="The sum of what was last measured of them.")
+    measured = serializers.IntegerField(help_text="Of how many that is.")
+    ready = serializers.IntegerField(help_text="How many can be moved at once.")
+    in_use = serializers.IntegerField(help_text="How many go when no workspace uses them any more.")
+    moving = serializers.IntegerField(help_text="How many are being moved or archived already.")
+    kept = serializers.IntegerField(help_text="How many are of deleted accounts: they stay.")
+    targets = serializers.ListField(
+        child=serializers.CharField(), help_text="Names of the nodes to which they can go."
+    )
+    refused = serializers.SerializerMethodField(help_text="Why none can be moved, or null.")
+    why = serializers.SerializerMethodField(help_text="The same in a sentence, or empty.")
+
+    @extend_schema_field(ReasonSerializer(allow_null=True))
+    def get_refused(self, there: HomesThere) -> dict[str, Any] | None:
+        return there.refused.as_json() if there.refused is not None else None
+
+    def get_why(self, there: HomesThere) -> str:
+        return message_of(there.refused) if there.refused is not None else ""
+
+
+class MoveHomesSerializer(StrictSerializer):
+    to = serializers.CharField(max_length=120, help_text="Name of the node to which they shall go.")
+
+
+class HomeEvacuationSerializer(serializers.ModelSerializer[HomeEvacuation]):
+    """All homes on one node, which go, or have gone, to another one."""
+
+    pool = serializers.CharField(source="pool.slug")
+    from_node = serializers.CharField(source="source_name", help_text="The node where they lay.")
+    to_node = serializers.CharField(source="target_name", help_text="The node to which they go.")
+    moved = serializers.IntegerField(help_text="How many have arrived.")
+    under_way = serializers.IntegerField(help_text="How many are on their way.")
+    stayed = serializers.IntegerField(
+        help_text="How many moves failed or were cancelled: `home-moves` says why, filtered by `evacuation`."
+    )
+    left = serializers.IntegerField(
+        help_text="How many lie on the node yet and shall go, those on their way among them."
+    )
+    bytes_done = serializers.IntegerField(help_text="What has been copied.")
+    asked_by = serializers.CharField(source="asked_by.username", allow_null=True, default=None)
+    reason = serializers.SerializerMethodField(help_text="Why it waits or ended early, or null.")
+    why = serializers.SerializerMethodField(help_text="The same in a sentence, or empty.")
+
+    class Meta:
+        model = HomeEvacuation
+        fields = [
+            "id", "pool", "from_node", "to_node", "state", "homes", "moved", "under_way", "stayed", "left",
+            "bytes_done", "asked_by", "asked_at", "ended_at", "reason", "why",
+        ]  # fmt: skip
+        read_only_fields = fields
+        extra_kwargs = {"homes": {"help_text": "How many lay there when it was asked for."}}
+
+    @extend_schema_field(ReasonSerializer(allow_null=True))
+    def get_reason(self, found: HomeEvacuation) -> dict[str, Any] | None:
+        return found.reason or None
+
+    def get_why(self, found: HomeEvacuation) -> str:
+        return stored_message(found.reason)
+
+
+class HomeEvacuationFilter(filters.FilterSet):
+    pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
+    from_node = filters.CharFilter(field_name="source_name", label="Name of the node where they lay.")
+    state = filters.ChoiceFilter(choices=EvacuationState.choices, label="How far it is.")
+
+
+@documented(
+    list="List moves of all homes of a node",
+    retrieve="Read a move of all homes of a node",
+    of="For operators and auditors; the newest first.",
+)
+class HomeEvacuationViewSet(ReadViewSet):
+    queryset = HomeEvacuation.objects.none()
+    serializer_class = HomeEvacuationSerializer
+    filterset_class = HomeEvacuationFilter
+    scopes = SCOPES
+    ordering = ("-asked_at", "-id")
+    missing = HomeMoveCode.NO_SUCH_EVACUATION
+    lookup_field = "pk"
+    lookup_url_kwarg = "home_evacuation_id"
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[HomeEvacuation]:
+        require_see(self.request.user)
+        return evacuations.seen_by(self.request.user)
+
+    @operation(
+        "Cancel a move of all homes of a node",
+        description="For operators. What has arrived stays there; what is being copied stays where it was. "
+        "Twice is success.",
+        request=None,
+        responses={200: HomeEvacuationSerializer},
+        errors=[404, 409],
+    )
+    @action(detail=True, methods=["post"])
+    def cancel(self, request: UserRequest, home_evacuation_id: UUID) -> Response:
+        found = evacuations.cancel(actor=request.user, evacuation_id=home_evacuation_id)
+        return self.answer(evacuations.evacuation(request.user, found.pk))
+
+
+class NodeHomesViewSet(ApiViewSet):
+    serializer_class = HomesThereSerializer
+    scopes = SCOPES
+    lookup_url_kwarg = "node_id"
+    lookup_value_converter = "uuid"
+
+    @operation(
+        "Read what homes lie on a node",
+        description="For operators and auditors: how many can be moved, and what keeps the others.",
+        responses={200: HomesThereSerializer},
+        errors=[404],
+    )
+    @action(detail=True, methods=["get"])
+    def homes(self, request: UserRequest, node_id: UUID) -> Response:
+        node = evacuations.node_by_id(request.user, node_id)
+        return self.answer(evacuations.homes_there(request.user, node))
+
+    @operation(
+        "Move all homes of a node to another one",
+        description="For operators. A few go at a time; one that is in use goes when nothing uses it. "
+        "Asked for again meanwhile it is the same, and afterwards what stayed is tried again.",
+        request=MoveHomesSerializer,
+        responses={201: HomeEvacuationSerializer},
+        errors=[400, 404, 409, 415],
+    )
+    @homes.mapping.post
+    def move_homes(self, request: UserRequest, node_id: UUID) -> Response:
+        require_operator(request.user)
+        given = body_of(request, MoveHomesSerializer)
+        made = evacuations.evacuate(actor=request.user, node_id=node_id, to=given["to"])
+        found = evacuations.evacuation(request.user, made.pk)
+        return Response(HomeEvacuationSerializer(found, context=self.get_serializer_context()).data, 201)
+
+
+router = Router()
+router.register("home-evacuations", HomeEvacuationViewSet, basename="home-evacuation")
+router.register("nodes", NodeHomesViewSet, basename="node-homes")
+urlpatterns = router.urls

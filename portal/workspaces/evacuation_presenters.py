@@ -1,0 +1,143 @@
+"""What the page of a node's homes shows: what lies there, how far a move is, what stayed and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from portal.accounts.models import User
+from portal.common.formatting import format_memory
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, sentence_of
+from portal.inventory.models import Node
+from portal.workspaces import evacuations
+from portal.workspaces.evacuations import HomesThere
+from portal.workspaces.models import HomeEvacuation, HomeMove, HomeMoveState
+from portal.workspaces.troubles import stored_sentence
+
+STAYED_SHOWN = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Stayed:
+    """A home that was not moved, and why."""
+
+    move: HomeMove
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the last move of a node's homes is; `total` counts those that were moved or shall be."""
+
+    row: HomeEvacuation
+    moved: int
+    total: int
+    facts: tuple[str, ...]
+    trouble: str
+    stayed: tuple[Stayed, ...]
+    more_stayed: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHomes:
+    """The homes on a node; `keeps` are sentences about those that cannot go at once."""
+
+    there: HomesThere
+    words: str
+    keeps: tuple[str, ...]
+    refused: str
+    last: Progress | None
+    may: bool
+
+    @property
+    def can_begin(self) -> bool:
+        going = self.last is not None and self.last.row.going
+        return self.may and not self.refused and not going
+
+
+def page(actor: User, node: Node) -> NodeHomes:
+    """For operators and auditors. Raises `NotAllowed`."""
+    there = evacuations.homes_there(actor, node)
+    last = evacuations.last_from(actor, node)
+    return NodeHomes(
+        there=there,
+        words=words_of(there),
+        keeps=tuple(_keeps(there)),
+        refused=sentence_of(there.refused) if there.refused is not None else "",
+        last=_progress(last) if last is not None else None,
+        may=actor.operates,
+    )
+
+
+def words_of(there: HomesThere) -> str:
+    """How many lie there, and how large they are."""
+    count = ngettext("%(count)d home folder", "%(count)d home folders", there.homes) % {"count": there.homes}
+    if not there.measured:
+        return count
+    if there.measured == there.homes:
+        return _("%(homes)s, %(size)s") % {"homes": count, "size": format_memory(there.used_mib)}
+    return _("%(homes)s, %(size)s in the %(measured)d that were measured") % {
+        "homes": count,
+        "size": format_memory(there.used_mib),
+        "measured": there.measured,
+    }
+
+
+def _keeps(there: HomesThere) -> list[str]:
+    found = []
+    if there.in_use:
+        found.append(
+            ngettext(
+                "%(count)d is used by workspaces: it goes when these have stopped.",
+                "%(count)d are used by workspaces: each goes when these have stopped.",
+                there.in_use,
+            )
+            % {"count": there.in_use}
+        )
+    if there.moving:
+        text = ngettext(
+            "%(count)d is being moved or archived already.",
+            "%(count)d are being moved or archived already.",
+            there.moving,
+        )
+        found.append(text % {"count": there.moving})
+    if there.kept:
+        found.append(
+            ngettext(
+                "%(count)d of a deleted account stays: nobody uses it any more.",
+                "%(count)d of deleted accounts stay: nobody uses them any more.",
+                there.kept,
+            )
+            % {"count": there.kept}
+        )
+    return found
+
+
+def _progress(row: HomeEvacuation) -> Progress:
+    moved, left, stayed = row.moved, row.left if row.going else 0, row.stayed  # type: ignore[attr-defined]
+    facts = [_("%(size)s copied") % {"size": format_memory(row.bytes_done >> 20)}]  # type: ignore[attr-defined]
+    if row.going and left:
+        text = ngettext("%(count)d left", "%(count)d left", left)
+        facts.append(text % {"count": left})
+    if stayed:
+        text = ngettext("%(count)d stayed", "%(count)d stayed", stayed)
+        facts.append(text % {"count": stayed})
+    rows = list(evacuations.stayed_in(row)[:STAYED_SHOWN]) if stayed else []
+    return Progress(
+        row=row,
+        moved=moved,
+        total=moved + left + stayed,
+        facts=tuple(facts),
+        trouble=stored_sentence(row.reason),
+        stayed=tuple(Stayed(each, _why(each)) for each in rows),
+        more_stayed=max(0, stayed - len(rows)),
+    )
+
+
+def _why(move: HomeMove) -> str:
+    if move.state == HomeMoveState.CANCELLED:
+        return _("Its move was cancelled.")
+    return message_of(Reason.from_json(move.reason)) if move.reason else _("Its move failed.")

@@ -1,0 +1,62 @@
+"""The page that has all homes of a node moved to another one; templates/workspaces/node_homes.html."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST
+
+from portal.accounts.policies import require_operator
+from portal.common.errors import NotAllowed, NotFound, PortalError
+from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
+from portal.workspaces import evacuation_presenters as presenters
+from portal.workspaces import evacuations
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def node_homes(request: SignedInRequest, node_id: UUID) -> HttpResponse:
+    """What homes lie on a node and how far their move is. A POST with `to` has them moved."""
+    node = evacuations.node_by_id(request.user, node_id)
+    if request.method != "POST":
+        context = {"node": node, "view": presenters.page(request.user, node)}
+        return render(request, "workspaces/node_homes.html", context)
+    begin(request, node_id, strip_nul(request.POST.get("to", "")))
+    return redirect("workspaces:node-homes", node_id)
+
+
+def begin(request: SignedInRequest, node_id: UUID, to: str) -> None:
+    """Have the homes moved, and say on the next page what became of it. Raises `NotAllowed`, `NotFound`."""
+    require_operator(request.user)
+    try:
+        evacuations.evacuate(actor=request.user, node_id=node_id, to=to)
+    except (NotAllowed, NotFound):
+        raise
+    except PortalError as error:
+        messages.error(request, error.sentence)
+    else:
+        messages.success(request, _("The home folders are being moved to %(node)s.") % {"node": to})
+
+
+@require_POST
+def cancel(request: SignedInRequest, home_evacuation_id: UUID) -> HttpResponse:
+    """Move no more."""
+    require_operator(request.user)
+    found = evacuations.evacuation(request.user, home_evacuation_id)
+    try:
+        evacuations.cancel(actor=request.user, evacuation_id=home_evacuation_id)
+    except (NotAllowed, NotFound):
+        raise
+    except PortalError as error:
+        messages.error(request, error.sentence)
+    else:
+        messages.success(request, _("It is cancelled. What has not arrived stays where it was."))
+    if found.source is None:
+        return redirect("fleet:pool", found.pool.slug)
+    return redirect("workspaces:node-homes", found.source.pk)

@@ -1,0 +1,381 @@
+"""All homes of a node go to another one: an operator's act, home by home, by the moves that there are.
+
+A few moves are begun at a time, so that nobody waits whose home still lies there. One that is in use is left
+alone until nothing uses it; one whose move has failed, or was cancelled, stays, and asking again tries it
+again. The row says what is to be done: whatever dies, the next sweep goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from portal.accounts.models import User
+from portal.accounts.policies import require_operator
+from portal.common.actors import SYSTEM, SystemActor
+from portal.common.errors import InvalidInput, NotFound, PortalError, StateConflict
+from portal.common.reasons.codes import HomeMoveCode, InventoryCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import sentence_of
+from portal.common.texts import strip_nul
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.events.models import TargetKind
+from portal.events.services import Target
+from portal.inventory.models import Allocation, Node
+from portal.machines.policies import require_see
+from portal.workspaces import home_moves, home_use
+from portal.workspaces.home_places import are_apart
+from portal.workspaces.models import (
+    ACTIVE_ARCHIVES,
+    ACTIVE_MOVES,
+    EvacuationState,
+    HomeArchive,
+    HomeEvacuation,
+    HomeMove,
+    HomeMoveState,
+    HomePlace,
+    HomeUsage,
+)
+
+AT_ONCE = 2
+"""Moves of one evacuation that are under way together: one is copied while the next is asked for."""
+AGAIN_S = 10
+BATCH = 20
+ENDED_ELSEWHERE = (HomeMoveState.FAILED, HomeMoveState.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class HomesThere:
+    """The homes that lie on a node, and what becomes of them if they shall go now.
+
+    `used_mib` is the sum of what was measured, of `measured` of the `homes`. `ready` can be moved at once,
+    `in_use` when nothing uses them; `moving` are being moved or archived, `kept` are of deleted accounts
+    and stay. `targets` are the names of the nodes to which they may go; `refused` says why none can go.
+    """
+
+    node: Node
+    homes: int
+    used_mib: int
+    measured: int
+    ready: int
+    in_use: int
+    moving: int
+    kept: int
+    targets: tuple[str, ...]
+    refused: Reason | None
+
+
+def node_by_id(actor: User, node_id: UUID) -> Node:
+    """For operators and auditors. Raises `NotFound`, `NotAllowed`."""
+    require_see(actor)
+    node = Node.objects.select_related("pool").filter(pk=node_id).first()
+    if node is None:
+        raise NotFound(Reason(InventoryCode.NO_SUCH_NODE))
+    return node
+
+
+def homes_there(actor: User, node: Node) -> HomesThere:
+    """What would be moved, for operators and auditors; a handful of queries. Raises `NotAllowed`."""
+    require_see(actor)
+    alive = Q(user__deleted_at=None)
+    # No name of an annotation: inside the statement it would stand for the count.
+    counts = _places(node).aggregate(
+        homes=Count("pk"),
+        used=Sum("used_mib"),
+        measured=Count("used_mib"),
+        staying=Count("pk", filter=alive & Q(in_use=True, moving=False)),
+        going=Count("pk", filter=alive & Q(moving=True)),
+        kept=Count("pk", filter=~alive),
+    )
+    busy = counts["staying"] + counts["going"] + counts["kept"]
+    targets = tuple(each.name for each in home_moves.targets_in(node.pool, other_than=node.pk))
+    return HomesThere(
+        node=node,
+        homes=counts["homes"],
+        used_mib=counts["used"] or 0,
+        measured=counts["measured"],
+        ready=counts["homes"] - busy,
+        in_use=counts["staying"],
+        moving=counts["going"],
+        kept=counts["kept"],
+        targets=targets,
+        refused=_refused(node, counts["homes"] - counts["kept"], targets),
+    )
+
+
+def _refused(node: Node, homes: int, targets: Iterable[str]) -> Reason | None:
+    """Why no home can be moved from the node, whichever it is."""
+    named = {"node": node.name}
+    if not are_apart(node.pool):
+        return Reason(HomeMoveCode.HOMES_NOT_APART, {"pool": node.pool.name})
+    if node.retired or not home_use.believed(node.pool, node.name):
+        return Reason(HomeMoveCode.NODE_GONE, named)
+    if not homes:
+        return Reason(HomeMoveCode.NO_HOMES_THERE, named)
+    if not list(targets):
+        return Reason(HomeMoveCode.NO_TARGETS, {"pool": node.pool.name, **named})
+    return None
+
+
+def _places(node: Node) -> QuerySet[Any]:
+    """The homes on the node, with whether each is in use, or moved or archived just now, and its size."""
+    same = {"user": OuterRef("user"), "team": OuterRef("team")}
+    used = Allocation.objects.filter(
+        workspace__owner=OuterRef("user"), workspace__team=OuterRef("team"), node=node, released_at=None
+    )
+    moving = HomeMove.objects.filter(**same, pool=OuterRef("pool"), open=True)
+    held = HomeArchive.objects.filter(**same, state__in=ACTIVE_ARCHIVES)
+    usage = HomeUsage.objects.filter(**same, node=node)
+    return HomePlace.objects.filter(node=node).annotate(
+        in_use=Exists(used),
+        moving=Exists(moving) | Exists(held),
+        used_mib=Subquery(usage.values("used_mib")[:1]),
+    )
+
+
+# --- what was asked for --------------------------------------------------------------------------------
+
+
+def seen_by(actor: User) -> QuerySet[HomeEvacuation]:
+    """All, each with how far it is, for operators and auditors; for others none.
+
+    `moved`, `stayed` and `under_way` count homes, `left` those of them that still lie there and shall go;
+    `bytes_done` is what has been copied.
+    """
+    found = HomeEvacuation.objects.select_related("pool", "source", "asked_by")
+    stayed = HomeMove.objects.filter(
+        evacuation=OuterRef(OuterRef("pk")),
+        user=OuterRef("user"),
+        team=OuterRef("team"),
+        state__in=ENDED_ELSEWHERE,
+    )
+    there = (
+        HomePlace.objects.filter(~Exists(stayed), node=OuterRef("source"), user__deleted_at=None)
+        .order_by()
+        .values("node")
+        .annotate(number=Count("pk"))
+        .values("number")
+    )
+    found = found.annotate(
+        moved=Count("moves", filter=Q(moves__state=HomeMoveState.DONE)),
+        stayed=Count("moves", filter=Q(moves__state__in=ENDED_ELSEWHERE)),
+        under_way=Count("moves", filter=Q(moves__state__in=ACTIVE_MOVES)),
+        bytes_done=Coalesce(Sum("moves__bytes_done"), 0),
+        left=Coalesce(Subquery(there), 0),
+    )
+    return found if actor.sees_all else found.none()
+
+
+def evacuation(actor: User, evacuation_id: UUID) -> HomeEvacuation:
+    """With how far it is. Raises `NotFound`."""
+    found = seen_by(actor).filter(pk=evacuation_id).first()
+    if found is None:
+        raise NotFound(Reason(HomeMoveCode.NO_SUCH_EVACUATION))
+    return found
+
+
+@transaction.atomic
+def evacuate(*, actor: User, node_id: UUID, to: str) -> HomeEvacuation:
+    """Have all homes of the node moved to the one of this name. Asked for again meanwhile, it is the same.
+
+    Raises `NotAllowed`, `NotFound`, `InvalidInput` for a node that takes none, `StateConflict` where nothing
+    can be moved.
+    """
+    require_operator(actor)
+    node = Node.objects.select_for_update(of=("self",)).select_related("pool").filter(pk=node_id).first()
+    if node is None:
+        raise NotFound(Reason(InventoryCode.NO_SUCH_NODE))
+    going = HomeEvacuation.objects.filter(source=node, state=EvacuationState.GOING).first()
+    if going is not None:
+        if going.target_name == to:
+            return going
+        raise _conflict(Reason(HomeMoveCode.ALREADY_EVACUATED, {"node": node.name, "to": going.target_name}))
+    there = homes_there(actor, node)
+    if there.refused is not None:
+        raise _conflict(there.refused)
+    target = Node.objects.filter(pool=node.pool, name=to).first() if to in there.targets else None
+    if target is None or not home_use.believed(node.pool, to):
+        reason = Reason(HomeMoveCode.NO_SUCH_TARGET, {"node": strip_nul(to)[:63]})
+        raise InvalidInput(reason, errors={"to": [reason]})
+    away = HomeEvacuation.objects.filter(source=target, state=EvacuationState.GOING).first()
+    if away is not None:
+        # Homes would go to and fro.
+        raise _conflict(Reason(HomeMoveCode.ALREADY_EVACUATED, {"node": target.name, "to": away.target_name}))
+    now = timezone.now()
+    made = HomeEvacuation.objects.create(
+        pool=node.pool, source=node, target=target, source_name=node.name, target_name=target.name,
+        homes=there.homes - there.kept, asked_by=actor, asked_at=now, next_at=now,
+    )  # fmt: skip
+    _record(made, actor, AuditKind.NODE_HOMES_MOVE_ASKED, f"asks that {_named(made)}")
+    home_moves.soon()
+    return made
+
+
+@transaction.atomic
+def cancel(*, actor: User, evacuation_id: UUID) -> HomeEvacuation:
+    """Move no more: what has arrived stays there, what is being copied stays where it was. Twice is success.
+
+    Raises `NotAllowed`, `NotFound`, `StateConflict` for one that has ended.
+    """
+    require_operator(actor)
+    found = _locked(evacuation_id)
+    if found is None:
+        raise NotFound(Reason(HomeMoveCode.NO_SUCH_EVACUATION))
+    if found.state == EvacuationState.CANCELLED:
+        return found
+    if not found.going:
+        raise _conflict(Reason(HomeMoveCode.ENDED))
+    found.state, found.ended_at, found.reason = EvacuationState.CANCELLED, timezone.now(), {}
+    found.save()
+    for pk in found.moves.filter(state__in=ACTIVE_MOVES).values_list("pk", flat=True):
+        home_moves.cancel_move(actor=actor, move_id=pk)
+    _record(found, actor, AuditKind.NODE_HOMES_MOVE_CANCELLED, f"cancels that {_named(found)}")
+    return found
+
+
+# --- the steps -----------------------------------------------------------------------------------------
+
+
+def sweep() -> int:
+    """Go on with those that are due; returns how many were."""
+    now = timezone.now()
+    due = HomeEvacuation.objects.filter(state=EvacuationState.GOING, next_at__lte=now)
+    rows = list(due.order_by("next_at", "pk").values_list("pk", flat=True)[:BATCH])
+    for pk in rows:
+        _step(pk)
+    return len(rows)
+
+
+@transaction.atomic
+def _step(pk: UUID) -> None:
+    found = _locked(pk)
+    if found is None or not found.going:
+        return
+    for node, name in ((found.source, found.source_name), (found.target, found.target_name)):
+        if node is None or node.retired or not home_use.believed(found.pool, name):
+            _end(found, Reason(HomeMoveCode.NODE_GONE, {"node": name}))
+            return
+    assert found.source is not None
+    stayed = found.moves.filter(user=OuterRef("user"), team=OuterRef("team"), state__in=ENDED_ELSEWHERE)
+    left = _places(found.source).filter(~Exists(stayed), user__deleted_at=None)
+    active = found.moves.filter(state__in=ACTIVE_MOVES).count()
+    ready = left.filter(in_use=False, moving=False).order_by(F("used_mib").asc(nulls_last=True), "pk")
+    why: Reason | None = None
+    for place in ready[: max(0, AT_ONCE - active)]:
+        try:
+            home_moves.begin(place_id=place.pk, node=found.target_name, actor=SYSTEM, evacuation=found)
+        except PortalError as error:
+            why = error.reason
+            break
+        active += 1
+    if not active:
+        count = left.count()
+        if not count:
+            _end(found, None)
+            return
+        why = why or Reason(HomeMoveCode.HOMES_IN_USE, {"count": count})
+    found.reason = why.as_json() if why is not None else {}
+    found.next_at = timezone.now() + timedelta(seconds=AGAIN_S)
+    found.save()
+
+
+def _end(found: HomeEvacuation, why: Reason | None) -> None:
+    """Nothing more can be moved."""
+    counts = found.moves.aggregate(
+        moved=Count("pk", filter=Q(state=HomeMoveState.DONE)),
+        stayed=Count("pk", filter=Q(state__in=ENDED_ELSEWHERE)),
+    )
+    whole = why is None and not counts["stayed"]
+    found.state = EvacuationState.DONE if whole else EvacuationState.INCOMPLETE
+    found.ended_at, found.reason = timezone.now(), why.as_json() if why is not None else {}
+    found.save()
+    named = {"from": found.source_name, "to": found.target_name}
+    _record(
+        found,
+        SYSTEM,
+        AuditKind.NODE_HOMES_MOVED,
+        f"has moved home folders from {found.source_name} to {found.target_name}: "
+        f"{counts['moved']} moved, {counts['stayed']} stayed",
+        why,
+        counts,
+    )
+    if found.asked_by is None or found.source is None:
+        return
+    moved = ngettext(
+        "%(count)d home folder was moved.", "%(count)d home folders were moved.", counts["moved"]
+    )
+    body = [moved % {"count": counts["moved"]}]
+    if counts["stayed"]:
+        stayed = ngettext("%(count)d stayed: see why.", "%(count)d stayed: see why.", counts["stayed"])
+        body.append(stayed % {"count": counts["stayed"]})
+    if why is not None:
+        body.append(sentence_of(why))
+    title = (
+        _("The home folders of %(from)s are on %(to)s")
+        if whole
+        else _("Not all of %(from)s was moved to %(to)s")
+    )
+    events.notify(
+        [found.asked_by],
+        "node.homes_moved",
+        title % named,
+        " ".join(body),
+        f"/homes/nodes/{found.source.pk}/",
+    )
+
+
+# --- parts -----------------------------------------------------------------------------------------------
+
+
+def stayed_in(found: HomeEvacuation) -> QuerySet[HomeMove]:
+    """The moves of it that came to nothing, by home."""
+    rows = found.moves.filter(state__in=ENDED_ELSEWHERE).select_related("user", "team")
+    return rows.order_by("team__slug", "user__username")
+
+
+def last_from(actor: User, node: Node) -> HomeEvacuation | None:
+    """The newest from a node, with how far it is."""
+    return seen_by(actor).filter(source=node).first()
+
+
+def _locked(evacuation_id: UUID) -> HomeEvacuation | None:
+    rows = HomeEvacuation.objects.select_for_update(of=("self",))
+    return rows.select_related("pool", "source", "target", "asked_by").filter(pk=evacuation_id).first()
+
+
+def _conflict(reason: Reason) -> StateConflict:
+    return StateConflict(reason, code=reason.code.value)
+
+
+def _named(found: HomeEvacuation) -> str:
+    return f"all home folders of {found.source_name} be moved to {found.target_name}"
+
+
+def _record(
+    found: HomeEvacuation,
+    actor: User | SystemActor,
+    kind: AuditKind,
+    message: str,
+    cause: Reason | None = None,
+    data: dict[str, Any] | None = None,
+) -> None:
+    events.record(
+        actor=actor,
+        kind=kind,
+        message=message,
+        cause=cause.as_json() if cause is not None else None,
+        pool=found.pool,
+        targets=[Target(TargetKind.NODE, found.source_name), Target(TargetKind.NODE, found.target_name)],
+        data={"from": found.source_name, "to": found.target_name, "homes": found.homes, **(data or {})},
+    )

@@ -1,0 +1,97 @@
+"""Whom tokens belong to, as the portal's database has just said.
+
+A yes is believed for `BELIEVED_S` from when it was asked for, and no longer than until accounts change. Many
+requests with one token that come at once are one question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Callable
+
+from portal.workspaces.gateway.memory import Memory
+
+AuthorizeBearer = Callable[[str, str], Awaitable[str | None]]
+
+BELIEVED_S = 1.0
+PAUSE_S = 1.0
+"""Who asks again so soon after a yes has ended is in the middle of work, on a busy machine too."""
+_MAX_KEPT = 4096
+
+
+class Bearers:
+    """The tokens of one process. Of the thread of one event loop.
+
+    `ask(token, name)` returns the user id behind a token that may enter workspaces, or None. `memory` says
+    whether a change of accounts may lie unread; whoever it tells of one calls `forget`.
+    """
+
+    def __init__(self, ask: AuthorizeBearer, memory: Memory) -> None:
+        self._ask = ask
+        self._memory = memory
+        self._believed: dict[bytes, tuple[float, str, bool]] = {}
+        self._asking: dict[bytes, tuple[float, asyncio.Task[str | None]]] = {}
+
+    def forget(self) -> None:
+        """Accounts have changed: what is known, or has been asked, may be of before."""
+        self._believed.clear()
+        self._asking.clear()
+
+    def believed(self, token: str, name: str) -> tuple[str, float, bool] | None:
+        """User, seconds left, and whether the token is in use without a pause; None where it is not known.
+
+        True only while nothing of the memory lies unread.
+        """
+        until, user, busy = self._believed.get(_key(name, token), (0.0, "", False))
+        left_s = until - time.monotonic()
+        return (user, left_s, busy) if left_s > 0 else None
+
+    async def user(self, token: str, name: str) -> str | None:
+        """The user behind a token, or None. Raises what `ask` raises."""
+        if await self._memory.fresh():
+            known = self.believed(token, name)
+            if known is not None:
+                return known[0]
+            began, asking = self._asking.get(_key(name, token), (0.0, None))
+            if asking is not None and time.monotonic() - began < BELIEVED_S:
+                return await asyncio.shield(asking)
+        return await self.look(token, name)
+
+    async def look(self, token: str, name: str) -> str | None:
+        """Ask now, whatever is believed. Raises what `ask` raises."""
+        key, began = _key(name, token), time.monotonic()
+        asking = asyncio.get_running_loop().create_task(self._asked(key, began, token, name))
+        self._asking[key] = (began, asking)
+        try:
+            # Others may wait for it too, when this request has gone away.
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            asking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            raise
+
+    async def _asked(self, key: bytes, began: float, token: str, name: str) -> str | None:
+        this = asyncio.current_task()
+        try:
+            found = await self._ask(token, name)
+            # Unless accounts have changed meanwhile, or a later question is under way.
+            if self._asking.get(key, (0.0, None))[1] is this:
+                self._keep(key, began, found)
+            return found
+        finally:
+            if self._asking.get(key, (0.0, None))[1] is this:
+                del self._asking[key]
+
+    def _keep(self, key: bytes, began: float, user: str | None) -> None:
+        before = self._believed.pop(key, None)
+        if user is None:
+            return
+        if len(self._believed) >= _MAX_KEPT:
+            self._believed.clear()
+        busy = before is not None and began - before[0] < PAUSE_S
+        self._believed[key] = (began + BELIEVED_S, user, busy)
+
+
+def _key(name: str, token: str) -> bytes:
+    return hashlib.sha256(f"{name} {token}".encode()).digest()

@@ -1,0 +1,99 @@
+"""One-time tickets for one transfer of a file each, past the app of a workspace, on the workspace's origin.
+
+A ticket is part of the address, so a page of another origin can lead to it and no cookie is needed. Redis
+holds its digest alone. What is transferred was told to what serves the files, by that digest, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass
+
+import msgspec
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from portal.workspaces.gateway.hosts import check_external_name
+from portal.workspaces.gateway.tickets import indexes
+from provisioning.endpoints import SOCKET_NAME
+
+PREFIX = "/.berth/files/"
+_KEY = "berth:gw:files:"
+_HOME_KEY = "berth:gw:homes:"
+"""Of tickets by which a machine reads a whole home, part by part, for a while."""
+_TICKET = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Whose workspace's origin it is for, and where what serves the files is: as a view says of an app."""
+
+    workspace: str
+    socket: str
+    gateway: str = ""
+    node: str = ""
+
+    def __post_init__(self) -> None:
+        check_external_name(self.workspace)
+        if not SOCKET_NAME.fullmatch(self.socket):
+            raise ValueError(f"{self.socket!r} is not the name of a socket")
+
+
+def new() -> str:
+    """A ticket that nobody knows yet."""
+    return secrets.token_urlsafe(32)
+
+
+def digest_of(ticket: str) -> str:
+    return hashlib.sha256(ticket.encode("ascii", "replace")).hexdigest()
+
+
+def put(redis: Redis, ticket: str, transfer: Transfer, *, user_id: str, lifetime_s: int) -> None:
+    """Let the ticket through once. It ends with the user's other tickets. Raises `RedisError`."""
+    key = _KEY + digest_of(ticket)
+    pipe = redis.pipeline()
+    pipe.set(key, msgspec.json.encode(transfer), ex=lifetime_s)
+    for index in indexes(transfer.workspace, user_id):
+        pipe.sadd(index, key)
+        pipe.expire(index, 7 * 86_400)
+    pipe.execute()
+
+
+def put_home(redis: Redis, ticket: str, transfer: Transfer, *, lifetime_s: int) -> None:
+    """Let another machine read a home with the ticket, until `end_home`. Raises `RedisError`."""
+    redis.set(_HOME_KEY + digest_of(ticket), msgspec.json.encode(transfer), ex=lifetime_s)
+
+
+def end_home(redis: Redis, ticket: str) -> None:
+    """The ticket lets nobody through any more. Raises `RedisError`."""
+    redis.delete(_HOME_KEY + digest_of(ticket))
+
+
+def in_path(path: str) -> str | None:
+    """The ticket that a path names; None for any other path."""
+    ticket = path.removeprefix(PREFIX)
+    return ticket if path.startswith(PREFIX) and _TICKET.fullmatch(ticket) else None
+
+
+async def take(redis: AsyncRedis, ticket: str, external_name: str) -> Transfer | None:
+    """The transfer of a ticket of this very workspace; it is gone after this. Raises `RedisError`."""
+    return await _read(redis, external_name, await redis.getdel(_KEY + digest_of(ticket)), ticket)
+
+
+async def look(redis: AsyncRedis, ticket: str, external_name: str) -> Transfer | None:
+    """As `take`, for a browser that asks whether it may send: the ticket stays. Raises `RedisError`."""
+    return await _read(redis, external_name, await redis.get(_KEY + digest_of(ticket)), ticket)
+
+
+async def _read(redis: AsyncRedis, external_name: str, data: bytes | None, ticket: str) -> Transfer | None:
+    if data is None:
+        data = await redis.get(_HOME_KEY + digest_of(ticket))
+    if data is None:
+        return None
+    try:
+        found = msgspec.json.decode(data, type=Transfer)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    return found if found.workspace == external_name else None

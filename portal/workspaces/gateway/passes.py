@@ -1,0 +1,274 @@
+"""Leaves passes for the front door (`portal.common.passes`), and takes them away.
+
+A pass stands while all that it rests on is in memory: whoever tells the memory that a key has changed ends
+the passes of that key. What cannot tell ends them as well. Each second is a link that is made ahead, and only
+while no word from Redis lies unread: a process that is dead, stopped or hung, or that has lost Redis, lets
+nobody through after two seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import secrets
+import shutil
+import stat
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+LONGEST_S = 10.0
+"""So long a pass stands at most: forward-auth sees every session again, and renews it."""
+BEAT_S = 0.4
+RETRY_S = 0.05
+BROKEN_S = 5.0
+MAX_HELD = 4096
+MAX_PER_WORKSPACE = 32
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """`credential` lets into the start `generation` of `workspace`; `kind` and `secret` are for its app.
+
+    `keys` are the keys in Redis that it rests on.
+    """
+
+    workspace: str
+    credential: str
+    generation: str
+    kind: str
+    secret: str
+    keys: frozenset[str]
+
+    @property
+    def path(self) -> str:
+        return f"{self.workspace}/{self.credential},{self.generation},{self.kind},{self.secret}"
+
+
+@dataclass(slots=True)
+class _Standing:
+    """A pass that counts until `timer` ends it; `at_most` is the latest moment, on the loop's clock."""
+
+    left: Pass
+    at_most: float
+    timer: asyncio.TimerHandle
+
+
+class Passes:
+    """The passes of this process, in a folder of its own below `folder/key`. Of the thread of one event loop.
+
+    `fresh` says whether all changes that Redis has told are known.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        key: str,
+        fresh: Callable[[], Awaitable[bool]],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder = folder
+        self._key = key
+        self._fresh = fresh
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._home = self._held = -1
+        self._name = ""
+        self._passes: dict[tuple[str, str], _Standing] = {}
+        self._by_key: dict[str, set[tuple[str, str]]] = {}
+        self._of_workspace: Counter[str] = Counter()
+        self._soon = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin to count in the running loop. A second call changes nothing."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="berth-passes")
+
+    async def close(self) -> None:
+        """End all passes."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._shut()
+
+    @property
+    def counting(self) -> bool:
+        """Whether passes can be left now."""
+        return self._held >= 0
+
+    def has(self, workspace: str, credential: str) -> bool:
+        return (workspace, credential) in self._passes
+
+    def leave(self, new: Pass, *, for_s: float) -> None:
+        """Let the front door decide for so many seconds, `LONGEST_S` at most.
+
+        To be called without waiting for anything since `fresh` and the memory were asked.
+        """
+        place = (new.workspace, new.credential)
+        full = len(self._passes) >= MAX_HELD or self._of_workspace[new.workspace] >= MAX_PER_WORKSPACE
+        if not self.counting or for_s <= 0 or place in self._passes or full:
+            return
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(new.workspace, 0o700, dir_fd=self._held)
+            os.close(os.open(new.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600, dir_fd=self._held))
+        except OSError as error:
+            self._failed(error)
+            return
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(min(for_s, LONGEST_S), self._end, place)
+        self._passes[place] = _Standing(new, loop.time() + LONGEST_S, timer)
+        self._of_workspace[new.workspace] += 1
+        for key in new.keys:
+            self._by_key.setdefault(key, set()).add(place)
+        self._soon.set()
+
+    def prolong(self, left: Pass, *, for_s: float) -> bool:
+        """Let a pass that stands do so for so many seconds from now, never past its `LONGEST_S`.
+
+        To be called as `leave` is. False where it does not stand, or cannot for longer.
+        """
+        place = (left.workspace, left.credential)
+        standing = self._passes.get(place)
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + for_s
+        if standing is None or standing.left != left or ends_at > standing.at_most:
+            return False
+        standing.timer.cancel()
+        standing.timer = loop.call_at(ends_at, self._end, place)
+        return True
+
+    def end(self, left: Pass) -> None:
+        """End this pass; once more is no error."""
+        place = (left.workspace, left.credential)
+        if place in self._passes and self._passes[place].left == left:
+            self._end(place)
+
+    def changed(self, keys: Iterable[str] | None) -> None:
+        """End the passes that rest on `keys`; all of them where it is None."""
+        if keys is None:
+            if self._passes:
+                self._shut()
+        else:
+            for key in keys:
+                for place in tuple(self._by_key.get(key, ())):
+                    self._end(place)
+        self._soon.set()
+
+    def _end(self, place: tuple[str, str]) -> None:
+        found = self._passes.pop(place, None)
+        if found is None:
+            return
+        ended = found.left
+        found.timer.cancel()
+        for key in ended.keys:
+            self._by_key[key].discard(place)
+            if not self._by_key[key]:
+                del self._by_key[key]
+        self._of_workspace[ended.workspace] -= 1
+        last = not self._of_workspace[ended.workspace]
+        if last:
+            del self._of_workspace[ended.workspace]
+        try:
+            os.unlink(ended.path, dir_fd=self._held)
+            if last:
+                os.rmdir(ended.workspace, dir_fd=self._held)
+        except OSError as error:
+            self._failed(error)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                if not self.counting:
+                    self._open()
+                self._soon.clear()
+                if not await self._fresh() or not self.counting:
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                self._beat()
+                with contextlib.suppress(TimeoutError):
+                    # Where there are none, nobody has to see the seconds go by.
+                    async with asyncio.timeout(BEAT_S if self._passes else None):
+                        await self._soon.wait()
+            except OSError as error:
+                self._failed(error)
+                await asyncio.sleep(BROKEN_S)
+
+    def _open(self) -> None:
+        """A folder of this process alone. What another process has left there does not count any more."""
+        with contextlib.suppress(FileExistsError):
+            self._folder.mkdir(mode=0o700)
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            found = os.fstat(folder)
+            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+                raise PermissionError(errno.EPERM, "is not this user's alone", str(self._folder))
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self._key, 0o700, dir_fd=folder)
+            self._home = os.open(self._key, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+        finally:
+            os.close(folder)
+        for name in sorted(_names(self._home), key=str.isdigit, reverse=True):
+            self._remove(name)
+        self._name = f"held-{secrets.token_hex(8)}"
+        os.mkdir(self._name, 0o700, dir_fd=self._home)
+        self._held = os.open(self._name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=self._home)
+
+    def _remove(self, name: str) -> None:
+        if name.startswith("held-"):
+            shutil.rmtree(name, ignore_errors=True, dir_fd=self._home)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self._home)
+
+    def _beat(self) -> None:
+        """This second and the next one count; others do not."""
+        now = int(self._clock())
+        seconds = {str(now), str(now + 1)}
+        for second in sorted(seconds):
+            coming = f"next-{self._name}"
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(coming, dir_fd=self._home)
+            os.symlink(self._name, coming, dir_fd=self._home)
+            os.replace(coming, second, src_dir_fd=self._home, dst_dir_fd=self._home)
+        for name in _names(self._home):
+            if name.isdigit() and name not in seconds:
+                self._remove(name)
+
+    def _failed(self, error: OSError) -> None:
+        log.warning("passes are off, every request is asked about: %s", error)
+        self._shut()
+
+    def _shut(self) -> None:
+        """End all passes, at once: first of all no second counts."""
+        for standing in self._passes.values():
+            standing.timer.cancel()
+        self._passes.clear()
+        self._by_key.clear()
+        self._of_workspace.clear()
+        self._soon.set()
+        home, held, name = self._home, self._held, self._name
+        if home >= 0:
+            with contextlib.suppress(OSError):
+                for second in _names(home):
+                    if second.isdigit():
+                        self._remove(second)
+            with contextlib.suppress(OSError):
+                self._remove(name)
+        self._home = self._held = -1
+        for opened in (home, held):
+            if opened >= 0:
+                os.close(opened)
+
+
+def _names(folder: int) -> list[str]:
+    with os.scandir(folder) as found:
+        return [entry.name for entry in found]

@@ -1,0 +1,150 @@
+"""Home folders on removed machines, and what removing a machine gives up, over REST."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.db.models import QuerySet
+from rest_framework import serializers
+from rest_framework.decorators import action
+from rest_framework.response import Response
+
+from portal.accounts.mfa.proof import require_fresh
+from portal.common.api import (
+    ApiViewSet,
+    ListViewSet,
+    Router,
+    StrictSerializer,
+    UserRequest,
+    body_of,
+    documented,
+    filters,
+    operation,
+)
+from portal.common.scopes import Scope
+from portal.inventory.api import SCOPES as POOL_SCOPES
+from portal.machines.services import MAX_REASON
+from portal.workspaces import lost_homes, machine_removal
+from portal.workspaces.models import LostHome
+
+SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}
+
+
+class LostHomeSerializer(serializers.ModelSerializer[LostHome]):
+    """A home folder that lies on a machine which was removed."""
+
+    user = serializers.CharField(source="user.username")
+    team = serializers.CharField(source="team.slug")
+    pool = serializers.CharField(source="pool.slug")
+
+    class Meta:
+        model = LostHome
+        fields = ["id", "user", "team", "pool", "node", "used_mib", "lost_at", "begun_anew_at"]
+        read_only_fields = fields
+        extra_kwargs = {
+            "node": {"help_text": "The name that the removed machine had."},
+            "used_mib": {"help_text": "What it held when it was last measured."},
+            "begun_anew_at": {
+                "help_text": "When a new, empty one was allowed. Until then nothing of the user's starts."
+            },
+        }
+
+
+class LostHomeFilter(filters.FilterSet):
+    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
+    pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
+    user = filters.CharFilter(field_name="user__username", label="Name of its user.")
+    open = filters.BooleanFilter(
+        field_name="begun_anew_at", lookup_expr="isnull", label="Whether it still waits for an answer."
+    )
+
+
+@documented(
+    list="List home folders on removed machines",
+    of="Your own, and all for operators and auditors; the newest loss first.",
+)
+class LostHomeViewSet(ListViewSet):
+    queryset = LostHome.objects.none()
+    serializer_class = LostHomeSerializer
+    filterset_class = LostHomeFilter
+    scopes = SCOPES
+    ordering = ("-lost_at", "-id")
+    lookup_url_kwarg = "lost_home_id"
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[LostHome]:
+        return lost_homes.seen_by(self.request.user)
+
+    @operation(
+        "Begin with a new, empty home folder",
+        description="For its user and operators. What waits for it starts by itself. Twice is success.",
+        request=None,
+        responses={200: LostHomeSerializer},
+        errors=[404],
+    )
+    @action(detail=True, methods=["post"], url_path="begin-anew")
+    def begin_anew(self, request: UserRequest, lost_home_id: UUID) -> Response:
+        return self.answer(lost_homes.begin_anew(actor=request.user, lost_home_id=lost_home_id))
+
+
+class LossesSerializer(serializers.Serializer[machine_removal.Losses]):
+    """What removing a machine gives up: nothing of it was seen to end."""
+
+    machine = serializers.CharField(source="machine.name", help_text="What `confirm` has to be.")
+    workspaces = serializers.ListField(
+        child=serializers.CharField(), help_text="`team/user/name`, the first 500 of those that end as lost."
+    )
+    workspace_count = serializers.IntegerField()
+    homes = serializers.ListField(
+        child=serializers.CharField(), help_text="`team/user`, the first 500 that lie only there."
+    )
+    home_count = serializers.IntegerField()
+    devices = serializers.IntegerField(help_text="How many leave the inventory.")
+
+
+class RemovalSerializer(StrictSerializer):
+    confirm = serializers.CharField(max_length=120, help_text="The machine's name.")
+    reason = serializers.CharField(
+        max_length=MAX_REASON, required=False, allow_blank=True, default="", help_text="For the audit log."
+    )
+
+
+class RemovalViewSet(ApiViewSet):
+    serializer_class = LossesSerializer
+    scopes = POOL_SCOPES
+    lookup_url_kwarg = "machine_id"
+    lookup_value_converter = "uuid"
+
+    @operation(
+        "Read what removing a machine gives up",
+        description="For operators and auditors.",
+        responses={200: LossesSerializer},
+        errors=[404],
+    )
+    @action(detail=True, methods=["get"])
+    def removal(self, request: UserRequest, machine_id: UUID) -> Response:
+        return self.answer(machine_removal.losses_of(request.user, machine_id))
+
+    @operation(
+        "Remove a machine with what is lost by it",
+        description="For operators. It has to have left or to be revoked. Workspaces that are placed there "
+        "end as lost, homes that lie only there begin anew when their users say so; nothing on its disk is "
+        "deleted.",
+        request=RemovalSerializer,
+        responses={204: None},
+        errors=[400, 404, 409, 415, 503],
+    )
+    @removal.mapping.post
+    def remove(self, request: UserRequest, machine_id: UUID) -> Response:
+        require_fresh(request)
+        given = body_of(request, RemovalSerializer)
+        machine_removal.remove(
+            actor=request.user, machine_id=machine_id, confirm=given["confirm"], reason=given["reason"]
+        )
+        return Response(status=204)
+
+
+router = Router()
+router.register("lost-homes", LostHomeViewSet, basename="lost-home")
+router.register("machines", RemovalViewSet, basename="machine-removal")
+urlpatterns = router.urls

@@ -1,0 +1,515 @@
+"""Archives of home folders: made, restored and deleted on the node where the home lies, for its user alone.
+
+What makes one is a process in the sandbox of the home's user (`provisioning/drivers/local/home_archives`).
+Commands are sent under leases and answered with how far it is, so whoever dies costs one of them. While one
+is made or restored nothing of the user's starts there and no file of the home is changed. A restored home
+takes the place of the old one at once when it is whole; until then nothing has changed, whatever ends.
+
+An archive stays on the machine where it was made when the home is moved, and is restored there alone.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Q, QuerySet, Sum
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.accounts.models import User
+from portal.common.actors import SYSTEM, SystemActor
+from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.reasons.codes import ArchiveCode, FileCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import sentence_of
+from portal.common.texts import strip_nul
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.events.models import TargetKind
+from portal.events.services import Target
+from portal.inventory import node_commands
+from portal.inventory.models import Node, Pool
+from portal.workspaces import home_places, home_use, policies
+from portal.workspaces.models import (
+    ACTIVE_ARCHIVES,
+    HomeArchive,
+    HomeArchiveState,
+    HomeMove,
+    HomePlace,
+    Workspace,
+)
+from provisioning import messages
+from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder
+from provisioning.types import home_key
+
+LEASE_S = 60
+AGAIN_S = 10
+LATER_S = 30
+MOST_AGAIN_S = 600
+MOST_FAILURES = 60
+"""So many commands in a row without an answer or with a failure, an hour and more, and it is given up."""
+MOST_RESTARTS = 5
+"""So often it may begin anew after what did it was killed."""
+MAX_NAME = 80
+UNLIMITED = 1 << 50
+BATCH = 50
+
+
+def of_home(actor: User, workspace: Workspace) -> QuerySet[HomeArchive]:
+    """Of the home that the workspace uses, the newest first. Raises `NotAllowed` (not its user)."""
+    policies.require_home(actor, workspace)
+    found = HomeArchive.objects.select_related("team", "pool", "node", "user")
+    return found.filter(user=workspace.owner_id, team=workspace.team_id)
+
+
+def one_of_home(actor: User, workspace: Workspace, archive_id: UUID) -> HomeArchive:
+    """One of them. Raises `NotAllowed` and `NotFound`."""
+    found = of_home(actor, workspace).filter(pk=archive_id).first()
+    if found is None:
+        raise NotFound(Reason(ArchiveCode.NO_SUCH_ARCHIVE))
+    return found
+
+
+def why_not_now(workspace: Workspace) -> Reason | None:
+    """Why no archive of the home can be made or restored just now, if that can be known without asking."""
+    found = home_places.node_of(workspace)
+    if found is None:
+        return Reason(FileCode.HOME_NOWHERE)
+    pool, name = found
+    if not home_places.are_apart(pool):
+        return Reason(ArchiveCode.NOT_HERE)
+    node = Node.objects.filter(pool=pool, name=name).first()
+    if node is not None and home_use.in_use(workspace.owner_id, workspace.team_id, node.pk):
+        return Reason(ArchiveCode.IN_USE)
+    return None
+
+
+@transaction.atomic
+def make(*, actor: User, workspace: Workspace, name: str = "") -> HomeArchive:
+    """Have an archive made of the home that the workspace uses.
+
+    Raises `NotAllowed` (not its user), `InvalidInput` (the name) and `StateConflict`: no home, in use, held
+    by a move or another archive, or as many archives as there may be.
+    """
+    name = strip_nul(name).strip() or _default_name()
+    if len(name) > MAX_NAME or not name.isprintable():
+        reason = Reason(ArchiveCode.BAD_NAME, {"maximum": MAX_NAME})
+        raise InvalidInput(reason, errors={"name": [reason]})
+    pool, node = _held(actor, workspace)
+    count = _counted(workspace.owner_id, workspace.team_id).count()
+    if count >= settings.BERTH_HOME_ARCHIVES:
+        raise _conflict(ArchiveCode.TOO_MANY, count=count)
+    now = timezone.now()
+    archive = HomeArchive.objects.create(
+        user=workspace.owner, team=workspace.team, pool=pool, node=node, node_name=node.name, name=name,
+        asked_at=now, next_at=now, job=uuid.uuid4().hex,
+    )  # fmt: skip
+    home_use.tell_scheduler(archive.user_id, archive.team_id)
+    _soon()
+    return archive
+
+
+@transaction.atomic
+def restore(*, actor: User, workspace: Workspace, archive_id: UUID) -> HomeArchive:
+    """Have the home made anew from an archive. What is in it now is deleted when the new one is whole.
+
+    Raises `NotFound`, and otherwise as `make`.
+    """
+    archive = _locked(one_of_home(actor, workspace, archive_id).pk)
+    if archive is None:
+        raise NotFound(Reason(ArchiveCode.NO_SUCH_ARCHIVE))
+    if archive.state == HomeArchiveState.RESTORING:
+        return archive
+    if archive.state != HomeArchiveState.READY:
+        raise _conflict(ArchiveCode.NOT_READY)
+    _pool, node = _held(actor, workspace)
+    if archive.node_id != node.pk:
+        raise _conflict(ArchiveCode.HOME_ELSEWHERE, node=archive.node_name)
+    archive.state, archive.open, archive.job = HomeArchiveState.RESTORING, True, uuid.uuid4().hex
+    archive.bytes_done = archive.failures = archive.restarts = 0
+    archive.restored_at = None
+    archive.reason, archive.next_at = {}, timezone.now()
+    archive.save()
+    _record(archive, actor, AuditKind.USER_HOME_RESTORE_ASKED, f"asks that {_named(archive)} be restored")
+    home_use.tell_scheduler(archive.user_id, archive.team_id)
+    _soon()
+    return archive
+
+
+@transaction.atomic
+def cancel(*, actor: User, workspace: Workspace, archive_id: UUID) -> None:
+    """Give up what is under way: what is half made goes, and the home is as it was.
+
+    Raises `NotAllowed`, `NotFound`, and `StateConflict` where nothing is under way.
+    """
+    archive = _locked(one_of_home(actor, workspace, archive_id).pk)
+    if archive is None or not archive.active:
+        raise _conflict(ArchiveCode.NOTHING_TO_CANCEL)
+    if archive.state == HomeArchiveState.RESTORING:
+        _end(archive, HomeArchiveState.READY, None)
+    else:
+        _end(archive, HomeArchiveState.DELETING, None)
+
+
+@transaction.atomic
+def delete(*, actor: User, workspace: Workspace, archive_id: UUID) -> None:
+    """Have an archive deleted, for good. Twice is success.
+
+    Raises `NotAllowed`, `NotFound`, and `StateConflict` while something is under way with the home.
+    """
+    archive = _locked(one_of_home(actor, workspace, archive_id).pk)
+    if archive is None or archive.state == HomeArchiveState.DELETING:
+        return
+    others = HomeArchive.objects.filter(user=archive.user_id, team=archive.team_id, pool=archive.pool_id)
+    if others.filter(open=True).exists():
+        raise _conflict(ArchiveCode.BEING_WORKED_ON)
+    archive.state, archive.open, archive.job = HomeArchiveState.DELETING, True, uuid.uuid4().hex
+    archive.reason, archive.failures, archive.next_at = {}, 0, timezone.now()
+    archive.save()
+    _record(archive, actor, AuditKind.USER_HOME_ARCHIVE_DELETED, f"deletes {_named(archive)}")
+    _soon()
+
+
+def home_deleted(*, user_id: UUID, team_id: UUID, node_id: UUID) -> None:
+    """The home and its archives have gone from a node; in the caller's transaction."""
+    HomeArchive.objects.filter(user=user_id, team=team_id, node=node_id).delete()
+
+
+def account_deleted(user: User) -> None:
+    """What is under way with homes of an account that is deleted is given up; in the caller's transaction."""
+    for pk in HomeArchive.objects.filter(user=user, state__in=ACTIVE_ARCHIVES).values_list("pk", flat=True):
+        archive = _locked(pk)
+        if archive is not None and archive.active:
+            restoring = archive.state == HomeArchiveState.RESTORING
+            _end(archive, HomeArchiveState.READY if restoring else HomeArchiveState.DELETING, None)
+
+
+def _held(actor: User, workspace: Workspace) -> tuple[Pool, Node]:
+    """Where the home lies, locked so that neither a move nor another archive begins. Raises as `make`."""
+    policies.require_home(actor, workspace)
+    found = home_places.node_of(workspace)
+    if found is None:
+        raise StateConflict(Reason(FileCode.HOME_NOWHERE), code=FileCode.HOME_NOWHERE.value)
+    pool, name = found
+    if not home_places.are_apart(pool):
+        raise _conflict(ArchiveCode.NOT_HERE)
+    whose = {"user": workspace.owner_id, "team": workspace.team_id, "pool": pool}
+    place = HomePlace.objects.select_for_update(of=("self",)).select_related("node").filter(**whose).first()
+    node = place.node if place is not None else Node.objects.filter(pool=pool, name=name).first()
+    if node is None or node.retired or not home_use.believed(pool, node.name):
+        raise _conflict(ArchiveCode.NODE_GONE, node=name)
+    home_use.require_still(workspace.owner_id, workspace.team_id)
+    if HomeArchive.objects.filter(**whose, open=True).exists():
+        raise _conflict(ArchiveCode.BEING_WORKED_ON)
+    if HomeMove.objects.filter(**whose, open=True).exists():
+        raise _conflict(ArchiveCode.BEING_WORKED_ON)
+    if home_use.in_use(workspace.owner_id, workspace.team_id, node.pk):
+        raise _conflict(ArchiveCode.IN_USE)
+    return pool, node
+
+
+def _counted(user_id: UUID, team_id: UUID) -> QuerySet[HomeArchive]:
+    """Those that count against the number and the size that there may be."""
+    gone = Q(state=HomeArchiveState.FAILED) | Q(node=None) | Q(node__retired=True)
+    return HomeArchive.objects.filter(user=user_id, team=team_id).exclude(gone)
+
+
+def room_bytes(archive: HomeArchive) -> int:
+    """How large this one may become beside the others: together they take no more than a home may hold."""
+    if not settings.BERTH_HOME_LIMIT_MIB:
+        return UNLIMITED
+    others = _counted(archive.user_id, archive.team_id).exclude(pk=archive.pk)
+    used: int = others.aggregate(all=Sum("size_bytes"))["all"] or 0
+    return max(0, (int(settings.BERTH_HOME_LIMIT_MIB) << 20) - used)
+
+
+def _default_name() -> str:
+    return timezone.localtime().strftime("%Y-%m-%d %H:%M")
+
+
+def _conflict(code: ArchiveCode, **params: Any) -> StateConflict:
+    return StateConflict(Reason(code, params), code=code.value)
+
+
+# --- the steps -----------------------------------------------------------------------------------------
+
+
+def due() -> QuerySet[HomeArchive]:
+    """Those about which something is to be done now, the oldest first."""
+    now = timezone.now()
+    free = Q(lease="") | Q(lease_expires_at__lte=now)
+    return HomeArchive.objects.filter(free, open=True, next_at__lte=now).order_by("asked_at", "pk")
+
+
+def sweep() -> int:
+    """Send a command for each that is due; of those that work on one machine one at a time."""
+    now = timezone.now()
+    working = HomeArchive.objects.filter(open=True, state__in=ACTIVE_ARCHIVES, lease_expires_at__gt=now)
+    busy = set(working.exclude(lease="").values_list("node", flat=True))
+    rows = list(due().values_list("pk", "node", "state")[:BATCH])
+    for pk, node, state in rows:
+        if state in ACTIVE_ARCHIVES:
+            if node in busy:
+                continue
+            busy.add(node)
+        _step(pk)
+    return len(rows)
+
+
+@transaction.atomic
+def _step(pk: UUID) -> None:
+    archive = _locked(pk)
+    if archive is None or not due().filter(pk=pk).exists():
+        return
+    node = archive.node
+    if node is None or node.retired or not home_use.believed(archive.pool, node.name):
+        _without_node(archive)
+        return
+    if archive.lease:
+        archive.failures += 1
+        archive.reason = Reason(ArchiveCode.NODE_SILENT, {"node": archive.node_name}).as_json()
+        if archive.active and archive.failures >= MOST_FAILURES:
+            _failed(archive, Reason.from_json(archive.reason))
+            return
+    if archive.active and home_use.in_use(archive.user_id, archive.team_id, node.pk):
+        # Placed while it was asked for. It is over before anything is read.
+        archive.reason = Reason(ArchiveCode.IN_USE).as_json()
+        archive.next_at = timezone.now() + timedelta(seconds=LATER_S)
+        archive.lease, archive.lease_expires_at = "", None
+        archive.save()
+        return
+    _order(archive, node)
+
+
+def _order(archive: HomeArchive, node: Node) -> None:
+    """Take the lease, and send one command when the transaction has held."""
+    now = timezone.now()
+    if archive.state == HomeArchiveState.RESTORING:
+        do = ArchiveDo.RESTORE
+    elif archive.active:
+        do = ArchiveDo.MAKE
+    else:
+        do = ArchiveDo.DELETE if archive.state == HomeArchiveState.DELETING else ArchiveDo.CLEAR
+    archive.lease, archive.lease_expires_at = uuid.uuid4().hex, now + timedelta(seconds=LEASE_S)
+    archive.next_at = archive.lease_expires_at
+    archive.save()
+    order = HomeArchiveOrder(
+        archive=archive.pk.hex,
+        job=archive.job,
+        lease=archive.lease,
+        do=do,
+        pool=node_commands.config_of(archive.pool),
+        team=archive.team.slug,
+        owner=archive.user.username,
+        expires_at=(now + timedelta(seconds=settings.NODE_LEASE_S)).timestamp(),
+        most_bytes=room_bytes(archive) if do is ArchiveDo.MAKE else 0,
+    )
+    queue = node_commands.queue_of(archive.pool, node.name)
+    transaction.on_commit(partial(node_commands.send, "node.archive_home", queue, order=messages.dump(order)))
+
+
+def apply(answer: HomeArchived) -> bool:
+    """Take in what a node has said of an archive; False when it is stale and was dropped."""
+    try:
+        key = UUID(answer.archive)
+    except ValueError:
+        return False
+    with transaction.atomic():
+        archive = _locked(key)
+        if archive is None or not answer.lease or archive.lease != answer.lease:
+            return False
+        archive.lease, archive.lease_expires_at, archive.next_at = "", None, timezone.now()
+        if not archive.active:
+            _cleaned(archive, answer)
+        elif answer.refused:
+            _failed(archive, _refusal(archive, answer))
+        elif answer.failure is not None:
+            _troubled(archive, answer)
+        elif answer.done:
+            archive.failures, archive.reason = 0, {}
+            _restored(archive) if answer.do is ArchiveDo.RESTORE else _made(archive, answer)
+        else:
+            _went_on(archive, answer)
+        if archive.open:
+            _soon()
+    return True
+
+
+def _went_on(archive: HomeArchive, answer: HomeArchived) -> None:
+    """It is further; or not so far as it was: then what did it has been killed, and it has begun anew."""
+    was = (archive.state == HomeArchiveState.CHECKING, archive.bytes_done)
+    archive.failures, archive.reason = 0, {}
+    if archive.state != HomeArchiveState.RESTORING:
+        archive.state = HomeArchiveState.CHECKING if answer.checking else HomeArchiveState.MAKING
+        archive.stream_bytes = max(archive.stream_bytes, answer.bytes_done)
+    archive.bytes_done = answer.bytes_done
+    if (answer.checking, answer.bytes_done) < was:
+        archive.restarts += 1
+        if archive.restarts >= MOST_RESTARTS:
+            _failed(archive, Reason(ArchiveCode.KEEPS_ENDING, {"node": archive.node_name}))
+            return
+    archive.save()
+
+
+def _made(archive: HomeArchive, answer: HomeArchived) -> None:
+    archive.size_bytes, archive.home_bytes = answer.size_bytes, answer.home_bytes
+    archive.entries, archive.left_out, archive.stream_bytes = (
+        answer.entries,
+        answer.left_out,
+        answer.bytes_done,
+    )
+    archive.made_at = timezone.now()
+    _end(archive, HomeArchiveState.READY, None, left=False)
+    _record(archive, archive.user, AuditKind.USER_HOME_ARCHIVED, f"made {_named(archive)}")
+    title = _("The archive “%(name)s” of your home folder is ready") % {"name": archive.name}
+    _notify(archive, "home.archived", title, _("It can be restored on the page of its files."))
+
+
+def _restored(archive: HomeArchive) -> None:
+    _end(archive, HomeArchiveState.READY, None)
+    _note_restored(archive)
+    archive.save()
+
+
+def _note_restored(archive: HomeArchive) -> None:
+    archive.restored_at, archive.reason = timezone.now(), {}
+    _record(archive, archive.user, AuditKind.USER_HOME_RESTORED, f"restored {_named(archive)}")
+    title = _("Your home folder is restored from “%(name)s”") % {"name": archive.name}
+    _notify(archive, "home.restored", title, _("What was in it before has been replaced."))
+
+
+def _refusal(archive: HomeArchive, answer: HomeArchived) -> Reason:
+    """What the node has refused, as people are told."""
+    node = {"node": archive.node_name}
+    match answer.refused:
+        case "disk_full":
+            return Reason(ArchiveCode.DISK_FULL, {**node, "free_mib": answer.free >> 20})
+        case "archives_full":
+            return Reason(ArchiveCode.FULL, {"limit_mib": int(settings.BERTH_HOME_LIMIT_MIB)})
+        case "unreadable":
+            return Reason(ArchiveCode.UNREADABLE, {"name": strip_nul(answer.about)[:300]})
+        case "bad_stream":
+            return Reason(ArchiveCode.DAMAGED)
+        case "not_found":
+            return Reason(ArchiveCode.GONE, node)
+    return Reason(ArchiveCode.REPORTED, {"code": answer.refused, "text": answer.refused})
+
+
+def _troubled(archive: HomeArchive, answer: HomeArchived) -> None:
+    failure = answer.failure
+    assert failure is not None
+    reason = Reason(ArchiveCode.REPORTED, {"code": failure.code, "text": strip_nul(failure.message)[:1000]})
+    archive.failures += 1
+    if (not failure.retryable and failure.code != "stale") or archive.failures >= MOST_FAILURES:
+        _failed(archive, reason)
+        return
+    if archive.failures > 1:
+        archive.reason = reason.as_json()
+        archive.next_at = timezone.now() + timedelta(seconds=min(AGAIN_S * archive.failures, 60))
+    archive.save()
+
+
+def _failed(archive: HomeArchive, reason: Reason) -> None:
+    """Nothing has come of it: the home is as it was."""
+    restoring = archive.state == HomeArchiveState.RESTORING
+    _end(archive, HomeArchiveState.READY if restoring else HomeArchiveState.FAILED, reason)
+    verb = "restore" if restoring else "make"
+    _record(
+        archive, SYSTEM, AuditKind.USER_HOME_ARCHIVE_FAILED, f"could not {verb} {_named(archive)}", reason
+    )
+    title = _("Your home folder was not restored") if restoring else _("Your home folder was not archived")
+    _notify(archive, "home.archive_failed", title, sentence_of(reason))
+
+
+def _end(archive: HomeArchive, state: HomeArchiveState, reason: Reason | None, *, left: bool = True) -> None:
+    """Nothing holds the home any more; with `left` the node takes away what was half made or replaced."""
+    now = timezone.now()
+    archive.state, archive.left, archive.open = state, left, left
+    archive.reason = reason.as_json() if reason is not None else {}
+    archive.next_at, archive.failures, archive.restarts, archive.bytes_done = now, 0, 0, 0
+    archive.lease, archive.lease_expires_at = "", None
+    archive.save()
+    home_use.tell_scheduler(archive.user_id, archive.team_id)
+    if left:
+        _soon()
+
+
+def _cleaned(archive: HomeArchive, answer: HomeArchived) -> None:
+    """What a node says of taking something away."""
+    if answer.placed and archive.restored_at is None and archive.state == HomeArchiveState.READY:
+        # It was in its place already when it was given up.
+        _note_restored(archive)
+    if answer.failure is not None or answer.refused:
+        archive.failures += 1
+        wait_s = min(AGAIN_S * 2 ** min(archive.failures, 10), MOST_AGAIN_S)
+        archive.next_at = timezone.now() + timedelta(seconds=wait_s)
+    elif answer.done and answer.do is ArchiveDo.DELETE and archive.state == HomeArchiveState.DELETING:
+        archive.delete()
+        archive.open = False
+        return
+    elif answer.done and answer.do is ArchiveDo.CLEAR:
+        archive.left = archive.open = False
+    archive.save()
+
+
+def _without_node(archive: HomeArchive) -> None:
+    """Its machine has left: nothing can be done there any more, and nothing has to be."""
+    if archive.active:
+        _failed(archive, Reason(ArchiveCode.NODE_GONE, {"node": archive.node_name}))
+    elif archive.state == HomeArchiveState.DELETING:
+        archive.delete()
+    else:
+        archive.left = archive.open = False
+        archive.save()
+
+
+# --- parts -----------------------------------------------------------------------------------------------
+
+
+def _locked(archive_id: UUID) -> HomeArchive | None:
+    rows = HomeArchive.objects.select_for_update(of=("self",))
+    return rows.select_related("user", "team", "pool", "node").filter(pk=archive_id).first()
+
+
+def _soon() -> None:
+    transaction.on_commit(partial(node_commands.send, "control.archive_homes", "control"))
+
+
+def _home(archive: HomeArchive) -> str:
+    return home_key(archive.team.slug, archive.user.username)
+
+
+def _named(archive: HomeArchive) -> str:
+    return f"the archive “{archive.name}” of the home folder {_home(archive)} on {archive.node_name}"
+
+
+def _notify(archive: HomeArchive, kind: str, title: str, text: str) -> None:
+    used = Workspace.objects.live().filter(owner=archive.user, team=archive.team)
+    newest = used.order_by("-created_at").values_list("pk", flat=True).first()
+    url = f"/workspaces/{newest}/files/archives/" if newest is not None else ""
+    events.notify([archive.user], kind, title, text, url)
+
+
+def _record(
+    archive: HomeArchive,
+    actor: User | SystemActor,
+    kind: AuditKind,
+    message: str,
+    cause: Reason | None = None,
+) -> None:
+    events.record(
+        actor=actor,
+        kind=kind,
+        message=message,
+        cause=cause.as_json() if cause is not None else None,
+        team=archive.team,
+        pool=archive.pool,
+        targets=[Target(TargetKind.USER, str(archive.user_id))],
+        data={"user": archive.user.username, "home": _home(archive), "node": archive.node_name},
+    )

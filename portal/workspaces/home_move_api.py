@@ -1,0 +1,134 @@
+"""Moves of home folders from one machine to another, over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+from rest_framework.decorators import action
+from rest_framework.response import Response
+
+from portal.accounts.models import Team, User
+from portal.common.api import (
+    ReadViewSet,
+    ReasonSerializer,
+    Router,
+    StrictSerializer,
+    UserRequest,
+    body_of,
+    documented,
+    filters,
+    operation,
+)
+from portal.common.errors import NotFound
+from portal.common.reasons.codes import HomeMoveCode, WorkspaceCode
+from portal.common.reasons.reason import Reason
+from portal.inventory.models import Pool
+from portal.workspaces import home_moves
+from portal.workspaces.home_api import SCOPES
+from portal.workspaces.models import HomeMove, HomeMoveState
+
+
+class HomeMoveSerializer(serializers.ModelSerializer[HomeMove]):
+    """A home folder that goes, or has gone, from one machine of a pool to another."""
+
+    user = serializers.CharField(source="user.username")
+    team = serializers.CharField(source="team.slug")
+    pool = serializers.CharField(source="pool.slug")
+    from_node = serializers.CharField(source="source_name", help_text="The machine where it lies, or lay.")
+    to_node = serializers.CharField(source="target_name", help_text="The machine to which it goes.")
+    asked_by = serializers.CharField(source="asked_by.username", allow_null=True, default=None)
+    reason = serializers.SerializerMethodField(help_text="Why it waits or failed, or null.")
+
+    class Meta:
+        model = HomeMove
+        fields = [
+            "id", "user", "team", "pool", "from_node", "to_node", "state", "bytes_done", "bytes_total",
+            "left_out", "evacuation", "asked_by", "asked_at", "started_at", "ended_at", "reason",
+        ]  # fmt: skip
+        read_only_fields = fields
+        extra_kwargs = {
+            "bytes_total": {"help_text": "What was last measured until the copy knows it; 0 for unknown."},
+            "evacuation": {"help_text": "That by which all homes of its node go, or null."},
+            "left_out": {"help_text": "Pipes, sockets and devices, which do not come along."},
+        }
+
+    @extend_schema_field(ReasonSerializer(allow_null=True))
+    def get_reason(self, move: HomeMove) -> dict[str, Any] | None:
+        return move.reason or None
+
+
+class HomeMoveFilter(filters.FilterSet):
+    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
+    pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
+    user = filters.CharFilter(field_name="user__username", label="Name of its user.")
+    state = filters.ChoiceFilter(choices=HomeMoveState.choices, label="How far it is.")
+    evacuation = filters.UUIDFilter(field_name="evacuation", label="That of which it is a part.")
+
+
+class NewHomeMoveSerializer(StrictSerializer):
+    user = serializers.CharField(
+        max_length=150, required=False, default="", help_text="Whose home; your own where it is left out."
+    )
+    team = serializers.CharField(max_length=120, help_text="Short name of the team.")
+    pool = serializers.CharField(max_length=120, help_text="Short name of the pool.")
+    node = serializers.CharField(max_length=120, help_text="Name of the machine to which it shall go.")
+
+
+@documented(
+    list="List moves of home folders",
+    retrieve="Read a move of a home folder",
+    of="Your own, and all for operators and auditors; the newest first.",
+)
+class HomeMoveViewSet(ReadViewSet):
+    queryset = HomeMove.objects.none()
+    serializer_class = HomeMoveSerializer
+    filterset_class = HomeMoveFilter
+    scopes = SCOPES
+    ordering = ("-asked_at", "-id")
+    missing = HomeMoveCode.NO_SUCH_MOVE
+    lookup_field = "pk"
+    lookup_url_kwarg = "home_move_id"
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[HomeMove]:
+        return home_moves.seen_by(self.request.user)
+
+    @operation(
+        "Move a home folder to another machine",
+        description="For its user and operators, while no workspace uses it. What is started waits. "
+        "Asked for again while it goes there, it is the same move.",
+        request=NewHomeMoveSerializer,
+        responses={201: HomeMoveSerializer},
+        errors=[400, 404, 409, 415],
+    )
+    def create(self, request: UserRequest) -> Response:
+        given = body_of(request, NewHomeMoveSerializer)
+        user = User.objects.filter(username=given["user"]).first() if given["user"] else request.user
+        team = Team.objects.filter(slug=given["team"]).first()
+        pool = Pool.objects.filter(slug=given["pool"], deleted_at=None).first()
+        if user is None or team is None or pool is None:
+            raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
+        move = home_moves.move_home(actor=request.user, user=user, team=team, pool=pool, node=given["node"])
+        answer = self.answer(move)
+        answer.status_code = 201
+        return answer
+
+    @operation(
+        "Cancel a move of a home folder",
+        description="For its user and operators. The home stays where it was. Twice is success.",
+        request=None,
+        responses={200: HomeMoveSerializer},
+        errors=[404, 409],
+    )
+    @action(detail=True, methods=["post"])
+    def cancel(self, request: UserRequest, home_move_id: UUID) -> Response:
+        return self.answer(home_moves.cancel_move(actor=request.user, move_id=home_move_id))
+
+
+router = Router()
+router.register("home-moves", HomeMoveViewSet, basename="home-move")
+urlpatterns = router.urls

@@ -1,0 +1,489 @@
+"""Moves of homes from one machine of a pool to another: asked for by a person, carried out step by step.
+
+The old machine lets the home be read with a ticket, the new one reads some seconds at a time and says how far
+it came (`provisioning.node.home_moves`). Commands are sent under leases, so whoever dies costs one of them.
+Only when the new machine has all of it, compared and in its place, does the home count as lying there, in one
+transaction; then the old machine takes its copy away. Until that, nothing of the user's starts there, and
+a move that fails or is cancelled leaves the home where it was.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import uuid
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from uuid import UUID
+
+import redis
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+from django.utils.crypto import salted_hmac
+from django.utils.translation import gettext as _
+
+from portal.accounts.models import Team, User
+from portal.common.actors import SYSTEM, SystemActor
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.reasons.codes import HomeMoveCode, WorkspaceCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import sentence_of
+from portal.common.texts import strip_nul
+from portal.events import live
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.events.models import TargetKind
+from portal.events.services import Target
+from portal.inventory import node_commands
+from portal.inventory.models import Node, Pool
+from portal.machines import selectors as machines
+from portal.workspaces import home_use
+from portal.workspaces.gateway import file_tickets
+from portal.workspaces.home_places import are_apart
+from portal.workspaces.models import (
+    ACTIVE_MOVES,
+    HomeEvacuation,
+    HomeMove,
+    HomeMoveState,
+    HomePlace,
+    HomeUsage,
+)
+from provisioning import messages
+from provisioning.endpoints import files_socket_name
+from provisioning.home_messages import HomeMoved, HomeMoveOrder, MoveDo, MovePhase
+from provisioning.types import home_key
+
+log = logging.getLogger(__name__)
+LEASE_S = 60
+"""Longer than a step, which a node carries out for some ten seconds."""
+OFFER_S = 3600
+AGAIN_S = 10
+LATER_S = 30
+MOST_AGAIN_S = 600
+MOST_FAILURES = 60
+"""So many commands in a row without an answer or with a failure, an hour and more, and a move is given up."""
+BATCH = 50
+
+
+def seen_by(actor: User) -> QuerySet[HomeMove]:
+    """One's own, and all for who sees all."""
+    found = HomeMove.objects.select_related("user", "team", "pool", "asked_by")
+    return found if actor.sees_all else found.filter(user=actor)
+
+
+def may_move(actor: User, user_id: UUID) -> bool:
+    """Whether it is the actor's to decide where the home of this user lies."""
+    return actor.pk == user_id or actor.operates
+
+
+def targets_in(pool: Pool, *, other_than: UUID) -> list[Node]:
+    """The nodes of the pool to which a home may go that lies on the one of this id, by name."""
+    if not are_apart(pool):
+        return []
+    found = Node.objects.filter(pool=pool, online=True, cordoned=False, retired=False)
+    return list(found.exclude(pk=other_than).order_by("name"))
+
+
+@transaction.atomic
+def move_home(*, actor: User, user: User, team: Team, pool: Pool, node: str) -> HomeMove:
+    """Have a home moved to the node of this name. Asked for again while it goes there, it is the same move.
+
+    For its user and operators. Raises `NotFound`, which is also said to who may not see it, `NotAllowed`,
+    `InvalidInput` for a node that takes none, and `StateConflict` while workspaces have a place with it.
+    """
+    if not (actor.sees_all or may_move(actor, user.pk)):
+        raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
+    if not may_move(actor, user.pk):
+        raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": user.username}))
+    place = HomePlace.objects.filter(user=user, team=team, pool=pool).first()
+    if place is None:
+        raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
+    return begin(place_id=place.pk, node=node, actor=actor)
+
+
+@transaction.atomic
+def begin(
+    *, place_id: int, node: str, actor: User | SystemActor, evacuation: HomeEvacuation | None = None
+) -> HomeMove:
+    """`move_home` for whoever may: of its own, or as one of an evacuation, whose asker is then its asker."""
+    rows = HomePlace.objects.select_for_update(of=("self",))
+    place = rows.select_related("user", "team", "node", "pool").filter(pk=place_id).first()
+    if place is None:
+        raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
+    user, team, pool = place.user, place.team, place.pool
+    under_way = HomeMove.objects.filter(user=user, team=team, pool=pool, open=True).first()
+    if under_way is not None:
+        if under_way.active and under_way.target_name == node:
+            return under_way
+        reason = Reason(HomeMoveCode.ALREADY_MOVING, {"node": under_way.target_name})
+        raise StateConflict(reason, code=reason.code.value)
+    if place.node.name == node:
+        reason = Reason(HomeMoveCode.ALREADY_THERE, {"node": node})
+        raise StateConflict(reason, code=reason.code.value)
+    target = next((each for each in targets_in(pool, other_than=place.node_id) if each.name == node), None)
+    if target is None or not home_use.believed(pool, node):
+        reason = Reason(HomeMoveCode.NO_SUCH_TARGET, {"node": strip_nul(node)[:63]})
+        raise InvalidInput(reason, errors={"node": [reason]})
+    home_use.require_still(user.pk, team.pk)
+    if home_use.in_use(user.pk, team.pk, place.node_id):
+        reason = Reason(HomeMoveCode.IN_USE)
+        raise StateConflict(reason, code=reason.code.value)
+    asked_by = evacuation.asked_by if evacuation is not None else actor
+    now = timezone.now()
+    used = HomeUsage.objects.filter(user=user, team=team, node=place.node).first()
+    move = HomeMove.objects.create(
+        user=user, team=team, pool=pool, source=place.node, target=target, source_name=place.node.name,
+        target_name=target.name, evacuation=evacuation, asked_at=now, next_at=now,
+        asked_by=None if isinstance(asked_by, SystemActor) else asked_by,
+        bytes_total=used.used_mib << 20 if used is not None else 0,
+    )  # fmt: skip
+    _record(move, actor, AuditKind.USER_HOME_MOVE_ASKED, f"asks that {_named(move)}")
+    home_use.tell_scheduler(move.user_id, move.team_id)
+    soon()
+    return move
+
+
+@transaction.atomic
+def cancel_move(*, actor: User, move_id: UUID) -> HomeMove:
+    """Give a move up: the home stays where it was. Twice is success.
+
+    For its user and operators. Raises `NotFound`, `NotAllowed`, and `StateConflict` for one that has ended.
+    """
+    move = _locked(move_id)
+    if move is None or not (actor.sees_all or may_move(actor, move.user_id)):
+        raise NotFound(Reason(HomeMoveCode.NO_SUCH_MOVE))
+    if not may_move(actor, move.user_id):
+        raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": move.user.username}))
+    if move.state == HomeMoveState.CANCELLED:
+        return move
+    if not move.active:
+        raise StateConflict(Reason(HomeMoveCode.ENDED), code=HomeMoveCode.ENDED.value)
+    _give_up(move, HomeMoveState.CANCELLED, actor, None)
+    return move
+
+
+def account_deleted(user: User) -> None:
+    """Moves of the homes of an account that is deleted are given up; in the caller's transaction."""
+    for pk in HomeMove.objects.filter(user=user, state__in=ACTIVE_MOVES).values_list("pk", flat=True):
+        move = _locked(pk)
+        if move is not None and move.active:
+            _give_up(move, HomeMoveState.CANCELLED, SYSTEM, None)
+
+
+# --- the steps -----------------------------------------------------------------------------------------
+
+
+def due() -> QuerySet[HomeMove]:
+    """Those about which something is to be done now, the oldest first."""
+    now = timezone.now()
+    free = Q(lease="") | Q(lease_expires_at__lte=now)
+    return HomeMove.objects.filter(free, open=True, next_at__lte=now).order_by("asked_at", "pk")
+
+
+def sweep() -> int:
+    """Send a command for each that is due; of those that go to, or come from, one machine one at a time."""
+    now = timezone.now()
+    working = HomeMove.objects.filter(open=True, state__in=ACTIVE_MOVES, lease_expires_at__gt=now)
+    busy = {node for pair in working.exclude(lease="").values_list("source", "target") for node in pair}
+    rows = list(due().values_list("pk", "source", "target", "state")[:BATCH])
+    for pk, source, target, state in rows:
+        if state in ACTIVE_MOVES:
+            if busy & {source, target}:
+                continue
+            busy |= {source, target}
+        _step(pk)
+    return len(rows)
+
+
+@transaction.atomic
+def _step(pk: UUID) -> None:
+    move = _locked(pk)
+    if move is None or not due().filter(pk=pk).exists():
+        return
+    if not move.active:
+        _clean(move)
+        return
+    for node in (move.source, move.target):
+        name = move.source_name if node is move.source else move.target_name
+        if node is None or node.retired or not home_use.believed(move.pool, node.name):
+            reason = Reason(HomeMoveCode.NODE_GONE, {"node": name})
+            _give_up(move, HomeMoveState.FAILED, SYSTEM, reason)
+            return
+    silent = bool(move.lease)
+    if silent:
+        offered = move.state == HomeMoveState.ASKED
+        code = HomeMoveCode.OLD_SILENT if offered else HomeMoveCode.NEW_SILENT
+        move.failures += 1
+        move.reason = Reason(code, {"node": move.source_name if offered else move.target_name}).as_json()
+        if move.failures >= MOST_FAILURES:
+            _give_up(move, HomeMoveState.FAILED, SYSTEM, Reason.from_json(move.reason))
+            return
+    if move.source is None or home_use.in_use(move.user_id, move.team_id, move.source.pk):
+        # Placed while the move was asked for. It is over before anything is copied.
+        move.reason = Reason(HomeMoveCode.IN_USE).as_json()
+        move.next_at = timezone.now() + timedelta(seconds=LATER_S)
+        move.lease, move.lease_expires_at = "", None
+        move.save()
+        return
+    if move.state == HomeMoveState.ASKED:
+        move.offer += 1
+        _order(move, MoveDo.OFFER)
+    else:
+        _order(move, MoveDo.FETCH)
+
+
+def _order(move: HomeMove, do: MoveDo) -> None:
+    """Take the lease, and send one command when the transaction has held."""
+    now = timezone.now()
+    node = move.source if do in (MoveDo.OFFER, MoveDo.REMOVE) else move.target
+    assert node is not None
+    move.lease, move.lease_expires_at = uuid.uuid4().hex, now + timedelta(seconds=LEASE_S)
+    move.next_at = move.lease_expires_at
+    move.save()
+    ticket = _ticket(move)
+    order = HomeMoveOrder(
+        move=str(move.pk),
+        lease=move.lease,
+        do=do,
+        pool=node_commands.config_of(move.pool),
+        team=move.team.slug,
+        owner=move.user.username,
+        expires_at=(now + timedelta(seconds=settings.NODE_LEASE_S)).timestamp(),
+        digest=file_tickets.digest_of(ticket) if do is MoveDo.OFFER else "",
+        lifetime_s=OFFER_S if do is MoveDo.OFFER else 0.0,
+        ticket=ticket if do is MoveDo.FETCH else "",
+        host=f"{_name(move)}.{settings.BERTH_DOMAIN}" if do is MoveDo.FETCH else "",
+    )
+    queue = node_commands.queue_of(move.pool, node.name)
+    transaction.on_commit(partial(node_commands.send, "node.move_home", queue, order=messages.dump(order)))
+
+
+def apply(answer: HomeMoved) -> bool:
+    """Take in what a node has said of a move; False when it is stale and was dropped."""
+    try:
+        with transaction.atomic():
+            move = _locked(UUID(answer.move))
+            if move is None or not answer.lease or move.lease != answer.lease:
+                return False
+            move.lease, move.lease_expires_at, move.next_at = "", None, timezone.now()
+            if not move.active:
+                _cleaned(move, answer)
+            elif answer.failure is not None:
+                _failed(move, answer)
+            elif answer.do is MoveDo.OFFER:
+                _offered(move)
+            elif answer.do is MoveDo.FETCH:
+                _fetched(move, answer)
+            else:
+                move.save()
+            if move.open:
+                soon()
+    except ValueError:
+        return False
+    return True
+
+
+def _offered(move: HomeMove) -> None:
+    """The old machine lets the home be read: so does the front door."""
+    machine = machines.by_name(move.pool, move.source_name)
+    transfer = file_tickets.Transfer(
+        workspace=_name(move),
+        socket=files_socket_name(move.team.slug, move.user.username),
+        gateway=machine.gateway if machine is not None else "",
+        node=machine.name if machine is not None else "",
+    )
+    try:
+        file_tickets.put_home(live.connection(), _ticket(move), transfer, lifetime_s=OFFER_S)
+    except redis.RedisError:
+        move.next_at = timezone.now() + timedelta(seconds=AGAIN_S)
+    else:
+        move.state = HomeMoveState.COPYING
+        move.started_at = move.started_at or timezone.now()
+    move.save()
+
+
+def _fetched(move: HomeMove, answer: HomeMoved) -> None:
+    move.failures, move.reason = 0, {}
+    if answer.bytes_total or answer.done:
+        move.bytes_done, move.bytes_total = answer.bytes_done, answer.bytes_total
+        move.left_out = answer.left_out
+    move.state = HomeMoveState.CHECKING if answer.phase is MovePhase.CHECKING else HomeMoveState.COPYING
+    if answer.done:
+        _arrived(move)
+    else:
+        move.save()
+
+
+def _arrived(move: HomeMove) -> None:
+    """All of it is in its place on the new machine: from now on that is where it lies."""
+    if (
+        move.source is None
+        or move.target is None
+        or home_use.in_use(move.user_id, move.team_id, move.source.pk)
+    ):
+        _give_up(move, HomeMoveState.FAILED, SYSTEM, Reason(HomeMoveCode.IN_USE))
+        return
+    moved = HomePlace.objects.filter(
+        user=move.user_id, team=move.team_id, pool=move.pool_id, node=move.source
+    ).update(node=move.target, since=timezone.now())
+    if not moved:
+        reason = Reason(HomeMoveCode.NODE_GONE, {"node": move.source_name})
+        _give_up(move, HomeMoveState.FAILED, SYSTEM, reason)
+        return
+    HomeUsage.objects.filter(user=move.user_id, team=move.team_id, node=move.source).delete()
+    _end(move, HomeMoveState.DONE, left="source")
+    _record(move, SYSTEM, AuditKind.USER_HOME_MOVED, f"has moved {_home(move)} to {move.target_name}")
+    events.notify(
+        [move.user],
+        "home.moved",
+        _("Your home folder in %(team)s has been moved") % {"team": move.team.name},
+        _("It lies on %(node)s now. What you start goes there.") % {"node": move.target_name},
+        "/homes/",
+    )
+
+
+def _failed(move: HomeMove, answer: HomeMoved) -> None:
+    failure = answer.failure
+    assert failure is not None
+    named = {"node": move.target_name}
+    if failure.code == "no_room_for_home":
+        named |= {"needed_mib": answer.needed >> 20, "free_mib": answer.free >> 20}  # type: ignore[dict-item]
+        reason = Reason(HomeMoveCode.NO_ROOM, named)
+    else:
+        text = {"code": failure.code, "text": strip_nul(failure.message)[:1000]}
+        reason = Reason(HomeMoveCode.REPORTED, text)
+    move.failures += 1
+    if not failure.retryable or move.failures >= MOST_FAILURES:
+        _give_up(move, HomeMoveState.FAILED, SYSTEM, reason)
+        return
+    if answer.do is MoveDo.FETCH and failure.code == "offer_gone":
+        move.state = HomeMoveState.ASKED
+    if move.failures > 1:
+        move.reason = reason.as_json()
+        move.next_at = timezone.now() + timedelta(seconds=min(AGAIN_S * move.failures, 60))
+    move.save()
+
+
+def _give_up(move: HomeMove, state: HomeMoveState, actor: User | SystemActor, reason: Reason | None) -> None:
+    """The home stays where it was; what has come to the new machine goes."""
+    move.reason = reason.as_json() if reason is not None else {}
+    _end(move, state, left="target" if move.started_at else "")
+    if reason is None:
+        message = f"cancels that {_named(move)}"
+        _record(move, actor, AuditKind.USER_HOME_MOVE_CANCELLED, message)
+        return
+    _record(move, actor, AuditKind.USER_HOME_MOVE_FAILED, f"could not move {_home(move)}", reason)
+    # Who had all homes of a node moved is told once, at the end.
+    asker = move.asked_by if move.evacuation_id is None else None
+    events.notify(
+        {each.pk: each for each in (move.user, asker) if each is not None}.values(),
+        "home.move_failed",
+        _("The home folder %(home)s was not moved") % {"home": _home(move)},
+        sentence_of(reason),
+        "/homes/",
+    )
+
+
+def _end(move: HomeMove, state: HomeMoveState, *, left: str) -> None:
+    now = timezone.now()
+    move.state, move.left, move.open = state, left, bool(left)
+    move.ended_at, move.next_at, move.failures = now, now, 0
+    move.lease, move.lease_expires_at = "", None
+    move.save()
+    home_use.tell_scheduler(move.user_id, move.team_id)
+    ticket = _ticket(move)
+
+    def forget() -> None:
+        with suppress(redis.RedisError):
+            file_tickets.end_home(live.connection(), ticket)
+
+    transaction.on_commit(forget)
+    if left:
+        soon()
+
+
+def _clean(move: HomeMove) -> None:
+    """Have a node take away what is of no use any more; where it has gone, nothing is left to do."""
+    node, name = (move.source, move.source_name) if move.left == "source" else (move.target, move.target_name)
+    if node is None or not home_use.believed(move.pool, name):
+        move.open = False
+        move.save()
+        return
+    if (
+        move.left == "source"
+        and HomePlace.objects.filter(
+            user=move.user_id, team=move.team_id, pool=move.pool_id, node=node
+        ).exists()
+    ):  # pragma: no branch
+        log.error("the home of move %s lies on %s: nothing is removed there", move.pk, name)
+        move.open = False
+        move.save()
+        return
+    _order(move, MoveDo.REMOVE if move.left == "source" else MoveDo.DISCARD)
+
+
+def _cleaned(move: HomeMove, answer: HomeMoved) -> None:
+    if answer.failure is not None:
+        move.failures += 1
+        wait_s = min(AGAIN_S * 2 ** min(move.failures, 10), MOST_AGAIN_S)
+        move.next_at = timezone.now() + timedelta(seconds=wait_s)
+    elif answer.done and answer.do is (MoveDo.REMOVE if move.left == "source" else MoveDo.DISCARD):
+        move.left, move.open = "", False
+    move.save()
+
+
+# --- parts -----------------------------------------------------------------------------------------------
+
+
+def _locked(move_id: UUID) -> HomeMove | None:
+    rows = HomeMove.objects.select_for_update(of=("self",))
+    return (
+        rows.select_related("user", "team", "pool", "source", "target", "asked_by").filter(pk=move_id).first()
+    )
+
+
+def _ticket(move: HomeMove) -> str:
+    """What reads the home after this offer. Nothing keeps it: it is made anew where it is needed."""
+    made = salted_hmac("berth.home-move", f"{move.pk}:{move.offer}", algorithm="sha256").digest()
+    return base64.urlsafe_b64encode(made).decode().rstrip("=")
+
+
+def _name(move: HomeMove) -> str:
+    """A name as workspaces have, by which the front door is asked for the home."""
+    return f"ws-{move.pk.hex}"
+
+
+def soon() -> None:
+    """Have what is due looked at when the transaction has held."""
+    transaction.on_commit(partial(node_commands.send, "control.move_homes", "control"))
+
+
+def _home(move: HomeMove) -> str:
+    return home_key(move.team.slug, move.user.username)
+
+
+def _named(move: HomeMove) -> str:
+    return f"the home folder {_home(move)} be moved from {move.source_name} to {move.target_name}"
+
+
+def _record(
+    move: HomeMove, actor: User | SystemActor, kind: AuditKind, message: str, cause: Reason | None = None
+) -> None:
+    events.record(
+        actor=actor,
+        kind=kind,
+        message=message,
+        cause=cause.as_json() if cause is not None else None,
+        team=move.team,
+        pool=move.pool,
+        targets=[Target(TargetKind.USER, str(move.user_id))],
+        data={
+            "user": move.user.username,
+            "home": _home(move),
+            "from": move.source_name,
+            "to": move.target_name,
+        },
+    )

@@ -1,0 +1,203 @@
+"""What the pages of home folders show, and what the page says that asks before a machine is removed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from portal.accounts.models import User
+from portal.common.formatting import format_duration, format_memory
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import sentence_of
+from portal.inventory.models import Node
+from portal.machines.models import MachineState
+from portal.workspaces import home_moves, home_places
+from portal.workspaces.lost_homes import may_begin_anew
+from portal.workspaces.machine_removal import Losses
+from portal.workspaces.models import HomeMove, HomeMoveState, HomePlace, HomeUsage, LostHome
+
+SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRow:
+    """The last move of a home, where it goes on or has failed; `may` says whether the reader may cancel."""
+
+    move: HomeMove
+    progress: str
+    percent: int
+    left: str
+    trouble: str
+    may: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HomeRow:
+    """A home and what it takes; `used` is empty where nothing was measured."""
+
+    place: HomePlace
+    used: str
+    move: MoveRow | None
+    targets: tuple[str, ...]
+    """Names of machines to which the reader may move it now."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostRow:
+    """A home on a removed machine; `may` says whether the reader decides, `waits` whether that is open."""
+
+    home: LostHome
+    used: str
+    waits: bool
+    may: bool
+
+
+def places(actor: User, *, everybody: bool) -> QuerySet[HomePlace]:
+    """The actor's homes, or those of all."""
+    found = HomePlace.objects.select_related("user", "team", "pool", "node")
+    found = found if everybody else found.filter(user=actor)
+    return found.order_by("team__slug", "user__username", "pool__slug", "pk")
+
+
+def rows(actor: User, found: Iterable[HomePlace]) -> list[HomeRow]:
+    """With what was measured of each, its last move and where it may go; three queries."""
+    found = list(found)
+    used = {
+        (user, team, node): mib
+        for user, team, node, mib in HomeUsage.objects.filter(user__in={each.user_id for each in found})
+        .order_by()
+        .values_list("user_id", "team_id", "node_id", "used_mib")
+    }
+    moves: dict[tuple[Any, Any, Any], HomeMove] = {}
+    shown = HomeMove.objects.filter(
+        Q(open=True) | Q(state=HomeMoveState.FAILED), user__in={each.user_id for each in found}
+    )
+    for move in shown.select_related("user").order_by("asked_at"):
+        moves[move.user_id, move.team_id, move.pool_id] = move
+    nodes: dict[Any, list[str]] = {}
+    pools = {each.pool_id for each in found if home_places.are_apart(each.pool)}
+    free = Node.objects.filter(pool__in=pools, online=True, cordoned=False, retired=False)
+    for pool, name in free.order_by("name").values_list("pool_id", "name"):
+        nodes.setdefault(pool, []).append(name)
+    made = []
+    for each in found:
+        last = moves.get((each.user_id, each.team_id, each.pool_id))
+        can = home_moves.may_move(actor, each.user_id) and not (last is not None and last.open)
+        names = [name for name in nodes.get(each.pool_id, []) if name != each.node.name] if can else []
+        size = _size(used.get((each.user_id, each.team_id, each.node_id)))
+        row = move_row(actor, last) if last is not None and last.state != HomeMoveState.DONE else None
+        made.append(HomeRow(each, size, row, tuple(names)))
+    return made
+
+
+def move_row(actor: User, move: HomeMove) -> MoveRow:
+    total, done = move.bytes_total, min(move.bytes_done, move.bytes_total)
+    amounts = _("%(done)s of %(total)s") % {"done": _size(done >> 20), "total": _size(total >> 20)}
+    trouble = ""
+    if move.reason:
+        with contextlib.suppress(LookupError):
+            trouble = sentence_of(Reason.from_json(move.reason))
+    return MoveRow(
+        move,
+        amounts if total and move.active else "",
+        done * 100 // total if total else 0,
+        _left(move),
+        trouble,
+        move.active and home_moves.may_move(actor, move.user_id),
+    )
+
+
+def _left(move: HomeMove) -> str:
+    """About how long the copy still takes, by how fast it went so far; empty where that is not known."""
+    if move.state != HomeMoveState.COPYING or move.started_at is None or not move.bytes_done:
+        return ""
+    took_s = (timezone.now() - move.started_at).total_seconds()
+    left_s = took_s * max(0, move.bytes_total - move.bytes_done) / move.bytes_done
+    return _("about %(time)s left") % {"time": format_duration(int(left_s))} if left_s >= 1 else ""
+
+
+def lost_row(actor: User, lost: LostHome) -> LostRow:
+    waits = lost.begun_anew_at is None
+    return LostRow(lost, _size(lost.used_mib), waits, waits and may_begin_anew(actor, lost))
+
+
+def _size(mib: int | None) -> str:
+    return "" if mib is None else format_memory(mib)
+
+
+def begin_anew_question(lost: LostHome) -> dict[str, Any]:
+    """The context of the page that asks before a home begins anew."""
+    named = {"node": lost.node, "team": lost.team.name, "user": lost.user.username, "pool": lost.pool.name}
+    return {
+        "title": _("Begin with a new, empty home folder?"),
+        "loses": [
+            _("the old files of %(user)s in %(team)s: they are on %(node)s, and do not come along") % named,
+        ],
+        "stays": [
+            _("what is on the disk of %(node)s, for whoever has that machine; it stays listed here") % named,
+            _("workspaces that wait for a home in %(pool)s start by themselves") % named,
+        ],
+        "yes": _("Begin with an empty one"),
+    }
+
+
+def remove_question(losses: Losses) -> dict[str, Any]:
+    """The context of the page that asks before a machine is removed, with all that is given up."""
+    machine = losses.machine
+    named = {"node": machine.name}
+    question: dict[str, Any] = {
+        "title": _("Remove %(node)s?") % named,
+        "loses": [_("its row in the list of machines"), *_given_up(losses)],
+        "stays": [
+            _("the name, which another machine may take"),
+            _("what is on its disk: nothing is deleted there"),
+            _("the record of what happened"),
+        ],
+        "yes": _("Remove %(node)s") % named,
+        "reason": _("For the audit log."),
+        "typed": machine.name if losses.any else "",
+    }
+    if machine.state == MachineState.ACTIVE:
+        question["refusals"] = [
+            _("%(node)s is joined. Have it leave, or revoke it, before it is removed.") % named
+        ]
+        question["typed"] = question["reason"] = ""
+    return question
+
+
+def _given_up(losses: Losses) -> list[str]:
+    found = []
+    if losses.workspace_count:
+        line = ngettext(
+            "%(count)d workspace, which ends as lost without having been seen to end: %(names)s",
+            "%(count)d workspaces, which end as lost without having been seen to end: %(names)s",
+            losses.workspace_count,
+        )
+        found.append(line % _counted(losses.workspaces, losses.workspace_count))
+    if losses.home_count:
+        line = ngettext(
+            "%(count)d home folder that lies only there, until its user begins with an empty one: %(names)s",
+            "%(count)d home folders that lie only there, until their users begin with empty ones: %(names)s",
+            losses.home_count,
+        )
+        found.append(line % _counted(losses.homes, losses.home_count))
+    if losses.devices:
+        line = ngettext(
+            "%(count)d device, which leaves the inventory",
+            "%(count)d devices, which leave the inventory",
+            losses.devices,
+        )
+        found.append(line % {"count": losses.devices})
+    return found
+
+
+def _counted(names: Sequence[str], count: int) -> dict[str, Any]:
+    shown = ", ".join(names[:SHOWN])
+    return {"count": count, "names": shown + (", …" if count > SHOWN else "")}

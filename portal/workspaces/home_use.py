@@ -1,0 +1,47 @@
+"""What moves and archives of homes have in common: whether a home is in use, or held, and who is told."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from portal.common.domain_events import emit
+from portal.common.errors import StateConflict
+from portal.common.reasons.codes import ArchiveCode, HomeMoveCode
+from portal.common.reasons.reason import Reason
+from portal.inventory.domain_events import CapacityFreed
+from portal.inventory.models import Allocation, Pool
+from portal.machines import selectors as machines
+from portal.machines.models import MachineState
+from portal.workspaces.domain_events import RequestChanged
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import ACTIVE_ARCHIVES, ACTIVE_MOVES, HomeArchive, HomeMove, Workspace
+
+
+def require_still(user_id: UUID, team_id: UUID) -> None:
+    """Raise `StateConflict` while the home is moved, archived or restored: changes would be lost."""
+    move = HomeMove.objects.filter(user=user_id, team=team_id, state__in=ACTIVE_MOVES).first()
+    if move is not None:
+        reason = Reason(HomeMoveCode.HOME_BEING_MOVED, {"node": move.target_name})
+        raise StateConflict(reason, code=reason.code.value)
+    if HomeArchive.objects.filter(user=user_id, team=team_id, state__in=ACTIVE_ARCHIVES).exists():
+        raise StateConflict(Reason(ArchiveCode.BEING_WORKED_ON), code=ArchiveCode.BEING_WORKED_ON.value)
+
+
+def in_use(user_id: UUID, team_id: UUID, node_id: UUID) -> bool:
+    """Whether a workspace of the user's in the team has a place on the node."""
+    return Allocation.objects.filter(
+        workspace__owner=user_id, workspace__team=team_id, node=node_id, released_at=None
+    ).exists()
+
+
+def believed(pool: Pool, node: str) -> bool:
+    """Whether what the node says is believed: its machine has neither left nor been revoked."""
+    machine = machines.by_name(pool, node)
+    return machine is None or machine.state == MachineState.ACTIVE
+
+
+def tell_scheduler(user_id: UUID, team_id: UUID) -> None:
+    """The home of the user in the team is held now, or free again."""
+    for workspace in Workspace.objects.filter(owner=user_id, team=team_id, state=State.PENDING):
+        emit(RequestChanged(workspace))
+    emit(CapacityFreed())

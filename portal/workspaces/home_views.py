@@ -1,0 +1,140 @@
+"""Pages of home folders, and of what is lost with a machine; templates/workspaces/ says what each expects."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from portal.accounts.mfa.proof import stepped_up
+from portal.accounts.policies import require_operator
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError
+from portal.common.reasons.codes import WorkspaceCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
+from portal.workspaces import home_moves, home_presenters, lost_homes, machine_removal
+
+ROWS_PER_PAGE = 50
+
+
+@require_safe
+@never_cache
+def homes(request: SignedInRequest) -> HttpResponse:
+    """Where one's home folders are; for operators and auditors with `?all=1` everybody's."""
+    everybody = request.GET.get("all") == "1" and request.user.sees_all
+    rows = Paginator(home_presenters.places(request.user, everybody=everybody), ROWS_PER_PAGE)
+    page = rows.get_page(request.GET.get("page"))
+    lost = lost_homes.seen_by(request.user).order_by("begun_anew_at", "-lost_at", "pk")
+    if not everybody:
+        lost = lost.filter(user=request.user)
+    shown = home_presenters.rows(request.user, page.object_list)
+    context = {
+        "page": page,
+        "rows": shown,
+        "moving": any(row.move is not None and row.move.move.open for row in shown),
+        "lost": [home_presenters.lost_row(request.user, each) for each in lost[:ROWS_PER_PAGE]],
+        "everybody": everybody,
+    }
+    return render(request, "workspaces/homes.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def begin_anew(request: SignedInRequest, lost_home_id: UUID) -> HttpResponse:
+    """Ask, then let the user's next start begin with a new, empty home."""
+    lost = lost_homes.seen_by(request.user).filter(pk=lost_home_id).first()
+    if lost is None:
+        raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
+    lost_homes.require_begin_anew(request.user, lost)
+    back = reverse("workspaces:homes")
+    if request.method != "POST":
+        asked = home_presenters.begin_anew_question(lost)
+        return render(request, "confirm.html", {**asked, "action": request.path, "back": back})
+    lost_homes.begin_anew(actor=request.user, lost_home_id=lost_home_id)
+    messages.success(request, _("The next start begins with a new, empty home folder."))
+    return redirect(back)
+
+
+@require_POST
+def move(request: SignedInRequest, home_id: int) -> HttpResponse:
+    """Have a home moved to another machine."""
+    place = home_presenters.places(request.user, everybody=request.user.sees_all).filter(pk=home_id).first()
+    if place is None:
+        raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
+    node = strip_nul(request.POST.get("node", ""))
+    try:
+        home_moves.move_home(actor=request.user, user=place.user, team=place.team, pool=place.pool, node=node)
+    except NotAllowed:
+        raise
+    except PortalError as error:
+        messages.error(request, error.sentence)
+    else:
+        messages.success(
+            request, _("The home folder is being moved. What is started meanwhile waits for it.")
+        )
+    return redirect(_back(request, place.user_id))
+
+
+@require_POST
+def cancel_move(request: SignedInRequest, home_move_id: UUID) -> HttpResponse:
+    """Give a move up."""
+    try:
+        found = home_moves.cancel_move(actor=request.user, move_id=home_move_id)
+    except (NotAllowed, NotFound):
+        raise
+    except PortalError as error:
+        messages.error(request, error.sentence)
+        return redirect("workspaces:homes")
+    messages.success(request, _("The move is cancelled. The home folder stays where it was."))
+    return redirect(_back(request, found.user_id))
+
+
+def _back(request: SignedInRequest, user_id: UUID) -> str:
+    return reverse("workspaces:homes") + ("" if user_id == request.user.pk else "?all=1")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up
+def machine_remove(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
+    """Say what is given up with a machine and ask for its name, then remove it."""
+    require_operator(request.user)
+    losses = machine_removal.losses_of(request.user, machine_id)
+    back = reverse("machines:list", args=[losses.machine.pool.slug])
+    if request.method != "POST":
+        return _ask(request, losses, back)
+    named = losses.machine.name
+    try:
+        machine_removal.remove(
+            actor=request.user,
+            machine_id=machine_id,
+            confirm=request.POST.get("confirm", "") if losses.any else named,
+            reason=strip_nul(request.POST.get("reason", "")),
+        )
+    except InvalidInput as error:
+        return _ask(request, losses, back, problem=error.sentence)
+    except PortalError as error:
+        messages.error(request, error.sentence)
+    else:
+        messages.success(request, _("%(node)s is removed.") % {"node": named})
+    return redirect(back)
+
+
+def _ask(
+    request: SignedInRequest, losses: machine_removal.Losses, back: str, *, problem: str = ""
+) -> HttpResponse:
+    context = {
+        **home_presenters.remove_question(losses),
+        "action": request.path,
+        "back": back,
+        "typed_problem": problem,
+    }
+    return render(request, "confirm.html", context, status=400 if problem else 200)

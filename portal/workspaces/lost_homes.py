@@ -1,0 +1,148 @@
+"""Homes that lie on machines which were removed, until their users begin with new, empty ones."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.accounts.models import User
+from portal.common.actors import SYSTEM
+from portal.common.domain_events import emit
+from portal.common.errors import NotAllowed, NotFound
+from portal.common.reasons.codes import WorkspaceCode
+from portal.common.reasons.reason import Reason
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.events.models import TargetKind
+from portal.events.services import Target
+from portal.inventory.domain_events import CapacityFreed, NodeForgotten
+from portal.inventory.models import Node
+from portal.workspaces.domain_events import RequestChanged
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import HomeDeletion, HomePlace, HomeUsage, LostHome, Workspace
+from provisioning.types import home_key
+
+
+def seen_by(actor: User) -> QuerySet[LostHome]:
+    """One's own, and all for who sees all; those that still wait for an answer first."""
+    found = LostHome.objects.select_related("user", "team", "pool")
+    return found if actor.sees_all else found.filter(user=actor)
+
+
+def open_of(workspace: Workspace) -> LostHome | None:
+    """The lost home for which a workspace that does not run has to wait, where there is one."""
+    return LostHome.objects.filter(
+        user=workspace.owner_id, team=workspace.team_id, begun_anew_at=None
+    ).first()
+
+
+def node_forgotten(event: NodeForgotten) -> None:
+    """An operator has removed what was left of a machine: homes that lie there are lost until that is mended.
+
+    Deletions that it was to carry out cannot be carried out any more, and are said to be open.
+    """
+    node = Node.objects.get(pk=event.node_id)
+    used = {
+        (user, team): mib
+        for user, team, mib in HomeUsage.objects.filter(node=node).values_list(
+            "user_id", "team_id", "used_mib"
+        )
+    }
+    places = list(HomePlace.objects.filter(node=node).select_related("user", "team"))
+    now = timezone.now()
+    LostHome.objects.bulk_create(
+        [
+            LostHome(
+                user_id=place.user_id,
+                team_id=place.team_id,
+                pool_id=place.pool_id,
+                node=node.name,
+                used_mib=used.get((place.user_id, place.team_id)),
+                lost_at=now,
+            )
+            for place in places
+            if place.user.deleted_at is None
+        ]
+    )
+    for place in places:
+        home = home_key(place.team.slug, place.user.username)
+        events.record(
+            actor=SYSTEM,
+            kind=AuditKind.USER_HOME_LOST,
+            message=f"gives up the home folder {home} on {node.name}, which was removed",
+            team=place.team,
+            targets=[Target(TargetKind.USER, str(place.user_id))],
+            data={"user": place.user.username, "home": home, "node": node.name},
+        )
+        events.notify(
+            [place.user],
+            "home.lost",
+            _("Your home folder in %(team)s is on a machine that was removed") % {"team": place.team.name},
+            _("It was on %(node)s. What you start waits until you say that a new, empty one may begin.")
+            % {"node": node.name},
+            "/homes/",
+        )
+    HomePlace.objects.filter(node=node).delete()
+    HomeUsage.objects.filter(node=node).delete()
+    for deletion in HomeDeletion.objects.filter(node=node).select_related("user", "team"):
+        home = home_key(deletion.team.slug, deletion.user.username)
+        events.record(
+            actor=SYSTEM,
+            kind=AuditKind.USER_HOME_NOT_DELETED,
+            message=f"cannot delete the home folder {home}: {node.name}, where it lies, was removed",
+            team=deletion.team,
+            targets=[Target(TargetKind.USER, str(deletion.user_id))],
+            data={"user": deletion.user.username, "home": home, "node": node.name},
+        )
+        deletion.delete()
+
+
+@transaction.atomic
+def begin_anew(*, actor: User, lost_home_id: UUID) -> LostHome:
+    """Let what the user starts begin with a new, empty home; the old one stays listed. Twice is success.
+
+    For the user alone, and for operators. Raises `NotFound`, which is also said to who may not see it, and
+    `NotAllowed`.
+    """
+    lost = (
+        LostHome.objects.select_for_update(of=("self",))
+        .select_related("user", "team", "pool")
+        .filter(pk=lost_home_id)
+        .first()
+    )
+    if lost is None or not (actor.sees_all or may_begin_anew(actor, lost)):
+        raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
+    require_begin_anew(actor, lost)
+    if lost.begun_anew_at is not None:
+        return lost
+    lost.begun_anew_at = timezone.now()
+    lost.save(update_fields=["begun_anew_at"])
+    home = home_key(lost.team.slug, lost.user.username)
+    events.record(
+        actor=actor,
+        kind=AuditKind.USER_HOME_BEGUN_ANEW,
+        message=f"begins the home folder {home} anew: the old one is on {lost.node}, which was removed",
+        team=lost.team,
+        targets=[Target(TargetKind.USER, str(lost.user_id))],
+        data={"user": lost.user.username, "home": home, "node": lost.node},
+    )
+    waiting = Workspace.objects.filter(owner=lost.user, team=lost.team, state=State.PENDING)
+    for workspace in waiting:
+        emit(RequestChanged(workspace))
+    emit(CapacityFreed())
+    return lost
+
+
+def may_begin_anew(actor: User, lost: LostHome) -> bool:
+    """Whether it is the actor's to decide."""
+    return actor.pk == lost.user_id or actor.operates
+
+
+def require_begin_anew(actor: User, lost: LostHome) -> None:
+    """Raises `NotAllowed`."""
+    if not may_begin_anew(actor, lost):
+        raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": lost.user.username}))

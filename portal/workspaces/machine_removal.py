@@ -1,0 +1,99 @@
+"""Removing a machine for good, with what is placed there and the homes that lie only there.
+
+The one place where capacity is given back without its having been seen to be free: an operator says so for a
+machine that has left or is revoked, and types its name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from portal.accounts.models import User
+from portal.accounts.policies import require_operator
+from portal.common.errors import InvalidInput, StateConflict
+from portal.common.reasons.codes import MachineCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.inventory.models import Device, Node
+from portal.machines import selectors as machines
+from portal.machines import services
+from portal.machines.domain_events import MachineRemoving
+from portal.machines.models import Machine
+from portal.workspaces import machine_losses
+from portal.workspaces.models import HomePlace, Workspace
+from provisioning.types import home_key
+
+MAX_NAMED = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What removing a machine gives up: names of at most `MAX_NAMED` workspaces and homes, and how many."""
+
+    machine: Machine
+    workspaces: tuple[str, ...]
+    workspace_count: int
+    homes: tuple[str, ...]
+    home_count: int
+    devices: int
+
+    @property
+    def any(self) -> bool:
+        """Whether its name has to be typed."""
+        return bool(self.workspace_count or self.home_count)
+
+
+def losses_of(actor: User, machine_id: UUID) -> Losses:
+    """What would be given up now. Raises `NotFound`, `NotAllowed`."""
+    machine = machines.machine(actor, machine_id)
+    there = machine_losses.placed_on(machine.pool_id, machine.name)
+    homes = HomePlace.objects.filter(node__pool=machine.pool_id, node__name=machine.name)
+    rows = there.select_related("owner", "team").order_by("team__slug", "owner__username", "name")
+    places = homes.select_related("user", "team").order_by("team__slug", "user__username")
+    named = tuple(_name(each) for each in rows[:MAX_NAMED])
+    keys = tuple(home_key(each.team.slug, each.user.username) for each in places[:MAX_NAMED])
+    return Losses(
+        machine,
+        named,
+        there.count(),
+        keys,
+        homes.count(),
+        Device.objects.filter(node__pool=machine.pool_id, node__name=machine.name).count(),
+    )
+
+
+def refuse_silent_loss(event: MachineRemoving) -> None:
+    """Homes that lie only on a machine are not given up by the way. Raises `StateConflict`."""
+    count = HomePlace.objects.filter(node__pool=event.pool_id, node__name=event.name).count()
+    if count:
+        raise StateConflict(Reason(MachineCode.NODE_HAS_HOMES, {"count": count, "node": event.name}))
+
+
+def remove(*, actor: User, machine_id: UUID, confirm: str, reason: str = "") -> None:
+    """Remove a machine that has left or is revoked with all that is lost by it; `confirm` is its name.
+
+    Raises `NotFound`, `NotAllowed`, `InvalidInput` for another name, `StateConflict` for one that is joined,
+    `Unavailable` while Redis still knows it.
+    """
+    require_operator(actor)
+    machine = machines.machine(actor, machine_id)
+    if strip_nul(confirm).strip() != machine.name:
+        wrong = Reason(
+            MachineCode.MACHINE_NOT_NAMED, {"given": strip_nul(confirm)[:63], "node": machine.name}
+        )
+        raise InvalidInput(wrong, errors={"confirm": [wrong]})
+    why = strip_nul(reason).strip()[: services.MAX_REASON]
+
+    def give_up(node: Node) -> dict[str, Any]:
+        homes = HomePlace.objects.filter(node=node).select_related("user", "team").order_by("pk")
+        keys = [home_key(each.team.slug, each.user.username) for each in homes]
+        ended = machine_losses.end_all(actor=actor, node=node, reason=why)
+        return {"workspaces": sorted(_name(each) for each in ended), "homes": sorted(keys)}
+
+    services.remove(actor=actor, machine_id=machine_id, reason=why, give_up=give_up)
+
+
+def _name(workspace: Workspace) -> str:
+    return f"{home_key(workspace.team.slug, workspace.owner.username)}/{workspace.name}"

@@ -1,0 +1,203 @@
+"""What a user has installed on top of a workspace's environment: seen, removed, made an environment of.
+
+It lies in the user's home, by the environment's name and Python, so it is the same for all workspaces of the
+user in the team that run in this environment. Nobody but that user sees or changes it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db import transaction
+from packaging.utils import canonicalize_name
+
+from portal.accounts.models import Team, User
+from portal.common.errors import StateConflict, Unavailable
+from portal.common.reasons.codes import WorkspaceCode
+from portal.common.reasons.reason import Reason
+from portal.environments import services as environments
+from portal.environments import sources
+from portal.environments.models import PYTHONS, Environment, EnvironmentVersion, SourceKind
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.inventory import node_commands
+from portal.workspaces import asking, dispatch, home_places, policies
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace, WorkspaceQuerySet
+from portal.workspaces.transitions import locked
+from provisioning import messages
+from provisioning.environment_messages import PackagesOf
+
+MAX_PACKAGES = 2000
+_PINNED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9._!+-]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPackage:
+    """A package of the user's, and the environment's version that it stands before, if there is one."""
+
+    name: str
+    version: str
+    instead_of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPackages:
+    """What a user has installed, by name, and the Python that it is for; empty where that is not known."""
+
+    packages: tuple[OwnPackage, ...] = ()
+    python: str = ""
+
+
+def read(*, actor: User, workspace: Workspace) -> OwnPackages:
+    """Ask the node, whether the workspace runs or not; before its user's first start there is nothing.
+
+    Raises `NotAllowed`, `StateConflict` (simulated) and `Unavailable` (the node is away, or cannot tell).
+    """
+    policies.require_home(actor, workspace)
+    place = home_places.node_of(workspace)
+    if place is None:
+        return OwnPackages()
+    pool, node = place
+    asked_for = PackagesOf(
+        team=workspace.team.slug,
+        owner=workspace.owner.username,
+        environment=dispatch.digest_of(workspace),
+        environment_name=dispatch.environment_name_of(workspace),
+    )
+    given = {"of": messages.dump(asked_for), "pool": messages.dump(node_commands.config_of(pool))}
+    body = asking.ask("node.read_overlay", given, pool=pool, node=node, about="packages")
+    if "error" in body:
+        said = {"message": str(body["error"])[:500]}
+        raise Unavailable(Reason(WorkspaceCode.PACKAGES_NOT_READ, said))
+    return _understood(body, _versions_of(workspace.environment_version))
+
+
+def _understood(body: dict[str, object], base: dict[str, str]) -> OwnPackages:
+    """The answer of a node, of which only what is a name and a version counts."""
+    said, python = body.get("packages"), body.get("python")
+    found = []
+    for each in said[:MAX_PACKAGES] if isinstance(said, list) else ():
+        if match := _PINNED.fullmatch(str(each)):
+            name, version = match.groups()
+            instead = base.get(canonicalize_name(name), "")
+            found.append(OwnPackage(name, version, instead if instead != version else ""))
+    return OwnPackages(tuple(found), python if isinstance(python, str) and python in PYTHONS else "")
+
+
+def _versions_of(version: EnvironmentVersion | None) -> dict[str, str]:
+    packages = version.packages if version is not None else []
+    return {canonicalize_name(each["name"]): str(each["version"]) for each in packages}
+
+
+def sharing(workspace: Workspace) -> WorkspaceQuerySet:
+    """Other workspaces of its user with the same packages on top: same team, same environment."""
+    others = Workspace.objects.live().filter(owner=workspace.owner_id, team=workspace.team_id)
+    version = workspace.environment_version
+    if version is None:
+        others = others.filter(environment_version=None)
+    else:
+        others = others.filter(environment_version__environment=version.environment_id)
+    return others.exclude(pk=workspace.pk).order_by("name")
+
+
+@transaction.atomic
+def reset(*, actor: User, workspace_id: UUID) -> Workspace:
+    """Have the next start remove what its user has installed. Asking twice is success.
+
+    Raises `NotAllowed`, and `StateConflict` for one that is simulated or does not start any more.
+    """
+    workspace = locked(workspace_id)
+    policies.require_home(actor, workspace)
+    if workspace.state in {State.TERMINATED, State.TERMINATING}:
+        named = {"name": workspace.name, "state": workspace.state}
+        raise StateConflict(Reason(WorkspaceCode.NOT_STARTABLE, named), state=workspace.state)
+    if workspace.packages_reset_after != workspace.generation:
+        _set(workspace, workspace.generation)
+        events.record(
+            actor=actor,
+            kind=AuditKind.WORKSPACE_PACKAGES_RESET_ASKED,
+            workspace=workspace,
+            message="asked that the next start remove what is installed on top of its environment",
+        )
+    return workspace
+
+
+@transaction.atomic
+def keep(*, actor: User, workspace_id: UUID) -> Workspace:
+    """Take a reset back. What a start that is under way removes is gone; where none was asked for, success.
+
+    Raises `NotAllowed`, and `StateConflict` where the start that removes them has been placed.
+    """
+    workspace = locked(workspace_id)
+    policies.require_home(actor, workspace)
+    if workspace.packages_reset_after is None:
+        return workspace
+    if dispatch.resets_packages(workspace):
+        named = {"state": workspace.state}
+        raise StateConflict(Reason(WorkspaceCode.NOT_POSSIBLE_NOW, named), state=workspace.state)
+    _set(workspace, None)
+    events.record(
+        actor=actor,
+        kind=AuditKind.WORKSPACE_PACKAGES_KEPT,
+        workspace=workspace,
+        message="keeps what is installed on top of its environment",
+    )
+    return workspace
+
+
+def reset_waits(workspace: Workspace) -> bool:
+    """Whether the next start removes them, and this can be taken back."""
+    return workspace.packages_reset_after is not None and not dispatch.resets_packages(workspace)
+
+
+def _set(workspace: Workspace, after: int | None) -> None:
+    Workspace.objects.filter(pk=workspace.pk).update(packages_reset_after=after)
+    workspace.packages_reset_after = after
+
+
+def requirements(workspace: Workspace, own: OwnPackages) -> str:
+    """A list that makes the same: what the environment asks for in its versions, and what is on top."""
+    version = workspace.environment_version
+    return sources.with_packages(
+        version.source_kind if version is not None else SourceKind.PACKAGES,
+        version.source if version is not None else "",
+        have=_versions_of(version),
+        more=[(each.name, each.version) for each in own.packages],
+    )
+
+
+def save(
+    *,
+    actor: User,
+    workspace: Workspace,
+    own: OwnPackages,
+    team: Team | None,
+    name: str,
+    slug: str = "",
+    description: str = "",
+    source: str = "",
+) -> Environment:
+    """Make an environment for a team, or for everybody, of what `read` found; its build is asked for.
+
+    With `source` this list is taken, as its user has changed it. Raises as
+    `portal.environments.services.create` does, and `StateConflict` where nothing is installed.
+    """
+    policies.require_home(actor, workspace)
+    if not own.packages and not source.strip():
+        named = {"name": workspace.name}
+        raise StateConflict(Reason(WorkspaceCode.NOTHING_INSTALLED, named), code="nothing_installed")
+    version = workspace.environment_version
+    return environments.create(
+        actor=actor,
+        team=team,
+        name=name,
+        slug=slug,
+        description=description,
+        source_kind=SourceKind.REQUIREMENTS,
+        source=source.strip() or requirements(workspace, own),
+        python=version.python if version is not None else own.python,
+        notebook=version.environment.notebook if version is not None else True,
+    )

@@ -1,0 +1,149 @@
+"""What a user has installed on top of a workspace's environment, over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.urls import reverse
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from portal.common import idempotency
+from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, operation, routes
+from portal.common.scopes import Scope
+from portal.environments import selectors as environments
+from portal.environments.serializers import EnvironmentSerializer
+from portal.workspaces import own_packages, policies, selectors
+
+SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}
+
+
+class OwnPackageSerializer(serializers.Serializer[Any]):
+    """A package of the user's own."""
+
+    name = serializers.CharField()
+    version = serializers.CharField()
+    instead_of = serializers.CharField(help_text="The environment's version, where it has another one.")
+
+
+class OwnPackagesSerializer(serializers.Serializer[Any]):
+    """What its user has installed on top of the workspace's environment."""
+
+    environment = serializers.CharField(allow_null=True, help_text="Null: what its node has by itself.")
+    python = serializers.CharField(help_text="As `3.12`; empty where it is not known.")
+    packages = OwnPackageSerializer(many=True)
+    requirements = serializers.CharField(help_text="A list that makes the same: what `save` takes.")
+    shared_with = serializers.ListField(
+        child=serializers.CharField(), help_text="Names of your workspaces that have the same packages."
+    )
+    reset_at_next_start = serializers.BooleanField()
+
+
+class ResetSerializer(serializers.Serializer[Any]):
+    reset_at_next_start = serializers.BooleanField()
+
+
+class SaveSerializer(StrictSerializer):
+    """An environment of what is there."""
+
+    name = serializers.CharField(max_length=80)
+    slug = serializers.CharField(max_length=40, required=False, help_text="Made of the name without it.")
+    description = serializers.CharField(max_length=200, default="", allow_blank=True)
+    everybody = serializers.BooleanField(
+        default=False, help_text="For everybody, which operators may; else for the workspace's team."
+    )
+
+
+class PackagesView(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "List your packages of a workspace",
+        description="What you have installed on top of its environment; asked of its node, whether it runs "
+        "or not. For the workspace's user alone.",
+        responses={200: OwnPackagesSerializer},
+        errors=[404, 409, 503],
+        operation_id="workspaces_packages_retrieve",
+    )
+    def get(self, request: UserRequest, workspace_id: UUID) -> Response:
+        workspace = selectors.workspace_by_id(request.user, workspace_id)
+        own = own_packages.read(actor=request.user, workspace=workspace)
+        version = workspace.environment_version
+        answer = {
+            "environment": version.environment.slug if version is not None else None,
+            "python": own.python,
+            "packages": own.packages,
+            "requirements": own_packages.requirements(workspace, own) if own.packages else "",
+            "shared_with": [each.name for each in own_packages.sharing(workspace)],
+            "reset_at_next_start": own_packages.reset_waits(workspace),
+        }
+        return Response(OwnPackagesSerializer(answer).data)
+
+
+class PackagesResetView(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Remove your packages at the next start",
+        description="Of all your workspaces that share them. `keep` takes it back until that start.",
+        responses={202: ResetSerializer},
+        errors=[404, 409],
+    )
+    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
+        selectors.workspace_by_id(request.user, workspace_id)
+        own_packages.reset(actor=request.user, workspace_id=workspace_id)
+        return Response({"reset_at_next_start": True}, status=202)
+
+
+class PackagesKeepView(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Keep your packages after all",
+        description="Takes back that the next start removes them.",
+        responses={200: ResetSerializer},
+        errors=[404, 409],
+    )
+    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
+        selectors.workspace_by_id(request.user, workspace_id)
+        own_packages.keep(actor=request.user, workspace_id=workspace_id)
+        return Response({"reset_at_next_start": False})
+
+
+class PackagesSaveView(ApiView):
+    scopes = {"*": Scope.ENVIRONMENTS_WRITE}
+
+    @operation(
+        "Save your packages as an environment",
+        description="Makes a software environment of what the workspace's has and what you have installed, "
+        "in these versions, and asks for its build. For those who may make environments.",
+        request=SaveSerializer,
+        responses={201: EnvironmentSerializer},
+        parameters=[idempotency.PARAMETER],
+        errors=[400, 404, 409, 415, 503],
+    )
+    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
+        workspace = selectors.workspace_by_id(request.user, workspace_id)
+        policies.require_home(request.user, workspace)
+        given = body_of(request, SaveSerializer)
+        team = None if given.pop("everybody") else workspace.team
+        # The node is asked before the transaction of a key, which would wait for it.
+        own = own_packages.read(actor=request.user, workspace=workspace)
+
+        def saved() -> Response:
+            made = own_packages.save(actor=request.user, workspace=workspace, own=own, team=team, **given)
+            shown = environments.environment_by_slug(request.user, made.slug)
+            location = reverse("api:environment-detail", args=[made.slug])
+            return Response(EnvironmentSerializer(shown).data, status=201, headers={"Location": location})
+
+        return idempotency.answer_once(request, saved)
+
+
+_PATH = "workspaces/<uuid:workspace_id>/packages"
+urlpatterns = [
+    *routes(_PATH, PackagesView, "workspace-packages"),
+    *routes(f"{_PATH}/reset", PackagesResetView, "workspace-packages-reset"),
+    *routes(f"{_PATH}/keep", PackagesKeepView, "workspace-packages-keep"),
+    *routes(f"{_PATH}/save", PackagesSaveView, "workspace-packages-save"),
+]

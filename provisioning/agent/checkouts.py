@@ -1,0 +1,476 @@
+"""Clones repositories into a home, beside the app, and says how that goes. Standard library only.
+
+Two uses. The agent imports `configure`, which writes credentials and Git's settings into a folder of the
+sandbox's own memory. And it runs this file as a process of its own, `python -I -S checkouts.py`, with what is
+to be done as JSON in BERTH_CHECKOUTS: `{"home", "workspace", "egress", "items": [{"what", "url", "ref",
+"folder", "timeout_s", "script_timeout_s", "limit_mib", "problem"}]}`. It writes one line of JSON for each
+step to its output: `{"what", "state", "code", "commit", "percent", "note", "detail"}`, with `state` one of
+cloning, cloned, kept, installing, installed, failed.
+
+A repository is cloned beside its place and then moved there in one step: there is a whole one or none. What
+is there already is left as it is. No hook, submodule or filter of the repository runs; a script of dotfiles
+does, because that is what they are for, with the user's rights in the user's sandbox.
+"""
+
+# ruff: noqa: PTH101, PTH103, PTH104, PTH108, PTH110, PTH112, PTH113, PTH114, PTH115, PTH118, PTH123
+# ruff: noqa: PTH208, PTH211, SIM105, UP031
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Item = dict[str, Any]
+
+DOTFILES = "dotfiles"
+DOTFILES_FOLDER = ".dotfiles"
+PENDING = "berth-pending"
+SCRIPTS = (
+    "install.sh",
+    "install",
+    "bootstrap.sh",
+    "bootstrap",
+    "script/bootstrap",
+    "setup.sh",
+    "setup",
+    "script/setup",
+)
+NEVER_LINKED = frozenset({".git", ".gitignore", ".gitattributes", ".gitmodules", ".github", ".gitlab-ci.yml"})
+MAX_LINKS = 500
+LOOK_S = 0.5
+SAY_S = 3.0
+WEIGH_S = 2.0
+WEIGHED = 200000
+DETAIL = 600
+SETTINGS = (
+    "protocol.allow=never",
+    "protocol.https.allow=always",
+    "protocol.ssh.allow=always",
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "submodule.recurse=false",
+    "advice.detachedHead=false",
+    "http.lowSpeedLimit=1",
+    "http.lowSpeedTime=120",
+)
+"""Of each Git that is run here, whatever other settings say."""
+CODES = (
+    ("disk_full", ("no space left", "disk quota exceeded")),
+    ("host_key", ("host key verification failed", "no matching host key", "host identification has changed")),
+    ("certificate", ("ssl certificate", "certificate verify", "certificate problem", "server certificate")),
+    (
+        "auth",
+        (
+            "authentication failed",
+            "could not read username",
+            "could not read password",
+            "terminal prompts disabled",
+            "permission denied (",
+            "returned error: 401",
+            "returned error: 403",
+        ),
+    ),
+    ("egress", ("response 403", "http code 403 from proxy", "proxy connect aborted")),
+    ("not_found", ("not found", "returned error: 404", "does not appear to be a git repository")),
+    (
+        "unreachable",
+        (
+            "could not resolve",
+            "couldn't resolve",
+            "connection refused",
+            "failed to connect",
+            "couldn't connect",
+            "connection timed out",
+            "operation timed out",
+            "network is unreachable",
+            "no route to host",
+            "connection reset",
+            "operation too slow",
+        ),
+    ),
+)
+"""What Git says, in small letters, and which code that is; the first that is found."""
+
+
+# ---------------------------------------------------------------------------------------------
+# Credentials: imported by the agent
+# ---------------------------------------------------------------------------------------------
+
+
+def configure(folder: str, given: list[Item], known_hosts: list[str]) -> str:
+    """Write Git's settings below `folder`, with a credential for each of `given`; the path of the settings.
+
+    One of `given` is `{"host", "origin", "username", "password"}` for HTTPS or `{"host", "key",
+    "known_hosts"}` for SSH. Git asks for a credential for that very host alone. Raises `OSError`.
+    """
+    os.makedirs(folder, 0o700, exist_ok=True)
+    os.chmod(folder, 0o700)
+    settings = ["[include]", "\tpath = /etc/gitconfig"]
+    ssh: list[str] = []
+    hosts = list(known_hosts)
+    for number, each in enumerate(given):
+        path = "%s/credential-%d" % (folder, number)
+        if each.get("key"):
+            _write(path, each["key"].strip() + "\n")
+            hosts += str(each.get("known_hosts") or "").splitlines()
+            ssh += ["Match host %s" % each["host"], '  IdentityFile "%s"' % path, "  IdentitiesOnly yes"]
+        else:
+            _write(path, "username=%s\npassword=%s\n" % (each["username"], each["password"]))
+            settings += [
+                '[credential "%s"]' % each["origin"],
+                "\thelper =",
+                '\thelper = "!f() { test \\"$1\\" = get && cat %s; }; f"' % path,
+            ]
+    _write(folder + "/known_hosts", "".join(line + "\n" for line in hosts))
+    ssh += ["Host *", "  GlobalKnownHostsFile %s/known_hosts" % folder, "  Include ~/.ssh/config"]
+    _write(folder + "/ssh_config", "\n".join(ssh) + "\n")
+    settings += ["[core]", "\tsshCommand = ssh -F %s/ssh_config" % folder]
+    _write(folder + "/config", "\n".join(settings) + "\n")
+    os.chmod(folder, 0o500)
+    return folder + "/config"
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o400)
+    with open(descriptor, "wb") as handle:
+        handle.write(text.encode())
+
+
+# ---------------------------------------------------------------------------------------------
+# The process
+# ---------------------------------------------------------------------------------------------
+
+
+class Failed(Exception):
+    """It came to nothing: `code`, and what was said."""
+
+    def __init__(self, code: str, detail: str = "") -> None:
+        super().__init__(code)
+        self.code = code
+        self.detail = detail
+
+
+def say(what: str, state: str, **more: Any) -> None:
+    line = {"what": what, "state": state}
+    line.update((name, value) for name, value in more.items() if value not in (None, ""))
+    data = (json.dumps(line) + "\n").encode()
+    try:
+        os.write(1, data)
+    except OSError:
+        pass  # nobody listens any more
+
+
+def tail(text: str) -> str:
+    """The last lines that say something."""
+    lines = [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
+    return "\n".join(lines[-6:])[-DETAIL:]
+
+
+def code_of(text: str, egress: str) -> str:
+    """Which of the codes the words of a failed Git stand for."""
+    lower = text.lower()
+    for code, words in CODES:
+        if any(word in lower for word in words):
+            return "egress" if code == "unreachable" and egress != "open" else code
+    return "failed"
+
+
+def weight(folder: str) -> int:
+    """The bytes that a folder takes on disk; of very many files, of the first ones."""
+    total, seen = 0, 0
+    pending = [folder]
+    while pending and seen < WEIGHED:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    seen += 1
+                    try:
+                        info = entry.stat(follow_symlinks=False)
+                    except OSError:
+                        continue
+                    total += info.st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+        except OSError:
+            continue
+    return total
+
+
+def environment(base: dict[str, str]) -> dict[str, str]:
+    """What Git gets: nothing that asks a person, and none of the settings in the home."""
+    kept = ("GIT_CONFIG_SYSTEM", "GIT_SSL_CAINFO", "GIT_SSL_CAPATH")
+    env = {k: v for k, v in base.items() if not k.startswith("GIT_") or k in kept}
+    for name in ("SSH_ASKPASS", "DISPLAY", "BERTH_CHECKOUTS"):
+        env.pop(name, None)
+    env.update(GIT_TERMINAL_PROMPT="0", GIT_CONFIG_GLOBAL=os.devnull, LC_ALL="C", SSH_ASKPASS_REQUIRE="never")
+    if "GIT_CONFIG_SYSTEM" not in env:
+        env["GIT_SSH_COMMAND"] = "ssh -o BatchMode=yes"
+    return env
+
+
+class Run:
+    """One repository."""
+
+    def __init__(self, item: Item, home: str, workspace: str, egress: str, env: dict[str, str]) -> None:
+        import time
+
+        self.clock = time.monotonic
+        self.item = item
+        self.what = item["what"]
+        self.home = home
+        self.egress = egress
+        self.env = env
+        name = DOTFILES_FOLDER if self.what == DOTFILES else item["folder"]
+        self.target = os.path.join(home, name)
+        self.half = os.path.join(home, ".berth-clone-%s-%s" % (workspace, name.strip(".")))
+        self.deadline = self.clock() + float(item["timeout_s"])
+        self.said_at = 0.0
+        self.percent = -1
+
+    def git(self, *arguments: str, cwd: str = "/") -> str:
+        """Run Git; what it wrote to its output. Raises `Failed`."""
+        argv = ["git"]
+        for setting in SETTINGS:
+            argv += ["-c", setting]
+        return self.run([*argv, *arguments], cwd, self.env, self.deadline, watch=True)
+
+    def run(self, argv: list[str], cwd: str, env: dict[str, str], deadline: float, watch: bool) -> str:
+        import subprocess
+        import tempfile
+
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            try:
+                process = subprocess.Popen(
+                    argv,
+                    cwd=cwd,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=errors,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise Failed("no_git" if argv[0] == "git" else "failed", str(error)) from error
+            trouble = self.wait(process, errors.fileno(), deadline, watch)
+            said = self.read(errors)
+            if trouble:
+                raise Failed(trouble, tail(said))
+            if process.returncode:
+                text = said if watch else said + "\n" + self.read(output)
+                raise Failed(code_of(said, self.egress) if watch else "script_failed", tail(text))
+            return self.read(output)
+
+    @staticmethod
+    def read(handle: Any) -> str:
+        size = handle.seek(0, os.SEEK_END)
+        handle.seek(max(0, size - 65536))
+        return str(handle.read().decode("utf-8", "replace"))
+
+    def wait(self, process: Any, errors: int, deadline: float, watch: bool) -> str:
+        """Until it has ended; why it was ended before, or an empty string."""
+        import signal
+        import subprocess
+
+        weighed = self.clock()
+        limit = int(self.item.get("limit_mib") or 0) << 20
+        trouble = ""
+        while not trouble:
+            try:
+                process.wait(LOOK_S)
+                return ""
+            except subprocess.TimeoutExpired:
+                pass
+            now = self.clock()
+            if now > deadline:
+                trouble = "timed_out" if watch else "script_timed_out"
+            elif watch and now - self.said_at > SAY_S:
+                self.progress(errors, now)
+            if watch and limit and now - weighed > WEIGH_S:
+                weighed = now
+                trouble = trouble or ("too_large" if weight(self.half) > limit else "")
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(process.pid, number)
+            except OSError:
+                pass
+            try:
+                process.wait(3)
+            except subprocess.TimeoutExpired:
+                continue
+        return trouble
+
+    def progress(self, errors: int, now: float) -> None:
+        """Say how far the receiving is, which Git writes as `Receiving objects:  45% (9/20)`."""
+        size = os.fstat(errors).st_size
+        text = os.pread(errors, 4096, max(0, size - 4096)).decode("utf-8", "replace")
+        found = -1
+        for line in text.replace("\r", "\n").splitlines():
+            if line.startswith("Receiving objects:"):
+                digits = line.partition(":")[2].partition("%")[0].strip()
+                found = int(digits) if digits.isdigit() else found
+        if found > self.percent:
+            self.percent = min(found, 100)
+            self.said_at = now
+            say(self.what, "cloning", percent=self.percent)
+
+    # -- the clone --------------------------------------------------------------------------
+
+    def clone(self) -> None:
+        import shutil
+
+        shutil.rmtree(self.half, ignore_errors=True)  # of a start that was ended in the middle
+        if os.path.lexists(self.target):
+            commit = self.head(self.target)
+            if self.what == DOTFILES and os.path.exists(self.pending()):
+                self.install(commit)
+            else:
+                say(self.what, "kept", commit=commit)
+            return
+        say(self.what, "cloning")
+        try:
+            options = ["clone", "--progress", "--no-checkout", "--no-recurse-submodules", "--template="]
+            self.git(*options, "--", self.item["url"], self.half)
+            self.check_out(self.item["ref"])
+            commit = self.head(self.half)
+            if self.what == DOTFILES:
+                with open(os.path.join(self.half, ".git", PENDING), "w"):
+                    pass
+            if os.path.lexists(self.target):
+                say(self.what, "kept", commit=self.head(self.target))
+                return
+            try:
+                os.rename(self.half, self.target)
+            except OSError as error:
+                raise Failed("failed", str(error)) from error
+        finally:
+            shutil.rmtree(self.half, ignore_errors=True)
+        if self.what == DOTFILES:
+            self.install(commit)
+        else:
+            say(self.what, "cloned", commit=commit)
+
+    def exists(self, name: str) -> bool:
+        try:
+            self.git("rev-parse", "--verify", "--quiet", "--end-of-options", name, cwd=self.half)
+        except Failed:
+            return False
+        return True
+
+    def check_out(self, ref: str) -> None:
+        """Have the branch, tag or commit in the folder. Raises `Failed` where there is none of the name."""
+        half = self.half
+        if ref in ("", "HEAD"):
+            if self.exists("HEAD^{commit}"):  # an empty repository has none
+                self.git("reset", "--quiet", "--hard", "HEAD", cwd=half)
+            return
+        if self.exists("refs/remotes/origin/%s^{commit}" % ref):
+            self.git("checkout", "--force", "-B", ref, "--track", "refs/remotes/origin/" + ref, cwd=half)
+            return
+        if self.exists("refs/tags/%s^{commit}" % ref):
+            self.git("checkout", "--force", "--detach", "refs/tags/" + ref, cwd=half)
+            return
+        if 7 <= len(ref) <= 64 and all(sign in "0123456789abcdef" for sign in ref.lower()):
+            if not self.exists(ref + "^{commit}") and len(ref) in (40, 64):
+                try:
+                    self.git("fetch", "--no-recurse-submodules", "origin", ref, cwd=half)
+                except Failed:
+                    raise Failed("no_ref") from None
+            if self.exists(ref + "^{commit}"):
+                self.git("checkout", "--force", "--detach", ref, cwd=half)
+                return
+        raise Failed("no_ref")
+
+    def head(self, folder: str) -> str:
+        """The commit that a folder stands at; empty where it is no repository of its own."""
+        if not os.path.isdir(os.path.join(folder, ".git")):
+            return ""
+        try:
+            return self.git("rev-parse", "--verify", "--quiet", "HEAD", cwd=folder).strip()[:64]
+        except Failed:
+            return ""
+
+    # -- dotfiles ---------------------------------------------------------------------------
+
+    def pending(self) -> str:
+        return os.path.join(self.target, ".git", PENDING)
+
+    def install(self, commit: str) -> None:
+        """Run their script, else link them. Once: what was ended in the middle is done at the next start."""
+        import fcntl
+
+        try:
+            descriptor = os.open(self.pending(), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            say(self.what, "kept", commit=commit)
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            say(self.what, "kept", commit=commit)  # another workspace of this home is at it
+            os.close(descriptor)
+            return
+        try:
+            say(self.what, "installing", commit=commit)
+            script = next((each for each in SCRIPTS if os.path.isfile(os.path.join(self.target, each))), "")
+            if script:
+                self.run_script(script)
+                say(self.what, "installed", commit=commit, note=script)
+            else:
+                linked, left = self.link()
+                say(self.what, "installed", commit=commit, linked=linked, left=left)
+        finally:
+            try:
+                os.unlink(self.pending())
+            except OSError:
+                pass
+            os.close(descriptor)
+
+    def run_script(self, script: str) -> None:
+        path = os.path.join(self.target, script)
+        argv = [path] if os.access(path, os.X_OK) else ["/bin/sh", path]
+        env = {k: v for k, v in os.environ.items() if k != "BERTH_CHECKOUTS"}
+        deadline = self.clock() + float(self.item["script_timeout_s"])
+        try:
+            self.run(argv, self.target, env, deadline, watch=False)
+        except Failed as error:
+            raise Failed("script_failed" if error.code == "failed" else error.code, error.detail) from error
+
+    def link(self) -> tuple[int, int]:
+        """Links in the home to the dotfiles: how many were made, and how many were there and left."""
+        linked = left = 0
+        for name in sorted(os.listdir(self.target))[:MAX_LINKS]:
+            if not name.startswith(".") or name in NEVER_LINKED:
+                continue
+            place, source = os.path.join(self.home, name), os.path.join(DOTFILES_FOLDER, name)
+            try:
+                os.symlink(source, place)
+                linked += 1
+            except FileExistsError:
+                left += 0 if os.path.islink(place) and os.readlink(place) == source else 1
+            except OSError as error:
+                raise Failed("failed", str(error)) from error
+        return linked, left
+
+
+def main() -> int:
+    given = json.loads(os.environ["BERTH_CHECKOUTS"])
+    env = environment(dict(os.environ))
+    for item in given["items"]:
+        try:
+            if item.get("problem"):
+                raise Failed(item["problem"])
+            Run(item, given["home"], given["workspace"], given["egress"], env).clone()
+        except Failed as error:
+            say(item["what"], "failed", code=error.code, detail=error.detail)
+        except Exception as error:
+            say(item["what"], "failed", code="failed", detail=repr(error)[:DETAIL])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,293 @@
+"""Archives of a home in a folder of their own, and homes that are made from them. Standard library only.
+
+The folder `store` has a file `<archive>.home` for each: `HEADER` bytes that say what it is (`MAGIC`, JSON,
+newlines), then what `home_stream.write_home` writes, compressed by zlib. It has that name only when it has
+been read again, whole, from the disk; until then it is `<archive>.part`, which the next server takes away.
+A home is made from an archive in `restoring/home`; `restoring/whole` names the job when all of it is there.
+
+One job at a time works in a thread. Asked for again, the same job says how far it is; after a kill it begins
+anew, and where its end was reached it says so.
+"""
+
+# ruff: noqa: PTH208 - descriptors, which pathlib knows not
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import re
+import stat
+import threading
+import zlib
+
+import home_copy as copying  # type: ignore[import-not-found,unused-ignore]
+import home_stream as stream  # type: ignore[import-not-found,unused-ignore]
+import tree  # type: ignore[import-not-found,unused-ignore]
+from home_stream import BadStream  # type: ignore[import-not-found,unused-ignore]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` is slow to import
+    from collections.abc import Callable
+    from typing import Any
+
+MAGIC = b"berth-archive 1\n"
+HEADER = 4096
+LEVEL = 1
+"""Of zlib: three times as fast as its default, and nearly as small."""
+PIECE = 1 << 18
+SUFFIX, PART = ".home", ".part"
+RESTORING, HOME, WHOLE = "restoring", "home", "whole"
+MAX_WHOLE = 200
+WRITING, CHECKING, READING = "writing", "checking", "reading"
+_ID = re.compile(r"[0-9a-f]{32}")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Archives:
+    """Those of one home: `home` is its open folder, `store` the path of their own."""
+
+    def __init__(self, home: int, store: str, reserve: int) -> None:
+        self.home = home
+        self.store = os.open(store, tree.FOLDER)
+        self.reserve = reserve
+        self._lock = threading.Lock()
+        self._job: _Job | None = None
+        for name in os.listdir(self.store):
+            if name.endswith(PART):
+                os.unlink(name, dir_fd=self.store)
+
+    def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """How far a job is, which is begun where it is not under way.
+
+        `{"state": "working", "phase", "bytes"}`, or `{"state": "done", "size", "stream", "home_bytes",
+        "entries", "left_out"}`, all but the last two in bytes. Raises what became of it, once: then it can be
+        begun anew.
+        """
+        job, archive = str(asked["job"]), str(asked["archive"])
+        if not _ID.fullmatch(archive):
+            raise ValueError(archive)
+        work: Callable[[_Job], dict[str, int]]
+        match asked["do"]:
+            case "archive":
+                most = int(asked["most_bytes"])
+                done, work = self._made, lambda job: self._make(job, archive, most)
+            case "restore":
+                done, work = self._restored, lambda job: self._restore(job, archive)
+            case other:
+                raise ValueError(other)
+        with self._lock:
+            if self._job is not None and self._job.id != job:
+                if self._job.working:
+                    raise tree.Refused("busy")
+                self._job = None
+            if self._job is None:
+                found = done(job, archive)
+                if found is not None:
+                    return {"state": "done", **found}
+                self._job = _Job(job, work)
+            if not self._job.working and self._job.failure is not None:
+                failure, self._job = self._job.failure, None
+                raise failure
+            return self._job.status()
+
+    @property
+    def working(self) -> bool:
+        with self._lock:
+            return self._job is not None and self._job.working
+
+    # -- an archive is made ------------------------------------------------------------------------
+
+    def _made(self, job: str, archive: str) -> dict[str, int] | None:
+        try:
+            file = os.open(archive + SUFFIX, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.store)
+        except FileNotFoundError:
+            return None
+        try:
+            return _header_of(file)
+        finally:
+            os.close(file)
+
+    def _make(self, job: _Job, archive: str, most: int) -> dict[str, int]:
+        part = archive + PART
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(part, flags, 0o600, dir_fd=self.store)
+        try:
+            os.lseek(file, HEADER, os.SEEK_SET)
+            out = _Packing(file, copying.Room(self.store, self.reserve), most - HEADER, job)
+            counts = stream.write_home(self.home, out, whole=True)
+            out.close()
+            os.fsync(file)
+            said = {
+                "size": HEADER + out.written,
+                "stream": job.bytes,
+                "home_bytes": counts["bytes"],
+                "entries": counts["entries"],
+                "left_out": counts[stream.SPECIAL],
+            }
+            job.begin(CHECKING)
+            os.lseek(file, HEADER, os.SEEK_SET)
+            stream.check_home(_Unpacking(file, job).read)
+            os.pwrite(file, (MAGIC + json.dumps(said).encode()).ljust(HEADER, b"\n"), 0)
+            os.fsync(file)
+            os.rename(part, archive + SUFFIX, src_dir_fd=self.store, dst_dir_fd=self.store)
+            os.fsync(self.store)
+        finally:
+            os.close(file)
+            with contextlib.suppress(OSError):
+                os.unlink(part, dir_fd=self.store)
+        return said
+
+    # -- a home is made ----------------------------------------------------------------------------
+
+    def _restored(self, job: str, archive: str) -> dict[str, int] | None:
+        """What the job has made before this server began; None where it has not come to its end."""
+        try:
+            with self._restoring() as folder:
+                file = os.open(WHOLE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+                try:
+                    said = os.read(file, MAX_WHOLE)
+                finally:
+                    os.close(file)
+        except OSError:
+            return None
+        return self._made(job, archive) if said == job.encode() else None
+
+    def _restore(self, job: _Job, archive: str) -> dict[str, int]:
+        try:
+            source = os.open(archive + SUFFIX, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.store)
+        except FileNotFoundError as error:
+            raise tree.Refused("not_found") from error
+        try:
+            said = _header_of(source)
+            job.begin(READING)
+            copying.remove(self.store, RESTORING)
+            os.mkdir(RESTORING, 0o700, dir_fd=self.store)
+            with self._restoring() as folder:
+                os.mkdir(HOME, 0o700, dir_fd=folder)
+                home = os.open(HOME, tree.FOLDER, dir_fd=folder)
+                try:
+                    os.lseek(source, HEADER, os.SEEK_SET)
+                    room = copying.Room(home, self.reserve)
+                    copying.read_home(_Unpacking(source, job).read, home, room)
+                    if _libc.syncfs(home):
+                        number = ctypes.get_errno()
+                        raise OSError(number, os.strerror(number))
+                finally:
+                    os.close(home)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                whole = os.open(f"{WHOLE}.part", flags, 0o600, dir_fd=folder)
+                try:
+                    os.write(whole, job.id.encode())
+                    os.fsync(whole)
+                finally:
+                    os.close(whole)
+                os.rename(f"{WHOLE}.part", WHOLE, src_dir_fd=folder, dst_dir_fd=folder)
+                os.fsync(folder)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                copying.remove(self.store, RESTORING)
+            raise
+        finally:
+            os.close(source)
+        return said
+
+    @contextlib.contextmanager
+    def _restoring(self) -> Any:
+        folder = os.open(RESTORING, tree.FOLDER, dir_fd=self.store)
+        try:
+            yield folder
+        finally:
+            os.close(folder)
+
+
+class _Job:
+    """Something that goes on in a thread."""
+
+    def __init__(self, name: str, work: Callable[[_Job], dict[str, int]]) -> None:
+        self.id = name
+        self.phase, self.bytes = WRITING, 0
+        self.working = True
+        self.failure: Exception | None = None
+        self._result: dict[str, int] = {}
+        threading.Thread(target=self._run, args=(work,), daemon=True).start()
+
+    def begin(self, phase: str) -> None:
+        self.phase, self.bytes = phase, 0
+
+    def status(self) -> dict[str, Any]:
+        if not self._result:
+            return {"state": "working", "phase": self.phase, "bytes": self.bytes}
+        return {"state": "done", **self._result}
+
+    def _run(self, work: Callable[[_Job], dict[str, int]]) -> None:
+        try:
+            self._result = work(self)
+        except Exception as error:  # said to who asks next
+            self.failure = error
+        finally:
+            self.working = False
+
+
+class _Packing:
+    """What is written on it, compressed, into a file."""
+
+    def __init__(self, file: int, room: Any, most: int, job: _Job) -> None:
+        self._file, self._room, self._most, self._job = file, room, most, job
+        self._packer = zlib.compressobj(LEVEL)
+        self.written = 0
+
+    def write(self, data: bytes) -> None:
+        self._job.bytes += len(data)
+        self._put(self._packer.compress(data))
+
+    def close(self) -> None:
+        self._put(self._packer.flush())
+
+    def _put(self, data: bytes) -> None:
+        if not data:
+            return
+        self.written += len(data)
+        if self.written > self._most:
+            raise tree.Refused("archives_full")
+        self._room.take(len(data))
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._file, view) :]
+
+
+class _Unpacking:
+    """Reads what `_Packing` has written, never more in memory than is asked for."""
+
+    def __init__(self, file: int, job: _Job) -> None:
+        self._file, self._job = file, job
+        self._unpacker = zlib.decompressobj()
+
+    def read(self, count: int) -> bytes:
+        """At most `count` bytes; none at the end. Raises `BadStream`."""
+        while not self._unpacker.eof:
+            packed = self._unpacker.unconsumed_tail or os.read(self._file, PIECE)
+            if not packed:
+                break
+            try:
+                data = self._unpacker.decompress(packed, count)
+            except zlib.error as error:
+                raise BadStream("it is not what was written") from error
+            if data:
+                self._job.bytes += len(data)
+                return data
+        return b""
+
+
+def _header_of(file: int) -> dict[str, int]:
+    """What an archive says of itself. Raises `BadStream`."""
+    found = os.pread(file, HEADER, 0)
+    if not stat.S_ISREG(os.fstat(file).st_mode) or not found.startswith(MAGIC):
+        raise BadStream("it is no archive")
+    try:
+        said = json.loads(found[len(MAGIC) :])
+        names = ("size", "stream", "home_bytes", "entries", "left_out")
+        return {name: int(said[name]) for name in names}
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadStream("it is no archive") from error

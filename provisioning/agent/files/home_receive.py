@@ -1,0 +1,395 @@
+"""The home that comes to this machine: what is known of it, what is still needed, and whether all is there.
+
+Standard library only. The folder has `home`, which becomes the home, and beside it `manifest` (the records
+of `home_stream`, without content) and at last `whole`. Each step may be cut off anywhere: what is in the
+folder says where to go on.
+
+1. The manifest comes, in parts. 2. What it has and the folder has not is asked for, in parts. 3. The manifest
+comes again with the digests of files: where something has changed there, or differs here, 1 or 2 is done
+again. 4. Folders get their rights and times, all of it goes to the disk, and then `whole` is written.
+"""
+
+# ruff: noqa: PTH123 - descriptors, which pathlib knows not
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import stat
+import time
+
+import home_copy as copying  # type: ignore[import-not-found,unused-ignore]
+import home_stream as stream  # type: ignore[import-not-found,unused-ignore]
+import tree  # type: ignore[import-not-found,unused-ignore]
+from home_stream import BadStream, Unreadable  # type: ignore[import-not-found,unused-ignore]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+HOME, MANIFEST, PART, WHOLE = "home", "manifest", "manifest.part", "whole"
+BATCH = 2000
+MAX_WANTS = 500_000
+MAX_ROUNDS = 4
+LOOK_S = 8.0
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Receiver:
+    """The folder `root` in which a home is being made."""
+
+    def __init__(self, root: str, reserve: int) -> None:
+        self.root = os.open(root, tree.FOLDER)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(HOME, 0o700, dir_fd=self.root)
+        self.home = os.open(HOME, tree.FOLDER, dir_fd=self.root)
+        self.room = copying.Room(self.home, reserve)
+        self.rounds = 0
+        self._begin_copying()
+
+    def _begin_copying(self) -> None:
+        self.writing = copying.Writing(self.home, self.room)
+        self.place = 0
+        """Up to which byte of the manifest all is here."""
+        self.done = self.entries_done = self.ahead = 0
+        """Bytes and entries up to there, and bytes of the batch."""
+        self.checked = self.checked_to = self.wrong = 0
+        """Up to which byte of the manifest all is compared, and how far the next file; what differed."""
+        self.prepared = False
+
+    def _restart(self) -> None:
+        """From the manifest on: what is here already stays."""
+        self.rounds += 1
+        for name in (MANIFEST, PART):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self.root)
+        self._begin_copying()
+
+    # -- what is needed next -----------------------------------------------------------------------
+
+    def next(self) -> dict[str, Any]:
+        """What has to come: `{"need": "manifest" | "files" | "check" | "time" | "nothing", …}`.
+
+        With what to ask for; `time` where it is to be asked again. Twice without a stream is the same.
+
+        Raises `NoRoom`, and `BadStream` where what is there keeps changing.
+        """
+        if self._exists(WHOLE):
+            return {"need": "nothing", **self.progress()}
+        if self.rounds >= MAX_ROUNDS:
+            raise BadStream("it changes while it is copied")
+        if not self._exists(MANIFEST):
+            return {"need": "manifest", "after": self._last(PART), **self.progress()}
+        if not self.prepared:
+            self._prepare()
+        wants, all_seen = self._wants(time.monotonic() + LOOK_S)
+        if wants or not all_seen:
+            return {"need": "files" if wants else "time", "wants": wants, **self.progress()}
+        if self.checked < self.size:
+            place = {"after": self._path_before(self.checked), "start": self.checked_to}
+            return {"need": "check", **place, **self.progress()}
+        if self.wrong:
+            self.place = self.done = self.entries_done = 0
+            self.checked = self.checked_to = self.wrong = 0
+            self.writing.first.clear()
+            self.rounds += 1
+            return self.next()
+        self._finish()
+        return {"need": "nothing", **self.progress()}
+
+    def progress(self) -> dict[str, int]:
+        """Bytes and entries that are here, of how many; 0 of 0 before that is known."""
+        known = self.prepared
+        return {
+            "bytes": self.done + self.ahead,
+            "of_bytes": self.total if known else 0,
+            "entries": self.entries_done,
+            "of_entries": self.count if known else 0,
+            "left_out": self.left_out if known else 0,
+            "checked": min(100, self.checked * 100 // max(1, self.size)) if known else 0,
+        }
+
+    def _prepare(self) -> None:
+        """Read the manifest once: how much it is, that all of it can be read, and that there is room."""
+        self.total = self.count = self.left_out = allocated = 0
+        counted: set[str] = set()
+        for _, entry in self._entries(0):
+            if entry["t"] == "x":
+                if entry.get("why") != stream.SPECIAL:
+                    raise Unreadable(str(entry["p"]))
+                self.left_out += 1
+                continue
+            self.count += 1
+            if entry["t"] == "f" and entry.get("i", "") not in counted:
+                self.total += entry["s"]
+                allocated += min(entry["s"], int(entry.get("a", entry["s"])))
+                if "i" in entry:
+                    counted.add(entry["i"])
+        self.size = os.stat(MANIFEST, dir_fd=self.root).st_size
+        self._prune()
+        here = sum(seen.st_blocks * 512 for _, _, _, seen in stream.walk(self.home) if seen is not None)
+        self.room.require(max(0, allocated - here), self.count)
+        self.prepared = True
+
+    def _prune(self) -> None:
+        """Take away what the manifest has not: it came with an earlier one."""
+        entries = (
+            (stream.names_of(entry["p"]), entry["t"]) for _, entry in self._entries(0) if entry["t"] != "x"
+        )
+        known = next(entries, None)
+        found: list[str] = []
+        inside: list[bytes] | None = None
+        for above, _, name, _ in stream.walk(self.home):
+            names = [*above, name]
+            if inside is not None and names[: len(inside)] == inside:
+                continue
+            while known is not None and known[0] < names:
+                known = next(entries, None)
+            if known is None or known[0] != names:
+                inside = names
+                found.append(stream.path_of(names))
+        for path in found:
+            self.writing.remove(path)
+        self.writing.close()
+
+    def _wants(self, until: float) -> tuple[list[list[Any]], bool]:
+        """Paths and offsets of files that are needed, at most `BATCH`; folders and links are made.
+
+        And whether the manifest was looked through to its end, or to a batch, before the time was over.
+        """
+        wants: list[list[Any]] = []
+        length = self.ahead = 0
+        for end, entry in self._entries(self.place):
+            offset = None if entry["t"] == "x" else self.writing.standing(entry)
+            size = entry["s"] if entry["t"] == "f" and self._is_first(entry) else 0
+            if offset is not None:
+                self.ahead += max(0, offset)
+                length += len(entry["p"])
+                if offset != copying.LATER:
+                    wants.append([entry["p"], offset])
+                if len(wants) >= BATCH or length > MAX_WANTS:
+                    break
+            elif wants:
+                self.ahead += size
+            else:
+                self.place = end
+                self.done += size
+                self.entries_done += entry["t"] != "x"
+            if time.monotonic() > until:
+                return wants, False
+        return wants, True
+
+    def _is_first(self, entry: dict[str, Any]) -> bool:
+        return bool(self.writing.first.get(entry.get("i", ""), entry["p"]) == entry["p"])
+
+    # -- what comes --------------------------------------------------------------------------------
+
+    def take(self, part: str, read: Callable[[int], bytes]) -> None:
+        """Take in one stream, as far as it comes. Raises `NoRoom`, `BadStream` and `OSError`."""
+        reader = stream.Reader(read)
+        {"manifest": self._manifest, "files": self._files, "check": self._check}[part](reader)
+
+    def _manifest(self, reader: Any) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(PART, flags, 0o600, dir_fd=self.root)
+        with open(descriptor, "ab", buffering=1 << 16) as out:
+            for record, _ in reader.records():
+                if record["t"] == "more":
+                    break
+                if record["t"] == "end":
+                    out.flush()
+                    os.fsync(out.fileno())
+                    os.rename(PART, MANIFEST, src_dir_fd=self.root, dst_dir_fd=self.root)
+                    break
+                _require_entry(record)
+                self.room.take(200)
+                out.write(json.dumps(record, separators=(",", ":")).encode() + b"\n")
+
+    def _files(self, reader: Any) -> None:
+        file = -1
+        entry: dict[str, Any] = {}
+        try:
+            for record, data in reader.records():
+                kind = record["t"]
+                if kind == "f" and file < 0:
+                    file, entry = self.writing.begin(record), record
+                elif kind == "b" and file >= 0:
+                    self.writing.piece(file, entry, record, data)
+                elif kind == "e" and file >= 0:
+                    self.writing.whole(file, entry)
+                    os.close(file)
+                    file = -1
+                elif kind == "x":
+                    self._restart()
+                    return
+                elif kind not in ("more", "end"):
+                    raise BadStream("a record is none")
+        finally:
+            if file >= 0:
+                os.close(file)
+
+    def _check(self, reader: Any) -> None:
+        """Compare record by record with the manifest, and each file with what is here."""
+        entries = self._entries(self.checked)
+        file, here = -1, 0
+        entry: dict[str, Any] = {}
+        try:
+            for record, _ in reader.records():
+                kind = record["t"]
+                if kind == "more":
+                    return
+                if kind == "g":
+                    if file >= 0 and not self._same(file, entry, record):
+                        os.close(file)
+                        file = -1
+                        self._differs(entry, here)
+                    continue
+                if kind == "e":
+                    if file >= 0:
+                        os.close(file)
+                        file = -1
+                        if self.checked_to < entry["s"]:
+                            raise BadStream("a file has no end")
+                        self.checked, self.checked_to = here, 0
+                    continue
+                known = next(entries, None)
+                if kind == "end" and known is None:
+                    return
+                if known is None or _compared(record) != _compared(known[1]):
+                    self._restart()
+                    return
+                here, entry = known
+                if kind != "f":
+                    self.checked = here
+                    continue
+                file = self._whole(entry)
+                if file < 0:
+                    self._differs(entry, here)
+        finally:
+            if file >= 0:
+                os.close(file)
+
+    def _differs(self, entry: dict[str, Any], here: int) -> None:
+        self.writing.remove(entry["p"])
+        self.wrong += 1
+        self.checked, self.checked_to = here, 0
+
+    def _whole(self, entry: dict[str, Any]) -> int:
+        """The file of a record, open, where it has its size and time; else -1."""
+        folder, name = self.writing.place(entry)
+        try:
+            seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISREG(seen.st_mode) and (seen.st_size, seen.st_mtime_ns) == (entry["s"], entry["mt"]):
+                return int(stream.opened(folder, name))
+        except OSError:
+            pass
+        return -1
+
+    def _same(self, file: int, entry: dict[str, Any], record: dict[str, Any]) -> bool:
+        if record.get("o") != self.checked_to:
+            raise BadStream("a piece is missing")
+        end = min(entry["s"], self.checked_to + stream.SPAN)
+        if stream.digest_of(file, self.checked_to, end) != record.get("g"):
+            return False
+        self.checked_to = end
+        return True
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        places = array.array("Q")
+        before = 0
+        for end, entry in self._entries(0):
+            if entry["t"] == "d":
+                places.append(before)
+            before = end
+        for place in reversed(places):
+            self.writing.finish_folder(next(iter(self._entries(place)))[1])
+        self.writing.close()
+        if _libc.syncfs(self.home):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        said = json.dumps(self.progress()).encode()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(f"{WHOLE}.part", flags, 0o600, dir_fd=self.root)
+        try:
+            os.write(descriptor, said)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(f"{WHOLE}.part", WHOLE, src_dir_fd=self.root, dst_dir_fd=self.root)
+        os.fsync(self.root)
+
+    # -- the manifest ------------------------------------------------------------------------------
+
+    def _entries(self, place: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Records from a byte of the manifest on, each with the byte behind it."""
+        descriptor = os.open(MANIFEST, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.root)
+        with open(descriptor, "rb") as lines:
+            lines.seek(place)
+            for line in lines:
+                place += len(line)
+                yield place, json.loads(line)
+
+    def _last(self, name: str) -> str:
+        """The path of the last whole record of a manifest; what is cut off behind it is taken away."""
+        try:
+            descriptor = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.root)
+        except FileNotFoundError:
+            return ""
+        try:
+            size = os.fstat(descriptor).st_size
+            length = min(size, 2 * stream.MAX_RECORD)
+            tail = os.pread(descriptor, length, size - length)
+            whole = tail[: tail.rfind(b"\n") + 1]
+            os.ftruncate(descriptor, size - (len(tail) - len(whole)))
+            lines = whole.splitlines()
+            return str(json.loads(lines[-1])["p"]) if lines else ""
+        except (ValueError, KeyError, TypeError):
+            os.ftruncate(descriptor, 0)
+            return ""
+        finally:
+            os.close(descriptor)
+
+    def _path_before(self, place: int) -> str:
+        """The path of the record that ends at this byte of the manifest."""
+        if not place:
+            return ""
+        descriptor = os.open(MANIFEST, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.root)
+        try:
+            length = min(place, 2 * stream.MAX_RECORD)
+            return str(json.loads(os.pread(descriptor, length, place - length).splitlines()[-1])["p"])
+        finally:
+            os.close(descriptor)
+
+    def _exists(self, name: str) -> bool:
+        try:
+            return stat.S_ISREG(os.stat(name, dir_fd=self.root, follow_symlinks=False).st_mode)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return False
+
+
+def _require_entry(record: dict[str, Any]) -> None:
+    """Raise `BadStream` for a record that no manifest has."""
+    kind, path = record["t"], record.get("p")
+    if kind not in ("d", "l", "f", "x") or not isinstance(path, str):
+        raise BadStream("a record is none")
+    stream.names_of(path)
+    if kind == "f":
+        for name in ("s", "a"):
+            if not isinstance(record.get(name), int) or not 0 <= record[name] <= stream.MAX_SIZE:
+                raise BadStream("a record is none")
+        if not isinstance(record.get("i", ""), str):
+            raise BadStream("a record is none")
+
+
+def _compared(entry: dict[str, Any]) -> dict[str, Any]:
+    """What has to stay as it is; how much of the disk it takes may change."""
+    return {name: value for name, value in entry.items() if name != "a"}

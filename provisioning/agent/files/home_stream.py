@@ -1,0 +1,497 @@
+"""A home as a stream of records: what is in it, in an order that can be gone on with. Standard library only.
+
+A record is four bytes (its length, big-endian), JSON of that length, and `n` bytes more where it says `n`.
+The stream begins with `MAGIC`. Kinds (`t`): `d` folder, `l` link, `f` file, then of a file that is sent `b`
+(bytes at offset `o`) and `e` (its end), or `same` in it where its content came under another name (`i`), or
+`g` (digests); `x` what is left out (`why`); at last `end`, or `more` where the time was over. Paths (`p`) are
+in the wire form of `tree`, folders before what is in them, names by their bytes.
+
+Nothing is followed: every name is opened from its open folder. Files keep their holes: blocks of zeros are
+not sent. Of extended attributes there are those of users (`user.*`). Of modes there is what `KEPT` has.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import stat
+import struct
+import time
+
+import tree  # type: ignore[import-not-found,unused-ignore]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` is slow to import
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
+
+MAGIC = b"berth-home 1\n"
+LENGTH = struct.Struct(">I")
+OFFSET = struct.Struct(">Q")
+BLOCK = 1 << 16
+PIECE = 1 << 20
+SPAN = 1 << 28
+ZEROS = bytes(BLOCK)
+MAX_RECORD = 1 << 20
+MAX_XATTRS = 1 << 16
+MAX_SIZE = 1 << 50
+MAX_TIME = 1 << 62
+"""Files that say to be larger are not read; times further from 1970, in nanoseconds, come nearer."""
+KEPT = 0o777
+"""Neither set-user-ID nor set-group-ID nor sticky."""
+SPECIAL, UNREADABLE = "special", "unreadable"
+"""Why something is left out: it is a pipe, socket or device; or it cannot be read, which loses something."""
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class BadStream(Exception):
+    """What came is no such stream, or ends before its end."""
+
+
+class Unreadable(Exception):
+    """Something in the home cannot be read, so a copy would lose it: its path."""
+
+
+# --- walking ------------------------------------------------------------------------------------------
+
+
+def walk(root: int, after: list[bytes] | None = None) -> Iterator[tuple[list[bytes], int, bytes, Any]]:
+    """All below an open folder: the names that lead there, the open folder, the name and what it is.
+
+    In the order of the stream, from behind `after`. What is `None` instead of a stat cannot be looked into:
+    a folder that is nested too deeply, that cannot be opened, or of another file system.
+    """
+    device = os.fstat(root).st_dev
+    skip = list(after or [])
+    open_folders = [(os.dup(root), iter(_names(root, skip[0] if skip else b"")))]
+    above: list[bytes] = []
+    try:
+        while open_folders:
+            folder, names = open_folders[-1]
+            name = next(names, None)
+            if name is None:
+                os.close(folder)
+                open_folders.pop()
+                if above:
+                    above.pop()
+                continue
+            passed = skip[: len(above) + 1] == [*above, name]
+            try:
+                seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            except OSError:
+                continue
+            if not stat.S_ISDIR(seen.st_mode):
+                if not passed:
+                    yield above, folder, name, seen
+                continue
+            try:
+                inner = (
+                    _enter(folder, name) if len(above) < tree.MAX_DEPTH and seen.st_dev == device else None
+                )
+            except OSError:
+                inner = None
+            if not passed:
+                yield above, folder, name, seen if inner is not None else None
+            if inner is None:
+                continue
+            above = [*above, name]
+            first = skip[len(above)] if passed and len(skip) > len(above) else b""
+            open_folders.append((inner, iter(_names(inner, first))))
+    finally:
+        for folder, _ in open_folders:
+            os.close(folder)
+
+
+def _names(folder: int, first: bytes) -> list[bytes]:
+    names = (os.fsencode(name) for name in os.listdir(folder))
+    return sorted(name for name in names if name >= first)
+
+
+def _enter(folder: int, name: bytes) -> int:
+    """The folder of this name, open. One whose owner may not read it is opened all the same."""
+    try:
+        return os.open(name, tree.FOLDER, dir_fd=folder)
+    except PermissionError:
+        with _readable(folder, name, 0o500):
+            return os.open(name, tree.FOLDER, dir_fd=folder)
+
+
+@contextlib.contextmanager
+def _readable(folder: int, name: bytes, rights: int) -> Iterator[None]:
+    """While its owner's rights are more than they are; not where it leads if it is a link."""
+    found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        mode = os.fstat(found).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise PermissionError(errno.EACCES, "neither file nor folder")
+        way = f"/proc/self/fd/{found}"
+        os.chmod(way, stat.S_IMODE(mode) | rights)  # noqa: PTH101
+        try:
+            yield
+        finally:
+            os.chmod(way, stat.S_IMODE(mode))  # noqa: PTH101
+    finally:
+        os.close(found)
+
+
+def path_of(names: Iterable[bytes]) -> str:
+    return "/".join(tree.wire(os.fsdecode(name)) for name in names)
+
+
+def names_of(path: str) -> list[bytes]:
+    """The names of a path from a stream. Raises `BadStream` for what does not name something below."""
+    try:
+        names = [os.fsencode(name) for name in _plain_parts(path)]
+    except (tree.Refused, UnicodeError) as refused:
+        raise BadStream("a name leads elsewhere") from refused
+    return names
+
+
+def _plain_parts(path: str) -> list[str]:
+    parts = [os.fsdecode(tree.unquote_to_bytes(part)) for part in path.split("/")]
+    for name in parts:
+        if name in ("", ".", "..") or "/" in name or "\0" in name or len(os.fsencode(name)) > tree.MAX_NAME:
+            raise tree.Refused("bad_name")
+    if len(parts) > tree.MAX_DEPTH + 1:
+        raise tree.Refused("too_deep")
+    return parts
+
+
+# --- files --------------------------------------------------------------------------------------------
+
+
+def opened(folder: int, name: bytes) -> int:
+    """A regular file in an open folder, open for reading. Raises `OSError`."""
+    try:
+        found = os.open(name, _FILE, dir_fd=folder)
+    except PermissionError:
+        with _readable(folder, name, 0o400):
+            found = os.open(name, _FILE, dir_fd=folder)
+    if not stat.S_ISREG(os.fstat(found).st_mode):
+        os.close(found)
+        raise OSError(errno.EINVAL, "no regular file")
+    return found
+
+
+def blocks(file: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Where and what: pieces that are not all zeros, in whole blocks. Holes are not read."""
+    place = start - start % BLOCK
+    while place < end:
+        try:
+            found = os.lseek(file, place, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            found = place
+        place = max(place, found - found % BLOCK)
+        if place >= end:
+            return
+        data = os.pread(file, min(PIECE, end - place), place)
+        if not data:
+            return
+        yield from _filled(place, data)
+        place += len(data)
+        if len(data) % BLOCK and place < end:
+            place -= len(data) % BLOCK  # a short read: blocks stay whole
+            if len(data) < BLOCK:
+                return
+
+
+def _filled(place: int, data: bytes) -> Iterator[tuple[int, bytes]]:
+    begun = -1
+    for offset in range(0, len(data), BLOCK):
+        block = data[offset : offset + BLOCK]
+        empty = block == ZEROS[: len(block)]
+        if not empty and begun < 0:
+            begun = offset
+        if empty and begun >= 0:
+            yield place + begun, data[begun:offset]
+            begun = -1
+    if begun >= 0:
+        yield place + begun, data[begun:] if begun else data
+
+
+def digest_of(file: int, start: int, end: int) -> str:
+    """SHA-256 of a file's blocks in a range and of where they are: the same with and without holes."""
+    found = hashlib.sha256(OFFSET.pack(end))
+    for place, data in blocks(file, start, end):
+        for offset in range(0, len(data), BLOCK):
+            found.update(OFFSET.pack(place + offset))
+            found.update(memoryview(data)[offset : offset + BLOCK])
+    return found.hexdigest()
+
+
+def xattrs_of(what: int | str) -> dict[str, str]:
+    """Attributes of users of an open file or folder, base64; those beyond `MAX_XATTRS` bytes are left out."""
+    found, total = {}, 0
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listxattr(what)):
+            if name.startswith("user.") and name.isprintable():
+                value = os.getxattr(what, name)
+                total += len(value) + len(name)
+                if total <= MAX_XATTRS:
+                    found[name] = base64.b64encode(value).decode()
+    return found
+
+
+# --- writing ------------------------------------------------------------------------------------------
+
+
+class Writer:
+    """Writes records. `out` has `write`."""
+
+    def __init__(self, out: Any) -> None:
+        self.out = out
+        self.out.write(MAGIC)
+
+    def put(self, record: dict[str, Any], data: bytes = b"") -> None:
+        text = json.dumps({**record, "n": len(data)} if data else record, separators=(",", ":")).encode()
+        self.out.write(LENGTH.pack(len(text)) + text)
+        if data:
+            self.out.write(data)
+
+
+def entry_of(above: list[bytes], folder: int, name: bytes, seen: Any) -> dict[str, Any]:
+    """The record of something that was walked by; of a file without its content."""
+    path = path_of([*above, name])
+    if seen is None:
+        return {"t": "x", "p": path, "why": UNREADABLE}
+    kind = stat.S_IFMT(seen.st_mode)
+    entry: dict[str, Any] = {"p": path, "mt": max(-MAX_TIME, min(MAX_TIME, seen.st_mtime_ns))}
+    try:
+        if kind == stat.S_IFLNK:
+            to = os.readlink(name, dir_fd=folder)
+            return {"t": "l", **entry, "to": base64.b64encode(os.fsencode(to)).decode()}
+        if kind not in (stat.S_IFDIR, stat.S_IFREG):
+            return {"t": "x", "p": path, "why": SPECIAL}
+        if kind == stat.S_IFREG and seen.st_size > MAX_SIZE:
+            return {"t": "x", "p": path, "why": UNREADABLE}
+        found = _enter(folder, name) if kind == stat.S_IFDIR else opened(folder, name)
+    except OSError:
+        return {"t": "x", "p": path, "why": UNREADABLE}
+    try:
+        entry |= {"m": seen.st_mode & KEPT}
+        if attributes := xattrs_of(found):
+            entry["x"] = attributes
+    finally:
+        os.close(found)
+    if kind == stat.S_IFDIR:
+        return {"t": "d", **entry}
+    entry |= {"s": seen.st_size, "a": seen.st_blocks * 512}
+    if seen.st_nlink > 1:
+        entry["i"] = f"{seen.st_dev:x}.{seen.st_ino:x}"
+    return {"t": "f", **entry}
+
+
+def write_manifest(root: int, out: Any, *, after: str = "", limit_s: float = float("inf")) -> bool:
+    """What there is behind the path `after`, for about `limit_s`; whether all was said."""
+    until = time.monotonic() + limit_s
+    writer = Writer(out)
+    for walked in walk(root, names_of(after) if after else None):
+        writer.put(entry_of(*walked))
+        if time.monotonic() > until:
+            writer.put({"t": "more"})
+            return False
+    writer.put({"t": "end"})
+    return True
+
+
+def write_check(
+    root: int, out: Any, *, after: str = "", start: int = 0, limit_s: float = float("inf")
+) -> bool:
+    """The same with digests: behind each file one for each `SPAN` of it (`g`), and its end (`e`).
+
+    Of the first file from the offset `start` on, which is a multiple of `SPAN`.
+    """
+    until = time.monotonic() + limit_s
+    writer = Writer(out)
+    for above, folder, name, seen in walk(root, names_of(after) if after else None):
+        entry = entry_of(above, folder, name, seen)
+        file = None
+        if entry["t"] == "f":
+            try:
+                file = opened(folder, name)
+            except OSError:
+                entry = {"t": "x", "p": entry["p"], "why": UNREADABLE}
+        writer.put(entry)
+        if file is not None:
+            try:
+                for place in range(start, max(entry["s"], 1), SPAN):
+                    end = min(entry["s"], place + SPAN)
+                    writer.put({"t": "g", "o": place, "g": digest_of(file, place, end)})
+                    if time.monotonic() > until and end < entry["s"]:
+                        writer.put({"t": "more"})
+                        return False
+            finally:
+                os.close(file)
+            writer.put({"t": "e"})
+        start = 0
+        if time.monotonic() > until:
+            writer.put({"t": "more"})
+            return False
+    writer.put({"t": "end"})
+    return True
+
+
+def write_files(
+    root: int, wants: Iterable[tuple[str, int]], out: Any, *, limit_s: float = float("inf")
+) -> bool:
+    """The content of these files from these offsets on, for about `limit_s`; whether all was sent."""
+    files = tree.Tree.__new__(tree.Tree)
+    files.root = root
+    until = time.monotonic() + limit_s
+    writer = Writer(out)
+    for path, offset in wants:
+        names = names_of(path)
+        try:
+            with files.folder([os.fsdecode(name) for name in names[:-1]]) as folder:
+                seen = os.stat(names[-1], dir_fd=folder, follow_symlinks=False)
+                entry = entry_of(names[:-1], folder, names[-1], seen)
+                if entry["t"] != "f":
+                    raise OSError(errno.EINVAL, "no file any more")
+                file = opened(folder, names[-1])
+        except (OSError, tree.Refused):
+            writer.put({"t": "x", "p": path, "why": UNREADABLE})
+            continue
+        try:
+            if not _write_file(writer, file, entry, offset, until):
+                return False
+        finally:
+            os.close(file)
+        if time.monotonic() > until:
+            writer.put({"t": "more"})
+            return False
+    writer.put({"t": "end"})
+    return True
+
+
+def _write_file(writer: Writer, file: int, entry: dict[str, Any], offset: int, until: float) -> bool:
+    writer.put({**entry, "o": offset})
+    for place, data in blocks(file, offset, entry["s"]):
+        writer.put({"t": "b", "o": place}, data)
+        if time.monotonic() > until and place + len(data) < entry["s"]:
+            writer.put({"t": "more"})
+            return False
+    writer.put({"t": "e"})
+    return True
+
+
+def write_home(root: int, out: Any, *, whole: bool = False) -> dict[str, int]:
+    """All of a home, content too, as one stream; how many entries and bytes, and what was left out.
+
+    The last record has the same numbers and the digest of all records before it. With `whole` it raises
+    `Unreadable` for what cannot be read, instead of leaving that out.
+    """
+    tee = _Hashed(out)
+    writer = Writer(tee)
+    counts = {"entries": 0, "bytes": 0, SPECIAL: 0, UNREADABLE: 0}
+    sent: set[str] = set()
+    for above, folder, name, seen in walk(root):
+        entry = entry_of(above, folder, name, seen)
+        file = None
+        if entry.get("i") in sent:
+            counts["entries"] += 1
+            writer.put({**entry, "same": 1})
+            continue
+        if entry["t"] == "f":
+            try:
+                file = opened(folder, name)
+            except OSError:
+                entry = {"t": "x", "p": entry["p"], "why": UNREADABLE}
+        if entry["t"] == "x":
+            if whole and entry["why"] == UNREADABLE:
+                raise Unreadable(entry["p"])
+            counts[entry["why"]] += 1
+            writer.put(entry)
+            continue
+        counts["entries"] += 1
+        if file is None:
+            writer.put(entry)
+            continue
+        try:
+            counts["bytes"] += entry["s"]
+            if "i" in entry:
+                sent.add(entry["i"])
+            _write_file(writer, file, entry, 0, float("inf"))
+        finally:
+            os.close(file)
+    writer.put({"t": "end", **counts, "g": tee.digest()})
+    return counts
+
+
+class _Hashed:
+    def __init__(self, out: Any) -> None:
+        self.out = out
+        self._hash = hashlib.sha256()
+
+    def write(self, data: bytes) -> None:
+        self._hash.update(data)
+        self.out.write(data)
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+
+# --- reading ------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """Reads records. `read(count)` gives at most `count` bytes, none at the end."""
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self._read = read
+        self._hash = hashlib.sha256()
+        self._digest = ""
+        if self._exactly(len(MAGIC)) != MAGIC:
+            raise BadStream("it is no home")
+
+    def records(self) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Up to `end` or `more`, which is the last one. Raises `BadStream`."""
+        while True:
+            self._digest = self._hash.hexdigest()
+            (length,) = LENGTH.unpack(self._exactly(LENGTH.size))
+            if length > MAX_RECORD:
+                raise BadStream("a record is too long")
+            try:
+                record = json.loads(self._exactly(length))
+            except (ValueError, RecursionError) as error:
+                raise BadStream("a record is none") from error
+            if not isinstance(record, dict) or not isinstance(record.get("t"), str):
+                raise BadStream("a record is none")
+            count = record.get("n", 0)
+            if not isinstance(count, int) or not 0 <= count <= PIECE:
+                raise BadStream("a piece is too long")
+            yield record, self._exactly(count) if count else b""
+            if record["t"] in ("end", "more"):
+                return
+
+    @property
+    def digest(self) -> str:
+        """Of all before the last record."""
+        return self._digest
+
+    def _exactly(self, count: int) -> bytes:
+        parts, left = [], count
+        while left:
+            data = self._read(left)
+            if not data:
+                raise BadStream("it was cut off")
+            parts.append(data)
+            left -= len(data)
+        found = b"".join(parts) if len(parts) != 1 else parts[0]
+        self._hash.update(found)
+        return found
+
+
+def check_home(read: Callable[[int], bytes]) -> None:
+    """Read one stream of `write_home` to its end. Raises `BadStream` where it is not what was written."""
+    reader = Reader(read)
+    last: dict[str, Any] = {}
+    for record, _ in reader.records():
+        last = record
+    if last.get("t") != "end" or last.get("g") != reader.digest:
+        raise BadStream("it is not what was written")

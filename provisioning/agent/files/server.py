@@ -1,0 +1,501 @@
+"""Serves the files of one home, and nothing else. Standard library only.
+
+Run in a sandbox as `python -I -S server.py ROOT APP_FD CONTROL_FD RESERVE_BYTES`, and behind that perhaps
+`incoming` or `archives STORE`. By the socket CONTROL_FD the node asks: a line of JSON, and one for the
+answer. What is larger than a listing goes through the socket APP_FD, over HTTP, where each transfer has been
+granted by the node under a token that is good once; the one by which a whole home is read, for a while. It
+ends by itself when nobody has asked for a while.
+
+With `archives STORE`, ROOT is a home of which archives are made in the folder STORE, and homes from them
+(`home_archives`), and the node asks for nothing else.
+
+With `incoming`, ROOT is the folder in which a home from another machine is made (`home_receive`), and the
+node asks for nothing else: `next`, and `take` with a stream behind the line.
+"""
+
+# ruff: noqa: PTH120, PTH100
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.server
+import json
+import os
+import socket
+import socketserver
+import sys
+import threading
+import time
+from urllib.parse import quote, unquote_to_bytes
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import home_archives  # type: ignore[import-not-found,unused-ignore]
+import home_copy  # type: ignore[import-not-found,unused-ignore]
+import home_receive  # type: ignore[import-not-found,unused-ignore]
+import home_stream  # type: ignore[import-not-found,unused-ignore]
+import packing  # type: ignore[import-not-found,unused-ignore]
+import tree  # type: ignore[import-not-found,unused-ignore]
+import uploads  # type: ignore[import-not-found,unused-ignore]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+IDLE_S = 300.0
+LOOK_S = 5.0
+QUIET_S = 60.0
+"""How long the other side of a transfer may keep silent."""
+PREFIX = "/.berth/files/"
+MAX_REQUEST = 1 << 20
+MAX_GRANTS = 500
+MAX_TRANSFERS = 16
+MAX_PAGE = 1000
+DRAIN_BYTES = 64 << 20
+PIECE = 1 << 18
+PART_S = 15.0
+"""How long one part of a home is sent. Doors on the way let an answer last a minute."""
+HOME = "home"
+SAFE_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; sandbox; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+class Grants:
+    """Transfers that the node has allowed, by the SHA-256 of their token. Each is good once, for a while."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[str, dict[str, Any]] = {}
+
+    def add(self, digest: str, grant: dict[str, Any]) -> None:
+        with self._lock:
+            now = time.monotonic()
+            self._found = {key: each for key, each in self._found.items() if each["until"] > now}
+            if len(self._found) >= MAX_GRANTS:
+                raise tree.Refused("busy")
+            self._found[digest] = {**grant, "until": now + float(grant["lifetime_s"])}
+
+    def take(self, token: str) -> dict[str, Any] | None:
+        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+        with self._lock:
+            found = self._found.pop(digest, None)
+            if found is not None and found["what"] == HOME:
+                self._found[digest] = found
+        return found if found is not None and found["until"] > time.monotonic() else None
+
+    def origin(self, token: str) -> str:
+        """From which pages scripts may use a token, which stays good; empty for none."""
+        with self._lock:
+            found = self._found.get(hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest())
+        return str(found.get("origin", "")) if found and found["until"] > time.monotonic() else ""
+
+    def any(self) -> bool:
+        with self._lock:
+            return any(each["until"] > time.monotonic() for each in self._found.values())
+
+
+class Server:
+    """One home."""
+
+    def __init__(self, root: str, reserve_bytes: int) -> None:
+        self.tree = tree.Tree(root)
+        self.reserve = reserve_bytes
+        self.grants = Grants()
+        self.transfers = threading.BoundedSemaphore(MAX_TRANSFERS)
+        self.busy = 0
+        self.asked_at = time.monotonic()
+        self._lock = threading.Lock()
+        self._clearing = threading.Lock()
+        self._receiving = threading.Lock()
+        self.incoming: home_receive.Receiver | None = None
+        self.archives: home_archives.Archives | None = None
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        with self._lock:
+            self.busy += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.busy -= 1
+                self.asked_at = time.monotonic()
+
+    def idle(self) -> bool:
+        with self._lock:
+            quiet = self.busy == 0 and time.monotonic() - self.asked_at > IDLE_S
+        works = self.archives is not None and self.archives.working
+        return quiet and not works and not self.grants.any()
+
+    def clear(self) -> None:
+        """Remove what was deleted, in the background."""
+
+        def work() -> None:
+            with self._clearing, self.working():
+                self.tree.clear()
+
+        threading.Thread(target=work, daemon=True).start()
+
+    def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """What the node asked for. Raises `Refused`, and `KeyError` and the like for what is no question."""
+        match asked["do"]:
+            case "list":
+                offset, limit = max(0, int(asked["offset"])), min(MAX_PAGE, max(1, int(asked["limit"])))
+                return dict(self.tree.listing(str(asked["path"]), offset=offset, limit=limit))
+            case "make_folder":
+                self.tree.make_folder(str(asked["path"]))
+            case "rename":
+                self.tree.rename(str(asked["path"]), str(asked["to"]))
+            case "delete":
+                self._delete([str(each) for each in asked["paths"]])
+            case "grant":
+                return self._grant(asked)
+            case other:
+                raise ValueError(other)
+        return {}
+
+    def receive(self, asked: dict[str, Any], read: Callable[[int], bytes]) -> dict[str, Any]:
+        """What the node asks of a home that is being made here. Raises as `home_receive` does."""
+        assert self.incoming is not None
+        with self._receiving:
+            if asked["do"] == "take":
+                self.incoming.take(str(asked["part"]), read)
+                return dict(self.incoming.progress())
+            if asked["do"] == "next":
+                return dict(self.incoming.next())
+        raise ValueError(asked["do"])
+
+    def _delete(self, paths: list[str]) -> None:
+        try:
+            for path in paths:
+                self.tree.delete(path)
+        finally:
+            self.clear()
+
+    def _grant(self, asked: dict[str, Any]) -> dict[str, Any]:
+        path, what = str(asked["path"]), str(asked["what"])
+        kind = self.tree.kind(path)
+        if what not in ("file", "zip", "tar", "form", "put", HOME):
+            raise ValueError(what)
+        wanted = "file" if what == "file" else "folder"
+        if kind != wanted:
+            raise tree.Refused("is_a_link" if kind == "link" else f"not_a_{wanted}", path.rpartition("/")[2])
+        if what == "put" and len(tree.parts_of(str(asked["name"]))) != 1:
+            raise tree.Refused("bad_name")
+        kept = ("path", "what", "name", "back", "replace", "most_bytes", "lifetime_s", "origin")
+        self.grants.add(str(asked["digest"]), {name: asked[name] for name in kept if name in asked})
+        return {}
+
+
+class Control(socketserver.StreamRequestHandler):
+    """The node's questions."""
+
+    timeout = QUIET_S
+    files: Server
+
+    def handle(self) -> None:
+        with self.files.working():
+            try:
+                asked = json.loads(self.rfile.readline(MAX_REQUEST))
+                if self.files.archives is not None:
+                    answer = {"ok": self.files.archives.answer(asked)}
+                elif self.files.incoming is None:
+                    answer = {"ok": self.files.answer(asked)}
+                else:
+                    answer = {"ok": self.files.receive(asked, self.rfile.read1)}
+            except tree.Refused as refused:
+                answer = {"refused": {"code": refused.code, "name": refused.name}}
+            except home_copy.NoRoom as error:
+                answer = {
+                    "refused": {"code": "no_room", "name": "", "needed": error.needed, "free": error.free}
+                }
+            except home_stream.Unreadable as error:
+                answer = {"refused": {"code": "unreadable", "name": str(error)}}
+            except home_stream.BadStream as error:
+                answer = {"refused": {"code": "bad_stream", "name": str(error)}}
+            except OSError as error:
+                answer = {"refused": {"code": tree.refused(error).code, "name": ""}}
+            except (ValueError, KeyError, TypeError) as error:
+                answer = {"refused": {"code": "failed", "name": type(error).__name__}}
+            with contextlib.suppress(OSError):
+                while self.files.incoming is not None and self.rfile.read1(PIECE):
+                    pass  # who still sends would not read the answer
+            self.wfile.write(json.dumps(answer).encode() + b"\n")
+
+
+class Transfer(http.server.BaseHTTPRequestHandler):
+    """A download or an upload, each once."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = QUIET_S
+    files: Server
+    origin = ""
+    left = 0
+    """What of the body has not been read."""
+
+    def do_GET(self) -> None:
+        self._serve(("file", "zip", "tar"))
+
+    def do_POST(self) -> None:
+        self._serve(("form", HOME))
+
+    def do_OPTIONS(self) -> None:
+        """A browser asks whether a page of another origin may send (CORS): that of the grant may, by PUT."""
+        self.close_connection = True
+        with self.files.working():
+            self.origin = self.files.grants.origin(self._token())
+            if not self.origin:
+                self._say(403, "This link has been used or has expired. Go back and ask again.")
+                return
+            allowed = {"Access-Control-Allow-Methods": "PUT", "Access-Control-Allow-Headers": "content-type"}
+            self._head(204, allowed)
+
+    def do_PUT(self) -> None:
+        self._serve(("put",))
+
+    def _serve(self, allowed: tuple[str, ...]) -> None:
+        self.close_connection = True
+        with self.files.working():
+            grant = self.files.grants.take(self._token()) if self.path.startswith(PREFIX) else None
+            self.origin = str(grant.get("origin", "")) if grant is not None else ""
+            if grant is None or grant["what"] not in allowed:
+                self._say(403, "This link has been used or has expired. Go back and ask again.")
+                return
+            if not self.files.transfers.acquire(blocking=False):
+                self._say(503, "Too many transfers are under way. Try again in a while.")
+                return
+            try:
+                getattr(self, f"_{grant['what']}")(grant)
+            except tree.Refused as refused:
+                self._drain()
+                self._say(409, f"This cannot be done: {refused.code}.")
+            except (ConnectionError, TimeoutError, uploads.CutOff):
+                pass
+            finally:
+                self.files.transfers.release()
+
+    def _token(self) -> str:
+        return self.path.removeprefix(PREFIX).partition("?")[0]
+
+    def _head(self, status: int, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        shown = {"Access-Control-Allow-Origin": self.origin, "Vary": "Origin"} if self.origin else {}
+        for name, value in {**SAFE_HEADERS, **shown, "Connection": "close", **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def _say(self, status: int, words: str) -> None:
+        data = f"{words}\n".encode()
+        self._head(status, {"Content-Type": "text/plain; charset=utf-8", "Content-Length": str(len(data))})
+        self.wfile.write(data)
+
+    # -- downloads ------------------------------------------------------------------------------
+
+    def _file(self, grant: dict[str, Any]) -> None:
+        descriptor, seen, name = self.files.tree.open_file(grant["path"])
+        with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 - a descriptor
+            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(seen.st_size)}
+            self._head(200, {**headers, "Content-Disposition": attachment(name)})
+            self.wfile.flush()
+            if seen.st_size:
+                self.connection.sendfile(file, 0, seen.st_size)
+
+    def _zip(self, grant: dict[str, Any]) -> None:
+        self._packed(grant, "zip", packing.write_zip)
+
+    def _tar(self, grant: dict[str, Any]) -> None:
+        self._packed(grant, "tar", packing.write_tar)
+
+    def _packed(self, grant: dict[str, Any], ending: str, write: Callable[..., None]) -> None:
+        names = tree.parts_of(grant["path"])
+        name = names[-1] if names else "home"
+        headers = {"Content-Type": "application/octet-stream", "Transfer-Encoding": "chunked"}
+        self._head(200, {**headers, "Content-Disposition": attachment(f"{name}.{ending}")})
+        chunks = Chunks(self.wfile)
+        write(self.files.tree, grant["path"], name, chunks)
+        chunks.close()
+
+    def _home(self, grant: dict[str, Any]) -> None:
+        """A part of the whole home, for another machine; the body says which (`home_receive`)."""
+        read = self._body()
+        if self.left > MAX_REQUEST:
+            raise tree.Refused("too_large")
+        try:
+            asked = json.loads(b"".join(iter(lambda: read(PIECE), b"")))
+            part, after = str(asked["part"]), str(asked.get("after", ""))
+            wants = [(str(path), max(0, int(offset))) for path, offset in asked.get("wants", [])]
+            start = int(asked.get("start", 0))
+            for path in (*([after] if after else []), *(path for path, _ in wants)):
+                home_stream.names_of(path)
+        except (ValueError, TypeError, KeyError, home_stream.BadStream) as error:
+            raise tree.Refused("bad_name") from error
+        self._head(200, {"Content-Type": "application/octet-stream", "Transfer-Encoding": "chunked"})
+        chunks, root = Chunks(self.wfile), self.files.tree.root
+        if part == "files":
+            home_stream.write_files(root, wants, chunks, limit_s=PART_S)
+        elif part == "check":
+            home_stream.write_check(root, chunks, after=after, start=start, limit_s=PART_S)
+        else:
+            home_stream.write_manifest(root, chunks, after=after, limit_s=PART_S)
+        chunks.close()
+
+    # -- uploads --------------------------------------------------------------------------------
+
+    def _body(self) -> Callable[[int], bytes]:
+        """Reads no further than the body. Raises `Refused` where its length is not said."""
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or "Transfer-Encoding" in self.headers:
+            raise tree.Refused("length_missing")
+        self.left = int(length)
+
+        def read(count: int) -> bytes:
+            data: bytes = self.rfile.read1(min(count, self.left)) if self.left else b""
+            self.left -= len(data)
+            return data
+
+        return read
+
+    def _drain(self) -> None:
+        """Take what is still being sent, up to a bound: who is sending reads no answer."""
+        drained = 0
+        while self.left and drained < DRAIN_BYTES:
+            data = self.rfile.read1(min(PIECE, self.left))
+            if not data:
+                break
+            drained += len(data)
+            self.left -= len(data)
+
+    def _room(self, folder: int, grant: dict[str, Any]) -> uploads.Room:
+        return uploads.Room(folder, int(grant["most_bytes"]), self.files.reserve)
+
+    def _form(self, grant: dict[str, Any]) -> None:
+        """The files of a browser's form; it is led back to where it came from, with what became of them."""
+        read = self._body()
+        saved, code, about = 0, "", ""
+        with self.files.tree.folder(tree.parts_of(grant["path"])) as folder:
+            self.files.tree.sweep(folder)
+            room = self._room(folder, grant)
+            try:
+                for name, pieces in uploads.Form(self.headers.get("Content-Type", ""), read).files():
+                    try:
+                        uploads.save(folder, name, pieces, room, replace=bool(grant["replace"]))
+                        saved += 1
+                    except tree.Refused as refused:
+                        code, about = refused.code, tree.wire(name)[:100]
+                        if code not in ("exists", "bad_name", "reserved_name", "not_allowed"):
+                            raise
+                        for _ in pieces:
+                            pass
+            except tree.Refused as refused:
+                code, about = refused.code, about or refused.name
+        self._drain()
+        query = f"saved={saved}" + (f"&refused={quote(code)}&about={quote(about)}" if code else "")
+        self._head(303, {"Location": f"{grant['back']}&{query}", "Content-Length": "0"})
+
+    def _put(self, grant: dict[str, Any]) -> None:
+        """One file, which is the body."""
+        read = self._body()
+        name = os.fsdecode(unquote_to_bytes(grant["name"]))
+        length = self.left
+        with self.files.tree.folder(tree.parts_of(grant["path"])) as folder:
+            self.files.tree.sweep(folder)
+            pieces = iter(lambda: read(PIECE), b"")
+            size = uploads.save(folder, name, _whole(pieces, length), self._room(folder, grant),
+                                replace=bool(grant["replace"]))  # fmt: skip
+        data = json.dumps({"size": size}).encode()
+        self._head(201, {"Content-Type": "application/json", "Content-Length": str(len(data))})
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: tokens are in the address."""
+
+
+def _whole(pieces: Iterator[bytes], length: int) -> Iterator[bytes]:
+    """The pieces. Raises `CutOff` where they are fewer bytes than they should be."""
+    for piece in pieces:
+        length -= len(piece)
+        yield piece
+    if length:
+        raise uploads.CutOff
+
+
+class Chunks:
+    """A stream whose length is not known before its end (RFC 9112, 7.1). One that is cut off has no end."""
+
+    def __init__(self, out: Any) -> None:
+        self.out = out
+        self.kept = bytearray()
+
+    def write(self, data: Any) -> int:
+        self.kept += data
+        if len(self.kept) >= PIECE:
+            self.flush()
+        return len(data)
+
+    def flush(self) -> None:
+        if self.kept:
+            self.out.write(b"%x\r\n%b\r\n" % (len(self.kept), bytes(self.kept)))
+            self.kept.clear()
+
+    def close(self) -> None:
+        self.flush()
+        self.out.write(b"0\r\n\r\n")
+
+
+def attachment(name: str) -> str:
+    """A Content-Disposition that no browser shows in the page (RFC 6266)."""
+    plain = "".join(
+        each if each.isascii() and each.isprintable() and each not in '"\\%' else "_" for each in name
+    )
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(os.fsencode(name), safe='')}"
+
+
+class Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    """Serves a socket that listens already, and has no address."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, descriptor: int, handler: Any) -> None:
+        self.address_family = socket.AF_UNIX
+        super().__init__(("", 0), handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = socket.socket(fileno=descriptor)
+        self.server_name, self.server_port = "home", 0
+
+    def get_request(self) -> tuple[Any, Any]:
+        connection, _ = self.socket.accept()
+        return connection, ("home", 0)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        kind = sys.exc_info()[0]
+        if kind is not None and not issubclass(kind, (ConnectionError, TimeoutError)):
+            print(f"a request failed: {kind.__name__}", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    root, app, control, reserve = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    os.umask(0o022)
+    files = Server(root, reserve)
+    if sys.argv[5:] == ["incoming"]:
+        files.incoming = home_receive.Receiver(root, reserve)
+    elif sys.argv[5:6] == ["archives"]:
+        files.archives = home_archives.Archives(files.tree.root, sys.argv[6], reserve)
+    for base, descriptor in ((Transfer, app), (Control, control)):
+        listener = Listener(descriptor, type(base.__name__, (base,), {"files": files}))
+        threading.Thread(target=listener.serve_forever, daemon=True).start()
+    if files.incoming is None and files.archives is None:
+        files.clear()
+    while not files.idle():
+        time.sleep(LOOK_S)
+
+
+if __name__ == "__main__":
+    main()
+    os._exit(0)

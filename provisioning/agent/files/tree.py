@@ -1,0 +1,288 @@
+"""The files below one folder, opened part by part, so that no link is ever followed. Standard library only.
+
+Paths come and go as text: `/` between names, nothing at the beginning, and each byte that is no printable
+UTF-8, and `%`, as `%XX`. So every name there can be is named, whatever is in it.
+"""
+
+# ruff: noqa: PTH208 - descriptors, which pathlib knows not
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import re
+import secrets
+import stat
+import time
+from urllib.parse import unquote_to_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` is slow to import
+    from collections.abc import Iterator
+    from typing import Any
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+UPLOAD = ".berth-upload-"
+TRASH = ".berth-deleting-"
+OWN = (UPLOAD, TRASH)
+"""How the names of what is half there, or half gone, begin: neither is shown."""
+STALE_S = 6 * 3600.0
+MAX_DEPTH = 200
+MAX_NAME = 255
+MAX_LISTED = 200_000
+RENAME_NOREPLACE = 1
+KINDS = {stat.S_IFDIR: "folder", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
+_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+
+class Refused(Exception):
+    """What was asked for cannot be done. `code` says why; `name` is what it is about, in wire form."""
+
+    def __init__(self, code: str, name: str = "") -> None:
+        super().__init__(code)
+        self.code = code
+        self.name = name
+
+
+def wire(name: str) -> str:
+    """A name as it comes and goes: what is not printable, and `%`, by its bytes."""
+    parts = (
+        each if each.isprintable() and each != "%" else "".join(f"%{byte:02X}" for byte in os.fsencode(each))
+        for each in name
+    )
+    return "".join(parts)
+
+
+def parts_of(path: str) -> list[str]:
+    """The names of a path in wire form. Raises `Refused` for what does not name something below the root."""
+    if _PERCENT.search(path):
+        raise Refused("bad_name")
+    names = [os.fsdecode(unquote_to_bytes(part)) for part in path.split("/")] if path else []
+    for name in names:
+        require_name(name)
+    if len(names) > MAX_DEPTH:
+        raise Refused("too_deep")
+    return names
+
+
+def require_name(name: str) -> None:
+    """Raise `Refused` unless `name` can name a file in a folder."""
+    if not name or name in (".", "..") or "/" in name or "\0" in name or len(os.fsencode(name)) > MAX_NAME:
+        raise Refused("bad_name")
+    if name.startswith(OWN):
+        raise Refused("reserved_name")
+
+
+class Tree:
+    """All below the folder `root`."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    @contextlib.contextmanager
+    def folder(self, names: list[str]) -> Iterator[int]:
+        """An open folder. Raises `Refused` where one of the names is none, or a link."""
+        descriptor = os.dup(self.root)
+        try:
+            for name in names:
+                try:
+                    inner = os.open(name, FOLDER, dir_fd=descriptor)
+                except OSError as error:
+                    raise refused(error, name) from error
+                os.close(descriptor)
+                descriptor = inner
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def place(self, path: str) -> Iterator[tuple[int, str]]:
+        """The open folder in which the path's last name stands, and that name."""
+        names = parts_of(path)
+        if not names:
+            raise Refused("bad_name")
+        with self.folder(names[:-1]) as descriptor:
+            yield descriptor, names[-1]
+
+    def listing(self, path: str, *, offset: int, limit: int) -> dict[str, Any]:
+        """One page of a folder: folders first, then by name. Entries beyond `MAX_LISTED` are only counted."""
+        with self.folder(parts_of(path)) as descriptor:
+            found: list[tuple[bool, str, str]] = []
+            total = 0
+            with os.scandir(descriptor) as entries:
+                for entry in entries:
+                    if entry.name.startswith(OWN):
+                        continue
+                    total += 1
+                    if len(found) < MAX_LISTED:
+                        folder = entry.is_dir(follow_symlinks=False)
+                        found.append((not folder, entry.name.casefold(), entry.name))
+            found.sort()
+            rows = [self._row(descriptor, name) for _, _, name in found[offset : offset + limit]]
+        return {"entries": [row for row in rows if row], "total": total}
+
+    def _row(self, descriptor: int, name: str) -> dict[str, Any] | None:
+        try:
+            seen = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+        except OSError:
+            return None
+        kind = KINDS.get(stat.S_IFMT(seen.st_mode), "other")
+        return {"id": wire(name), "kind": kind, "size": seen.st_size, "changed": seen.st_mtime}
+
+    def kind(self, path: str) -> str:
+        """What is there. Raises `Refused`."""
+        if not path:
+            return "folder"
+        with self.place(path) as (descriptor, name):
+            row = self._row(descriptor, name)
+        if row is None:
+            raise Refused("not_found", wire(name))
+        return str(row["kind"])
+
+    def open_file(self, path: str) -> tuple[int, os.stat_result, str]:
+        """A regular file, open for reading, with what is known of it and its name. Nothing else is opened."""
+        with self.place(path) as (descriptor, name):
+            # Without O_NONBLOCK opening a pipe waits for who writes into it.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            if not stat.S_ISREG(self._mode(descriptor, name)):
+                raise Refused("not_a_file", wire(name))
+            try:
+                opened = os.open(name, flags, dir_fd=descriptor)
+            except OSError as error:
+                raise refused(error, name) from error
+        seen = os.fstat(opened)
+        if not stat.S_ISREG(seen.st_mode):
+            os.close(opened)
+            raise Refused("not_a_file", wire(name))
+        return opened, seen, name
+
+    def _mode(self, descriptor: int, name: str) -> int:
+        try:
+            return os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
+        except OSError as error:
+            raise refused(error, name) from error
+
+    def make_folder(self, path: str) -> None:
+        with self.place(path) as (descriptor, name):
+            try:
+                os.mkdir(name, 0o755, dir_fd=descriptor)
+            except OSError as error:
+                raise refused(error, name) from error
+
+    def rename(self, path: str, to: str) -> None:
+        """Give it another name, or another place. What is there already is never replaced."""
+        if to == path or to.startswith(f"{path}/"):
+            raise Refused("exists" if to == path else "bad_name")
+        with self.place(path) as (source, name), self.place(to) as (target, new):
+            move(source, name, target, new)
+
+    def delete(self, path: str) -> None:
+        """Take it away. A folder is out of sight at once; `clear` removes what was in it."""
+        with self.place(path) as (descriptor, name):
+            if not stat.S_ISDIR(self._mode(descriptor, name)):
+                try:
+                    os.unlink(name, dir_fd=descriptor)
+                except OSError as error:
+                    raise refused(error, name) from error
+                return
+            move(descriptor, name, self.root, TRASH + secrets.token_hex(8))
+
+    def clear(self) -> None:
+        """Remove what was deleted, also by an earlier server: folders are moved up instead of entered."""
+        with contextlib.suppress(OSError):
+            for name in [each for each in os.listdir(self.root) if each.startswith(TRASH)]:
+                self._clear(name)
+
+    def _clear(self, trash: str) -> None:
+        waiting = [trash]
+        while waiting:
+            name = waiting.pop()
+            try:
+                os.chmod(name, 0o700, dir_fd=self.root)
+                folder = os.open(name, FOLDER, dir_fd=self.root)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=self.root)
+                continue
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        if not entry.is_dir(follow_symlinks=False):
+                            os.unlink(entry.name, dir_fd=folder)
+                            continue
+                        moved = TRASH + secrets.token_hex(8)
+                        os.chmod(entry.name, 0o700, dir_fd=folder)
+                        os.rename(entry.name, moved, src_dir_fd=folder, dst_dir_fd=self.root)
+                        waiting.append(moved)
+            except OSError:
+                continue  # the next server tries again
+            finally:
+                os.close(folder)
+            with contextlib.suppress(OSError):
+                os.rmdir(name, dir_fd=self.root)
+
+    def walk(self, path: str) -> Iterator[tuple[list[str], int, str, os.stat_result]]:
+        """All below a folder: the names that lead to it, an open folder, its name there, and what it is.
+
+        Folders come before what is in them. What cannot be read, or is nested too deep, is left out.
+        """
+        top = parts_of(path)
+        waiting: list[list[str]] = [[]]
+        while waiting:
+            below = waiting.pop()
+            try:
+                with self.folder(top + below) as descriptor:
+                    for name in sorted(os.listdir(descriptor)):
+                        if name.startswith(OWN):
+                            continue
+                        seen = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                        if stat.S_ISDIR(seen.st_mode) and len(top) + len(below) < MAX_DEPTH:
+                            waiting.append([*below, name])
+                        yield below, descriptor, name, seen
+            except (OSError, Refused):
+                continue
+
+    def sweep(self, descriptor: int) -> None:
+        """Remove what uploads into a folder have left that were cut off hours ago."""
+        with contextlib.suppress(OSError):
+            for name in os.listdir(descriptor):
+                if name.startswith(UPLOAD):
+                    with contextlib.suppress(OSError):
+                        seen = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                        if seen.st_mtime < time.time() - STALE_S:
+                            os.unlink(name, dir_fd=descriptor)
+
+
+def move(source: int, name: str, target: int, new: str) -> None:
+    """Rename between open folders, replacing nothing. Raises `Refused`."""
+    done = _libc.renameat2(source, os.fsencode(name), target, os.fsencode(new), RENAME_NOREPLACE)
+    if done == 0:
+        return
+    number = ctypes.get_errno()
+    try:
+        if number not in (errno.ENOSYS, errno.EINVAL):
+            raise OSError(number, os.strerror(number))
+        # A file system that does not know of it.
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(new, dir_fd=target, follow_symlinks=False)
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+        os.rename(name, new, src_dir_fd=source, dst_dir_fd=target)
+    except OSError as error:
+        raise refused(error, name) from error
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_CODES = {
+    errno.ENOENT: "not_found", errno.ENOTDIR: "not_a_folder", errno.ELOOP: "is_a_link",
+    errno.EACCES: "not_allowed", errno.EPERM: "not_allowed", errno.EEXIST: "exists",
+    errno.ENOTEMPTY: "exists", errno.ENOSPC: "disk_full", errno.EDQUOT: "disk_full",
+    errno.ENAMETOOLONG: "bad_name", errno.EROFS: "not_allowed", errno.EXDEV: "other_disk",
+    errno.EISDIR: "not_a_file", errno.EFBIG: "too_large",
+}  # fmt: skip
+
+
+def refused(error: OSError, name: str = "") -> Refused:
+    """What an error of the system means to who asked."""
+    return Refused(_CODES.get(error.errno or 0, "failed"), wire(name))

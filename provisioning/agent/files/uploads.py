@@ -1,0 +1,157 @@
+"""Reads what a browser's form or a program sends, and writes it into a folder. Standard library only.
+
+A file gets its name only when all of it is on the disk: until then it has one of its own, which is removed
+where anything goes wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+
+import tree  # type: ignore[import-not-found,unused-ignore]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PIECE = 1 << 18
+LOOK_BYTES = 16 << 20
+MAX_HEADER = 16 << 10
+MAX_FILES = 1000
+_BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^;\s]{1,70}))', re.IGNORECASE)
+_FILE = re.compile(r'filename="((?:[^"\\]|\\.)*)"')
+
+
+class CutOff(Exception):
+    """The other side has gone, or what came is no form."""
+
+
+class Room:
+    """How much may still be written: `most_bytes` in all, and never into the disk's last `reserve_bytes`."""
+
+    def __init__(self, folder: int, most_bytes: int, reserve_bytes: int) -> None:
+        self.folder = folder
+        self.left = most_bytes
+        self.reserve = reserve_bytes
+        self.unlooked = LOOK_BYTES
+
+    def take(self, count: int) -> None:
+        """Raises `Refused`."""
+        self.left -= count
+        if self.left < 0:
+            raise tree.Refused("home_full")
+        self.unlooked += count
+        if self.unlooked >= LOOK_BYTES:
+            self.unlooked = 0
+            disk = os.fstatvfs(self.folder)
+            if disk.f_bavail * disk.f_frsize - count < self.reserve:
+                raise tree.Refused("disk_full")
+
+
+def save(folder: int, name: str, pieces: Iterator[bytes], room: Room, *, replace: bool) -> int:
+    """Write a file of these pieces; how many bytes there were. Raises `Refused` and `CutOff`."""
+    tree.require_name(name)
+    if not replace:
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(name, dir_fd=folder, follow_symlinks=False)
+            raise tree.Refused("exists", tree.wire(name))
+    temporary = tree.UPLOAD + secrets.token_hex(8)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    written = 0
+    try:
+        descriptor = os.open(temporary, flags, 0o644, dir_fd=folder)
+        try:
+            for piece in pieces:
+                room.take(len(piece))
+                view = memoryview(piece)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+                written += len(piece)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if replace:
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        else:
+            tree.move(folder, temporary, folder, name)
+        os.fsync(folder)
+    except OSError as error:
+        raise tree.refused(error, name) from error
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary, dir_fd=folder)
+    return written
+
+
+class Form:
+    """The files of a `multipart/form-data` body, one after the other, in memory a piece at a time.
+
+    `read(count)` gives at most `count` bytes, none at the end.
+    """
+
+    def __init__(self, content_type: str, read: Callable[[int], bytes]) -> None:
+        found = _BOUNDARY.search(content_type)
+        if not content_type.lower().startswith("multipart/form-data") or found is None:
+            raise CutOff
+        self.mark = b"\r\n--" + (found[1] or found[2]).encode("latin-1")
+        self.read = read
+        self.rest = b"\r\n"  # so that the first boundary is like the others
+
+    def files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
+        """Name and content of each file; the content is to be read to its end before the next one."""
+        for _ in self._until_mark():
+            pass
+        for _ in range(MAX_FILES):
+            if self._exactly(2) == b"--":
+                return
+            name = self._name()
+            if name:
+                yield name, self._until_mark()
+            else:
+                for _ in self._until_mark():
+                    pass
+        raise CutOff
+
+    def _name(self) -> str:
+        """The file name in the head of a part; empty for a field that is no file, or has none."""
+        while b"\r\n\r\n" not in self.rest:
+            if len(self.rest) > MAX_HEADER or not self._more():
+                raise CutOff
+        head, _, self.rest = self.rest.partition(b"\r\n\r\n")
+        for line in head.decode("utf-8", "surrogateescape").split("\r\n"):
+            if line.lower().startswith("content-disposition:") and (found := _FILE.search(line)):
+                name = re.sub(r"%(0D|0A|22)", lambda match: chr(int(match[1], 16)), found[1])
+                return name.replace('\\"', '"').rpartition("/")[2].rpartition("\\")[2]
+        return ""
+
+    def _until_mark(self) -> Iterator[bytes]:
+        keep = len(self.mark)
+        while True:
+            place = self.rest.find(self.mark)
+            if place >= 0:
+                data, self.rest = self.rest[:place], self.rest[place + keep :]
+                if data:
+                    yield data
+                return
+            if len(self.rest) > keep:
+                data, self.rest = self.rest[:-keep], self.rest[-keep:]
+                yield data
+            if not self._more():
+                raise CutOff
+
+    def _exactly(self, count: int) -> bytes:
+        while len(self.rest) < count:
+            if not self._more():
+                raise CutOff
+        data = self.rest[:count]
+        if data == b"\r\n":
+            self.rest = self.rest[count:]
+        return data
+
+    def _more(self) -> bool:
+        data = self.read(PIECE)
+        self.rest += data
+        return bool(data)

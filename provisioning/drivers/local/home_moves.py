@@ -1,0 +1,181 @@
+"""Homes that come from other machines and go to them, on the disk of this one.
+
+What comes is made in `<homes>/<team>/.moving-<owner>/home` by the server of files, in the sandbox of its
+user, and renamed to its place at the very end. `local/.moves/<home>` says for which move, and whether that
+has been done: it is written by the node's worker, whom no user's program can stand in for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from provisioning.drivers.local import homes as home_folders
+from provisioning.drivers.local.failures import Busy
+from provisioning.drivers.local.file_server import FileServers, Home
+from provisioning.drivers.local.state import write_atomically
+from provisioning.errors import Blame, ProvisioningError
+from provisioning.types import home_key
+
+COMING, PLACING, PLACED = "coming", "placing", "placed"
+RECORDS = ".moves"
+
+
+class HomeThere(ProvisioningError):
+    """There is a home of the user already where one was to come."""
+
+    code = "home_there"
+    retryable = False
+    blame = Blame.OPERATOR
+
+
+@dataclass(frozen=True, slots=True)
+class HomeMoves:
+    """Those of this machine."""
+
+    servers: FileServers
+
+    def offer(self, home: Home, *, digest: str, lifetime_s: float) -> dict[str, Any]:
+        """Let who has the ticket of this digest read the home. As `FileServers.ask`."""
+        grant = {"do": "grant", "what": "home", "path": "", "digest": digest, "lifetime_s": lifetime_s}
+        return self.servers.ask(home, grant)
+
+    def begin(self, home: Home, move: str) -> bool:
+        """Whether the home is in its place already; else what is there belongs to this move.
+
+        Raises `HomeThere`, `ProvisioningError` and `OSError`.
+        """
+        record = self._record(home)
+        if record and record["move"] != move:
+            if record["state"] != PLACED:
+                self._drop(home, limit_s=20.0)
+            record = {}
+        if (
+            record
+            and record["state"] != COMING
+            and self._path(home).is_dir()
+            and not self._made(home).exists()
+        ):
+            self._note(home, move, PLACED)
+            return True
+        if not record:
+            with contextlib.suppress(FileNotFoundError):
+                try:
+                    self._path(home).rmdir()
+                except OSError as error:
+                    if error.errno == errno.ENOENT:
+                        raise
+                    raise HomeThere(
+                        f"There is a home folder {home_key(home.team, home.owner)} on this machine already. "
+                        "Look what is in it, and take it away there first.",
+                        detail=str(self._path(home)),
+                    ) from error
+            self._note(home, move, COMING)
+        for path in (self.servers.homes, self._path(home).parent, self._moving(home)):
+            path.mkdir(mode=0o700, exist_ok=True)
+        return False
+
+    def ask(
+        self, home: Home, question: Mapping[str, Any], stream: Iterable[bytes] | None = None
+    ) -> dict[str, Any]:
+        """Ask what makes the home. As `FileServers.ask`."""
+        return self.servers.ask(Home(home.team, home.owner, incoming=True), question, stream)
+
+    def place(self, home: Home, move: str) -> None:
+        """All of it is there: it gets its name. Raises `OSError`."""
+        self.servers.end(Home(home.team, home.owner, incoming=True))
+        self._note(home, move, PLACING)
+        target = self._path(home)
+        self._made(home).rename(target)
+        sync(target.parent)
+        self._note(home, move, PLACED)
+        shutil.rmtree(self._moving(home), ignore_errors=True)
+
+    def discard(self, home: Home, move: str, *, limit_s: float) -> bool:
+        """Take away what has come for this move, also where it was put in its place; whether all has gone."""
+        record = self._record(home)
+        if not record or record["move"] != move:
+            return True
+        if record["state"] != COMING and self._path(home).is_dir() and not self._made(home).exists():
+            self.servers.end(home)
+            self._moving(home).mkdir(mode=0o700, exist_ok=True)
+            self._path(home).rename(self._made(home))
+        if not self._drop(home, limit_s=limit_s):
+            return False
+        self._forget(home)
+        return True
+
+    def remove(self, home: Home, *, limit_s: float) -> bool:
+        """Take away the home, which is elsewhere now; whether all has gone."""
+        self.servers.end(home)
+        done = home_folders.delete(self.servers.homes, home.team, home.owner, limit_s=limit_s)
+        if done:
+            self._forget(home)
+        return done
+
+    @contextlib.contextmanager
+    def alone(self, home: Home) -> Iterator[None]:
+        """While no other order about this home is carried out here. Raises `Busy`."""
+        folder = self.servers.base / RECORDS
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(
+            folder / f".{digest_of(home)}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError as error:
+            raise Busy("This home is being worked on already. It is asked again by itself.") from error
+        finally:
+            os.close(descriptor)
+
+    def _drop(self, home: Home, *, limit_s: float) -> bool:
+        self.servers.end(Home(home.team, home.owner, incoming=True))
+        name = Home(home.team, home.owner, incoming=True).folder
+        return home_folders.delete(self.servers.homes, home.team, name, limit_s=limit_s)
+
+    def _path(self, home: Home) -> Path:
+        return self.servers.homes / home.team / home.owner
+
+    def _moving(self, home: Home) -> Path:
+        return self.servers.homes / home.team / Home(home.team, home.owner, incoming=True).folder
+
+    def _made(self, home: Home) -> Path:
+        return self._moving(home) / "home"
+
+    def _record(self, home: Home) -> dict[str, str]:
+        try:
+            found = json.loads((self.servers.base / RECORDS / digest_of(home)).read_text())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return {"move": str(found["move"]), "state": str(found["state"])}
+
+    def _note(self, home: Home, move: str, state: str) -> None:
+        text = json.dumps({"move": move, "state": state, "home": home_key(home.team, home.owner)})
+        write_atomically(self.servers.base / RECORDS / digest_of(home), text.encode())
+
+    def _forget(self, home: Home) -> None:
+        (self.servers.base / RECORDS / digest_of(home)).unlink(missing_ok=True)
+
+
+def digest_of(home: Home) -> str:
+    """By which records name a home."""
+    return hashlib.sha256(f"{home.team}/{home.owner}".encode()).hexdigest()[:32]
+
+
+def sync(folder: Path) -> None:
+    """What was renamed in there is so on the disk, too. Raises `OSError`."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

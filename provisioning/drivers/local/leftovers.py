@@ -1,0 +1,222 @@
+"""What is on this machine that nobody owns, and its removal. ADR 0039 and 0048 say how that is known.
+
+Three kinds are this module's to judge: processes that lead out of networks which have ended, control groups
+without a process, and folders that no record, lock or process has. Whether a home has an owner is not known
+here; one that is in use is.
+
+What goes at once is noted in a journal of the last removals, for the page that shows them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from provisioning.drivers.local import cgroups, homes, processes, scratch, state
+from provisioning.drivers.local.sandbox import USER_NAME
+from provisioning.errors import Conflict, InvalidSpec
+from provisioning.types import Leftover, LeftoverKind
+
+JOURNAL = ".removed.json"
+KEPT = 200
+MAX_LISTED = 500
+MEASURED_ENTRIES = 20_000
+DELETING = ".deleting-"
+WORKSPACE = re.compile(r"ws-[0-9a-f]{32}")
+PROCESS = re.compile(r"([0-9]{1,10})-([0-9]{1,20})")
+MIB = 1 << 20
+
+
+def find(base: Path, homes_dir: Path, instance: str) -> tuple[Leftover, ...]:
+    """All that has no owner now, and what was removed of late. Raises `OSError`."""
+    here = (
+        *_processes(base),
+        *_groups(base, instance),
+        *_folders(base, instance),
+        *_rests(homes_dir),
+    )
+    return (*here[:MAX_LISTED], *removed(base))
+
+
+def remove(
+    base: Path, homes_dir: Path, instance: str, kind: LeftoverKind, name: str, *, limit_s: float
+) -> bool:
+    """See `Driver.remove_leftover`; for all but homes. Raises `ProvisioningError` or `OSError`."""
+    match kind:
+        case LeftoverKind.PROCESS:
+            return _end_process(base, name)
+        case LeftoverKind.CONTROL_GROUP:
+            return _remove_group(base, instance, name)
+        case LeftoverKind.FOLDER if WORKSPACE.fullmatch(name):
+            return _remove_folder(base, instance, name)
+        case LeftoverKind.FOLDER:
+            return _remove_rest(homes_dir, name, limit_s)
+    raise InvalidSpec(f"“{name}” is nothing that is removed like this.")
+
+
+def note(base: Path, gone: Iterable[Leftover]) -> None:
+    """Keep what has been removed, for the next listings; a full disk costs that."""
+    now = time.time()
+    added = [_at(each, now) for each in gone]
+    if not added:
+        return
+    kept = [*removed(base), *added][-KEPT:]
+    with contextlib.suppress(OSError):
+        state.write_atomically(base / JOURNAL, json.dumps([_plain(each) for each in kept]).encode())
+
+
+def removed(base: Path) -> tuple[Leftover, ...]:
+    """What has been removed of late, the oldest first. A damaged journal counts as none."""
+    try:
+        return tuple(msgspec.json.decode((base / JOURNAL).read_bytes(), type=list[Leftover]))
+    except (OSError, msgspec.MsgspecError):
+        return ()
+
+
+def swept(found: scratch.Swept) -> list[Leftover]:
+    """What a sweep has removed, as listings name it."""
+    folders = [Leftover(LeftoverKind.FOLDER, f"{scratch.PROBES}/{path.name}") for path in found.folders]
+    ended = [Leftover(LeftoverKind.PROCESS, f"{pid}-{ticks}") for pid, ticks in found.processes]
+    return [*folders, *ended]
+
+
+# -- processes ------------------------------------------------------------------------------------
+
+
+def _processes(base: Path) -> list[Leftover]:
+    return [
+        Leftover(LeftoverKind.PROCESS, f"{each.pid}-{each.start_ticks}", f"the way out of {each.folder.name}")
+        for each in scratch.unowned_ways_out(base)
+    ]
+
+
+def _end_process(base: Path, name: str) -> bool:
+    found = PROCESS.fullmatch(name)
+    if found is None:
+        raise InvalidSpec(f"“{name}” names no process.")
+    pid, ticks = int(found[1]), int(found[2])
+    if processes.start_ticks(pid) != ticks:
+        return True
+    if not any((each.pid, each.start_ticks) == (pid, ticks) for each in scratch.unowned_ways_out(base)):
+        raise _owned(name)
+    return not processes.send((pid, ticks), signal.SIGKILL)
+
+
+# -- control groups -------------------------------------------------------------------------------
+
+
+def _groups(base: Path, instance: str) -> list[Leftover]:
+    found = [name for name in cgroups.empty_groups(instance) if WORKSPACE.fullmatch(name)]
+    return [Leftover(LeftoverKind.CONTROL_GROUP, name) for name in found if not _in_use(base, instance, name)]
+
+
+def _remove_group(base: Path, instance: str, name: str) -> bool:
+    if not WORKSPACE.fullmatch(name):
+        raise InvalidSpec(f"“{name}” names no control group of a workspace.")
+    workspace = state.WorkspaceDir(base, name)
+    with workspace.operation():
+        if _in_use(base, instance, name, locked=True):
+            raise _owned(name)
+        return cgroups.remove(cgroups.groups_named(instance, name))
+
+
+# -- folders --------------------------------------------------------------------------------------
+
+
+def _folders(base: Path, instance: str) -> list[Leftover]:
+    names = [name for name in state.names(base) if WORKSPACE.fullmatch(name)]
+    return [
+        Leftover(LeftoverKind.FOLDER, name, "a workspace's own folder without a record", _size(base / name))
+        for name in names
+        if not _in_use(base, instance, name)
+    ]
+
+
+def _remove_folder(base: Path, instance: str, name: str) -> bool:
+    workspace = state.WorkspaceDir(base, name)
+    with workspace.operation():
+        if _in_use(base, instance, name, locked=True):
+            raise _owned(name)
+        workspace.remove()
+    return True
+
+
+def _in_use(base: Path, instance: str, name: str, *, locked: bool = False) -> bool:
+    """Whether the workspace of this name has a record, a process, or somebody who works on it."""
+    workspace = state.WorkspaceDir(base, name)
+    if not locked and workspace.operation_held():
+        return True
+    if workspace.record() is not None or workspace.alive():
+        return True
+    return bool(processes.scan(instance, name, spares=workspace.claimed()))
+
+
+def _rests(homes_dir: Path) -> list[Leftover]:
+    """What deletions of homes have not come to an end with."""
+    found = []
+    for path in sorted(homes_dir.glob(f"*/{DELETING}*")):
+        if path.is_dir() and not path.is_symlink() and not path.parent.is_symlink():
+            name = f"{path.parent.name}/{path.name}"
+            found.append(Leftover(LeftoverKind.FOLDER, name, "the rest of a deleted home", _size(path)))
+    return found
+
+
+def _remove_rest(homes_dir: Path, name: str, limit_s: float) -> bool:
+    team, _, rest = name.partition("/")
+    owner = rest.removeprefix(DELETING)
+    if owner == rest or not USER_NAME.fullmatch(team) or not USER_NAME.fullmatch(owner):
+        raise InvalidSpec(f"“{name}” names no folder that may be removed.")
+    return homes.delete_rest(homes_dir, team, owner, limit_s=limit_s)
+
+
+def require_unused_home(base: Path, instance: str, home: str) -> None:
+    """Raise `Conflict` where a workspace of this machine has the home, or may have."""
+    for name in state.names(base):
+        workspace = state.WorkspaceDir(base, name)
+        record = workspace.record()
+        if record is None or record.home not in ("", home):
+            continue
+        if (
+            workspace.operation_held()
+            or workspace.alive()
+            or processes.scan(instance, name, spares=workspace.claimed())
+        ):
+            raise _owned(home)
+
+
+def _owned(name: str) -> Conflict:
+    return Conflict(f"{name} is in use now, so it stays.")
+
+
+def _size(path: Path) -> int | None:
+    """MiB below it; None where there is more than is counted in a moment."""
+    total = 0
+    for count, size in enumerate(_sizes(path)):
+        if count >= MEASURED_ENTRIES:
+            return None
+        total += size
+    return -(-total // MIB)
+
+
+def _sizes(path: Path) -> Iterator[int]:
+    for folder, _, files in os.walk(path, onerror=None, followlinks=False):
+        yield 0
+        for file in files:
+            with contextlib.suppress(OSError):
+                yield Path(folder, file).lstat().st_blocks * 512
+
+
+def _at(found: Leftover, now: float) -> Leftover:
+    return Leftover(found.kind, found.name, found.detail, found.size_mib, now)
+
+
+def _plain(found: Leftover) -> dict[str, object]:
+    return dict(msgspec.to_builtins(found))

@@ -1,0 +1,204 @@
+"""Environments that are on a node already: folders that its own setting names.
+
+`BERTH_ENVIRONMENT_FOLDERS` has absolute paths divided by spaces, in which `*` stands for any name:
+`/opt/conda/envs/* /srv/venvs/stable`. A message names one by its digest alone, so that no message makes a
+node show a folder that its operator has not named. They are read as text: nothing of a folder is run to look
+at it, and none is written or removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioning.environment_messages import MAX_PACKAGES, Package
+
+VARIABLE = "BERTH_ENVIRONMENT_FOLDERS"
+MAX_FOLDERS = 64
+MAX_PATH = 200
+MAX_METADATA = 16 * 1024
+MAX_PROGRAMS = 1024
+FRESH_S = 30.0
+"""How long what a folder holds is not read again, unless its `bin` or `site-packages` has changed."""
+OLDEST = (3, 10)
+"""The oldest Python that a workspace's agent runs in."""
+_SITE = re.compile(r"python(3)\.(\d{1,2})")
+_PLAIN = re.compile(r"/[A-Za-z0-9._+@/-]*")
+_PROGRAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
+_CONDA = re.compile(r"python-(3\.\d{1,2}\.\d{1,3})-")
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What is in one: `python` as 3.11, `python_version` as 3.11.7 where it is known."""
+
+    path: str
+    digest: str
+    python: str
+    python_version: str
+    programs: tuple[str, ...]
+    packages: tuple[Package, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal where Python and packages are."""
+        return fingerprint_of(self.python, ((each.name, each.version) for each in self.packages))
+
+
+def digest_of_folder(path: str) -> str:
+    """What a folder is called in messages: it stands for its path, not for what is in it."""
+    return hashlib.sha256(json.dumps(["folder", path]).encode()).hexdigest()[:32]
+
+
+def fingerprint_of(python: str, packages: Iterable[tuple[str, str]]) -> str:
+    """Equal for the same Python (as 3.11) and the same packages in the same versions."""
+    rows = [python, *sorted(f"{name.lower()}=={version}" for name, version in packages)]
+    return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:16]
+
+
+def is_plain(path: str) -> bool:
+    """Whether it is an absolute path as they are written here: no `..`, no blanks, nothing twice."""
+    return len(path) <= MAX_PATH and bool(_PLAIN.fullmatch(path)) and os.path.normpath(path) == path != "/"
+
+
+def named(environ: Mapping[str, str], *, never: Iterable[Path] = ()) -> list[str]:
+    """The folders that the setting names and that are there, as they really are.
+
+    Left out: links (the folder that one leads to is to be named), what is in a folder of `never`, or holds
+    one, and what others than its owner and group may write.
+    """
+    found: dict[str, None] = {}
+    forbidden = [Path(os.path.realpath(each)) for each in never]
+    for pattern in environ.get(VARIABLE, "").split():
+        if not pattern.startswith("/") or ".." in pattern.split("/"):
+            continue
+        for match in sorted(map(str, Path("/").glob(pattern.strip("/") or ".")))[: MAX_FOLDERS * 4]:
+            place = Path(os.path.realpath(Path(match).parent)) / Path(match).name
+            try:
+                facts = place.lstat()
+            except OSError:
+                continue
+            if not stat.S_ISDIR(facts.st_mode) or facts.st_mode & stat.S_IWOTH or not is_plain(str(place)):
+                continue
+            if any(place.is_relative_to(each) or each.is_relative_to(place) for each in forbidden):
+                continue
+            found[str(place)] = None
+    return list(found)[:MAX_FOLDERS]
+
+
+def read(path: str) -> Folder | None:
+    """What is in a folder; None where no Python is in there that workspaces can run in."""
+    root = Path(path)
+    sites = sorted(site for site in root.glob("lib/python3.*/site-packages") if site.is_dir())
+    minor = _SITE.fullmatch(sites[0].parent.name) if len(sites) == 1 else None
+    if minor is None or (int(minor[1]), int(minor[2])) < OLDEST:
+        return None
+    if not os.access(root / "bin" / "python3", os.X_OK):
+        return None
+    packages = sorted(
+        filter(None, map(_package, sites[0].glob("*.dist-info"))), key=lambda each: each.name.lower()
+    )
+    return Folder(
+        path=path,
+        digest=digest_of_folder(path),
+        python=f"{minor[1]}.{minor[2]}",
+        python_version=_version(root) or f"{minor[1]}.{minor[2]}",
+        programs=_programs(root / "bin"),
+        packages=tuple(packages[:MAX_PACKAGES]),
+    )
+
+
+class Folders:
+    """The folders of this node, read again when something has changed in them."""
+
+    def __init__(self, paths: Callable[[], list[str]]) -> None:
+        self._paths = paths
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[float, tuple[int, ...], Folder | None]] = {}
+
+    def all(self) -> list[Folder]:
+        return [found for path in self._paths() if (found := self._read(path)) is not None]
+
+    def find(self, digest: str) -> Folder | None:
+        """The folder of this digest, where the setting names it still."""
+        for path in self._paths():
+            if digest_of_folder(path) == digest:
+                return self._read(path)
+        return None
+
+    def _read(self, path: str) -> Folder | None:
+        marks = _marks(path)
+        with self._lock:
+            at, before, found = self._kept.get(path, (0.0, (), None))
+            if before != marks or time.monotonic() - at > FRESH_S:
+                found = read(path)
+                self._kept[path] = (time.monotonic(), marks, found)
+        return found
+
+
+def _marks(path: str) -> tuple[int, ...]:
+    marks = []
+    for place in (Path(path) / "bin", *sorted(Path(path).glob("lib/python3.*/site-packages"))):
+        try:
+            marks.append(place.stat().st_mtime_ns)
+        except OSError:
+            marks.append(0)
+    return (1, *marks)
+
+
+def _programs(folder: Path) -> tuple[str, ...]:
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:
+        return ()
+    names = [
+        entry.name
+        for entry in entries
+        if _PROGRAM.fullmatch(entry.name) and entry.is_file() and os.access(entry.path, os.X_OK)
+    ]
+    return tuple(names[:MAX_PROGRAMS])
+
+
+def _package(info: Path) -> Package | None:
+    name = version = ""
+    for line in _text(info / "METADATA").splitlines():
+        if not line.strip():
+            break
+        key, _, value = line.partition(":")
+        if key == "Name":
+            name = value.strip()
+        elif key == "Version":
+            version = value.strip()
+    return Package(name[:200], version[:100]) if name and version else None
+
+
+def _version(root: Path) -> str:
+    """Of a virtual environment by its `pyvenv.cfg`, of conda's by what it has noted."""
+    for line in _text(root / "pyvenv.cfg").splitlines():
+        key, _, value = line.partition("=")
+        if key.strip() in ("version", "version_info"):
+            return ".".join(value.strip().split(".")[:3])[:20]
+    for note in sorted(root.glob("conda-meta/python-3.*.json")):
+        if found := _CONDA.match(note.name):
+            return found[1]
+    return ""
+
+
+def _text(path: Path) -> str:
+    """The beginning of a regular file that is no link; empty for all else."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return ""
+            return file.read(MAX_METADATA).decode("utf-8", "replace")
+    except OSError:
+        return ""

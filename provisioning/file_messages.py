@@ -1,0 +1,23 @@
+"""Questions of the control plane about the files of a home; `provisioning/agent/files` answers them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from provisioning.types import PoolConfig
+
+MAX_NAME = 255
+Name = Annotated[str, Meta(max_length=MAX_NAME)]
+
+
+@dataclass(frozen=True, slots=True)
+class FilesQuestion:
+    """What the server of a home is asked: `do` and what goes with it (`server.Server.answer`)."""
+
+    pool: PoolConfig
+    team: Name
+    owner: Name
+    ask: dict[str, Any] = field(default_factory=dict)

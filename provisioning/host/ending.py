@@ -1,0 +1,70 @@
+"""Ends all workspaces of this node in good order, without the control plane; homes stay.
+
+`python -m provisioning.host.ending` does it with the worker's own settings in its environment and prints how
+many are left, so that what it needs of a driver is not in the process that keeps the node's services.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+from provisioning.errors import ProvisioningError
+from provisioning.node.local_settings import LOCAL, driver_for
+from provisioning.types import ObservedState, PoolConfig
+
+log = logging.getLogger(__name__)
+LIMIT_S = 120.0
+LOOK_EVERY_S = 0.5
+OVER = frozenset({ObservedState.STOPPED, ObservedState.ABSENT, ObservedState.FAILED})
+
+
+def end_all(environ: Mapping[str, str], *, limit_s: float = LIMIT_S) -> int:
+    """End them with these variables of a worker; how many are left after `limit_s`. Raises `OSError`."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "provisioning.host.ending", str(limit_s)],
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        timeout=limit_s + 30,
+        check=False,
+    )
+    try:
+        return int(json.loads(done.stdout)["left"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise OSError(f"the workspaces could not be ended (exit code {done.returncode})") from error
+
+
+def run(pool: PoolConfig, *, limit_s: float) -> int:
+    """Ask each to end, with the time that its own specification gives it; how many are left."""
+    driver = driver_for(pool)
+    until = time.monotonic() + limit_s
+    while True:
+        left = 0
+        for seen in driver.list_owned():
+            if seen.state in OVER:
+                continue
+            try:
+                left += driver.ensure_stopped(seen.ref).state not in OVER
+            except ProvisioningError as error:
+                log.warning("%s goes on for now: %s", seen.ref.external_name, error.message)
+                left += 1
+        if not left or time.monotonic() > until:
+            return left
+        time.sleep(LOOK_EVERY_S)
+
+
+def main() -> int:
+    """The program; its only argument is how many seconds it may take."""
+    pool = PoolConfig(slug=os.environ.get("BERTH_NODE_POOL", ""), driver=LOCAL)
+    print(json.dumps({"left": run(pool, limit_s=float(sys.argv[1]))}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

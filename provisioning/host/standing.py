@@ -1,0 +1,202 @@
+"""Whether the portal still has this node, and what becomes of its workspaces when it has not.
+
+A node that is told by the portal itself that it was revoked ends its workspaces after
+`BERTH_REVOKED_GRACE_S`; one that hears nothing, after `BERTH_NO_CONTACT_GRACE_S`, where that is set. Time is
+that of the kernel's monotonic clock, which no setting of the clock moves and which stands still while the
+machine sleeps; it is kept in a file with the machine's boot, so that a restart of the node's services does
+not begin anew. Homes stay.
+"""
+
+from __future__ import annotations
+
+import enum
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from provisioning.host import membership, programs
+from provisioning.host.door import AnswerLost, Refused, Unreachable
+from provisioning.host.ending import end_all
+from provisioning.host.folder import NodeFolder
+from provisioning.host.rotation import ENDED, door_of
+from provisioning.service import processes
+from provisioning.service.console import Problem
+from provisioning.service.files import write_file
+
+REVOKED_GRACE_S = 600
+MIN_NO_CONTACT_S = 300
+"""A restart of the portal takes less: whatever is set, nothing ends earlier."""
+LOOK_EVERY_S = 60.0
+MIN_LOOKS = 3
+"""So many looks in a row have to say the same."""
+
+
+class Word(enum.StrEnum):
+    """What came of asking."""
+
+    MEMBER = "member"
+    REVOKED = "revoked"
+    SILENT = "silent"
+    UNCLEAR = "unclear"
+
+
+class CutOff(msgspec.Struct, frozen=True):
+    """That the node is cut off: since when, in seconds of the monotonic clock of this boot."""
+
+    word: Word
+    boot: str
+    since_s: float
+    looks: int = 1
+    ended: bool = False
+
+
+class Graces(msgspec.Struct, frozen=True):
+    """After how many seconds workspaces end; 0 for never."""
+
+    revoked_s: int = REVOKED_GRACE_S
+    no_contact_s: int = 0
+
+    def of(self, word: Word) -> int:
+        return self.revoked_s if word is Word.REVOKED else self.no_contact_s
+
+
+def graces(environ: Mapping[str, str]) -> Graces:
+    """As `BERTH_REVOKED_GRACE_S` and `BERTH_NO_CONTACT_GRACE_S` say. Raises `Problem`."""
+    found = []
+    for name, default in (("BERTH_REVOKED_GRACE_S", REVOKED_GRACE_S), ("BERTH_NO_CONTACT_GRACE_S", 0)):
+        text = environ.get(name, "").strip()
+        if text and not text.isdecimal():
+            raise Problem(
+                f"{name} is “{text[:40]}”, which is no number of seconds.", "Correct it in node.env."
+            )
+        found.append(int(text) if text else default)
+    revoked_s, silent_s = found
+    return Graces(revoked_s, max(silent_s, MIN_NO_CONTACT_S) if silent_s else 0)
+
+
+def ask(folder: NodeFolder) -> Word:
+    """Ask the portal. Only its own word, under its authority's certificate, makes a node a revoked one."""
+    try:
+        door_of(folder, membership.load(folder)).standing()
+    except Refused as refused:
+        return Word.REVOKED if refused.code in ENDED else Word.UNCLEAR
+    except (Unreachable, AnswerLost):
+        return Word.SILENT
+    except Problem:
+        return Word.UNCLEAR
+    return Word.MEMBER
+
+
+def judged(before: CutOff | None, word: Word, *, boot: str, now_s: float) -> CutOff | None:
+    """What holds after one more look; None while the node is a member.
+
+    Who was told that it is revoked stays so while it hears nothing more. What is unclear was an answer at
+    least.
+    """
+    if before is not None and before.boot != boot:
+        # No workspace has outlived the restart of the machine, and its clock began anew.
+        before = None
+    match word:
+        case Word.MEMBER:
+            return None
+        case Word.UNCLEAR:
+            return before if before is not None and before.word is Word.REVOKED else None
+        case Word.SILENT if before is not None:
+            return msgspec.structs.replace(before, looks=before.looks + 1)
+        case Word.REVOKED if before is not None and before.word is Word.REVOKED:
+            return msgspec.structs.replace(before, looks=before.looks + 1)
+    return CutOff(word, boot, now_s)
+
+
+def is_due(found: CutOff, limits: Graces, *, now_s: float) -> bool:
+    """Whether its workspaces have to end now."""
+    grace_s = limits.of(found.word)
+    return bool(grace_s) and found.looks >= MIN_LOOKS and now_s - found.since_s >= grace_s
+
+
+def kept(folder: NodeFolder) -> CutOff | None:
+    """What was found last; None where the node is a member, or nothing can be read."""
+    try:
+        return msgspec.json.decode(_path(folder).read_bytes(), type=CutOff)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _path(folder: NodeFolder) -> Path:
+    return folder.run / "cut-off.json"
+
+
+class StandingWatch:
+    """Asks every `LOOK_EVERY_S` from a thread of its own, and ends workspaces when that is due."""
+
+    def __init__(
+        self, folder: NodeFolder, environ: Mapping[str, str], limits: Graces, announce: Callable[[str], None]
+    ) -> None:
+        self._folder, self._environ, self._limits, self._announce = folder, environ, limits, announce
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="standing", daemon=True)
+        self._said: Word | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more; what is under way is left to end."""
+        self._stop.set()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(LOOK_EVERY_S):
+            try:
+                self.look(ask(self._folder), now_s=time.monotonic())
+            except (Problem, OSError, subprocess.SubprocessError) as error:
+                self._announce(f"Whether this node is cut off could not be seen to: {error}")
+
+    def look(self, word: Word, *, now_s: float) -> None:
+        """Take in what came of asking. Raises `OSError`, `Problem`, `subprocess.SubprocessError`."""
+        before = kept(self._folder)
+        found = judged(before, word, boot=processes.boot_id(), now_s=now_s)
+        if found is None:
+            if before is not None:
+                _path(self._folder).unlink(missing_ok=True)
+                self._said = None
+                self._announce("The portal answers again.")
+            return
+        write_file(_path(self._folder), msgspec.json.encode(found).decode())
+        if not is_due(found, self._limits, now_s=now_s):
+            self._say(found.word, words(found, self._limits, now_s=now_s))
+            return
+        left = end_all(programs.node_environ(self._folder, membership.load(self._folder), self._environ))
+        ended = msgspec.structs.replace(found, ended=not left)
+        write_file(_path(self._folder), msgspec.json.encode(ended).decode())
+        if not found.ended or left:
+            self._announce(
+                f"{left} workspaces have not ended yet: it is tried again."
+                if left
+                else "Its workspaces have ended, as this node is cut off. Homes stay."
+            )
+
+    def _say(self, word: Word, line: str) -> None:
+        """Once for each change."""
+        if word is not self._said:
+            self._said = word
+            self._announce(line)
+
+
+def words(found: CutOff, limits: Graces, *, now_s: float) -> str:
+    """For a person: what is so, since when, and what will be."""
+    what = (
+        "The portal says that this node is none of its any more"
+        if found.word is Word.REVOKED
+        else "The portal does not answer"
+    )
+    since = f", for {max(0, now_s - found.since_s) / 60:.0f} min"
+    grace_s = limits.of(found.word)
+    if found.ended:
+        return f"{what}{since}: its workspaces were ended, homes stay"
+    if not grace_s:
+        return f"{what}{since}: what runs here goes on"
+    return f"{what}{since}: workspaces end after {grace_s / 60:.0f} min, homes stay"

@@ -1,0 +1,31 @@
+"""Questions about the files of a home, answered while somebody waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from provisioning import messages
+from provisioning.drivers.local.driver import LocalDriver
+from provisioning.errors import BackendUnavailable
+from provisioning.file_messages import FilesQuestion
+from provisioning.node.local_settings import driver_for
+from provisioning.node.tasks import failure_of, reply, require_reply_key
+from provisioning.node.worker import app
+
+
+@app.task(name="node.files")  # type: ignore[untyped-decorator]
+def files(question: dict[str, Any], reply_key: str) -> None:
+    """Answer as `node.read_logs` does: `{"ok": …}`, `{"refused": …}` (what the home's server says) or
+    `{"error": words, "code": code}`."""
+    require_reply_key(reply_key)
+    answer: dict[str, Any]
+    try:
+        asked = messages.load(question, FilesQuestion)
+        driver = driver_for(asked.pool)
+        if not isinstance(driver, LocalDriver):
+            raise BackendUnavailable("The files of this pool are not shown. Open a workspace for them.")
+        answer = driver.files(team=asked.team, owner=asked.owner, question=asked.ask)
+    except Exception as error:
+        failure = failure_of(error)
+        answer = {"error": failure.message, "code": failure.code}
+    reply(reply_key, answer)

@@ -1,0 +1,146 @@
+"""Archives of homes on the node plane. An order goes on for some seconds and says how far it came.
+
+The work is done by the home's server in its sandbox, so a worker that dies costs nothing, and a server that
+dies the work since the beginning.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from provisioning import messages
+from provisioning.celery_config import CONTROL_QUEUE
+from provisioning.drivers.local.driver import LocalDriver
+from provisioning.drivers.local.file_server import Home
+from provisioning.drivers.local.home_archives import HomeArchives
+from provisioning.errors import Blame, ProvisioningError, Stale
+from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder
+from provisioning.node.local_settings import driver_for
+from provisioning.node.tasks import failure_of
+from provisioning.node.worker import app
+
+STEP_S = 8.0
+LOOK_S = 0.25
+DELETE_S = 15.0
+REFUSALS = frozenset({"archives_full", "unreadable", "bad_stream", "not_found"})
+"""Of the home's server: asked again it would say the same."""
+
+
+class Refused(Exception):
+    """It cannot be done as it was asked for; as `HomeArchived` says of `refused`, `about` and `free`."""
+
+    def __init__(self, code: str, about: str = "", free: int = 0) -> None:
+        super().__init__(code)
+        self.code, self.about, self.free = code, about, free
+
+
+class ArchiveCutOff(ProvisioningError):
+    """It was cut off, and begins anew."""
+
+    code = "archive_cut_off"
+    blame = Blame.BACKEND
+
+
+@app.task(name="node.archive_home", soft_time_limit=150, time_limit=160)  # type: ignore[untyped-decorator]
+def archive_home(order: dict[str, Any]) -> None:
+    """Carry out one order and report under its lease."""
+    answer = run(messages.load(order, HomeArchiveOrder), now=time.time())
+    app.send_task("control.apply_home_archive", kwargs={"answer": messages.dump(answer)}, queue=CONTROL_QUEUE)
+
+
+def run(order: HomeArchiveOrder, *, now: float) -> HomeArchived:
+    """The answer. Every outcome, an unforeseen error too."""
+    answer = HomeArchived(order.archive, order.lease, order.do)
+    try:
+        if now > order.expires_at:
+            raise Stale("This command came too late and was not carried out. It is sent again by itself.")
+        driver = driver_for(order.pool)
+        if not isinstance(driver, LocalDriver):
+            raise Refused("not_found")
+        home = Home(order.team, order.owner)
+        with driver.home_moves(team=order.team, owner=order.owner).alone(home):
+            archives = driver.home_archives(team=order.team, owner=order.owner)
+            try:
+                answer = _carried_out(order, answer, archives, home)
+            except Refused:
+                archives.end(home)
+                raise
+            if answer.done:
+                archives.end(home)
+            return answer
+    except Refused as error:
+        return replace(answer, refused=error.code, about=error.about, free=error.free)
+    except Exception as error:
+        return replace(answer, failure=failure_of(error))
+
+
+def _carried_out(
+    order: HomeArchiveOrder, answer: HomeArchived, archives: HomeArchives, home: Home
+) -> HomeArchived:
+    match order.do:
+        case ArchiveDo.DELETE:
+            archives.delete(home, archive=order.archive)
+            return replace(answer, done=True)
+        case ArchiveDo.CLEAR:
+            placed = archives.placed(home, job=order.job)
+            return replace(answer, done=archives.clear(home, limit_s=DELETE_S), placed=placed)
+        case ArchiveDo.MAKE:
+            return _make(order, answer, archives, home)
+        case ArchiveDo.RESTORE:
+            return _restore(order, answer, archives, home)
+
+
+def _make(order: HomeArchiveOrder, answer: HomeArchived, archives: HomeArchives, home: Home) -> HomeArchived:
+    until = time.monotonic() + STEP_S
+    while True:
+        given = archives.make(home, job=order.job, archive=order.archive, most_bytes=order.most_bytes)
+        said = _ok(given)
+        if said.get("state") == "done":
+            return _with_amounts(replace(answer, done=True), said)
+        if time.monotonic() > until:
+            return replace(answer, bytes_done=int(said["bytes"]), checking=str(said["phase"]) == "checking")
+        time.sleep(LOOK_S)
+
+
+def _restore(
+    order: HomeArchiveOrder, answer: HomeArchived, archives: HomeArchives, home: Home
+) -> HomeArchived:
+    until = time.monotonic() + STEP_S
+    if archives.placed(home, job=order.job):
+        return replace(answer, done=True, placed=True)
+    while True:
+        said = _ok(archives.restore(home, job=order.job, archive=order.archive))
+        if said.get("state") == "done":
+            archives.place(home, job=order.job)
+            return _with_amounts(replace(answer, done=True, placed=True), said)
+        if time.monotonic() > until:
+            return replace(answer, bytes_done=int(said["bytes"]))
+        time.sleep(LOOK_S)
+
+
+def _with_amounts(answer: HomeArchived, said: dict[str, Any]) -> HomeArchived:
+    return replace(
+        answer,
+        bytes_done=int(said["stream"]),
+        size_bytes=int(said["size"]),
+        home_bytes=int(said["home_bytes"]),
+        entries=int(said["entries"]),
+        left_out=int(said["left_out"]),
+    )
+
+
+def _ok(said: dict[str, Any]) -> dict[str, Any]:
+    """What the home's server said. Raises `Refused`, and `ArchiveCutOff` for what may go on."""
+    found = said.get("ok")
+    if isinstance(found, dict):
+        return found
+    refused = said.get("refused")
+    refused = refused if isinstance(refused, dict) else {}
+    code, about = str(refused.get("code")), str(refused.get("name", ""))[:300]
+    if code in ("no_room", "disk_full"):
+        raise Refused("disk_full", free=int(refused.get("free", 0)))
+    if code in REFUSALS:
+        raise Refused(code, about)
+    raise ArchiveCutOff("It was cut off and begins anew.", detail=f"{code}: {about}")

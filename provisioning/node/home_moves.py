@@ -1,0 +1,236 @@
+"""Moves of homes on the node plane: the old machine lets a home be read, the new one reads it.
+
+An order to read goes on for some seconds and is answered with how far it came; the control plane sends the
+next one. So what dies, here or there, costs one order, and what has come stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import logging
+import os
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from provisioning import messages
+from provisioning.celery_config import CONTROL_QUEUE
+from provisioning.drivers.local.driver import LocalDriver
+from provisioning.drivers.local.file_server import Home
+from provisioning.drivers.local.home_moves import HomeMoves
+from provisioning.errors import BackendUnavailable, Blame, ProvisioningError, Stale
+from provisioning.home_messages import HomeMoved, HomeMoveOrder, MoveDo, MovePhase
+from provisioning.node.gateway import PORTAL_NAME
+from provisioning.node.local_settings import driver_for
+from provisioning.node.tasks import failure_of
+from provisioning.node.worker import app
+
+log = logging.getLogger(__name__)
+STEP_S = 10.0
+DELETE_S = 15.0
+CONNECT_S = 10.0
+QUIET_S = 40.0
+PIECE = 1 << 18
+PREFIX = "/.berth/files/"
+DOOR_PREFIX = "/nodes/v1/homes/"
+DOOR, FRONT = "BERTH_NODE_PORTAL_URL", "BERTH_NODE_FRONT_DOOR_URL"
+AUTHORITY, CERTIFICATE, KEY = "BERTH_NODE_AUTHORITY", "BERTH_NODE_CERTIFICATE", "BERTH_NODE_CERTIFICATE_KEY"
+
+
+class OfferGone(ProvisioningError):
+    """The old machine does not know the ticket any more, or cannot be reached."""
+
+    code = "offer_gone"
+    blame = Blame.BACKEND
+
+
+class CopyRefused(ProvisioningError):
+    """The home cannot come to this machine as it is."""
+
+    code = "copy_refused"
+    retryable = False
+    blame = Blame.OPERATOR
+
+
+class NoRoomHere(CopyRefused):
+    """There is not enough room for the home."""
+
+    code = "no_room_for_home"
+
+    def __init__(self, needed: int, free: int) -> None:
+        super().__init__(
+            f"The home needs {needed >> 20} MiB more on this machine, where {free >> 20} MiB may be used."
+        )
+        self.needed, self.free = needed, free
+
+
+class HomeUnreadable(CopyRefused):
+    """Something in the home cannot be read, and a copy would lose it."""
+
+    code = "home_unreadable"
+
+
+class HomeChanges(CopyRefused):
+    """The home is not the same twice."""
+
+    code = "home_changes"
+
+
+@app.task(name="node.move_home", soft_time_limit=150, time_limit=160)  # type: ignore[untyped-decorator]
+def move_home(order: dict[str, Any]) -> None:
+    """Carry out one order and report under its lease."""
+    answer = run(messages.load(order, HomeMoveOrder), now=time.time())
+    app.send_task("control.apply_home_move", kwargs={"answer": messages.dump(answer)}, queue=CONTROL_QUEUE)
+
+
+def run(order: HomeMoveOrder, *, now: float) -> HomeMoved:
+    """The answer. Every outcome, an unforeseen error too."""
+    answer = HomeMoved(order.move, order.lease, order.do)
+    try:
+        if now > order.expires_at:
+            raise Stale("This command came too late and was not carried out. It is sent again by itself.")
+        driver = driver_for(order.pool)
+        if not isinstance(driver, LocalDriver):
+            raise CopyRefused("The homes of this pool do not lie on machines of Berth's.")
+        return _carried_out(order, answer, driver)
+    except NoRoomHere as error:
+        return replace(answer, failure=failure_of(error), needed=error.needed, free=error.free)
+    except Exception as error:
+        return replace(answer, failure=failure_of(error))
+
+
+def _carried_out(order: HomeMoveOrder, answer: HomeMoved, driver: LocalDriver) -> HomeMoved:
+    moves = driver.home_moves(team=order.team, owner=order.owner)
+    home = Home(order.team, order.owner)
+    with moves.alone(home):
+        match order.do:
+            case MoveDo.OFFER:
+                _ok(moves.offer(home, digest=order.digest, lifetime_s=order.lifetime_s))
+                return replace(answer, done=True)
+            case MoveDo.DISCARD:
+                return replace(answer, done=moves.discard(home, order.move, limit_s=DELETE_S))
+            case MoveDo.REMOVE:
+                return replace(answer, done=moves.remove(home, limit_s=DELETE_S))
+            case MoveDo.FETCH:
+                return fetch(order, answer, moves, home)
+
+
+def fetch(order: HomeMoveOrder, answer: HomeMoved, moves: HomeMoves, home: Home) -> HomeMoved:
+    """Read on for `STEP_S`, a part at least. Raises `ProvisioningError` and `OSError`."""
+    if moves.begin(home, order.move):
+        return replace(answer, done=True, phase=MovePhase.PLACED)
+    until = time.monotonic() + STEP_S
+    while True:
+        need: dict[str, Any] = _ok(moves.ask(home, {"do": "next"}))
+        part = str(need.get("need"))
+        if part == "nothing":
+            moves.place(home, order.move)
+            return replace(_progress(answer, need, part), done=True, phase=MovePhase.PLACED)
+        if part != "time":
+            asked = {"part": part, **_kept(need)}
+            with _reading(order, asked) as pieces:
+                need.update(_ok(moves.ask(home, {"do": "take", "part": part}, pieces)))
+        if time.monotonic() > until:
+            return _progress(answer, need, part)
+
+
+def _kept(need: dict[str, Any]) -> dict[str, Any]:
+    return {name: need[name] for name in ("after", "start", "wants") if name in need}
+
+
+def _progress(answer: HomeMoved, need: Mapping[str, Any], part: str) -> HomeMoved:
+    total = int(need.get("of_bytes", 0))
+    return replace(
+        answer,
+        phase=MovePhase.CHECKING if part == "check" else MovePhase.COPYING,
+        bytes_done=min(total, int(need.get("bytes", 0))),
+        bytes_total=total,
+        entries_done=int(need.get("entries", 0)),
+        entries_total=int(need.get("of_entries", 0)),
+        left_out=int(need.get("left_out", 0)),
+    )
+
+
+def _ok(said: dict[str, Any]) -> dict[str, Any]:
+    """What the server of the home's files said. Raises `ProvisioningError` for what it refused."""
+    found = said.get("ok")
+    if isinstance(found, dict):
+        return found
+    refused = said.get("refused")
+    refused = refused if isinstance(refused, dict) else {}
+    code, about = str(refused.get("code")), str(refused.get("name", ""))[:300]
+    if code == "no_room":
+        raise NoRoomHere(int(refused.get("needed", 0)), int(refused.get("free", 0)))
+    if code == "disk_full":
+        raise NoRoomHere(0, 0)
+    if code == "unreadable":
+        raise HomeUnreadable(f"“{about}” in the home cannot be read or is nested too deep.")
+    if code == "bad_stream" and "changes" in about:
+        raise HomeChanges("The home changes on its machine while it is copied. Look what writes there.")
+    raise OfferGone("The copy was cut off. It goes on by itself.", detail=f"{code}: {about}")
+
+
+@contextlib.contextmanager
+def _reading(order: HomeMoveOrder, asked: Mapping[str, Any]) -> Iterator[Iterator[bytes]]:
+    """A part of the home from its old machine, as it comes. Raises `OfferGone`."""
+    connection, path, headers = _way(order, os.environ)
+    try:
+        try:
+            connection.request("POST", path, json.dumps(asked).encode(), headers)
+            answer = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            raise OfferGone("The old machine cannot be reached now.", detail=repr(error)) from error
+        with answer:
+            if answer.status != 200:
+                said = f"{answer.status} {answer.read(300)!r}"
+                raise OfferGone("The old machine does not let the home be read.", detail=said)
+            yield _pieces(answer)
+    finally:
+        connection.close()
+
+
+def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    """What comes; the end of what is cut off is none of a stream, which its reader sees."""
+    try:
+        while data := answer.read1(PIECE):
+            yield data
+    except (OSError, http.client.HTTPException) as error:
+        log.info("a part of a home was cut off: %s", error)
+
+
+def _way(
+    order: HomeMoveOrder, environ: Mapping[str, str]
+) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
+    """To the old machine: through the portal's door for machines, or its front door on the portal's own."""
+    if url := environ.get(DOOR):
+        context = ssl.create_default_context(cafile=environ[AUTHORITY])
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_cert_chain(environ[CERTIFICATE], environ[KEY])
+        place = urlsplit(url)
+        connection = _DoorConnection(str(place.hostname), place.port or 443, context)
+        name = order.host.partition(".")[0]
+        return connection, f"{DOOR_PREFIX}{name}/{order.ticket}", {}
+    if url := environ.get(FRONT):
+        place = urlsplit(url)
+        found = http.client.HTTPConnection(str(place.hostname), place.port or 80, timeout=QUIET_S)
+        return found, f"{PREFIX}{order.ticket}", {"Host": order.host}
+    raise BackendUnavailable(
+        "This machine's worker does not know the way to the portal's doors. Restart Berth's services there."
+    )
+
+
+class _DoorConnection(http.client.HTTPSConnection):
+    """TLS to the portal's door for machines, whatever address it has."""
+
+    def __init__(self, host: str, port: int, context: ssl.SSLContext) -> None:
+        super().__init__(host, port, timeout=QUIET_S, context=context)
+        self._tls = context
+
+    def connect(self) -> None:
+        http.client.HTTPConnection.connect(self)
+        self.sock = self._tls.wrap_socket(self.sock, server_hostname=PORTAL_NAME)

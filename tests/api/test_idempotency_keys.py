@@ -1,0 +1,164 @@
+"""Repeating a request with its key changes nothing again, and a key that would do nothing is refused."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.utils import timezone
+
+from portal.accounts.models import ApiToken, Team
+from portal.common import sealed_texts
+from portal.common.models import KeptAnswer
+from portal.ledger import services as ledger
+from portal.ledger.models import LedgerAccount
+from portal.workspaces import housekeeping
+from tests.api.conftest import Api, problem
+from tests.factories import make_token
+
+pytestmark = pytest.mark.django_db
+
+KEY = {"Idempotency-Key": "pipeline-7"}
+REPLAYED = "Idempotent-Replayed"
+CREDIT = {"amount": 3_600_000, "note": "for the deadline"}
+CREDITS = "ledgers/vision/credits"
+
+
+@pytest.fixture
+def opened(team: Team, olga: Any) -> None:
+    ledger.set_ledger(actor=olga, team=team, granted=10**9)
+
+
+def test_credit_comes_once(api: Any, olga: Any, opened: None) -> None:
+    operator = api(olga)
+    first = operator.post(CREDITS, CREDIT, **KEY)
+    again = operator.post(f"{CREDITS}/", CREDIT, **KEY)
+    assert (first.status_code, REPLAYED in first) == (200, False)
+    assert (again.status_code, again[REPLAYED], again.json()) == (200, "true", first.json())
+    assert LedgerAccount.objects.get().credit == 3_600_000
+    assert operator.post(CREDITS, CREDIT).json()["credit"] == 7_200_000
+    assert operator.post(CREDITS, CREDIT, **{"Idempotency-Key": "other"}).json()["credit"] == 10_800_000
+
+
+def test_another_request_with_the_key_is_refused(api: Any, olga: Any, opened: None) -> None:
+    operator = api(olga)
+    operator.post(CREDITS, CREDIT, **KEY)
+    problem(operator.post(CREDITS, {"amount": 1}, **KEY), 409, "idempotency_key_reused")
+    assert LedgerAccount.objects.get().credit == 3_600_000
+
+
+def test_a_key_is_its_users_and_its_addresses(api: Any, olga: Any, petra: Any, opened: None) -> None:
+    assert api(olga).post(CREDITS, CREDIT, **KEY).json()["credit"] == 3_600_000
+    assert api(petra).post(CREDITS, CREDIT, **KEY).json()["credit"] == 7_200_000
+    assert api(olga).post("teams", {"name": "Speech", "slug": "speech"}, **KEY).status_code == 201
+
+
+def test_a_refusal_is_not_kept(api: Any, olga: Any, team: Team) -> None:
+    operator = api(olga)
+    problem(operator.post(CREDITS, CREDIT, **KEY), 404, "not_found")
+    ledger.set_ledger(actor=olga, team=team, granted=10**9)
+    assert operator.post(CREDITS, CREDIT, **KEY).json()["credit"] == 3_600_000
+
+
+def test_what_fails_half_way_leaves_neither_work_nor_answer(
+    api: Any, olga: Any, opened: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any, **__: Any) -> str:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr("portal.common.idempotency.seal", killed)
+        with pytest.raises(SystemExit):
+            api(olga).post(CREDITS, CREDIT, **KEY)
+    assert LedgerAccount.objects.get().credit == 0
+    assert not KeptAnswer.objects.exists()
+    assert api(olga).post(CREDITS, CREDIT, **KEY).json()["credit"] == 3_600_000
+
+
+def test_a_created_row_keeps_its_location(api: Any, ada: Any) -> None:
+    body = {"username": "nora", "email": "nora@example.org"}
+    first, again = (api(ada).post("users", body, **KEY) for _ in range(2))
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert again.json() == first.json()
+    assert again.get("Location") == first.get("Location")
+
+
+def test_a_secret_that_is_shown_once_is_shown_again_and_lies_sealed(api: Any, bob: Any) -> None:
+    body = {"name": "ci", "scopes": ["workspaces:read"]}
+    program = api(bob, "tokens:write", "workspaces:read")
+    first, again = (program.post("tokens", body, **KEY) for _ in range(2))
+    assert first.status_code == 201, first.content
+    secret = first.json()["secret"]
+    assert again.json()["secret"] == secret
+    assert ApiToken.objects.filter(user=bob, name="ci").count() == 1
+    kept = KeptAnswer.objects.get()
+    assert secret not in kept.sealed
+    assert "ci" not in kept.sealed.split()
+    (column,) = [each for each in sealed_texts.COLUMNS if each.model is KeptAnswer]
+    assert sealed_texts.reseal(column) == (1, 0)
+
+
+def test_what_nobody_can_open_any_more_is_refused(api: Any, olga: Any, opened: None) -> None:
+    api(olga).post(CREDITS, CREDIT, **KEY)
+    KeptAnswer.objects.update(sealed="of another secret key")
+    problem(api(olga).post(CREDITS, CREDIT, **KEY), 409, "idempotency_key_reused")
+
+
+def test_answers_are_forgotten_after_a_day(api: Any, olga: Any, opened: None) -> None:
+    api(olga).post(CREDITS, CREDIT, **KEY)
+    housekeeping.clean_up()
+    assert KeptAnswer.objects.exists()
+    KeptAnswer.objects.update(created_at=timezone.now() - timedelta(hours=25))
+    housekeeping.clean_up()
+    assert not KeptAnswer.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "teams"),
+        ("PUT", "ledgers/vision"),
+        ("PATCH", "teams/vision"),
+        ("DELETE", "ledgers/vision"),
+        ("POST", "nodes/00000000-0000-0000-0000-000000000000/cordon"),
+        ("POST", "admission/preview"),
+    ],
+)
+def test_a_key_that_would_do_nothing_is_refused(
+    api: Any, olga: Any, team: Team, method: str, path: str
+) -> None:
+    answer = problem(api(olga).send(method, path, {}, **KEY), 400, "idempotency_key_not_taken")
+    assert answer["next_action"]
+
+
+@pytest.mark.parametrize("key", ["", "two words", "x" * 121])
+def test_a_key_that_is_none(api: Any, olga: Any, opened: None, key: str) -> None:
+    problem(api(olga).post(CREDITS, CREDIT, **{"Idempotency-Key": key}), 400, "idempotency_key_invalid")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_at_the_same_moment_it_is_done_once(olga: Any, opened: None) -> None:
+    _, secret = make_token(olga)
+    together = threading.Barrier(5)
+    answers: list[Any] = []
+
+    def ask() -> None:
+        client = Api(Client(headers={"Authorization": f"Bearer {secret}"}))
+        together.wait(20)
+        try:
+            answers.append(client.post(CREDITS, CREDIT, **KEY))
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=ask) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [answer.status_code for answer in answers] == [200] * 5, [a.content for a in answers]
+    assert sum(REPLAYED not in answer for answer in answers) == 1
+    assert LedgerAccount.objects.get().credit == 3_600_000

@@ -1,0 +1,175 @@
+"""Requests with a token take a short way through the middleware: what they are answered is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import get_resolver
+
+from portal.accounts.authentication import TokenAuthentication
+from portal.accounts.models import ApiToken
+from portal.common import token_requests
+from portal.common.api import ApiView
+from portal.common.bearer import token_in
+from portal.workspaces.lifecycle import State
+from tests.factories import WorkspaceFactory, make_token
+
+pytestmark = pytest.mark.django_db
+SHORT = "portal.common.token_requests.TokenRequestMiddleware"
+# What differs from one answer to the next.
+MOVING = {"X-Request-Id"}
+
+
+@pytest.fixture
+def ways(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, Any]]:
+    """The same request by the short way and by all the middleware, each with a client of its own."""
+
+    def ask(
+        method: str, path: str, *, body: str = "", cookies: Any = None, **headers: str
+    ) -> tuple[Any, Any]:
+        answers = []
+        taken: list[str] = []
+        match = token_requests._match
+        monkeypatch.setattr(token_requests, "_match", lambda *given: taken.append("") or match(*given))
+        full = list(settings.MIDDLEWARE)
+        for middleware in (full, [name for name in full if name != SHORT]):
+            settings.MIDDLEWARE = middleware
+            client = Client(raise_request_exception=False)
+            answers.append(
+                client.generic(method, path, body, content_type="application/json", headers=headers)
+            )
+        settings.MIDDLEWARE = full
+        assert len(taken) == 1
+        return answers[0], answers[1]
+
+    return ask
+
+
+def seen(answer: Any) -> tuple[int, dict[str, str], Any]:
+    headers = {name: value for name, value in answer.items() if name not in MOVING}
+    policy = headers.pop("Content-Security-Policy", "")
+    body = answer.json() if answer.content and "json" in answer["Content-Type"] else answer.content
+    if isinstance(body, dict):
+        body.pop("request_id", None)
+        # How long the present stage has been taking.
+        for row in (*body.get("results", ()), body):
+            for stage in row.get("stages", ()):
+                stage["seconds"] = None
+        headers.pop("Content-Length", None)
+    # Its directives come in any order.
+    return answer.status_code, {**headers, "policy": sorted(policy.split("; "))}, body
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/api/v1/me", "", 200),
+        ("GET", "/api/v1/me/", "", 200),
+        ("HEAD", "/api/v1/me", "", 200),
+        ("OPTIONS", "/api/v1/me", "", 200),
+        ("PUT", "/api/v1/me", "", 405),
+        ("GET", "/api/v1/workspaces?page_size=2", "", 200),
+        ("GET", "/api/v1/workspaces?page_size=nonsense", "", 400),
+        ("GET", "/api/v1/workspaces?nonsense=1", "", 400),
+        ("GET", "/api/v1/workspaces?format=xml", "", 400),
+        ("GET", "/api/v1/workspaces/{id}", "", 200),
+        ("GET", "/api/v1/workspaces/00000000-0000-0000-0000-000000000000", "", 404),
+        ("GET", "/api/v1/nonsense", "", 404),
+        ("GET", "/api/v1/schema", "", 200),
+        ("POST", "/api/v1/workspaces", "{", 400),
+        ("POST", "/api/v1/workspaces", '{"template": "x"}', 400),
+        ("POST", "/api/v1/token-exchange", "", 400),
+    ],
+)
+def test_both_ways_answer_the_same(
+    ways: Any, alice: Any, team: Any, method: str, path: str, body: str, status: int
+) -> None:
+    rows = [WorkspaceFactory(name=f"w{n}", owner=alice, team=team, state=State.STOPPED) for n in range(3)]
+    headers = {"Authorization": f"Bearer {make_token(alice)[1]}"}
+    short, full = ways(method, path.format(id=rows[0].pk), body=body, **headers)
+    assert short.status_code == status
+    assert seen(short) == seen(full)
+
+
+@pytest.mark.parametrize("header", ["Bearer", "bearer berth_nonsense", "Bearer  berth_", "BEARER x y"])
+def test_a_bad_token_is_refused_alike(ways: Any, header: str) -> None:
+    short, full = ways("GET", "/api/v1/me", Authorization=header)
+    assert short.status_code == 401
+    assert seen(short) == seen(full)
+
+
+def test_another_host_is_refused_alike(ways: Any, alice: Any) -> None:
+    short, full = ways(
+        "GET", "/api/v1/me", Authorization=f"Bearer {make_token(alice)[1]}", Host="elsewhere.example"
+    )
+    assert short.status_code == full.status_code == 400
+
+
+def test_what_has_not_changed_is_not_sent_again(ways: Any, alice: Any, team: Any) -> None:
+    workspace = WorkspaceFactory(owner=alice, team=team, state=State.STOPPED)
+    headers = {"Authorization": f"Bearer {make_token(alice)[1]}"}
+    path = f"/api/v1/workspaces/{workspace.pk}"
+    first, _full = ways("GET", path, **headers)
+    short, full = ways("GET", path, **headers, **{"If-None-Match": first["ETag"]})
+    assert short.status_code == 304
+    assert seen(short) == seen(full)
+
+
+def test_a_fault_of_the_portal_is_answered_alike(
+    ways: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_user: Any) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr("portal.accounts.selectors.places_of", broken)
+    short, full = ways("GET", "/api/v1/me", Authorization=f"Bearer {make_token(alice)[1]}")
+    assert short.status_code == 500 and short.json()["code"] == "internal_error"
+    assert seen(short) == seen(full)
+
+
+def test_a_session_does_not_come_along_with_a_header(as_user: Any, alice: Any, bob: Any) -> None:
+    """Who can make a browser send any `Authorization` gets no session past the protection of forms."""
+    browser = as_user(alice)
+    browser.handler.enforce_csrf_checks = True
+    for header in ("Bearer", "Bearer berth_nonsense", "bearer x"):
+        refused = browser.post("/api/v1/tokens", "{}", "application/json", headers={"Authorization": header})
+        assert refused.status_code == 401
+    # A header of another kind is none: the session counts, with its protection.
+    refused = browser.post("/api/v1/tokens", "{}", "application/json", headers={"Authorization": "Basic x"})
+    assert refused.status_code == 403
+    answered = browser.get("/api/v1/me", headers={"Authorization": f"Bearer {make_token(bob)[1]}"})
+    assert answered.json()["username"] == bob.username
+    assert not ApiToken.objects.filter(user=alice).exists()
+
+
+def test_the_views_that_are_taken_ask_for_tokens_first() -> None:
+    assert ApiView.authentication_classes[0] is TokenAuthentication
+    taken = {
+        path: token_requests._takes_tokens(get_resolver().resolve(path).func)
+        for path in ("/api/v1/me", "/api/v1/workspaces", "/api/v1/token-exchange", "/api/v1/docs", "/api/x")
+    }
+    assert taken == {
+        "/api/v1/me": True,
+        "/api/v1/workspaces": True,
+        "/api/v1/token-exchange": False,
+        "/api/v1/docs": False,
+        "/api/x": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("header", "secret"),
+    [
+        ("", None),
+        ("Basic berth_x", None),
+        ("Bearerberth_x", None),
+        ("Bearer", ""),
+        ("bEARER berth_x ", "berth_x"),
+        ("Bearer berth_x y", "berth_x y"),
+    ],
+)
+def test_the_token_in_a_header(header: str, secret: str | None) -> None:
+    assert token_in(header) == secret

@@ -1,0 +1,102 @@
+"""`berth environments`: lists, and builds that it waits for, with the line that went wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from portal.cli import environments
+from portal.environments.models import Environment, EnvironmentVersion
+from provisioning.environment_messages import FailedLine
+from tests.environments.helpers import built, failed, only, progress
+from tests.factories import make_token
+
+
+@pytest.fixture
+def as_olga(as_bob: Any, local_pool: Any, olga: Any, sent: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`berth …` signed in as an operator, on a portal with a node that builds."""
+    monkeypatch.setenv("BERTH_TOKEN", make_token(olga)[1])
+    return as_bob
+
+
+@pytest.fixture
+def between(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """What happens each time the command waits: one after the other."""
+
+    def happens(*steps: Callable[[], Any]) -> None:
+        left = list(steps)
+        clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _s: left.pop(0)())
+        monkeypatch.setattr(environments, "time", clock)
+
+    return happens
+
+
+def test_a_file_is_built_and_waited_for(as_olga, sent, between, tmp_path):
+    file = tmp_path / "requirements.txt"
+    file.write_text("numpy>=2\n")
+    taken: list[Any] = []
+
+    def begins() -> None:
+        taken.append(only(sent))
+        assert progress(taken[0], "installing", done=3, total=9)
+
+    between(begins, lambda: built(taken[0]))
+    ran = as_olga("environments", "build", "tools", "--from", str(file), "--wait")
+    assert (ran.code, ran.out) == (0, "tools: version 1 is ready, 300 MiB.\n"), ran.err
+    assert "Installing 3 of 9 on node-1, 68 %" in ran.err
+    made = Environment.objects.get(slug="tools")
+    assert (made.team, made.versions.get().source_kind) == (None, "requirements")
+    listed = as_olga("environments").out.splitlines()
+    assert listed[1].split()[:3] == ["tools", made.python, "1"]
+    assert as_olga("environments", "--json").json[0]["slug"] == "tools"
+
+
+def test_one_that_fails_says_the_line_and_has_an_exit_code(as_olga, sent, between, tmp_path):
+    file = tmp_path / "requirements.txt"
+    file.write_text("numpy\npandsa\n")
+
+    def fails() -> None:
+        command = only(sent)
+        progress(command, log="Resolving\nno pandsa in the index\x1b[31m\nThat is all\n")
+        failed(command, "resolution_failed", failed_line=FailedLine(2, "no pandsa in the index"))
+
+    between(fails)
+    ran = as_olga("environments", "build", "tools", "--from", str(file), "--wait")
+    assert ran.code == 1
+    assert f"{file}, line 2" in ran.err
+    assert "  | no pandsa in the index    <-- went wrong here" in ran.err
+    assert "That is all" not in ran.err
+    # Mended, it is the next version.
+    file.write_text("numpy\npandas\n")
+    between(lambda: built(only(sent)))
+    assert (
+        as_olga("environments", "build", "tools", "--from", str(file), "--wait", "--json").json["number"] == 2
+    )
+    assert EnvironmentVersion.objects.count() == 2
+
+
+def test_what_is_tried_again_is_waited_for_until_the_time_is_over(as_olga, sent, between, tmp_path):
+    file = tmp_path / "requirements.txt"
+    file.write_text("numpy\n")
+    between(lambda: failed(only(sent), "index_unreachable"), lambda: time.sleep(1.1))
+    ran = as_olga("environments", "build", "tools", "--from", str(file), "--wait", "--timeout", "1")
+    assert ran.code == 6
+    assert "does not reach the package index. It is tried again." in ran.err
+
+
+def test_what_is_refused(as_olga, tmp_path, bob, monkeypatch):
+    file = tmp_path / "requirements.txt"
+    file.write_text("-e git+https://example.org/x\n")
+    assert as_olga("environments", "build", "tools", "--from", str(tmp_path / "none.txt")).code == 2
+    refused = as_olga("environments", "build", "tools", "--from", str(file))
+    assert refused.code == 1
+    assert "Line 1 cannot be used" in refused.err
+    assert as_olga("environments", "build", "nothing").code == 5
+    monkeypatch.setenv("BERTH_TOKEN", make_token(bob)[1])
+    file.write_text("numpy\n")
+    assert as_olga("environments", "build", "tools", "--from", str(file)).code == 1
+    assert not Environment.objects.exists()

@@ -1,0 +1,113 @@
+"""`berth` itself, and the commands that only look."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+import pytest
+
+from portal.catalog import selectors
+from portal.cli import commands
+from portal.cli.client import BerthClient
+from portal.cli.errors import Refused
+from portal.common.actors import SYSTEM
+from portal.quotas.services import limits
+from portal.workspaces import services
+from portal.workspaces.models import Workspace
+from tests.factories import WorkspaceFactory
+
+H100 = ("--template", "jupyterlab", "--flavor", "sim-h100-x1")
+
+
+def test_alone_it_says_what_it_can_with_examples(berth):
+    ran = berth()
+    assert (ran.code, ran.err) == (0, "")
+    assert "berth up --flavor" in ran.out and "environments" in ran.out
+
+
+def test_its_version(berth):
+    ran = berth("--version")
+    assert ran.code == 0
+    name, number = ran.out.split()
+    assert name == "berth" and number.count(".") == 2
+
+
+def test_who_one_is(as_bob, team):
+    ran = as_bob("whoami")
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith("bob at http://127.0.0.1:") and f"{team.slug} (member)" in ran.out
+    assert as_bob("whoami", "--json").json["username"] == "bob"
+
+
+def test_a_stored_token_is_forgotten(berth, tmp_path):
+    assert berth("logout").out == "No token was stored.\n"
+    stored = tmp_path / ".config" / "berth" / "config.json"
+    stored.parent.mkdir(parents=True)
+    stored.write_text(json.dumps({"url": "http://localhost:8000", "token": "berth_x"}))
+    stored.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    ran = berth("logout")
+    assert ran.code == 0 and "Revoke it" in ran.out
+    assert not stored.exists()
+    assert berth("logout", "--json").json == {"forgotten": False}
+
+
+def test_the_catalog(as_bob):
+    templates = [line.split()[0] for line in as_bob("templates").out.splitlines()]
+    assert templates[0] == "TEMPLATE" and len(templates) == len(as_bob("templates", "--json").json) + 1
+    flavors = as_bob("flavors").out
+    assert "sim-h100-x1" in flavors and "1 × Simulated H100" in flavors and "(simulated)" in flavors
+
+
+def test_one_workspace(as_bob, bob, team):
+    made = WorkspaceFactory(owner=bob, team=team, name="trial")
+    ran = as_bob("show", "trial")
+    assert ran.code == 0, ran.err
+    shown = dict(line.split(maxsplit=1) for line in ran.out.splitlines())
+    assert (shown["name"], shown["id"], shown["owner"]) == ("trial", str(made.pk), "bob")
+    assert as_bob("show", "trial", "--json").json["id"] == str(made.pk)
+    assert as_bob("show", "nonesuch").code == 5
+
+
+@pytest.mark.parametrize(
+    ("nominal", "code", "outcome"),
+    [(4000, 0, "fits_now"), (0, 7, "needs_approval")],
+    ids=["fits", "over quota"],
+)
+def test_what_would_become_of_a_request(as_bob, team, nominal, code, outcome):
+    limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", nominal=nominal)
+    asked = ("preview", *H100)
+    told = as_bob(*asked, "--json")
+    assert (told.code, told.json["outcome"]) == (code, outcome), told.err
+    assert as_bob(*asked).out.startswith(told.json["message"])
+    assert not Workspace.objects.exists()
+
+
+def test_what_needs_an_approval_is_not_waited_for(as_bob, team):
+    limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", nominal=0)
+    ran = as_bob("up", *H100, "--wait", "--timeout", "60")
+    assert ran.code == 7
+    assert as_bob("up", *H100, "--json").json["error"]["code"] == "needs_approval"
+    assert not Workspace.objects.exists()
+
+
+def test_nor_is_one_that_waits_for_it_already(as_bob, bob, team):
+    limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", nominal=0)
+    workspace = services.create_waiting(
+        actor=bob,
+        team=team,
+        template=selectors.all_templates().get(slug="jupyterlab"),
+        flavor=selectors.all_flavors().get(slug="sim-h100-x1"),
+    )
+    client = BerthClient(os.environ["BERTH_URL"], os.environ["BERTH_TOKEN"])
+    with client, pytest.raises(Refused) as refused:
+        commands.wait_ready(client, client.workspace(str(workspace.pk)), timeout_s=60, show=print)
+    assert refused.value.exit_code == 7
+    assert "Ask for more at" in refused.value.next_action
+
+
+def test_what_goes_wrong_is_json_on_standard_output(as_bob):
+    ran = as_bob("show", "nonesuch", "--json")
+    assert (ran.code, ran.err) == (5, "")
+    assert "nonesuch" in ran.json["error"]["message"]

@@ -1,0 +1,71 @@
+"""Queries whose SQL is kept say what the same queries say without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from portal.accounts import selectors
+from portal.accounts.models import Membership, Role, Team, User
+from portal.common.prepared import Prepared
+from portal.workspaces.models import Workspace
+from tests.factories import UserFactory, WorkspaceFactory
+
+pytestmark = pytest.mark.django_db
+
+
+def of_users(keys: Any) -> Any:
+    return User.objects.filter(pk__in=keys).order_by("username").values_list("pk", "date_joined", "is_active")
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+def test_rows_are_those_of_the_query(count: int) -> None:
+    keys = [UserFactory().pk for _ in range(count)]
+    UserFactory()
+    prepared = Prepared(of_users, lambda: User._meta.pk)
+    for _ in range(2):
+        assert [tuple(row) for row in prepared.rows(keys)] == list(of_users(keys))
+
+
+def test_the_sql_is_made_once_for_a_number_of_values(django_assert_num_queries: Any) -> None:
+    made = []
+    prepared = Prepared(lambda keys: made.append(len(keys)) or of_users(keys), lambda: User._meta.pk)
+    keys = [UserFactory().pk for _ in range(2)]
+    for asked in (keys, keys[:1], keys[1:], keys):
+        with django_assert_num_queries(1):
+            prepared.rows(asked)
+    assert made == [2, 1]
+
+
+def test_no_values_ask_nobody(django_assert_num_queries: Any) -> None:
+    with django_assert_num_queries(0):
+        assert Prepared(of_users, lambda: User._meta.pk).rows([]) == []
+
+
+def test_json_comes_as_text_where_that_is_asked_for(alice: Any, team: Any) -> None:
+    workspace = WorkspaceFactory(owner=alice, team=team)
+
+    def resources(keys: Any) -> Any:
+        return Workspace.objects.filter(pk__in=keys).order_by().values_list("resources")
+
+    [[text]] = Prepared(resources, lambda: Workspace._meta.pk, raw_json=True).rows([workspace.pk])
+    [[read]] = Prepared(resources, lambda: Workspace._meta.pk).rows([workspace.pk])
+    assert isinstance(text, str)
+    assert read == workspace.resources
+
+
+def test_a_query_with_other_parameters_is_refused() -> None:
+    prepared = Prepared(lambda keys: of_users(keys).filter(username="x"), lambda: User._meta.pk)
+    with pytest.raises(ValueError, match="parameters"):
+        prepared.rows([UserFactory().pk])
+
+
+def test_places_are_the_memberships(alice: Any) -> None:
+    for slug, role in (("b", Role.OWNER), ("a", Role.VIEWER)):
+        Membership.objects.create(
+            user=alice, team=Team.objects.create(slug=slug, name=slug.upper()), role=role
+        )
+    expected = [(each.team.slug, each.team.name, each.role) for each in selectors.memberships_of(alice)]
+    assert [tuple(place) for place in selectors.places_of(alice)] == expected
+    assert selectors.places_of(UserFactory()) == []

@@ -1,0 +1,252 @@
+"""A list with one wrong name, its line in the log, mended, a template and a flavor, and a member's start.
+
+By pages, by REST and by `berth apply`: real builds of one tiny package from the machine's package index. They
+are skipped where no index answers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from provisioning.service.environ import ROOT
+from tests.e2e.conftest import SHOTS, Curl
+from tests.instance import Api, Berth, eventually
+from tests.populate import PASSWORD
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("e2e")]
+WRONG = "no-such-package-of-berth"
+BUILD_LIMIT_S = 180
+SERVE = ["python3", "-m", "http.server", "{port}", "--bind", "127.0.0.1", "--directory", "{home}"]
+PROOF = "proof-of-{name}.txt"
+
+
+def startup(name: str) -> str:
+    """Fails unless the package is there, and so does the start; leaves the proof in the home."""
+    return f'python3 -c "import six; print(six.__name__)" > "$HOME/{PROOF.format(name=name)}"\n'
+
+
+@pytest.fixture(scope="module")
+def admin(berth: Berth) -> Iterator[Api]:
+    """The administrator's API, on a machine whose package index answers."""
+    index = os.environ.get("UV_DEFAULT_INDEX") or os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple"
+    if index.startswith("http"):
+        try:
+            urllib.request.urlopen(f"{index.rstrip('/')}/six/", timeout=10).close()
+        except OSError as error:
+            pytest.skip(f"no package index answers here: {error}")
+    api = Api(berth, berth.manage("create_token", "admin"))
+    yield api
+    api.close()
+
+
+@pytest.fixture
+def ben(berth: Berth) -> Iterator[Api]:
+    """A member, who owns nothing; what he starts is deleted afterwards."""
+    api = berth.api("ben")
+    yield api
+    for row in api.json("GET", "workspaces")["results"]:
+        api.act(row["id"], "delete")
+        api.wait(row["id"], "terminated", limit_s=30)
+    api.close()
+
+
+def ended_build(admin: Api, slug: str, version: int) -> dict[str, Any]:
+    """The build of a version, once it has ended."""
+
+    def look() -> dict[str, Any] | None:
+        rows = admin.json("GET", f"environments/{slug}/builds")["results"]
+        mine = [row for row in rows if row["version"] == version]
+        return mine[0] if mine and mine[0]["state"] in ("ready", "failed", "cancelled") else None
+
+    return eventually(look, limit_s=BUILD_LIMIT_S, what=f"version {version} of {slug} has been built or not")
+
+
+def is_refused_with_its_line(admin: Api, slug: str) -> None:
+    """The first version names the wrong package, its line in the list and that of the log."""
+    build = ended_build(admin, slug, 1)
+    assert build["state"] == "failed"
+    assert build["failure"]["code"] == "build_no_such_package"
+    assert build["failure"]["params"]["source_line"] == 2
+    assert WRONG in build["message"] and "line 2" in build["message"]
+    log = admin.ask("GET", f"environments/{slug}/builds/{build['id']}/log").text
+    assert build["failure"]["params"]["log_line"] in " ".join(log.split())
+
+
+def member_starts(berth: Berth, ben: Api, name: str) -> None:
+    """He chooses template and flavor; his workspace answers, and its start has seen the package."""
+    made = ben.create(name, name, name=name)
+    ben.wait(made["id"], "running", limit_s=90)
+    assert ben.workspace(made["id"])["environment"] == name
+    sees_the_proof(berth, made["id"], name)
+
+
+def sees_the_proof(berth: Berth, workspace_id: str, name: str) -> None:
+    curl = Curl(berth, berth.tokens["ben"])
+
+    def look() -> bool:
+        answer = curl("GET", "/" + PROOF.format(name=name), host=berth.host(workspace_id))
+        return answer.status == 200 and answer.body.strip() == "six"
+
+    eventually(look, limit_s=20, what="the workspace shows what its start has written")
+
+
+def template_of(name: str) -> dict[str, Any]:
+    return {
+        "name": f"{name} app",
+        "program": "python3",
+        "argv": SERVE,
+        "startup": startup(name),
+        "environment": name,
+        "ready_path": "/",
+        "open_path": "/",
+    }
+
+
+def test_by_rest(berth: Berth, admin: Api, ben: Api) -> None:
+    name = "own-by-rest"
+    wanted = {"name": name, "slug": name, "source": f"six\n{WRONG}\n", "notebook": False}
+    admin.json("POST", "environments", wanted)
+    is_refused_with_its_line(admin, name)
+    assert ben.ask("POST", f"environments/{name}/builds", {"source": "six\n"}).status_code == 403
+    admin.json("POST", f"environments/{name}/builds", {"source": "six\n"})
+    assert ended_build(admin, name, 2)["state"] == "ready"
+    admin.json("POST", "templates", {"slug": name, **template_of(name)})
+    admin.json("POST", "flavors", {"slug": name, "name": name, "cpu_milli": 100, "memory_mib": 256})
+    member_starts(berth, ben, name)
+
+
+def test_by_apply(berth: Berth, admin: Api, ben: Api, tmp_path: Any) -> None:
+    name = "own-by-apply"
+    file = tmp_path / "site.yaml"
+
+    def berth_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+        variables = {"BERTH_URL": f"http://127.0.0.1:{berth.port}", "BERTH_TOKEN": admin.token}
+        return subprocess.run(
+            [sys.executable, "-m", "portal.cli.main", *arguments, "-f", str(file)],
+            capture_output=True, text=True, timeout=60, cwd=ROOT, env={**os.environ, **variables},
+        )  # fmt: skip
+
+    def write(packages: tuple[str, ...]) -> None:
+        document = {
+            "berth": 1,
+            "environments": {
+                name: {
+                    "name": name,
+                    "notebook": False,
+                    "source_kind": "packages",
+                    "source": "".join(f"{each}\n" for each in packages),
+                }
+            },
+            "flavors": {name: {"name": name, "cpu_milli": 100, "memory_mib": 256}},
+            "templates": {name: template_of(name)},
+        }
+        file.write_text(json.dumps(document))  # which is YAML, too
+
+    write(("six", WRONG))
+    applied = berth_cli("apply")
+    assert applied.returncode == 0, applied.stdout + applied.stderr
+    is_refused_with_its_line(admin, name)
+    write(("six",))
+    planned = berth_cli("plan")
+    assert planned.returncode == 2 and name in planned.stdout, planned
+    assert berth_cli("apply").returncode == 0
+    assert ended_build(admin, name, 2)["state"] == "ready"
+    assert berth_cli("plan").returncode == 0
+    member_starts(berth, ben, name)
+
+
+def sign_in(page: Page, berth: Berth, name: str) -> None:
+    page.set_default_timeout(30_000)
+    page.goto("/")
+    page.fill("#id_username", name)
+    page.fill("#id_password", PASSWORD)
+    page.get_by_role("button", name="Sign in", exact=True).click()
+    page.wait_for_url(f"{berth.url}/")
+
+
+def shot(page: Page, name: str) -> None:
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SHOTS / f"own-environment-{name}.png", full_page=True)
+
+
+@pytest.mark.browser
+def test_by_pages(berth: Berth, admin: Api, ben: Api, browser: Browser) -> None:
+    name = "own-by-pages"
+    context = browser.new_context(base_url=berth.url)
+    page = context.new_page()
+    sign_in(page, berth, "admin")
+    page.get_by_role("link", name="Environments", exact=True).first.click()
+    page.get_by_role("link", name="New environment").click()
+    page.fill("#id_name", name)
+    page.fill("#id_source", f"six\n{WRONG}\n")
+    page.locator("#id_notebook").uncheck()
+    page.get_by_role("button", name="Make and build it").click()
+    # It says so by itself, without a reload.
+    problem = page.locator("#mending")
+    problem.wait_for(timeout=BUILD_LIMIT_S * 1000)
+    assert WRONG in problem.inner_text() and "Line 2" in problem.inner_text()
+    shot(page, "failed")
+    problem.get_by_role("link", name="Read the log").click()
+    page.locator("pre.log mark.wrong", has_text=WRONG).wait_for()
+    shot(page, "log")
+    page.get_by_role("link", name="Edit the list").click()
+    assert page.locator("#mending .wrong-line").inner_text() == WRONG
+    shot(page, "list")
+    page.fill("#id_source", "six\n")
+    page.get_by_role("button", name="Build as another version").click()
+    make = page.get_by_role("link", name="Make a template with it")
+    make.wait_for(timeout=BUILD_LIMIT_S * 1000)
+    shot(page, "ready")
+    make.click()
+    for field, value in {
+        "slug": name,
+        "name": f"{name} app",
+        "program": "python3",
+        "argv": "\n".join(SERVE),
+        "startup": startup(name),
+    }.items():
+        page.fill(f"#id_{field}", value)
+    assert page.locator("#id_environment").input_value() == name
+    page.get_by_role("button", name="Make the template").click()
+    page.get_by_role("heading", name=f"{name} app", exact=True).wait_for()
+    shot(page, "template")
+    page.goto("/catalog/flavors/new/")
+    for field, value in {"slug": name, "name": name, "cpu_milli": "0.1", "memory_mib": "0.25"}.items():
+        page.fill(f"#id_{field}", value)
+    page.get_by_role("button", name="Make the flavor").click()
+    page.get_by_role("heading", name=name, exact=True).wait_for()
+    context.close()
+
+    context = browser.new_context(base_url=berth.url)
+    page = context.new_page()
+    sign_in(page, berth, "ben")
+    page.get_by_role("link", name=re.compile("^New( workspace)?$")).first.click()
+    shot(page, "new")
+    page.locator(f"input[name=template][value={name}]").check(force=True)
+    page.wait_for_load_state("networkidle")
+    page.locator(f"input[name=flavor][value={name}]").check(force=True)
+    page.wait_for_load_state("networkidle")
+    shot(page, "member")
+    # Not the environment of his last choice: that was another template's.
+    assert page.locator("#environment").input_value() == ""
+    page.locator("#start").click()
+    page.wait_for_url(re.compile(r"/workspaces/[0-9a-f-]+/\?open=1|//ws-"), wait_until="commit")
+    page.wait_for_url(re.compile(r"^http://ws-[0-9a-f]{32}\.localhost:"), timeout=90_000)
+    page.get_by_role("link", name=PROOF.format(name=name)).wait_for()
+    shot(page, "workspace")
+    context.close()
+    (started,) = ben.json("GET", "workspaces")["results"]
+    assert started["environment"] == name
+    sees_the_proof(berth, started["id"], name)

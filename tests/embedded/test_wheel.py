@@ -1,0 +1,103 @@
+"""The wheel holds all that runs: installed apart from the checkout, it starts, and so does a workspace."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests import instance
+from tests.instance import ROOT, Berth
+
+FOLDERS = ("portal", "provisioning", "templates", "static", "requirements")
+pytestmark = pytest.mark.engine
+
+BUILT = (*FOLDERS, "pyproject.toml", "setup.py", "README.md")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """Built from a copy, so that nothing is left in the checkout."""
+    copy = tmp_path_factory.mktemp("source")
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in BUILT:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, copy / name, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, copy / name)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", "dist", "."],
+        cwd=copy, check=True, timeout=300,
+    )  # fmt: skip
+    (built,) = (copy / "dist").glob("*.whl")
+    return built
+
+
+def test_it_holds_every_file_and_no_other(wheel):
+    there = {
+        path.relative_to(ROOT).as_posix()
+        for name in FOLDERS
+        for path in (ROOT / name).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    held = {
+        name.removeprefix("berth_files/")
+        for name in zipfile.ZipFile(wheel).namelist()
+        if not re.match(r"berth-[0-9.]+\.dist-info/", name)
+    }
+    assert held == there
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    """The `bin` folder of an environment with the wheel; what it depends on is that of these tests."""
+    environment = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "-q", "--python", environment / "bin" / "python", "install",
+         "--no-deps", "--no-index", wheel],
+        check=True, timeout=300,
+    )  # fmt: skip
+    site = next(environment.glob("lib/python3.*/site-packages"))
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return environment / "bin"
+
+
+@pytest.fixture(scope="module")
+def berth(installed, tmp_path_factory) -> Iterator[Berth]:
+    # Programs such as the front door are installed beside the dependencies.
+    path = f"{installed}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    with instance.running(
+        tmp_path_factory.mktemp("wheel"),
+        environment=None,
+        server=[str(installed / "berth-server")],
+        PATH=path,
+        PYTHONPATH="",
+    ) as berth:
+        yield berth
+
+
+def test_it_runs_apart_from_the_checkout(berth, installed):
+    with httpx.Client(base_url=f"http://127.0.0.1:{berth.port}", follow_redirects=True, timeout=30) as client:
+        page = client.get("/")
+        assert page.status_code == 200 and "Sign in" in page.text
+        (style,) = re.findall(r'href="(/static/berth/tokens\.[0-9a-f]+\.css)"', page.text)
+        assert client.get(style).status_code == 200
+    with contextlib.closing(berth.api("ada")) as api:
+        made = api.create("files", "tiny", name="of-the-wheel")
+        api.wait(made["id"], "running")
+    assert berth.enter(made["id"], berth.tokens["ada"]) == 200
+    services = berth.services()
+    for name in ("web", "gateway", "control", "node", "beat"):
+        folder = Path(f"/proc/{services[name]['pid']}/cwd").readlink()
+        assert folder.is_relative_to(installed.parent), name

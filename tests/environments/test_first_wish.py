@@ -1,0 +1,151 @@
+"""An environment that comes with Berth is built when somebody first asks for a workspace with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.catalog.models import Template
+from portal.catalog.services import prefer_environment
+from portal.common.actors import SYSTEM
+from portal.common.errors import InvalidInput, NotPossible, StateConflict
+from portal.environments import curated, services
+from portal.environments.models import Environment, EnvironmentBuild
+from portal.workspaces.models import Workspace
+from tests.environments.helpers import built, failed, only, progress
+from tests.factories import local_pool_with, node_info
+from tests.races import at_once
+
+pytestmark = pytest.mark.django_db
+PROGRAMS = ("python3", "jupyter-lab", "marimo", "code-server")
+
+
+@pytest.fixture
+def vscode(catalog, team, sent, clock) -> Template:
+    """A site on whose one node there is no code-server, and whose VS Code nobody has asked for yet."""
+    local_pool_with(node_info(programs=("python3", "jupyter-lab", "marimo", "bash")))
+    curated.ensure()
+    prefer_environment(template="vscode", environment="vscode")
+    return Template.objects.get(slug="vscode")
+
+
+def why(row: Workspace) -> str:
+    from portal.workspaces.troubles import stored_message
+
+    row.queue_entry.refresh_from_db()
+    return stored_message(row.queue_entry.reason)
+
+
+def test_the_first_wish_has_it_built_and_starts_by_itself(vscode, make, bob, sent, as_user):
+    page = as_user(bob).get("/workspaces/new/?template=vscode").content.decode()
+    assert "VS Code · has not been built yet" in page
+    assert "“VS Code” is installed first: your workspace waits, and starts by itself." in page
+    row = make(bob, template="vscode")
+    assert row.state == "pending"
+    command = only(sent)
+    assert EnvironmentBuild.objects.get().asked_by == bob
+    assert why(row) == "“VS Code” is being installed on this pool."
+    progress(command, "installing", done=40, total=62)
+    from portal.scheduling import cycle
+
+    cycle.decide()
+    assert why(row).startswith("“VS Code” is being installed on this pool: installing 40 of 62")
+    assert "installing 40 of 62" in as_user(bob).get(f"/workspaces/{row.pk}/").content.decode()
+    assert built(command, programs=PROGRAMS)
+    cycle.decide()
+    row.refresh_from_db()
+    version = Environment.objects.get(slug="vscode").current
+    assert (row.state, row.environment_version) == ("provisioning", version)
+    assert row.resources["needs"] == [f"environment:{version.digest}"]
+    (start,) = [message.command for message in sent.take("node.execute")]
+    assert start.spec.environment == version.digest
+
+
+def test_the_second_one_waits_for_the_same_build(vscode, make, bob, alice, sent):
+    rows = [make(bob, template="vscode"), make(alice, template="vscode"), make(bob, template="vscode")]
+    command = only(sent)
+    assert EnvironmentBuild.objects.count() == 1
+    assert built(command, programs=PROGRAMS)
+    for row in rows:
+        row.refresh_from_db()
+        assert row.resources["needs"] == [f"environment:{row.environment_version.digest}"]
+
+
+def test_a_build_that_fails_says_why_and_whom_to_ask(vscode, make, bob, sent, as_user):
+    row = make(bob, template="vscode")
+    assert failed(only(sent), "resolution_failed", "no code-server for this machine")
+    from portal.scheduling import cycle
+
+    cycle.decide()
+    said = why(row)
+    assert said.startswith("“VS Code” could not be installed. The packages do not go together")
+    assert "no code-server for this machine" in said
+    with pytest.raises(NotPossible):
+        make(bob, template="vscode")
+    environment = Environment.objects.get(slug="vscode")
+    refused = as_user(bob).post(
+        "/api/v1/workspaces",
+        {"team": "vision", "template": "vscode", "flavor": "cpu-small", "environment": "vscode"},
+        "application/json",
+    )
+    assert refused.status_code == 409
+    assert refused.json()["code"] == "environment_not_installed"
+    assert "Ask an operator to look at it" in refused.json()["next_action"]
+    # Mended by an operator, it comes as another version; what waits takes that.
+    services.change_source(
+        actor=SYSTEM,
+        environment=environment,
+        source_kind="packages",
+        source="npm:code-server",
+    )
+    assert built(only(sent), programs=PROGRAMS)
+    cycle.decide()
+    row.refresh_from_db()
+    assert (row.state, row.environment_version.number) == ("provisioning", 2)
+
+
+def test_what_can_begin_now_does_not_wait(vscode, make, bob, sent):
+    prefer_environment(template="jupyterlab", environment="pytorch")
+    row = make(bob, template="jupyterlab")
+    assert (row.state, row.environment_version) == ("provisioning", None)
+    assert not EnvironmentBuild.objects.exists()
+
+
+def test_one_that_is_named_is_built_and_waited_for(vscode, make, bob, sent):
+    row = make(bob, environment=Environment.objects.get(slug="pytorch"))
+    assert (row.state, row.environment_version.environment.slug) == ("pending", "pytorch")
+    assert built(only(sent))
+    row.refresh_from_db()
+    assert row.resources["needs"] == [f"environment:{row.environment_version.digest}"]
+
+
+def test_a_program_that_it_will_not_have_is_refused_at_once(vscode, make, bob, sent):
+    Environment.objects.filter(slug="pytorch").update(notebook=False)
+    version = Environment.objects.get(slug="pytorch").versions.get()
+    version.source = "torch\n"
+    version.save()
+    with pytest.raises(InvalidInput):
+        make(bob, environment=Environment.objects.get(slug="pytorch"))
+    assert not EnvironmentBuild.objects.exists()
+
+
+def test_a_site_may_have_it_so_that_only_operators_build(vscode, make, bob, sent, settings):
+    settings.BERTH_BUILD_WHEN_ASKED = False
+    with pytest.raises(NotPossible):
+        make(bob, template="vscode")
+    with pytest.raises(StateConflict):
+        make(bob, environment=Environment.objects.get(slug="vscode"))
+    assert not EnvironmentBuild.objects.exists()
+
+
+def test_previews_build_nothing(vscode, bob, as_user, sent):
+    wanted = {"team": "vision", "template": "vscode", "flavor": "cpu-small"}
+    answer = as_user(bob).post("/api/v1/admission/preview", wanted, "application/json").json()
+    assert (answer["outcome"], answer["reason"]["code"]) == ("queued", "environment_being_installed")
+    assert not EnvironmentBuild.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_wishes_at_once_build_once(vscode, make, bob, alice, sent):
+    outcomes = at_once([lambda: make(bob, template="vscode"), lambda: make(alice, template="vscode")])
+    assert [each for each in outcomes if isinstance(each, Exception)] == []
+    assert EnvironmentBuild.objects.count() == 1

@@ -1,0 +1,185 @@
+"""Environments of folders that nodes have already: chosen, looked at, shown where they are, never built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from portal.catalog.models import Flavor, Template
+from portal.common.actors import SYSTEM
+from portal.common.errors import InvalidInput, NotAllowed
+from portal.common.reasons.codes import EnvironmentCode, PlacementCode
+from portal.environments import documents, selectors, services, upkeep
+from portal.environments.models import Environment, EnvironmentBuild, StoredContent
+from portal.inventory import services as inventory
+from portal.inventory.models import Node
+from portal.scheduling import capacity
+from portal.workspaces import services as workspaces
+from portal.workspaces.models import State
+from provisioning.environment_messages import EnvironmentBuild as BuildCommand
+from provisioning.environment_messages import Package, SourceKind
+from provisioning.environments.folders import digest_of_folder, fingerprint_of
+from provisioning.types import HeldEnvironment
+from tests.environments.helpers import build_of, built, commands, environment, failed, only
+from tests.factories import inventory_of, node_info
+
+pytestmark = pytest.mark.django_db
+PATH = "/opt/conda/envs/ml"
+PACKAGES = (Package("ipykernel", "6.29"), Package("numpy", "2.1.0"))
+
+
+def held(*, path: str = PATH, programs: tuple[str, ...] = ("jupyter-lab", "python3")) -> HeldEnvironment:
+    rows = ((each.name, each.version) for each in PACKAGES)
+    return HeldEnvironment(
+        digest_of_folder(path), 0, programs, path, "3.11.7", len(PACKAGES), fingerprint_of("3.11", rows)
+    )
+
+
+@pytest.fixture
+def there(local_pool):
+    """The node node-1 has the folder, node-2 has not."""
+    infos = (node_info(environments=(held(),)), node_info("node-2"))
+    inventory.apply_inventory(pool=local_pool, inventory=inventory_of(*infos))
+    Node.objects.update(online=True)
+    return local_pool
+
+
+def of_folder(path: str = PATH, **fields: Any) -> Environment:
+    return environment(**{"name": "ML", "source_kind": "folder", "source": path, "python": ""} | fields)
+
+
+def looked_at(command: BuildCommand, **fields: Any) -> bool:
+    said = {"digest": digest_of_folder(PATH), "lock": "", "packages": PACKAGES, "size_mib": 0}
+    return built(command, **said | {"python_version": "3.11.7", "programs": ("jupyter-lab",)} | fields)
+
+
+def test_the_node_that_has_it_looks_at_it_and_nothing_is_built_elsewhere(there, sent):
+    made = of_folder(f"{PATH}/")
+    command = only(sent)
+    assert (command.source_kind, command.source, command.lock) == (SourceKind.FOLDER, PATH, "")
+    assert build_of(command).node.name == "node-1"
+    assert looked_at(command)
+    made.refresh_from_db()
+    current = made.current
+    assert current is not None
+    assert (current.python, current.python_version, current.digest) == (
+        "3.11",
+        "3.11.7",
+        digest_of_folder(PATH),
+    )
+    assert not StoredContent.objects.exists()
+    upkeep.sweep()
+    assert commands(sent) == [] and EnvironmentBuild.objects.count() == 1
+    assert [each.holds for each in selectors.holdings(current.digest)] == [True, False]
+
+
+def test_workspaces_run_where_it_is(there, sent, team, bob):
+    made = of_folder()
+    looked_at(only(sent))
+    made.refresh_from_db()
+
+    def wish() -> Any:
+        return workspaces.create(
+            actor=bob,
+            team=team,
+            template=Template.objects.get(slug="jupyterlab"),
+            flavor=Flavor.objects.get(slug="cpu-small"),
+            environment=made,
+        )
+
+    first = wish()
+    assert first.state == State.PROVISIONING and first.allocations.get().node.name == "node-1"
+    Node.objects.filter(name="node-1").update(cordoned=True)
+    second = wish()
+    assert second.state == State.PENDING
+    reasons = dict(capacity.load()[there.pk].reasons(second.request))
+    assert reasons["node-2"].code is PlacementCode.ENVIRONMENT_MISSING
+
+
+def test_only_operators_name_one_and_only_what_is_there(there, alice, team):
+    with pytest.raises(NotAllowed):
+        of_folder(actor=alice, team=team)
+    with pytest.raises(InvalidInput) as refused:
+        of_folder("/opt/conda/envs/gone")
+    (reason,) = refused.value.extra["errors"]["source"]
+    assert reason.code is EnvironmentCode.FOLDER_NOT_THERE and reason.params["known"] == [PATH]
+    for path in ("opt/x", "/opt/../etc", "/opt/a b", "/"):
+        with pytest.raises(InvalidInput):
+            of_folder(path)
+    assert not Environment.objects.filter(name="ML").exists()
+
+
+def test_a_file_of_the_site_may_name_one_that_comes_later(local_pool, sent):
+    documents.make(
+        actor=SYSTEM, slug="ml", team=None, given={"name": "ML", "source_kind": "folder", "source": PATH}
+    )
+    upkeep.sweep()
+    assert commands(sent) == []
+    inventory.apply_inventory(pool=local_pool, inventory=inventory_of(node_info(environments=(held(),))))
+    upkeep.sweep()
+    assert looked_at(only(sent))
+    found = documents.documents()["ml"]
+    assert (found["source"], found.get("python")) == (PATH, None)
+
+
+def test_an_answer_about_another_folder_counts_as_unsound(there, sent):
+    made = of_folder()
+    assert looked_at(only(sent), digest=digest_of_folder("/etc"))
+    assert made.versions.get().failure["code"] == EnvironmentCode.BUILD_UNSOUND
+
+
+def test_a_node_that_may_not_use_it_any_more(there, sent):
+    made = of_folder()
+    failed(only(sent), "no_such_folder")
+    version = made.versions.get()
+    assert version.failure["code"] == EnvironmentCode.BUILD_NO_SUCH_FOLDER
+    assert version.retry_at is not None
+
+
+def test_looking_again_takes_in_what_was_installed_since(there, sent):
+    made = of_folder()
+    looked_at(only(sent), programs=("python3",))
+    digest = digest_of_folder(PATH)
+    assert selectors.content_of(digest).programs == ("python3",)
+    services.rebuild(actor=SYSTEM, environment=made)
+    looked_at(only(sent), programs=("jupyter-lab", "python3"))
+    assert "jupyter-lab" in selectors.content_of(digest).programs
+    assert made.versions.count() == 2
+
+
+def test_pages_say_where_it_is_and_what_is_missing(there, sent, olga, as_user):
+    bare = held(path="/srv/bare", programs=("python3",))
+    inventory.apply_inventory(
+        pool=there, inventory=inventory_of(node_info(environments=(held(), bare)), node_info("node-2"))
+    )
+    browser = as_user(olga)
+    form = browser.get("/environments/new/").content.decode()
+    assert "/srv/bare · Python 3.11.7 · 2 packages · node-1 · no JupyterLab" in form
+    given = {"name": "ML", "source_kind": "folder", "python": "3.12"}
+    assert browser.post("/environments/new/", given).status_code == 400
+    assert browser.post("/environments/new/", {**given, "folder": PATH}).status_code == 302
+    looked_at(only(sent), programs=("python3",))
+    page = browser.get("/environments/ml/").content.decode()
+    assert PATH in page and "Not there" in page and "Python 3.11.7, 2 packages" in page
+    assert "It has no jupyter-lab, marimo" in page and "Look at it again" in page
+    changing = {"do": "preview", "source_kind": "folder", "folder": "/srv/bare", "python": "3.12"}
+    preview = browser.post("/environments/ml/edit/", changing).content.decode()
+    assert "on node-1. Nothing is built." in preview and "templates that start these cannot run" in preview
+
+
+def test_a_teams_owner_is_not_shown_folders(there, team, alice, as_user):
+    form = as_user(alice).get("/environments/new/").content.decode()
+    assert PATH not in form and 'value="folder"' not in form
+
+
+def test_by_rest(there, sent, olga, as_user):
+    client = as_user(olga)
+    body = {"name": "ML", "source_kind": "folder", "source": PATH}
+    answer = client.post("/api/v1/environments", body, content_type="application/json")
+    assert answer.status_code == 201, answer.content
+    looked_at(only(sent))
+    current = client.get("/api/v1/environments/ml").json()["current"]
+    assert (current["source_kind"], current["state"], current["python"]) == ("folder", "ready", "3.11")
+    gone = client.post("/api/v1/environments", {**body, "source": "/x"}, content_type="application/json")
+    assert gone.status_code == 400 and "No node has an environment /x" in gone.content.decode()

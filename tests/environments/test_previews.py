@@ -1,0 +1,112 @@
+"""What another version would change, whom it reaches and when: asked for on the page and over REST."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.catalog.models import Template
+from portal.common.actors import SYSTEM
+from portal.common.errors import InvalidInput, NotAllowed
+from portal.environments import previews
+from portal.environments.models import Environment, EnvironmentVersion
+from portal.workspaces import services as workspaces
+from provisioning.environment_messages import Package
+from tests.environments.helpers import LOCK, built, environment, only, ready
+from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, TemplateFactory, UserFactory
+
+pytestmark = pytest.mark.django_db
+SOURCE = "numpy\npandas>=2\n"
+HAS = (Package("numpy", "2.1.0", 30_720), Package("pandas", "2.2.3", 40_000), Package("jupyterlab", "4.4", 9))
+
+
+@pytest.fixture
+def tools(local_pool, sent) -> Environment:
+    """An environment of the site with numpy 2.1.0 and pandas 2.2.3, without what notebooks need."""
+    made = environment(source=SOURCE, notebook=False)
+    assert built(only(sent), packages=HAS)
+    made.refresh_from_db()
+    return made
+
+
+def asked(made: Environment, source: str, **more: str) -> previews.Preview:
+    return previews.preview(
+        actor=SYSTEM, environment=made, **{"source_kind": "packages", "source": source, **more}
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        (SOURCE, ("The same is asked for: only newer versions of its packages would come.",)),
+        ("numpy>=2.2\npandas>=2\n", ("numpy 2.1.0 → >=2.2",)),
+        ("numpy\npandas>=2\npolars\n", ("polars is added",)),
+        ("NumPy>=2\n", ("pandas is not asked for any more",)),
+        ("numpy<3\npandas>=2\n", ("What the present version has is enough for all that is asked for.",)),
+        ("numpy\npandas>=2\nxlrd; python_version < '3'\n", None),
+        ("numpy\npandas>=2\nnpm:code-server\n", ("code-server is added",)),
+    ],
+)
+def test_a_list_is_compared_with_what_the_present_version_has(tools, source, lines):
+    found = asked(tools, source)
+    enough = ("What the present version has is enough for all that is asked for.",)
+    assert (found.against, found.exact, found.changes) == (1, False, lines or enough)
+
+
+def test_a_lock_says_all_and_another_python_is_said(tools):
+    lock = LOCK.replace("2.1.0", "2.2.1")
+    found = asked(tools, lock, source_kind="lock", python="3.13")
+    assert found.exact
+    assert found.changes == (
+        "Python 3.12 → 3.13", "numpy 2.1.0 → 2.2.1", "jupyterlab removed", "pandas removed",
+    )  # fmt: skip
+    assert EnvironmentVersion.objects.filter(environment=tools).count() == 1
+
+
+def test_it_says_who_uses_it_and_that_they_keep_what_they_have(tools, team, bob):
+    template = TemplateFactory(slug="plots", name="Plots", program="bash", argv=["bash", "{port}"])
+    Template.objects.filter(pk=template.pk).update(environment=tools)
+    template.refresh_from_db()
+    workspaces.create(
+        actor=bob, team=team, template=template, flavor=FlavorFactory(), name="mine", environment=tools
+    )
+    found = asked(tools, "numpy")
+    assert (found.reach.workspaces, found.reach.running, found.reach.templates) == (1, 0, ("Plots",))
+    assert "Templates whose new workspaces get it: Plots." in found.when
+    assert any(line.startswith("1 workspace keeps the version") for line in found.when)
+
+
+def test_without_a_node_it_waits(sent):
+    made = environment(source=SOURCE)
+    found = asked(made, SOURCE)
+    assert (found.against, found.changes) == (0, ("It is the first version.",))
+    assert found.when == ("No node is there that could build it: it waits until one is.",)
+
+
+def test_it_refuses_what_a_change_would_refuse(tools, team, alice):
+    with pytest.raises(InvalidInput):
+        asked(tools, "--index-url https://elsewhere.example\n")
+    with pytest.raises(NotAllowed):
+        previews.preview(actor=alice, environment=tools, source_kind="packages", source="numpy")
+
+
+def test_the_page_shows_it_keeps_what_was_typed_and_changes_nothing(tools, olga, as_user):
+    sent = {"do": "preview", "source_kind": "packages", "source": "numpy>=3\n<b>", "python": "3.12"}
+    refused = as_user(olga).post("/environments/vision-tools/edit/", sent)
+    assert "&lt;b&gt;" in refused.content.decode()
+    page = as_user(olga).post("/environments/vision-tools/edit/", {**sent, "source": "numpy>=3"})
+    assert page.status_code == 200
+    text = page.content.decode()
+    assert "numpy 2.1.0 → &gt;=3" in text
+    assert "numpy&gt;=3</textarea>" in text
+    assert EnvironmentVersion.objects.filter(environment=tools).count() == 1
+
+
+def test_rest_previews_for_who_manages_it_and_nobody_else_learns_of_it(local_pool, sent, team, alice, client):
+    made = ready(sent, team=team, actor=alice, source="numpy")
+    other = MembershipFactory(team=TeamFactory(slug="audio"), user=UserFactory(), role="owner").user
+    path = f"/api/v1/environments/{made.slug}/preview"
+    client.force_login(alice)
+    answer = client.post(path, {"source": "numpy\npolars"}, "application/json")
+    assert answer.json()["changes"] == ["polars is added", "jupyterlab is added", "marimo is added"]
+    client.force_login(other)
+    assert client.post(path, {"source": "numpy"}, "application/json").status_code == 404

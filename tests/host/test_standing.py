@@ -1,0 +1,196 @@
+"""A node that is cut off: by whose word, after how long, and what no clock and no restart brings about."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from provisioning.host import leaving, membership, standing
+from provisioning.host.folder import NodeFolder
+from provisioning.host.standing import CutOff, Graces, StandingWatch, Word, judged
+from provisioning.service.console import Console, Problem
+from tests.host.authority import Authority
+from tests.host.conftest import Berth
+from tests.host.portal_doors import Doors, problem
+
+BOOT = "boot-1"
+REVOKED = (403, problem("not_a_joined_node", "This machine is no node."))
+
+
+def after(*looks: tuple[Word, float], limits: Graces = Graces()) -> tuple[CutOff | None, bool]:  # noqa: B008
+    """What is found after these looks, and whether workspaces end then."""
+    found, due = None, False
+    for word, now_s in looks:
+        found = judged(found, word, boot=BOOT, now_s=now_s)
+        due = found is not None and standing.is_due(found, limits, now_s=now_s)
+    return found, due
+
+
+def looks(word: Word, *, until_s: float, every_s: float = 60) -> list[tuple[Word, float]]:
+    return [(word, at * every_s) for at in range(int(until_s / every_s) + 1)]
+
+
+def test_who_is_revoked_has_ten_minutes_and_who_hears_nothing_for_ever() -> None:
+    assert after(*looks(Word.REVOKED, until_s=540))[1] is False
+    assert after(*looks(Word.REVOKED, until_s=600))[1] is True
+    assert after(*looks(Word.SILENT, until_s=10_000_000, every_s=10_000))[1] is False
+    never = Graces(revoked_s=0)
+    assert after(*looks(Word.REVOKED, until_s=10_000_000, every_s=10_000), limits=never)[1] is False
+
+
+def test_one_answer_of_the_portal_begins_anew() -> None:
+    limits = Graces(no_contact_s=600)
+    assert after(*looks(Word.SILENT, until_s=600), limits=limits)[1] is True
+    restarted = [*looks(Word.SILENT, until_s=540), (Word.MEMBER, 560), (Word.SILENT, 600), (Word.SILENT, 660)]
+    assert after(*restarted, limits=limits)[1] is False
+    unclear = [*looks(Word.SILENT, until_s=540), (Word.UNCLEAR, 560), (Word.SILENT, 600), (Word.SILENT, 660)]
+    assert after(*unclear, limits=limits)[1] is False
+
+
+def test_who_was_told_so_stays_revoked_when_the_portal_falls_silent() -> None:
+    told = [(Word.REVOKED, 0.0), *[(Word.SILENT, at * 60.0) for at in range(1, 12)]]
+    found, due = after(*told)
+    assert found is not None and found.word is Word.REVOKED and due
+
+
+def test_silence_before_the_word_does_not_count_as_that() -> None:
+    found, due = after(*looks(Word.SILENT, until_s=6000), (Word.REVOKED, 6060))
+    assert found == CutOff(Word.REVOKED, BOOT, 6060) and not due
+
+
+def test_a_sleep_or_a_stall_ends_nothing_by_itself() -> None:
+    """One look an hour after the last: nobody has said it three times."""
+    assert after((Word.REVOKED, 0), (Word.REVOKED, 3600))[1] is False
+    assert after((Word.REVOKED, 0), (Word.REVOKED, 3600), (Word.REVOKED, 3660))[1] is True
+
+
+def test_another_boot_begins_anew() -> None:
+    before = CutOff(Word.REVOKED, "another boot", 0, looks=50)
+    assert judged(before, Word.SILENT, boot=BOOT, now_s=9000) == CutOff(Word.SILENT, BOOT, 9000)
+
+
+def test_no_clock_moves_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A year forward, with a portal that does not answer, is nothing to the clock that counts."""
+    ended: list[object] = []
+    monkeypatch.setattr(standing, "end_all", lambda *_: ended.append(1) or 0)
+    folder = NodeFolder(tmp_path)
+    folder.run.mkdir(parents=True)
+    watch = StandingWatch(folder, {}, Graces(no_contact_s=3600), lambda _: None)
+    for shift in (0.0, 365 * 86400.0, -365 * 86400.0, 0.0):
+        monkeypatch.setattr(time, "time", lambda shift=shift: 1.8e9 + shift)
+        watch.look(Word.SILENT, now_s=time.monotonic())
+    assert ended == []
+
+
+def test_settings() -> None:
+    assert standing.graces({}) == Graces(600, 0)
+    assert standing.graces({"BERTH_REVOKED_GRACE_S": "0"}) == Graces(0, 0)
+    assert standing.graces({"BERTH_NO_CONTACT_GRACE_S": "1"}) == Graces(600, 300), "a restart takes less"
+    for wrong in ("-1", "ten", "1.5"):
+        with pytest.raises(Problem, match="no number"):
+            standing.graces({"BERTH_NO_CONTACT_GRACE_S": wrong})
+
+
+def test_only_the_portal_itself_revokes(
+    join: Berth, folder: NodeFolder, doors: Doors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert join().code == 0
+    assert standing.ask(folder) is Word.MEMBER
+    doors.answer_standing = REVOKED
+    assert standing.ask(folder) is Word.REVOKED
+    doors.answer_standing = (403, problem("identity_replaced", "Replaced."))
+    assert standing.ask(folder) is Word.REVOKED
+    for answer in ((429, problem("join_too_often", "Later.")), (404, {}), (200, {"no": "answer"})):
+        doors.answer_standing = answer
+        assert standing.ask(folder) in {Word.UNCLEAR, Word.SILENT}
+    doors.answer_standing = (503, problem("storage_full", "No room."))
+    assert standing.ask(folder) is not Word.REVOKED
+    stranger = Doors(tmp_path / "stranger", Authority())
+    try:
+        stranger.answer_standing = REVOKED
+        known = membership.load(folder)
+        moved = msgspec.structs.replace(known.answer, portal_url=stranger.url)
+        monkeypatch.setattr(membership, "load", lambda _: msgspec.structs.replace(known, answer=moved))
+        assert standing.ask(folder) is Word.SILENT
+    finally:
+        stranger.close()
+
+
+def test_its_workspaces_end_once_and_the_status_says_why(
+    join: Berth, berth: Berth, folder: NodeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert join().code == 0
+    folder.run.mkdir(parents=True, exist_ok=True)
+    ended: list[str] = []
+    lines: list[str] = []
+    left = iter([2, 0, 0])
+
+    def end(environ: dict[str, str]) -> int:
+        ended.append(environ["BERTH_NODE_NAME"])
+        return next(left)
+
+    monkeypatch.setattr(standing, "end_all", end)
+    watch = StandingWatch(folder, {}, Graces(), lines.append)
+    began = time.monotonic() - 700
+    for at in (0, 60, 120):
+        watch.look(Word.REVOKED, now_s=began + at)
+    assert ended == [] and len(lines) == 1 and "workspaces end after 10 min, homes stay" in lines[0]
+    # The services start anew in between: the time goes on.
+    again = StandingWatch(folder, {}, Graces(), lines.append)
+    again.look(Word.REVOKED, now_s=began + 600)
+    assert ended == ["b"] and "2 workspaces have not ended yet" in lines[-1]
+    assert "workspaces end after" in berth("status").out
+    again.look(Word.SILENT, now_s=began + 660)
+    assert len(ended) == 2 and "have ended" in lines[-1]
+    said = len(lines)
+    again.look(Word.SILENT, now_s=began + 720)
+    assert len(lines) == said, "and no more is said of it"
+    assert "its workspaces were ended, homes stay" in berth("status").out
+    again.look(Word.MEMBER, now_s=began + 780)
+    assert lines[-1] == "The portal answers again." and standing.kept(folder) is None
+
+
+def test_a_file_that_somebody_has_damaged_is_as_none(tmp_path: Path) -> None:
+    folder = NodeFolder(tmp_path)
+    folder.run.mkdir(parents=True)
+    (folder.run / "cut-off.json").write_text("{")
+    assert standing.kept(folder) is None
+
+
+def test_leaving_says_what_runs_there_and_ends_it_by_choice(
+    join: Berth, berth: Berth, folder: NodeFolder, doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert join().code == 0
+    monkeypatch.setattr("provisioning.host.leaving.ASK_EVERY_S", 0.01)
+    there = {"placed": 2, "workspaces": ["vision/alice/paper\x1b[2J", "vision/bob/run"]}
+    doors.answer_leave = (409, problem("node_has_workspaces", "2 workspaces are placed on b."))
+    doors.answer_standing = (200, there)
+    done = berth("leave")
+    assert done.code == 1 and "vision/alice/paper" in done.err and "vision/bob/run" in done.err
+    assert "--drain" in done.err and "--stop" in done.err and "\x1b" not in done.err
+    assert folder.state.exists()
+    with pytest.raises(SystemExit):
+        berth("leave", "--drain", "--stop")
+
+    answers = iter([(202, there), (202, there), (204, {})])
+    monkeypatch.setattr(
+        Doors, "answer_leave", property(lambda _: next(answers), lambda *_: None), raising=False
+    )
+    done = berth("leave", "--drain")
+    assert done.code == 0 and "b has left pool main" in done.out and not folder.state.exists()
+    assert [body for _, path, body in doors.asked if path == "/nodes/v1/leave"][-3:] == [
+        {"workspaces": "drain"}
+    ] * 3
+
+
+def test_waiting_for_what_does_not_go_has_an_end(
+    join: Berth, folder: NodeFolder, doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert join().code == 0
+    doors.answer_leave = (202, {"placed": 1, "workspaces": ["vision/alice/paper"]})
+    with pytest.raises(Problem, match="1 workspace is still here: vision/alice/paper"):
+        leaving.leave(folder, {}, Console(), forget=False, workspaces="stop", wait_s=-1)
+    assert folder.state.exists()

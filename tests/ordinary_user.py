@@ -1,0 +1,114 @@
+"""Tests that are about users, by an ordinary one: `python -m tests.ordinary_user PYTEST_ARGUMENT…`, as root.
+
+A copy of the tree is given to `nobody`, and pytest runs there as that user, without any capability. Folders
+that lead to this Python and are closed to others (`/root`) are, in a mount namespace of this process's own,
+empty ones in which nothing but this Python is shown. Exit code: pytest's; 0 with the reason where this is no
+root, or where no such user can be had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+UID = 65534
+ROOT = Path(__file__).resolve().parents[1]
+VENV = ROOT / ".venv"
+LIMIT_S = 300
+
+
+def closed_to_others(path: Path) -> Path | None:
+    """The topmost folder on the way to `path` that others cannot go through."""
+    for folder in reversed(path.parents):
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            return folder
+    return None
+
+
+def mount(*arguments: str) -> None:
+    subprocess.run(["mount", *arguments], check=True, capture_output=True, text=True)
+
+
+def show(place: Path) -> None:
+    """Let others reach `place` in this process's mount namespace. Raises `OSError`, `CalledProcessError`."""
+    closed = closed_to_others(place)
+    if closed is None:
+        return
+    with tempfile.TemporaryDirectory() as kept:
+        mount("--bind", str(place), kept)
+        mount("-t", "tmpfs", "-o", "mode=0755,size=1m", "tmpfs", str(closed))
+        place.mkdir(parents=True)
+        mount("--move", kept, str(place))
+
+
+def copy_tree(target: Path) -> None:
+    """The files of this checkout, committed or not; what is ignored stays behind."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True,
+    ).stdout  # fmt: skip
+    for name in filter(None, listed.split(b"\0")):
+        source = ROOT / os.fsdecode(name)
+        if source.is_file() and not source.is_symlink():
+            place = target / os.fsdecode(name)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, place)
+            place.chmod(0o755 if source.stat().st_mode & 0o100 else 0o644)
+
+
+def main(arguments: list[str]) -> int:
+    if os.geteuid() != 0:
+        print("ordinary user: skipped, as all tests run as one here")
+        return 0
+    if shutil.which("setpriv") is None or shutil.which("mount") is None:
+        print("ordinary user: skipped, install util-linux")
+        return 0
+    places = {Path(sys.base_prefix).resolve(), VENV.resolve()}
+    with tempfile.TemporaryDirectory(prefix="berth-ordinary-") as folder:
+        tree = Path(folder, "tree")
+        try:
+            copy_tree(tree)
+            os.unshare(os.CLONE_NEWNS) if hasattr(os, "unshare") else _unshare()
+            mount("--make-rslave", "/")
+            for place in sorted(places):
+                show(place)
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", "") or str(error)
+            print(f"ordinary user: skipped, what it needs cannot be shown to it ({said.strip()})")
+            return 0
+        home = Path(folder, "home")
+        home.mkdir()
+        for path in (Path(folder), tree, home, *tree.rglob("*")):
+            os.chown(path, UID, UID)
+        kept = {name: value for name, value in os.environ.items() if name.startswith(("BERTH_TEST", "LANG"))}
+        python = str(VENV.resolve() / "bin" / "python")
+        environ = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(tree), **kept}
+        argv = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--inh-caps=-all"]
+        argv += [python, "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={home}/tmp", *arguments]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = subprocess.run(argv, cwd=tree, env=environ, timeout=LIMIT_S, check=False).returncode
+            used = os.times()
+            print(f"ordinary user: {used.children_user + used.children_system:.0f} CPU seconds")
+            return code
+        print(f"ordinary user: not done after {LIMIT_S} s")
+        return 1
+
+
+def _unshare() -> None:
+    """What Python has from 3.12 on."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(0x00020000) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

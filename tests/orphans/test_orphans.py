@@ -1,0 +1,295 @@
+"""What nobody owns is listed, goes by policy or by an operator, and nothing owned ever does."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from portal.accounts import users
+from portal.accounts.models import Team, User
+from portal.common.actors import SYSTEM
+from portal.common.errors import InvalidInput, NotAllowed, StateConflict
+from portal.events.models import Event
+from portal.inventory.models import Node, Pool
+from portal.orphans import ownership, selectors, services, tasks
+from portal.orphans.models import THERE, Orphan
+from portal.workspaces import home_limits, results
+from portal.workspaces.models import HomeDeletion, Workspace
+from provisioning import messages
+from provisioning.types import (
+    Failure,
+    HomeUsage,
+    Leftover,
+    LeftoverKind,
+    LeftoverRemoval,
+    LeftoverRemoved,
+    Observation,
+    ObservedState,
+    WorkspaceRef,
+)
+from tests.api.conftest import api as api
+from tests.factories import TeamFactory, UserFactory, WorkspaceFactory
+from tests.senders import sent_by
+
+pytestmark = pytest.mark.django_db
+FOLDER = f"ws-{uuid.uuid4().hex}"
+STATES = ("found", "removing", "removed", "gone")
+
+
+def measure(*homes: str, node: str = "node-1") -> None:
+    home_limits.apply(
+        pool_slug="this-machine", node_name=node, measured=[HomeUsage(home, 700) for home in homes]
+    )
+
+
+def listing(*found: Leftover, pool: Pool) -> None:
+    services.apply_listing(pool=pool, node="node-1", found=found)
+
+
+def states() -> dict[str, str]:
+    return dict(Orphan.objects.values_list("name", "state"))
+
+
+def order_of(sent) -> LeftoverRemoval:
+    (message,) = sent.take("node.remove_leftover")
+    assert message.queue == "node.node-1"
+    return messages.load(message.kwargs["order"], LeftoverRemoval)
+
+
+def answer(order: LeftoverRemoval, **given) -> bool:
+    return services.apply_removed(LeftoverRemoved(order.orphan, order.lease, **given))
+
+
+@pytest.fixture
+def home(local_pool, team) -> Orphan:
+    """Of somebody whom nobody knows."""
+    measure(f"{team.slug}/ghost")
+    return Orphan.objects.get()
+
+
+def test_homes_of_nobody_are_listed_with_their_size_and_never_go_by_themselves(home, clock, sent, olga):
+    assert (home.kind, home.name.split("/")[1], home.size_mib, home.state) == ("home", "ghost", 700, "found")
+    clock.shift(timedelta(days=400))
+    measure(home.name)
+    services.sweep()
+    assert states() == {home.name: "found"} and not sent.of("node.remove_leftover")
+    with pytest.raises(InvalidInput):
+        services.remove(actor=olga, orphan_id=home.pk, confirm="ghost")
+    services.remove(actor=olga, orphan_id=home.pk, confirm=home.name)
+    order = order_of(sent)
+    assert (order.kind, order.name) == (LeftoverKind.HOME, home.name)
+    assert answer(order) and not answer(order)  # there is more: another order, under another lease
+    order = order_of(sent)
+    assert answer(order, done=True)
+    assert states() == {home.name: "removed"}
+    said = list(
+        Event.objects.filter(kind__startswith="orphan.").order_by("pk").values_list("kind", flat=True)
+    )
+    assert said == ["orphan.removal_asked", "orphan.removed"]
+
+
+def test_homes_of_people_of_members_who_left_and_of_those_being_deleted_are_not_listed(local_pool, team, bob):
+    stranger = UserFactory(username="stranger")  # in no team
+    deleted = UserFactory(username="was-here", deleted_at=timezone.now(), is_active=False)
+    measure(*(f"{team.slug}/{name}" for name in (bob.username, stranger.username, "STRANGER", "was-here")))
+    assert states() == {f"{team.slug}/was-here": "found"}
+    now = timezone.now()
+    HomeDeletion.objects.create(user=deleted, team=team, node=Node.objects.get(), asked_at=now, next_at=now)
+    measure(f"{team.slug}/was-here")
+    assert states() == {f"{team.slug}/was-here": "gone"}
+
+
+def test_whoever_gets_an_owner_is_not_listed_and_not_removed(home, team, olga, sent):
+    UserFactory(username="ghost")
+    assert not selectors.orphans(olga).exists()
+    with pytest.raises(StateConflict) as refused:
+        services.remove(actor=olga, orphan_id=home.pk, confirm=home.name)
+    assert refused.value.code == "has_owner"
+    assert not sent.of("node.remove_leftover")
+
+
+def test_an_owner_who_comes_while_it_is_removed_ends_that(home, olga, sent, clock):
+    services.remove(actor=olga, orphan_id=home.pk, confirm=home.name)
+    order = order_of(sent)
+    UserFactory(username="ghost")
+    assert answer(order)  # some of it had gone
+    assert states() == {home.name: "gone"} and not sent.of("node.remove_leftover")
+    clock.shift(timedelta(hours=1))
+    services.sweep()
+    assert not sent.of("node.remove_leftover")
+
+
+def test_folders_go_after_a_day_and_others_at_once(local_pool, sent, clock):
+    group = Leftover(LeftoverKind.CONTROL_GROUP, f"ws-{uuid.uuid4().hex}")
+    listing(Leftover(LeftoverKind.FOLDER, FOLDER, "", 3), group, pool=local_pool)
+    services.sweep()
+    order = order_of(sent)
+    assert (order.kind, order.name) == (LeftoverKind.CONTROL_GROUP, group.name)
+    assert answer(order, done=True)
+    clock.shift(timedelta(hours=25))
+    services.sweep()
+    order = order_of(sent)
+    assert order.name == FOLDER
+    failure = Failure("conflict", "It is in use now, so it stays.", retryable=False, blame="operator")
+    assert answer(order, failure=failure)
+    assert Orphan.objects.get(name=FOLDER).problem == failure.message
+    services.sweep()
+    assert not sent.of("node.remove_leftover"), "not again by itself"
+    listing(pool=local_pool)
+    assert states() == {FOLDER: "gone", group.name: "removed"}
+
+
+def test_folders_of_workspaces_that_live_are_none(local_pool, sent, clock):
+    workspace = WorkspaceFactory(pool=local_pool)
+    name = f"ws-{workspace.pk.hex}"
+    listing(Leftover(LeftoverKind.FOLDER, name), pool=local_pool)
+    assert not states()
+
+
+def test_what_a_node_has_removed_by_itself_is_shown_once(local_pool):
+    now = timezone.now().timestamp()
+    gone = Leftover(LeftoverKind.PROCESS, "12-34", "", None, now - 60)
+    listing(gone, pool=local_pool)
+    listing(gone, pool=local_pool)
+    (row,) = Orphan.objects.all()
+    assert (row.state, row.removed_by) == ("removed", "node-1")
+
+
+def test_workspaces_of_nobody_are_ended_at_once_and_shown(local_pool, sent, olga, clock):
+    key = str(uuid.uuid4())
+    seen = Observation(WorkspaceRef(key, 1), ObservedState.RUNNING)
+    assert results.apply_owned(pool=local_pool, node_name="node-1", owned=[seen]) == 1
+    row = Orphan.objects.get()
+    assert (row.kind, row.state) == ("workspace", "found")
+    with pytest.raises(StateConflict):
+        services.remove(actor=olga, orphan_id=row.pk)
+    services.sweep()
+    assert list(states().values()) == ["found"]
+    clock.shift(timedelta(minutes=2))
+    Node.objects.update(online=False)
+    services.sweep()
+    assert list(states().values()) == ["found"], "nobody has said that it ended"
+    Node.objects.update(online=True)
+    services.sweep()
+    assert list(states().values()) == ["removed"]
+
+
+def test_a_node_tells_of_itself_only(local_pool):
+    found = messages.dump([Leftover(LeftoverKind.FOLDER, FOLDER)])
+    for sender in ("node.other", "control"):
+        with sent_by(sender, tasks.apply_leftovers):
+            tasks.apply_leftovers.run(pool=local_pool.slug, node="node-1", found=found)
+    assert not states()
+    with sent_by("node.node-1", tasks.apply_leftovers):
+        tasks.apply_leftovers.run(pool=local_pool.slug, node="node-1", found=[{"kind": "moon", "name": "x"}])
+        assert not states()
+        tasks.apply_leftovers.run(pool=local_pool.slug, node="node-1", found=found)
+    assert states() == {FOLDER: "found"}
+
+
+def test_rest_and_the_page(home, api, olga, bob, as_user, sent):
+    with pytest.raises(NotAllowed):
+        services.remove(actor=bob, orphan_id=home.pk, confirm=home.name)
+    program = api(olga)
+    (row,) = program.get("orphans?kind=home").json()["results"]
+    assert (row["name"], row["removed_at"], row["size_mib"]) == (home.name, None, 700)
+    assert program.post(f"orphans/{home.pk}/remove", {}).status_code == 400
+    browser = as_user(olga)
+    page = browser.get("/left-over/").content.decode()
+    assert home.name in page
+    assert "700 MiB" in page or "0.7 GiB" in page
+    assert "Stays until somebody removes it" in page
+    wrong = browser.post(f"/left-over/{home.pk}/remove/", {"confirm": "ghost"})
+    assert wrong.status_code == 400 and "has to be typed" in wrong.content.decode()
+    done = program.post(f"orphans/{home.pk}/remove", {"confirm": home.name})
+    assert (done.status_code, done.json()["state"]) == (202, "removing")
+    assert "Being removed" in browser.get("/left-over/").content.decode()
+    browser.post("/left-over/look/")
+    assert [message.queue for message in sent.of("node.list_leftovers")] == ["node.node-1"]
+
+
+def test_a_long_list_takes_few_queries(local_pool, team, olga, as_user, django_assert_max_num_queries):
+    measure(*(f"{team.slug}/ghost-{number}" for number in range(120)))
+    browser = as_user(olga)
+    browser.get("/left-over/")
+    with django_assert_max_num_queries(20):
+        page = browser.get("/left-over/").content.decode()
+    assert "ghost-1" in page and "Page 1 of 3" in page
+
+
+ACTS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["measure", "list", "remove", "sweep", "later", "answer", "join", "leave", "start", "end"]
+        ),
+        st.integers(0, 2),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(acts=ACTS)
+def test_nothing_owned_is_ever_listed_or_ordered_away(acts, local_pool, sent, clock, olga):
+    """Whatever the order of what nodes say, what people do and what answers come."""
+    Orphan.objects.all().delete()
+    team = Team.objects.filter(slug="drift").first() or TeamFactory(slug="drift")
+    User.objects.filter(username__startswith="drift-").update(deleted_at=timezone.now())
+    Workspace.objects.filter(owner__username__startswith="drift-").update(state="terminated")
+    names = [f"drift-{number}" for number in range(3)]
+    folders = [uuid.UUID(int=0xD41F7000 + number) for number in range(3)]
+    orders: list[LeftoverRemoval] = []
+    sent.clear()
+    for act, number in acts:
+        user = User.objects.filter(username=names[number]).first()
+        if act == "measure":
+            measure(*(f"drift/{name}" for name in names[: number + 1]))
+        elif act == "list":
+            found = [Leftover(LeftoverKind.FOLDER, f"ws-{key.hex}") for key in folders[: number + 1]]
+            listing(*found, pool=local_pool)
+        elif act == "remove":
+            for row in Orphan.objects.filter(state="found"):
+                try:
+                    services.remove(actor=olga, orphan_id=row.pk, confirm=row.name)
+                except StateConflict:
+                    assert ownership.owned([selectors.key_of(row)])
+        elif act == "sweep":
+            services.sweep()
+        elif act == "later":
+            clock.shift(timedelta(hours=13))
+        elif act == "answer" and orders:
+            answer(orders[number % len(orders)], done=number == 0)
+        elif act == "join":
+            if user is None:
+                UserFactory(username=names[number])
+            else:
+                User.objects.filter(pk=user.pk).update(deleted_at=None)
+        elif act == "leave" and user is not None:
+            User.objects.filter(pk=user.pk).update(deleted_at=timezone.now())
+        elif act == "start":
+            owner = user or UserFactory(username=names[number])
+            Workspace.objects.filter(pk=folders[number]).delete()
+            WorkspaceFactory(pk=folders[number], owner=owner, team=team, pool=local_pool)
+        elif act == "end":
+            Workspace.objects.filter(pk=folders[number]).update(state="terminated")
+        for message in sent.take("node.remove_leftover"):
+            order = messages.load(message.kwargs["order"], LeftoverRemoval)
+            orders.append(order)
+            key = ownership.Found(local_pool.pk, "node-1", order.kind.value, order.name)
+            assert not ownership.owned([key]), f"{order.name} was ordered away"
+        shown = selectors.there(olga)
+        assert not ownership.owned([selectors.key_of(row) for row in shown])
+        assert all(row.state in THERE for row in shown)
+
+
+def test_deleting_an_account_with_its_homes_kept_lists_them(local_pool, team, ada, make):
+    """From the people's side: the home of an account that is deleted stands there with its size."""
+    user = UserFactory(username="goes")
+    users.delete(actor=SYSTEM, user=user)
+    measure(f"{team.slug}/goes")
+    assert states() == {f"{team.slug}/goes": "found"}

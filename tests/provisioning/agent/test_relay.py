@@ -1,0 +1,165 @@
+"""The relay of a workspace, between two real sockets: nothing lost, ends told, and no look without need."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from provisioning.agent.relay import Flow, Relay
+
+PATIENCE_S = 30.0
+
+
+@dataclass
+class Joined:
+    """A relay from the Unix socket `path` to the port of `app`."""
+
+    path: str
+    app: socket.socket
+    relay: Relay
+    opened: list[socket.socket] = field(default_factory=list)
+
+    def pair(self) -> tuple[socket.socket, socket.socket]:
+        """A connection: the client's end and the app's."""
+        client = self.client()
+        client.sendall(b"?")
+        inside, _ = self.app.accept()
+        self.opened.append(inside)
+        inside.settimeout(PATIENCE_S)
+        assert inside.recv(1) == b"?"
+        return client, inside
+
+    def client(self) -> socket.socket:
+        made = socket.socket(socket.AF_UNIX)
+        self.opened.append(made)
+        made.settimeout(PATIENCE_S)
+        made.connect(self.path)
+        return made
+
+
+@pytest.fixture
+def joined(tmp_path: Path) -> Iterator[Joined]:
+    app = socket.create_server(("127.0.0.1", 0))
+    app.settimeout(PATIENCE_S)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "s"))
+    listener.listen()
+    lifeline, held = os.pipe()
+    relay = Relay(listener, app.getsockname()[1], lifeline)
+    thread = threading.Thread(target=relay.run)
+    thread.start()
+    found = Joined(str(tmp_path / "s"), app, relay)
+    yield found
+    os.close(held)
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    os.close(lifeline)
+    # Its process would end here.
+    relay.poll.close()
+    for each in (*(end.sock for end in relay.ends.values()), *found.opened, app, listener):
+        each.close()
+
+
+def received(end: socket.socket, size: int = 1 << 30) -> bytes:
+    """What comes, up to so many bytes or the end of the stream."""
+    found = bytearray()
+    while len(found) < size and (part := end.recv(1 << 16)):
+        found += part
+    return bytes(found)
+
+
+def in_threads(*calls: Callable[[], object]) -> None:
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_all_that_is_sent_both_ways_at_once_arrives(joined: Joined) -> None:
+    """More than the sockets hold, so that each side has to wait for the other."""
+    client, app = joined.pair()
+    there, back = os.urandom(1 << 20) * 8, os.urandom(1 << 20) * 8
+    found: dict[str, bytes] = {}
+    in_threads(
+        lambda: client.sendall(there),
+        lambda: app.sendall(back),
+        lambda: found.update(there=received(app, len(there))),
+        lambda: found.update(back=received(client, len(back))),
+    )
+    assert found == {"there": there, "back": back}
+
+
+def test_many_connections_are_kept_apart(joined: Joined) -> None:
+    pairs = [joined.pair() for _ in range(20)]
+    for number, (client, app) in enumerate(pairs):
+        client.sendall(b"to %d" % number)
+        app.sendall(b"from %d" % number)
+    for number, (client, app) in enumerate(pairs):
+        assert app.recv(64) == b"to %d" % number
+        assert client.recv(64) == b"from %d" % number
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["client", "app"])
+def test_one_side_may_be_done_and_still_listen(joined: Joined, first: int) -> None:
+    ends = joined.pair()
+    done, other = ends[first], ends[1 - first]
+    done.sendall(b"last words")
+    done.shutdown(socket.SHUT_WR)
+    assert received(other) == b"last words"
+    other.sendall(b"answer" * 100_000)
+    other.close()
+    assert received(done) == b"answer" * 100_000
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["client", "app"])
+def test_who_has_gone_is_gone_for_the_other_side(joined: Joined, first: int) -> None:
+    ends = joined.pair()
+    ends[first].close()
+    assert received(ends[1 - first]) == b""
+    ends[1 - first].close()
+    client, app = joined.pair()
+    client.sendall(b"next")
+    assert app.recv(16) == b"next"
+
+
+def test_what_waits_when_its_sender_goes_still_arrives(joined: Joined) -> None:
+    client, app = joined.pair()
+    sent = os.urandom(1 << 20) * 4
+    found: list[bytes] = []
+    in_threads(lambda: (client.sendall(sent), client.close()), lambda: found.append(received(app)))
+    assert found == [sent]
+
+
+def test_without_an_app_a_connection_is_closed(joined: Joined) -> None:
+    joined.app.close()
+    assert joined.client().recv(1) == b""
+
+
+def test_a_request_and_its_answer_are_two_looks(joined: Joined, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at each end that has something, and the kernel is told nothing new about what it watches."""
+    client, app = joined.pair()
+    looks: list[Flow] = []
+    pump = Flow.pump
+
+    def counted(flow: Flow, room: memoryview) -> None:
+        looks.append(flow)
+        pump(flow, room)
+
+    monkeypatch.setattr(Flow, "pump", counted)
+    watched = [end.mask for end in joined.relay.ends.values()]
+    for _ in range(50):
+        client.sendall(b"request")
+        assert app.recv(64) == b"request"
+        app.sendall(b"answer")
+        assert client.recv(64) == b"answer"
+    assert len(looks) == 100
+    assert [end.mask for end in joined.relay.ends.values()] == watched == [select.EPOLLIN] * 2

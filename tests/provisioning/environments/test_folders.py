@@ -1,0 +1,148 @@
+"""Environments that are on a node already: which its own setting names, what is read of them, and no more."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from provisioning import messages
+from provisioning.drivers.local import environment
+from provisioning.drivers.local.driver import LocalDriver
+from provisioning.environment_messages import BuildFailure, EnvironmentBuild, Package, SourceKind
+from provisioning.environments import folders
+from provisioning.environments.folders import Folders, digest_of_folder
+from provisioning.environments.store import Store
+from provisioning.node import environment_tasks
+from provisioning.types import PoolConfig
+
+
+def folder(place: Path, *packages: str, python: str = "3.11", programs: tuple[str, ...] = ()) -> Path:
+    """One as conda or venv leaves it, as far as it is looked at; its Python cannot be run."""
+    site = place / "lib" / f"python{python}" / "site-packages"
+    site.mkdir(parents=True)
+    (place / "bin").mkdir()
+    for name in ("python3", *programs):
+        (place / "bin" / name).write_text("#!/bin/false\n")
+        (place / "bin" / name).chmod(0o755)
+    for each in packages:
+        name, _, version = each.partition("==")
+        info = site / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n\nName: x\n"
+        )
+    place.chmod(0o755)
+    return place
+
+
+def names(setting: str, *never: Path) -> list[str]:
+    return folders.named({folders.VARIABLE: setting}, never=never)
+
+
+def test_only_what_the_setting_names_and_is_no_trap(tmp_path):
+    envs = tmp_path / "envs"
+    for name in ("ml", "nlp", "open"):
+        folder(envs / name)
+    (envs / "open").chmod(0o777)
+    (envs / "link").symlink_to("/etc")
+    (envs / "file").write_text("")
+    ours = tmp_path / "berth" / "home"
+    folder(ours / "homes" / "ada" / "env")
+    found = [f"{envs}/ml", f"{envs}/nlp"]
+    assert names(f"{envs}/*") == found
+    assert names(f"{envs}/ml {envs}/*/ {envs}/gone") == found
+    assert names("") == names("relative/*") == names(f"{envs}/../envs/*") == []
+    assert names(f"{ours}/homes/ada/*", ours) == names(f"{tmp_path}/berth", ours) == []
+
+
+@pytest.mark.parametrize("path", ["", "/", "x", "/a//b", "/a/../b", "/a b", "/a\nb", "/" + "a" * 200, "/a/"])
+def test_paths_that_are_not_taken(path):
+    assert not folders.is_plain(path)
+
+
+def test_what_is_in_one_is_read_without_running_it(tmp_path):
+    place = folder(tmp_path / "ml", "numpy==2.1.0", "Torch==2.5+cu124", programs=("jupyter-lab", "bad name"))
+    (place / "conda-meta").mkdir()
+    (place / "conda-meta" / "python-3.11.7-h955ad1f_0.json").write_text("{}")
+    odd = place / "lib" / "python3.11" / "site-packages" / "odd-1.dist-info"
+    odd.mkdir()
+    (odd / "METADATA").symlink_to("/etc/passwd")
+    found = folders.read(str(place))
+    assert found is not None
+    assert (found.python, found.python_version) == ("3.11", "3.11.7")
+    assert found.programs == ("jupyter-lab", "python3")
+    assert found.packages == (Package("numpy", "2.1.0"), Package("Torch", "2.5+cu124"))
+    other = folder(tmp_path / "other", "torch==2.5+cu124", "numpy==2.1.0")
+    assert folders.read(str(other)).fingerprint == found.fingerprint
+
+
+def test_one_without_a_python_that_workspaces_can_run_in_is_none(tmp_path):
+    assert folders.read(str(folder(tmp_path / "old", python="3.9"))) is None
+    (tmp_path / "empty").mkdir()
+    assert folders.read(str(tmp_path / "empty")) is None
+    broken = folder(tmp_path / "broken")
+    (broken / "bin" / "python3").unlink()
+    assert folders.read(str(broken)) is None
+
+
+def test_the_store_shows_it_and_never_removes_it(tmp_path):
+    place = folder(tmp_path / "ml", "numpy==2.1.0", "torch==2.5+cu124", programs=("marimo",))
+    named = [str(place)]
+    store = Store(tmp_path / "environments", Folders(lambda: named))
+    digest = digest_of_folder(str(place))
+    (held,) = store.held()
+    assert (held.digest, held.folder, held.python, held.package_count) == (digest, str(place), "3.11", 2)
+    with store.using(digest) as stamp:
+        assert stamp is not None and stamp.folder and stamp.cuda == "12.4"
+    found = environment.of_stamp(stamp)
+    assert (
+        found.readonly[0] == str(place) and found.python == f"{place}/bin/python3" and not found.preloadable
+    )
+    assert store.remove(digest)
+    store.prepare()
+    store.sweep()
+    assert (place / "bin" / "python3").exists()
+    named.clear()
+    assert store.find(digest) is None and store.held() == ()
+
+
+def test_it_is_read_again_when_something_is_installed(tmp_path):
+    place = folder(tmp_path / "ml", "numpy==2.1.0")
+    found = Folders(lambda: [str(place)])
+    assert [len(each.packages) for each in found.all()] == [1]
+    info = place / "lib" / "python3.11" / "site-packages" / "six-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: six\nVersion: 1\n")
+    os.utime(info.parent, ns=(1, 1))
+    assert [len(each.packages) for each in found.all()] == [2]
+
+
+def test_a_node_answers_for_what_its_setting_names_alone(tmp_path, monkeypatch):
+    place = folder(tmp_path / "envs" / "ml", "numpy==2.1.0")
+    monkeypatch.setenv("BERTH_HOME", str(tmp_path / "berth"))
+    monkeypatch.setattr(environment_tasks, "local_driver", lambda: LocalDriver(PoolConfig("local", "local")))
+
+    def answer(path: Path) -> environment_tasks.EnvironmentBuilt:
+        command = messages.load(
+            messages.dump(
+                EnvironmentBuild(
+                    "b", "l", "3.11", SourceKind.FOLDER, 0.0, 60, 100, digest_of_folder(str(path)), str(path)
+                )
+            ),
+            EnvironmentBuild,
+        )
+        return environment_tasks._build(command, environment_tasks.Progress(command))
+
+    refused = answer(place)
+    assert refused.failure is not None and refused.failure.code == BuildFailure.NO_SUCH_FOLDER
+    monkeypatch.setenv(folders.VARIABLE, f"{tmp_path}/envs/*")
+    said = answer(place)
+    assert said.failure is None
+    assert (said.digest, said.python_version, said.packages) == (
+        digest_of_folder(str(place)),
+        "3.11",
+        (Package("numpy", "2.1.0"),),
+    )
+    assert answer(Path("/etc")).failure is not None

@@ -1,0 +1,46 @@
+"""A repository is cloned by the Git of the machine inside the workspace's own sandbox and network."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from local_support import Pool, ask
+
+from provisioning.drivers.local.isolation import probe
+from provisioning.errors import InvalidSpec
+from provisioning.types import CheckoutKind, CheckoutSpec, EgressLimit
+from tests.instance import eventually
+
+REPOSITORY = CheckoutSpec(CheckoutKind.REPOSITORY, "https://git.example/berth/lib", timeout_s=30)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed here")
+def test_what_the_workspace_may_not_reach_is_not_cloned_and_it_runs(
+    make_pool: Callable[..., Pool], sandbox: None
+) -> None:
+    if probe().network is None:
+        pytest.skip(probe().warning)
+    pool = make_pool()
+    spec = replace(pool.spec(egress=(EgressLimit("none"),)), checkouts=(REPOSITORY,))
+    seen = pool.run(spec)
+    log = pool.driver._dir(spec.ref).run / "app.log"
+    eventually(
+        lambda: (log.exists() and "repository failed egress" in log.read_text()) or None,
+        limit_s=60,
+        what="the failure is in the log",
+    )
+    assert ask(seen, "os.environ['GIT_CONFIG_SYSTEM']") == "/run/berth/git/config"
+    assert ask(seen, "oct(os.stat('/run/berth/git').st_mode & 0o777)") == "0o500"
+    assert ask(seen, "sorted(name for name in os.listdir(os.environ['HOME']) if 'lib' in name)") == []
+
+
+def test_the_node_refuses_an_address_that_the_portal_should_not_have_sent(
+    make_pool: Callable[..., Pool],
+) -> None:
+    pool = make_pool()
+    for url in ("ext::sh", "file:///etc", "-x", "https://a:b@h/c"):
+        with pytest.raises(InvalidSpec):
+            pool.driver.validate(replace(pool.spec(), checkouts=(replace(REPOSITORY, url=url),)))

@@ -1,0 +1,325 @@
+"""Archives of a home, made and restored by its server in the sandbox: kills, full disks, hostile homes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local_support import Pool
+from test_home_moves import content
+
+from provisioning.drivers.local import home_archives
+from provisioning.drivers.local.file_server import Home, _with_children
+from provisioning.endpoints import files_socket_name
+from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder
+from provisioning.node import home_archives as node
+from provisioning.types import PoolConfig
+
+pytestmark = pytest.mark.engine
+TEAM, OWNER = "t", "ada"
+STORE = Home(TEAM, OWNER, archives=True)
+FIRST, SECOND = "a" * 32, "b" * 32
+ROOM = 1 << 40
+
+
+class Machine:
+    """A machine with ada's home, asked as the control plane asks."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.home: Path = pool.home / "homes" / TEAM / OWNER
+        self.store = self.home.with_name(f".archives-{OWNER}")
+        self.home.mkdir(parents=True)
+
+    def do(self, do: ArchiveDo, *, archive: str = FIRST, job: str = "j1", room: int = ROOM) -> HomeArchived:
+        order = HomeArchiveOrder(
+            archive, job, "lease", do, PoolConfig("p", "local", {}), TEAM, OWNER, time.time() + 60, room
+        )
+        driver, node.driver_for = node.driver_for, lambda _: self.pool.driver
+        try:
+            return node.run(order, now=time.time())
+        finally:
+            node.driver_for = driver
+
+    def to_the_end(self, do: ArchiveDo, **more: Any) -> HomeArchived:
+        answer = None
+        for _ in range(400):
+            answer = self.do(do, **more)
+            if answer.done or answer.refused or (answer.failure and answer.failure.code != "archive_cut_off"):
+                return answer
+        raise AssertionError(answer)
+
+    def kill(self) -> None:
+        name = files_socket_name(TEAM, STORE.folder).partition(".")[0]
+        launched = home_archives_dir(self.pool, name).launched()
+        for pid in _with_children(launched.pid) if launched else ():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def kept(self) -> list[str]:
+        return sorted(path.name for path in self.store.iterdir()) if self.store.exists() else []
+
+    def age(self) -> None:
+        """The home has changed since."""
+        (self.home / "data" / "large").unlink()
+        (self.home / "later").write_text("later")
+
+
+def home_archives_dir(pool: Pool, name: str) -> Any:
+    return pool.driver._file_servers()._folder(STORE)
+
+
+@pytest.fixture(params=["bwrap", "none"])
+def machine(make_pool: Callable[..., Pool], request: pytest.FixtureRequest) -> Iterator[Machine]:
+    more = {}
+    if request.param == "bwrap":
+        request.getfixturevalue("sandbox")
+    else:
+        more = {"sandbox": "none"}
+    found = Machine(make_pool("here", **more))
+    yield found
+    for home in (STORE, Home(TEAM, OWNER)):
+        found.pool.driver._file_servers().end(home)
+
+
+def fill(home: Path) -> dict[str, bytes]:
+    (home / "data").mkdir()
+    (home / "data" / "large").write_bytes(os.urandom(24 << 20))
+    for number in range(50):
+        (home / "data" / f"{number}").write_text(f"{number}")
+    (home / "link").symlink_to("/etc/passwd")
+    os.link(home / "data" / "1", home / "again")
+    (home / "readonly").mkdir()
+    (home / "readonly" / "in").write_text("in")
+    (home / "readonly").chmod(0o500)
+    return content(home)
+
+
+def test_made_and_restored(machine: Machine) -> None:
+    before = fill(machine.home)
+    machine.home.chmod(0o710)
+    made = machine.to_the_end(ArchiveDo.MAKE)
+    assert made.failure is None and not made.refused
+    assert (made.entries, made.left_out) == (56, 0) and made.home_bytes > 24 << 20
+    assert machine.kept() == [f"{FIRST}.home"]
+    assert made.size_bytes == (machine.store / f"{FIRST}.home").stat().st_size
+    assert machine.do(ArchiveDo.MAKE) == made, "twice is the same"
+    machine.age()
+    restored = machine.to_the_end(ArchiveDo.RESTORE, job="j2")
+    assert restored.placed and restored.failure is None
+    assert content(machine.home) == before
+    assert stat.S_IMODE((machine.home / "readonly").stat().st_mode) == 0o500
+    assert stat.S_IMODE(machine.home.stat().st_mode) == 0o710
+    assert (machine.home / "again").stat().st_ino == (machine.home / "data" / "1").stat().st_ino
+    owners = {path.lstat().st_uid for path in (machine.home, *machine.home.rglob("*"))}
+    assert owners == {machine.store.stat().st_uid}
+    old = machine.store / "restoring" / "home"
+    assert (old / "later").exists(), "the old state is there until it is taken away"
+    assert machine.do(ArchiveDo.RESTORE, job="j2").placed, "twice is the same"
+    assert content(machine.home) == before
+    assert machine.do(ArchiveDo.CLEAR, job="j2").done
+    assert machine.kept() == [f"{FIRST}.home"]
+    assert machine.do(ArchiveDo.DELETE).done and machine.do(ArchiveDo.DELETE).done
+    assert machine.kept() == []
+    assert machine.do(ArchiveDo.RESTORE, job="j3").refused == "not_found"
+    assert content(machine.home) == before
+
+
+@pytest.mark.parametrize("do", [ArchiveDo.MAKE, ArchiveDo.RESTORE])
+def test_the_server_is_killed_everywhere(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, do: ArchiveDo
+) -> None:
+    """With SIGKILL after more and more of it: nothing half made is offered, and no home is half new."""
+    before = fill(machine.home)
+    later = before
+    if do is ArchiveDo.RESTORE:
+        assert machine.to_the_end(ArchiveDo.MAKE).done
+        machine.age()
+        later = content(machine.home)
+    killed = 0
+    with monkeypatch.context() as patched:
+        patched.setattr(node, "LOOK_S", 0.01)
+        for attempt in range(25):
+            patched.setattr(node, "STEP_S", 0.05 * attempt)
+            answer = machine.do(do, job="j9")
+            assert not answer.refused
+            if answer.done:
+                break
+            machine.kill()
+            killed += 1
+            assert content(machine.home) == later
+            assert do is ArchiveDo.RESTORE or f"{FIRST}.home" not in machine.kept()
+    assert killed
+    answer = machine.to_the_end(do, job="j9")
+    assert answer.done and not answer.refused and answer.failure is None
+    assert content(machine.home) == before
+    assert machine.do(ArchiveDo.CLEAR, job="j9").done
+    assert machine.kept() == [f"{FIRST}.home"] and content(machine.home) == before
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.parametrize("moment", ["before", "between", "after"])
+def test_the_worker_dies_while_homes_change_places(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, moment: str, exchanges: bool
+) -> None:
+    before = fill(machine.home)
+    assert machine.to_the_end(ArchiveDo.MAKE).done
+    machine.age()
+    changed = content(machine.home)
+    if not exchanges:
+        monkeypatch.setattr(home_archives, "RENAME_EXCHANGE", 1 << 20)  # which no kernel knows
+    exchange = home_archives._exchange
+
+    def dies(new: Path, old: Path) -> None:
+        if moment == "between" and not exchanges:
+            old.rename(new.with_name("old"))
+        elif moment == "after":
+            exchange(new, old)
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(home_archives, "_exchange", dies)
+        assert machine.to_the_end(ArchiveDo.RESTORE, job="j2").failure
+    if moment == "before" or (moment == "between" and exchanges):
+        assert content(machine.home) == changed
+        assert machine.to_the_end(ArchiveDo.RESTORE, job="j2").placed
+    else:
+        answer = machine.do(ArchiveDo.CLEAR, job="j2")
+        assert answer.placed and answer.done
+    assert content(machine.home) == before
+    assert machine.do(ArchiveDo.CLEAR, job="j2").done and machine.kept() == [f"{FIRST}.home"]
+
+
+def test_cancelled_before_it_is_placed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(machine.home)
+    assert machine.to_the_end(ArchiveDo.MAKE).done
+    machine.age()
+    changed = content(machine.home)
+    monkeypatch.setattr(node, "STEP_S", 0.0)
+    machine.do(ArchiveDo.RESTORE, job="j2")
+    answer = machine.do(ArchiveDo.CLEAR, job="j2")
+    assert answer.done and not answer.placed
+    assert content(machine.home) == changed and machine.kept() == [f"{FIRST}.home"]
+
+
+def test_no_room(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither an archive that is too large nor a full disk leaves anything, or takes something."""
+    before = fill(machine.home)
+    answer = machine.to_the_end(ArchiveDo.MAKE, room=1 << 20)
+    assert answer.refused == "archives_full" and machine.kept() == []
+    assert machine.to_the_end(ArchiveDo.MAKE).done
+    machine.age()
+    changed = content(machine.home)
+    disk = os.statvfs(machine.home)
+    reserve = (disk.f_bavail * disk.f_frsize >> 20) + (1 << 10)
+    monkeypatch.setenv("BERTH_DISK_RESERVE_MIB", str(reserve))
+    for do, archive in ((ArchiveDo.MAKE, SECOND), (ArchiveDo.RESTORE, FIRST)):
+        answer = machine.to_the_end(do, archive=archive, job=f"j-{do}")
+        assert answer.refused == "disk_full" and answer.free == 0
+        assert machine.kept() == [f"{FIRST}.home"] and content(machine.home) == changed
+    monkeypatch.delenv("BERTH_DISK_RESERVE_MIB")
+    assert machine.to_the_end(ArchiveDo.RESTORE, job="j3").placed
+    assert content(machine.home) == before
+
+
+def test_a_hostile_home(machine: Machine, tmp_path: Path) -> None:
+    """What leads out, opens up or swells comes back as harmless as it can be, and nothing outside changes."""
+    home = machine.home
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    (home / "out").symlink_to(outside)
+    (home / "up").symlink_to("../../..")
+    (home / "program").write_text("#!/bin/sh")
+    (home / "program").chmod(0o6755)
+    (home / "shared").mkdir()
+    (home / "shared").chmod(0o3777)
+    os.mkfifo(home / "pipe")
+    left_out = 1
+    if os.geteuid() == 0:
+        os.mknod(home / "disk", 0o666 | stat.S_IFBLK, os.makedev(7, 0))
+        left_out = 2
+    with (home / "swells").open("wb") as file:
+        file.truncate(1 << 42)
+        file.seek(1 << 41)
+        file.write(b"middle")
+    (home / "zeros").write_bytes(bytes(64 << 20))
+    (home / "old").write_text("old")
+    os.utime(home / "old", (6_000_000_000, 6_000_000_000))
+    made = machine.to_the_end(ArchiveDo.MAKE)
+    assert made.left_out == left_out and made.size_bytes < 1 << 20
+    (home / "out").unlink()
+    (home / "out").mkdir()
+    (home / "out" / "secret").write_text("mine")
+    assert machine.to_the_end(ArchiveDo.RESTORE, job="j2").placed
+    assert (home / "out").is_symlink() and (outside / "secret").read_text() == "secret"
+    assert sorted(path.name for path in outside.iterdir()) == ["secret"]
+    assert stat.S_IMODE((home / "program").stat().st_mode) == 0o755
+    assert stat.S_IMODE((home / "shared").stat().st_mode) == 0o777
+    assert not (home / "pipe").exists() and not (home / "disk").exists()
+    seen = (home / "swells").stat()
+    assert seen.st_size == 1 << 42 and seen.st_blocks * 512 <= 1 << 20
+    assert machine.do(ArchiveDo.CLEAR, job="j2").done
+    assert (outside / "secret").read_text() == "secret"
+
+
+def test_a_home_nested_without_end_is_refused_and_deleted_all_the_same(machine: Machine) -> None:
+    (machine.home / "mine").write_text("mine")
+    assert machine.to_the_end(ArchiveDo.MAKE).done
+    here = os.open(machine.home, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=here)
+        inner = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    answer = machine.to_the_end(ArchiveDo.MAKE, archive=SECOND, job="j2")
+    assert answer.refused == "unreadable" and answer.about.startswith("d/d/")
+    assert machine.kept() == [f"{FIRST}.home"]
+    assert machine.to_the_end(ArchiveDo.RESTORE, job="j3").placed
+    assert machine.to_the_end(ArchiveDo.CLEAR, job="j3").done
+    assert content(machine.home) == {"mine": b"mine"} and machine.kept() == [f"{FIRST}.home"]
+
+
+def test_a_damaged_archive_replaces_nothing(machine: Machine) -> None:
+    before = fill(machine.home)
+    assert machine.to_the_end(ArchiveDo.MAKE).done
+    archive = machine.store / f"{FIRST}.home"
+    whole = archive.read_bytes()
+    for place in (5, 5000, len(whole) // 2, len(whole) - 3):
+        archive.write_bytes(whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :])
+        answer = machine.to_the_end(ArchiveDo.RESTORE, job=f"j{place}")
+        assert answer.refused == "bad_stream", place
+        assert content(machine.home) == before
+    archive.write_bytes(whole[: len(whole) // 2])
+    assert machine.to_the_end(ArchiveDo.RESTORE, job="cut").refused == "bad_stream"
+    assert content(machine.home) == before and machine.kept() == [f"{FIRST}.home"]
+
+
+def test_archives_go_with_the_home_and_stay_when_it_moves(machine: Machine) -> None:
+    fill(machine.home)
+    assert machine.to_the_end(ArchiveDo.MAKE).done
+    moves = machine.pool.driver.home_moves(team=TEAM, owner=OWNER)
+    assert moves.remove(Home(TEAM, OWNER), limit_s=30)
+    assert not machine.home.exists() and machine.kept() == [f"{FIRST}.home"]
+    assert machine.do(ArchiveDo.RESTORE, job="j2").failure.code == "home_nowhere"
+    machine.home.mkdir()
+    while not machine.pool.driver.delete_home(team=TEAM, owner=OWNER):
+        pass
+    assert not machine.home.exists() and not machine.store.exists()
+
+
+def test_what_no_order_has_is_refused(machine: Machine) -> None:
+    fill(machine.home)
+    for archive in ("../../x", "", "A" * 32):
+        answer = machine.do(ArchiveDo.MAKE, archive=archive)
+        assert answer.failure and not answer.done
+    assert machine.kept() == []

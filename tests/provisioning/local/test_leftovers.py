@@ -1,0 +1,141 @@
+"""What nobody owns on a machine, as the local driver finds it; what somebody has is never touched."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioning.drivers.local import cgroups, homes, leftovers, processes, scratch
+from provisioning.errors import Conflict, InvalidSpec
+from provisioning.types import Leftover, LeftoverKind, ObservedState
+from tests.provisioning.local.local_support import Pool
+
+FOLDER, GROUP, HOME = LeftoverKind.FOLDER, LeftoverKind.CONTROL_GROUP, LeftoverKind.HOME
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    made = Pool(tmp_path)
+    yield made
+    made.close()
+
+
+def there(pool: Pool) -> set[tuple[LeftoverKind, str]]:
+    return {(each.kind, each.name) for each in pool.driver.list_leftovers() if not each.removed_at}
+
+
+def test_a_workspace_that_starts_runs_ends_and_goes_is_never_listed(pool):
+    spec = pool.spec()
+    folder = pool.driver._dir(spec.ref)
+    with folder.operation():
+        folder.prepare()  # a start that has no record yet
+        assert there(pool) == set()
+    folder.remove()
+    pool.run(spec)
+    assert there(pool) == set()
+    for kind in (FOLDER, GROUP):
+        with pytest.raises(Conflict):
+            pool.driver.remove_leftover(kind, folder.name)
+    assert pool.driver.observe(spec.ref).state is ObservedState.RUNNING
+    pool.wait(lambda: pool.driver.ensure_stopped(spec.ref), ObservedState.STOPPED)
+    assert there(pool) == set()
+    pool.wait(lambda: pool.driver.ensure_deleted(spec.ref), ObservedState.ABSENT)
+    assert there(pool) == set()
+
+
+def test_a_folder_without_a_record_is_found_with_its_size_and_goes(pool):
+    spec = pool.spec()
+    folder = pool.driver._dir(spec.ref)
+    with folder.operation():
+        folder.prepare()
+    (folder.run / "big").write_bytes(b"x" * (3 << 20))
+    (found,) = pool.driver.list_leftovers()
+    assert (found.kind, found.name) == (FOLDER, folder.name)
+    assert found.size_mib in {3, 4}, "its disk says how the file is laid out"
+    with folder.operation(), pytest.raises(Exception, match="busy"):
+        pool.driver.remove_leftover(FOLDER, folder.name)
+    assert pool.driver.remove_leftover(FOLDER, folder.name)
+    assert there(pool) == set() and not folder.path.exists()
+    assert pool.driver.remove_leftover(FOLDER, folder.name), "missing is gone"
+
+
+def test_an_empty_control_group_is_found_and_goes(pool):
+    host = cgroups.detect(pool.driver.instance)
+    if not host.version:
+        pytest.skip(host.reason)
+    name = f"ws-{uuid.uuid4().hex}"
+    groups = cgroups.create(host, name, cpu_milli=500, memory_mib=64)
+    assert there(pool) == {(GROUP, name)}
+    assert pool.driver.remove_leftover(GROUP, name)
+    assert there(pool) == set() and not any(group.exists() for group in groups)
+
+
+def test_the_rest_of_a_deleted_home_goes_and_a_new_home_of_that_name_stays(pool):
+    homes_dir = pool.driver.homes
+    rest, new = homes_dir / "lab" / ".deleting-ada", homes_dir / "lab" / "ada"
+    for path in (rest / "x", new):
+        path.mkdir(parents=True)
+        (path / "file").write_text("here")
+    assert there(pool) == {(FOLDER, "lab/.deleting-ada")}
+    assert pool.driver.remove_leftover(FOLDER, "lab/.deleting-ada")
+    assert not rest.exists() and (new / "file").read_text() == "here"
+    assert homes.delete_rest(homes_dir, "lab", "ada", limit_s=1)
+    assert new.is_dir()
+
+
+def test_a_home_in_use_stays_and_another_goes(pool):
+    spec = pool.spec()
+    pool.run(spec)
+    other = pool.driver.homes / "analysts" / "ghost"
+    other.mkdir(parents=True)
+    with pytest.raises(Conflict):
+        pool.driver.remove_leftover(HOME, "analysts/ada")
+    assert pool.driver.remove_leftover(HOME, "analysts/ghost")
+    assert not other.exists() and (pool.driver.homes / "analysts" / "ada").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (FOLDER, ".probes"), (FOLDER, "../homes/lab/ada"), (FOLDER, "lab/ada"), (FOLDER, "ws-1"),
+        (FOLDER, "../.deleting-ada"), (FOLDER, "lab/.deleting-../ada"), (GROUP, "../.."), (GROUP, "spare-1"),
+        (HOME, "lab"), (HOME, "../etc"), (HOME, "lab/../../x"), (LeftoverKind.PROCESS, "1"),
+        (LeftoverKind.WORKSPACE, "ws-1"),
+    ],
+)  # fmt: skip
+def test_no_name_leads_out(pool, kind, name):
+    with pytest.raises(InvalidSpec):
+        pool.driver.remove_leftover(kind, name)
+
+
+def test_where_memory_runs_out_all_of_a_workspace_goes_before_what_serves_it(pool):
+    spec = pool.spec()
+    pool.run(spec)
+    inside = processes.scan(pool.driver.instance, spec.ref.external_name)
+    scores = [int(Path(f"/proc/{each.pid}/oom_score_adj").read_text()) for each in inside]
+    assert min(scores) >= 100 and max(scores) >= 300
+
+
+def test_no_process_but_a_way_out_is_ended(pool):
+    own = f"{os.getpid()}-{processes.start_ticks(os.getpid())}"
+    with pytest.raises(Conflict):
+        pool.driver.remove_leftover(LeftoverKind.PROCESS, own)
+    assert pool.driver.remove_leftover(LeftoverKind.PROCESS, "999999999-1"), "missing is gone"
+
+
+def test_what_a_sweep_removes_is_told_afterwards(pool):
+    with scratch.folder(pool.driver.base, "network"):
+        pass
+    left = pool.driver.base / scratch.PROBES / "network-1-x"
+    left.mkdir()
+    (found,) = pool.driver.list_leftovers()
+    assert (found.kind, found.name) == (FOLDER, ".probes/network-1-x") and found.removed_at
+    assert not left.exists()
+    leftovers.note(pool.driver.base, [Leftover(FOLDER, f"f{number}") for number in range(400)])
+    assert len(leftovers.removed(pool.driver.base)) == leftovers.KEPT
+    (pool.driver.base / leftovers.JOURNAL).write_text("[{")
+    assert pool.driver.list_leftovers() == ()

@@ -1,0 +1,230 @@
+"""What killed processes leave behind of probes, ways out and control groups goes, and nothing else does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioning.drivers.local import cgroups, isolation, network, processes, scratch
+from provisioning.drivers.local.egress import Policy
+from tests.provisioning.local.local_support import Pool
+
+PROBING = """
+import signal, sys
+from pathlib import Path
+from provisioning.drivers.local import isolation, network
+joined = network.join
+def join(tools, init, folder, policy):
+    joined(tools, init, folder, policy)
+    print(folder, flush=True)
+    signal.pause()
+network.join = join
+isolation.probe(Path(sys.argv[1]))
+"""
+"""A probe that waits with its sandbox, folder and way out there."""
+
+
+def eventually(look: Callable[[], bool], limit_s: float = 20) -> None:
+    deadline = time.monotonic() + limit_s
+    while not look():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Iterator[Path]:
+    if isolation.probe(tmp_path / "local").network is None:
+        pytest.skip(isolation.probe().warning)
+    yield tmp_path / "local"
+    for each in network.ways_out_below(tmp_path):
+        processes.send((each.pid, each.start_ticks), signal.SIGKILL)
+
+
+def probing(base: Path) -> tuple[subprocess.Popen[str], Path]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROBING, str(base)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    folder = process.stdout.readline().strip()
+    assert folder, "the probe has ended"
+    return process, Path(folder)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    with process:
+        pass
+
+
+def test_what_a_killed_probe_leaves_goes_with_the_next_one_and_a_living_one_keeps_all(base):
+    killed, left = probing(base)
+    living, kept = probing(base)
+    try:
+        end(killed)
+        assert left.is_dir()
+        assert network.ways_out(left), "what this is about: pasta outlives its probe"
+        swept = scratch.sweep(base)
+        assert swept.folders == (left,)
+        assert len(swept.processes) == 1
+        eventually(lambda: not network.ways_out(left))
+        assert not left.exists()
+        assert kept.is_dir()
+        assert network.ways_out(kept)
+        assert scratch.sweep(base) == scratch.Swept()
+    finally:
+        end(living)
+    scratch.sweep(base)
+    assert [path.name for path in (base / scratch.PROBES).iterdir()] == [scratch.LOCK]
+
+
+def test_the_next_probe_of_a_worker_does_it(base, monkeypatch):
+    killed, left = probing(base)
+    end(killed)
+    monkeypatch.setattr(isolation, "_known", {})
+    isolation.probe(base)
+    eventually(lambda: not network.ways_out(left))
+    assert not left.exists()
+
+
+def test_a_way_out_that_came_after_its_folder_had_gone_is_ended(base):
+    """The child that makes it may be slower than the sweep of the worker that was started again."""
+    killed, left = probing(base)
+    end(killed)
+    for path in left.iterdir():
+        path.unlink()
+    left.rmdir()
+    assert len(scratch.sweep(base).processes) == 1
+
+
+def test_another_instance_and_another_driver_lose_nothing(base, tmp_path):
+    killed, left = probing(base)
+    end(killed)
+    assert scratch.sweep(tmp_path / "other") == scratch.Swept()
+    assert scratch.sweep(base.with_name("loca")) == scratch.Swept()
+    assert left.is_dir()
+    assert network.ways_out(left)
+
+
+def test_a_running_workspace_keeps_its_way_out_and_a_killed_ones_goes(base, tmp_path):
+    pool = Pool(tmp_path)
+    try:
+        spec = pool.spec()
+        pool.run(spec)
+        folder = pool.driver._dir(spec.ref)
+        assert network.ways_out(folder.path)
+        assert scratch.sweep(pool.driver.base) == scratch.Swept()
+        assert network.complete(folder.path, Policy())
+        processes.kill(processes.scan(pool.driver.instance, spec.ref.external_name))
+        eventually(lambda: not folder.alive())
+        with folder.operation():  # somebody works on it: nobody else touches it
+            assert scratch.sweep(pool.driver.base).processes == ()
+        assert len(scratch.sweep(pool.driver.base).processes) == 1
+        eventually(lambda: not network.ways_out(folder.path))
+    finally:
+        pool.close()
+
+
+def test_no_link_leads_a_sweep_away(base, tmp_path):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("here")
+    with scratch.folder(base, "test") as folder:
+        (folder / "link").symlink_to(precious)
+    assert (precious / "file").exists()
+    planted = base / scratch.PROBES / "network-1-x"
+    planted.symlink_to(precious)
+    assert scratch.sweep(base) == scratch.Swept()
+    assert (precious / "file").read_text() == "here"
+    planted.unlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of another user's")
+def test_a_folder_of_another_user_stays(base):
+    with scratch.folder(base, "test"):
+        pass
+    other = base / scratch.PROBES / "network-1-x"
+    other.mkdir()
+    os.chown(other, 65534, 65534)
+    assert scratch.sweep(base) == scratch.Swept()
+    assert other.is_dir()
+
+
+@pytest.mark.parametrize("planted", ["link", "open", "file", "foreign"])
+def test_a_name_that_somebody_has_taken_in_the_temporary_folder_is_not_used(tmp_path, monkeypatch, planted):
+    monkeypatch.delenv("BERTH_HOME", raising=False)
+    monkeypatch.setattr(scratch.tempfile, "tempdir", str(tmp_path))
+    name = tmp_path / f"berth-{os.geteuid()}"
+    if planted == "link":
+        (tmp_path / "theirs").mkdir(mode=0o700)
+        name.symlink_to(tmp_path / "theirs")
+    elif planted == "open":
+        name.mkdir()
+        name.chmod(0o777)
+    elif planted == "file":
+        name.write_text("")
+    elif os.geteuid() == 0:
+        name.mkdir(mode=0o700)
+        os.chown(name, 65534, 65534)
+    else:
+        pytest.skip("only root can make a folder of another user's")
+    found = scratch.default_base()
+    assert found != name
+    assert found.stat().st_mode & 0o777 == 0o700
+    assert found.stat().st_uid == os.geteuid()
+
+
+def test_without_a_driver_it_is_one_folder_of_this_user(tmp_path, monkeypatch):
+    monkeypatch.delenv("BERTH_HOME", raising=False)
+    monkeypatch.setattr(scratch.tempfile, "tempdir", str(tmp_path))
+    assert scratch.default_base() == scratch.default_base() == tmp_path / f"berth-{os.geteuid()}"
+    monkeypatch.setenv("BERTH_HOME", str(tmp_path / "berth"))
+    assert scratch.default_base() == tmp_path / "berth" / "local"
+
+
+def test_groups_of_killed_probes_go_and_those_of_living_ones_stay(tmp_path):
+    """In a folder that stands for the control groups: `rmdir` is all that both know."""
+    parent = tmp_path / "berth-one"
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    mine, space = cgroups._probe_name(), cgroups._namespace()
+    pid = os.getpid()
+    dead = [f"probe-{space}-{gone.pid}-1", f"probe-{space}-{pid}-1", f"probe-{gone.pid}"]
+    kept = [mine, f"probe-1-{gone.pid}-1", f"probe-{pid}"]
+    for name in (*dead, *kept):
+        (parent / name).mkdir(parents=True)
+    cgroups._sweep(parent)
+    assert {path.name for path in parent.iterdir()} == set(kept)
+    for name in kept:
+        (parent / name).rmdir()
+    cgroups._sweep(parent)
+    assert not parent.exists()
+
+
+KILLED_IN_A_GROUP = """
+import os, signal
+from provisioning.drivers.local import cgroups
+cgroups.pids = lambda groups: os.kill(os.getpid(), signal.SIGKILL)
+cgroups.detect("{instance}")
+"""
+
+
+def test_a_killed_probe_of_the_real_groups_leaves_none(tmp_path):
+    instance = f"scratch{os.getpid()}"
+    if cgroups.detect(instance).version == 0:
+        pytest.skip(cgroups.detect(instance).reason)
+    done = subprocess.run([sys.executable, "-c", KILLED_IN_A_GROUP.format(instance=instance)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert list(cgroups.ROOT.glob(f"*/**/berth-{instance}/probe-*"))
+
+    def swept() -> bool:
+        cgroups.sweep_left(instance)
+        return not list(cgroups.ROOT.glob(f"*/**/berth-{instance}"))
+
+    eventually(swept)

@@ -1,0 +1,145 @@
+"""What counts as activity: recorded and made-up reports, one after another, and the clock they move."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from portal.reclaim.engine.activity import MAX_GAP_S, IdleClock, Report, SignalKind, observe, signals_of
+
+QUIET = Report(
+    at_s=1000.0,
+    has_kernels=True,
+    cpu_seconds=50.0,
+    kernels=1,
+    kernels_busy=0,
+    kernels_stamp="2026-11-23T10:00:00Z",
+    terminals=1,
+    terminals_stamp="2026-11-23T09:00:00Z",
+    jobs=0,
+)
+ON_GPU = replace(QUIET, has_gpus=True, gpu_percent=0, gpu_idle_since_s=10.0)
+
+
+def after(report: Report, by_s: float = 60.0, **changes: object) -> Report:
+    """The next report; its app has used what an idle JupyterLab uses."""
+    later = {"at_s": report.at_s + by_s, "cpu_seconds": (report.cpu_seconds or 0) + 0.01 * by_s}
+    return replace(report, **{**later, **changes})  # type: ignore[arg-type]
+
+
+def walk(reports: list[Report]) -> IdleClock:
+    clock: IdleClock | None = None
+    for report in reports:
+        clock, _signals = observe(clock, report)
+    assert clock is not None
+    return clock
+
+
+def idle_after(start: Report, *changes: dict[str, object]) -> float:
+    reports = [start]
+    for change in changes:
+        reports.append(after(reports[-1], **change))
+    return walk(reports).idle_s
+
+
+def active(start: Report, **changes: object) -> set[str]:
+    return {each.kind.value for each in signals_of(after(start, **changes), start) if each.active}
+
+
+def test_an_open_tab_in_which_nothing_happens_is_idle():
+    assert idle_after(QUIET, {}, {}, {}) == 180
+    assert idle_after(ON_GPU, {}, {}, {}) == 180
+
+
+@pytest.mark.parametrize(
+    ("changes", "kinds"),
+    [
+        ({"kernels_busy": 1}, {"kernels"}),
+        ({"kernels_stamp": "2026-11-23T10:01:00Z"}, {"kernels"}),
+        ({"terminals_stamp": "2026-11-23T10:01:00Z"}, {"terminals"}),
+        ({"jobs": 1}, {"jobs"}),
+        ({"cpu_seconds": 53.0}, {"cpu"}),
+        ({"cpu_seconds": 53.0, "gpu_percent": 0}, {"cpu"}),
+        ({"gpu_percent": 100}, {"gpu"}),
+        ({"gpu_percent": 1}, {"gpu"}),
+        # Between two looks it was used, as a heartbeat in between has seen.
+        ({"gpu_idle_since_s": 1030.0}, {"gpu"}),
+        ({"gpu_idle_since_s": None}, {"gpu"}),
+    ],
+)
+def test_each_kind_of_work_begins_the_clock_anew(changes, kinds):
+    assert active(ON_GPU, **changes) == kinds
+    assert idle_after(ON_GPU, {}) == 60
+    assert idle_after(ON_GPU, changes) == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cpu_seconds": None},
+        {"cpu_seconds": 1.0},
+        {"jobs": None},
+        {"kernels": None},
+        {"kernels_busy": None},
+        {"terminals": None},
+        {"gpu_percent": None},
+    ],
+)
+def test_what_was_not_measured_counts_as_work(changes):
+    assert idle_after(ON_GPU, {}, {}, changes) == 0
+
+
+def test_without_kernels_or_gpus_these_are_not_asked_for():
+    shell = replace(QUIET, has_kernels=False, kernels=None, terminals=None, kernels_busy=None)
+    assert {each.kind for each in signals_of(after(shell), shell)} == {SignalKind.CPU, SignalKind.JOBS}
+    assert idle_after(shell, {}, {}) == 120
+
+
+def test_the_same_report_again_is_no_time():
+    clock = walk([QUIET, after(QUIET)])
+    assert observe(clock, clock.last) == (clock, ())
+
+
+def test_time_that_nobody_watched_begins_the_clock_anew():
+    assert idle_after(QUIET, {}, {"by_s": MAX_GAP_S}) == 60 + MAX_GAP_S
+    assert idle_after(QUIET, {}, {"by_s": MAX_GAP_S + 1}) == 0
+    assert idle_after(QUIET, {}, {"by_s": -5.0}) == 0
+
+
+def test_work_on_cpu_is_idle_for_its_gpus():
+    clock = walk([ON_GPU, after(ON_GPU, jobs=1)])
+    assert (clock.idle_s, clock.gpu_idle_s) == (0, 60)
+
+
+changed = st.fixed_dictionaries(
+    {"by_s": st.floats(min_value=-1000, max_value=1000, allow_nan=False)},
+    optional={
+        "jobs": st.none() | st.integers(0, 3),
+        "gpu_percent": st.none() | st.integers(0, 100),
+        "kernels_busy": st.none() | st.integers(0, 2),
+        "kernels_stamp": st.sampled_from(["a", "b", None]),
+        "cpu_seconds": st.none() | st.floats(min_value=0, max_value=1e6),
+        "gpu_idle_since_s": st.none() | st.floats(min_value=0, max_value=5000),
+    },
+)
+
+
+@given(st.lists(changed, max_size=30))
+def test_idleness_is_never_more_than_the_time_since_anything_was_active_or_unwatched(changes):
+    clock: IdleClock | None = None
+    report, watched_idle = ON_GPU, 0.0
+    clock, _signals = observe(None, report)
+    for change in changes:
+        before, report = report, after(report, **change)
+        clock, found = observe(clock, report)
+        over = report.at_s - before.at_s
+        if over == 0:
+            report = before
+            continue
+        quiet = 0 < over <= MAX_GAP_S and not any(each.active for each in found)
+        watched_idle = watched_idle + over if quiet else 0.0
+        assert clock.idle_s == pytest.approx(watched_idle)
+        assert clock.gpu_idle_s >= clock.idle_s

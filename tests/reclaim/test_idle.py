@@ -1,0 +1,257 @@
+"""Idleness from heartbeats to the stop: what is kept, who is told, and what keeps a workspace."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from portal.common.errors import InvalidInput, NotAllowed, StateConflict
+from portal.events.models import Event, Notification
+from portal.reclaim import bar, keeping, observing, passes
+from portal.reclaim.models import ActivityChange, IdleSpell, LastPass, ReclaimNotice, WorkspaceActivity
+from portal.workspaces import results, services
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from tests.factories import WorkspaceFactory
+
+pytestmark = pytest.mark.django_db
+QUIET = {
+    "kernels": {"count": 1, "busy": 0, "last_activity": "2026-11-23T10:00:00Z"},
+    "terminals": {"count": 0, "last_activity": None},
+    "connections": 3,
+    "cpu_seconds": 10.0,
+    "jobs": 0,
+    "gpus": None,
+    "gpus_stale_s": None,
+}
+
+
+@pytest.fixture(autouse=True)
+def _site(settings):
+    settings.BERTH_IDLE_MINUTES, settings.BERTH_IDLE_GPU_MINUTES = 60, 120
+    settings.BERTH_RECLAIM_NOTICE_MINUTES = 30
+    settings.BERTH_LIFETIME_HOURS = 0
+    settings.BERTH_MAX_LIFETIME_HOURS = 0
+
+
+@pytest.fixture
+def lives(running, clock):
+    """Live for some minutes, with a heartbeat and a look in each: `lives(10, jobs=1)`."""
+    Workspace.objects.filter(pk=running.pk).update(ends_at=None, lifetime_s=None)
+
+    def live(minutes: int, **changes: object) -> passes.Passed:
+        done = passes.Passed()
+        for _ in range(minutes):
+            clock.shift(60)
+            results.agent_heartbeat(
+                workspace_id=running.pk, generation=running.generation, activity={**QUIET, **changes}
+            )
+            LastPass.objects.update_or_create(pk=1, defaults={"at": timezone.now() - timedelta(seconds=30)})
+            observing.run()
+            once = passes.run()
+            done = passes.Passed(
+                done.warned + once.warned, done.withdrawn + once.withdrawn, done.stopped + once.stopped
+            )
+        return done
+
+    return live
+
+
+def state(workspace: Workspace) -> str:
+    return Workspace.objects.get(pk=workspace.pk).state
+
+
+def test_an_idle_one_is_warned_and_stopped_and_told_why(running, alice, lives):
+    assert lives(30) == passes.Passed()
+    assert lives(2).warned == 1
+    notice = ReclaimNotice.objects.get()
+    assert (notice.cause, notice.reason["code"]) == ("idle", "ends_by_idle")
+    assert lives(28).stopped == 0
+    assert lives(3).stopped == 1
+    assert state(running) == State.STOPPING
+    assert Event.objects.get(kind="workspace.stop").cause["code"] == "ends_by_idle"
+    kinds = Notification.objects.filter(user=alice).order_by("pk").values_list("kind", flat=True)
+    assert [kind for kind in kinds if "reclaim" in kind] == [
+        "workspace.reclaim_warned",
+        "workspace.reclaimed",
+    ]
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        {"jobs": 1},
+        {"kernels": {"count": 1, "busy": 1, "last_activity": None}},
+        {"cpu_seconds": 500.0},
+        {"jobs": None},
+        {"kernels": None},
+    ],
+)
+def test_work_takes_the_notice_back(running, lives, work):
+    assert lives(40).warned == 1
+    assert lives(1, **work).withdrawn == 1
+    assert not ReclaimNotice.objects.exists()
+    assert state(running) == State.RUNNING
+
+
+def test_who_begins_to_work_as_it_is_stopped_is_not_stopped(running, lives, clock):
+    lives(59)
+    LastPass.objects.update(at=timezone.now() + timedelta(seconds=60))
+    clock.shift(115)
+    WorkspaceActivity.objects.update(idle_s=9999.0)
+    results.agent_heartbeat(
+        workspace_id=running.pk, generation=running.generation, activity={**QUIET, "jobs": 1}
+    )
+    ReclaimNotice.objects.update(due_at=timezone.now())
+    assert passes.stop_if_due(running.pk) is False
+    assert state(running) == State.RUNNING
+
+
+def test_a_lost_agent_stops_nothing(running, lives, clock):
+    lives(59)
+    for _ in range(120):
+        clock.shift(60)
+        LastPass.objects.update(at=timezone.now() - timedelta(seconds=30))
+        observing.run()
+        assert passes.run().stopped == 0
+    assert state(running) == State.RUNNING
+
+
+def test_an_outage_begins_the_clock_anew(running, lives, clock):
+    lives(25)
+    clock.shift(3600)
+    lives(1)
+    assert WorkspaceActivity.objects.get().idle_s == 0
+
+
+def test_without_a_limit_nothing_is_stopped(running, lives, settings):
+    settings.BERTH_IDLE_MINUTES = 0
+    assert lives(130) == passes.Passed()
+
+
+def test_keeping_takes_the_notice_back_and_lasts(running, alice, lives):
+    lives(40)
+    keeping.keep(actor=alice, workspace_id=running.pk, seconds=7200)
+    assert not ReclaimNotice.objects.exists()
+    assert lives(119) == passes.Passed()
+    assert lives(3).warned == 1
+    assert lives(31).stopped == 1
+
+
+def test_keeping_wins_against_a_stop_that_has_been_decided(running, alice, lives, monkeypatch):
+    lives(59)
+    real = passes.stop_if_due
+
+    def late(workspace_id):
+        keeping.keep(actor=alice, workspace_id=workspace_id)
+        return real(workspace_id)
+
+    monkeypatch.setattr(passes, "stop_if_due", late)
+    assert lives(5).stopped == 0
+    assert state(running) == State.RUNNING
+
+
+def test_keeping_does_not_move_its_end(running, alice, clock):
+    before = running.ends_at
+    keeping.keep(actor=alice, workspace_id=running.pk)
+    assert Workspace.objects.get(pk=running.pk).ends_at == before
+
+
+def test_a_loop_that_keeps_it_fills_no_log(running, alice):
+    for _ in range(20):
+        keeping.keep(actor=alice, workspace_id=running.pk)
+    assert Event.objects.filter(kind="workspace.kept").count() == 1
+
+
+def test_others_keep_nothing_and_nothing_is_kept_for_ever(running, alice, bob, charlie):
+    for stranger in (bob, charlie):
+        with pytest.raises(NotAllowed):
+            keeping.keep(actor=stranger, workspace_id=running.pk)
+    for seconds in (0, 60, 86_401):
+        with pytest.raises(InvalidInput):
+            keeping.keep(actor=alice, workspace_id=running.pk, seconds=seconds)
+    Workspace.objects.filter(pk=running.pk).update(state=State.STOPPING)
+    with pytest.raises(StateConflict):
+        keeping.keep(actor=alice, workspace_id=running.pk)
+
+
+def test_what_is_kept_of_it_is_bounded(running, lives):
+    for number in range(40):
+        lives(1, jobs=number % 2)
+    running.refresh_from_db()
+    changes = observing.changes_of(running)
+    assert [kinds for _at, kinds in changes[-2:]] == [[], ["jobs"]]
+    before = ActivityChange.objects.count()
+    lives(5, jobs=1)
+    assert ActivityChange.objects.count() == before
+
+
+def test_the_past_is_forgotten_but_for_what_lasted_into_the_present(running, lives, clock):
+    lives(2)
+    lives(2, jobs=1)
+    clock.shift(3 * 86_400)
+    observing.prune()
+    assert [row.active for row in ActivityChange.objects.all()] == ["jobs"]
+
+
+def test_a_time_without_work_is_kept_when_it_is_over(running, alice, lives, clock):
+    lives(20)
+    assert not IdleSpell.objects.exists()
+    lives(3, jobs=1)
+    (first,) = IdleSpell.objects.all()
+    assert (first.kind, (first.ended_at - first.began_at).total_seconds()) == ("all", 19 * 60)
+    lives(5)
+    lives(1, jobs=1)
+    assert IdleSpell.objects.count() == 1
+    lives(15)
+    services.stop(actor=alice, workspace_id=running.pk)
+    observing.run()
+    assert not WorkspaceActivity.objects.exists()
+    assert IdleSpell.objects.count() == 2
+    clock.shift(32 * 86_400)
+    observing.prune()
+    assert not IdleSpell.objects.exists()
+
+
+def test_its_page_rest_and_notebook_say_what_is_held_against_it(running, alice, lives, as_user, with_token):
+    lives(40)
+    page = as_user(alice).get(f"/workspaces/{running.pk}/").content.decode()
+    assert "Nothing has happened in it for" in page and "Keep for 2 h" in page
+    found = with_token(alice).get(f"/api/v1/workspaces/{running.pk}/activity").json()
+    assert (found["cause"], found["idle_limit_s"]) == ("idle", 3600)
+    assert found["idle_s"] == pytest.approx(39 * 60, abs=61)
+    assert {each["kind"] for each in found["signals"]} == {"cpu", "kernels", "terminals", "jobs"}
+    assert found["held"][0]["threshold_s"] == 3600
+    assert found["history"][-1]["active"] == []
+    seen = bar.describe(running.external_name)
+    assert seen["ends"]["extend"] == "Keep for 2 h"
+    assert "Nothing has happened" in seen["messages"][0]["text"]
+    assert bar.extend(running.external_name, str(alice.pk))[0] == 200
+    assert not ReclaimNotice.objects.exists()
+
+
+def test_only_its_own_user_uses_the_button_in_a_notebook(running, bob, olga):
+    for stranger in (bob, olga):
+        assert bar.extend(running.external_name, str(stranger.pk))[0] == 404
+    assert bar.extend("ws-" + "0" * 32, str(olga.pk))[0] == 404
+
+
+def test_kept_over_rest(running, alice, with_token):
+    client = with_token(alice)
+    answer = client.post(
+        f"/api/v1/workspaces/{running.pk}/keep", json.dumps({"hours": 3}), content_type="application/json"
+    )
+    assert answer.status_code == 200
+    assert answer.json()["kept_until"] is not None
+
+
+def test_a_look_at_many_takes_as_many_queries_as_one(running, alice, django_assert_max_num_queries):
+    for _ in range(40):
+        other = WorkspaceFactory(team=running.team, owner=alice, state=State.RUNNING, pool=running.pool)
+        other.status.activity, other.status.heartbeat_at = QUIET, timezone.now()
+        other.status.save()
+    with django_assert_max_num_queries(6):
+        assert observing.run() == 41

@@ -1,0 +1,229 @@
+"""When workspaces end: what is given, what may be asked for, and who may move it how far."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from portal.accounts.models import Team
+from portal.catalog.models import Flavor
+from portal.common.errors import InvalidInput, NotAllowed, StateConflict
+from portal.common.reasons.codes import LifetimeCode
+from portal.events.models import Event
+from portal.ledger.models import LedgerAccount
+from portal.reclaim import bar, lifetimes
+from portal.reservations.models import Reservation, ReservationStatus
+from portal.workspaces import services
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from tests.workspaces.helpers import answer, run_until_ready
+
+pytestmark = pytest.mark.django_db
+HOUR = 3600
+
+
+@pytest.fixture(autouse=True)
+def _site(settings):
+    settings.BERTH_LIFETIME_HOURS, settings.BERTH_MAX_LIFETIME_HOURS = 72, 336
+
+
+def again(workspace: Workspace) -> Workspace:
+    return Workspace.objects.get(pk=workspace.pk)
+
+
+def test_its_time_begins_when_it_is_ready(make, alice, local_pool, sent, clock):
+    workspace = make(alice)
+    assert (workspace.lifetime_s, workspace.ends_at, workspace.runs_until) == (72 * HOUR, None, None)
+    clock.shift(600)
+    run_until_ready(sent, workspace)
+    workspace = again(workspace)
+    assert workspace.runs_until == workspace.ready_at + timedelta(hours=72)
+
+
+@pytest.mark.parametrize(
+    ("site", "flavor", "given"),
+    [
+        ((72, 336), (None, None), 72),
+        ((72, 336), (5, None), 5),
+        ((72, 336), (None, 10), 10),
+        ((72, 336), (0, None), 336),
+        ((72, 336), (0, 0), None),
+        ((0, 0), (None, None), None),
+        ((0, 24), (None, None), 24),
+    ],
+)
+def test_flavor_and_site_say_how_long(make, alice, local_pool, settings, site, flavor, given):
+    settings.BERTH_LIFETIME_HOURS, settings.BERTH_MAX_LIFETIME_HOURS = site
+    Flavor.objects.filter(slug="cpu-small").update(default_lifetime_h=flavor[0], max_lifetime_h=flavor[1])
+    assert make(alice).lifetime_s == (None if given is None else given * HOUR)
+
+
+def test_what_is_asked_for_is_given_and_estimates_rest_on_it(make, alice, local_pool):
+    workspace = make(alice, lifetime_s=2 * HOUR)
+    assert (workspace.lifetime_s, workspace.expected_s) == (2 * HOUR, 2 * HOUR)
+    both = make(alice, lifetime_s=4 * HOUR, expected_s=HOUR)
+    assert (both.lifetime_s, both.expected_s) == (4 * HOUR, HOUR)
+
+
+def test_who_needs_it_for_longer_than_the_default_is_not_stopped_before(make, alice, local_pool):
+    workspace = make(alice, expected_s=100 * HOUR)
+    assert (workspace.lifetime_s, workspace.expected_s) == (100 * HOUR, 100 * HOUR)
+    longest = make(alice, expected_s=700 * HOUR)
+    assert (longest.lifetime_s, longest.expected_s) == (336 * HOUR, 336 * HOUR)
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(59, "lifetime_too_short"), (337 * HOUR, "lifetime_too_long")])
+def test_what_is_not_allowed_is_refused_at_its_field(make, alice, local_pool, seconds, code):
+    with pytest.raises(InvalidInput) as refused:
+        make(alice, lifetime_s=seconds)
+    assert refused.value.reason.code == code
+    assert "lifetime_hours" in refused.value.extra["errors"]
+    assert not Workspace.objects.exists()
+
+
+def test_extending_moves_the_end_is_recorded_and_moves_estimates(running, alice):
+    before = running.ends_at
+    done = lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR)
+    kept = again(running)
+    assert kept.ends_at == done.workspace.ends_at == before + timedelta(hours=2)
+    assert kept.expected_s == round((kept.ends_at - kept.placed_at).total_seconds())
+    assert kept.ends_version == running.ends_version + 1
+    entry = Event.objects.get(kind="workspace.extended")
+    assert (entry.actor, entry.data["seconds"]) == (alice, 7200)
+
+
+def test_it_is_extended_to_the_longest_life_and_no_further(running, alice):
+    lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=264 * HOUR)
+    assert again(running).ends_at == running.ready_at + timedelta(hours=336)
+    with pytest.raises(StateConflict) as refused:
+        lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
+    assert refused.value.reason.code is LifetimeCode.AT_LONGEST_LIFETIME
+
+
+@pytest.mark.parametrize(
+    ("seconds", "code"), [(899, "extension_too_short"), (265 * HOUR, "extension_too_long")]
+)
+def test_too_little_and_too_much_change_nothing(running, alice, seconds, code):
+    with pytest.raises(InvalidInput) as refused:
+        lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=seconds)
+    assert refused.value.reason.code == code
+    assert again(running).ends_at == running.ends_at
+
+
+def test_what_is_over_its_end_gets_all_that_is_added(running, alice, clock):
+    clock.move_to(running.ends_at + timedelta(hours=1))
+    lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
+    assert again(running).ends_at == timezone.now() + timedelta(hours=1)
+
+
+def test_the_same_key_extends_once(running, alice):
+    first, second = (
+        lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=HOUR, idempotency_key="k")
+        for _ in range(2)
+    )
+    assert (first.replayed, second.replayed) == (False, True)
+    assert again(running).ends_at == running.ends_at + timedelta(hours=1)
+    with pytest.raises(StateConflict) as refused:
+        lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR, idempotency_key="k")
+    assert refused.value.code == "idempotency_key_reused"
+
+
+def test_a_refused_extension_does_not_use_up_its_key(running, alice):
+    with pytest.raises(InvalidInput):
+        lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=1, idempotency_key="k")
+    assert not lifetimes.extend(
+        actor=alice, workspace_id=running.pk, seconds=HOUR, idempotency_key="k"
+    ).replayed
+
+
+def test_others_do_not_extend_it(running, bob, charlie):
+    for stranger in (bob, charlie):
+        with pytest.raises(NotAllowed):
+            lifetimes.extend(actor=stranger, workspace_id=running.pk, seconds=HOUR)
+
+
+def test_what_does_not_run_or_has_no_end_is_not_extended(running, alice):
+    Workspace.objects.filter(pk=running.pk).update(ends_at=None)
+    with pytest.raises(StateConflict) as refused:
+        lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
+    assert refused.value.reason.code is LifetimeCode.HAS_NO_END
+    Workspace.objects.filter(pk=running.pk).update(state=State.STOPPING)
+    with pytest.raises(StateConflict) as refused:
+        lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
+    assert refused.value.reason.code is LifetimeCode.NOT_RUNNING_NOW
+
+
+def test_a_team_without_hours_extends_nothing_that_uses_gpus(running, alice):
+    now = timezone.now()
+    LedgerAccount.objects.create(
+        team=running.team, granted=10, spent=10, period_started_at=now, charged_until=now
+    )
+    assert lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
+    running.resources["accelerators"]["count"] = 1
+    Workspace.objects.filter(pk=running.pk).update(resources=running.resources)
+    with pytest.raises(StateConflict) as refused:
+        lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
+    assert refused.value.reason.code is LifetimeCode.HOURS_SPENT
+
+
+def test_what_cannot_make_room_is_not_extended_into_a_booking_of_others(running, alice):
+    name = next(iter(running.amounts))
+    begins = running.ends_at + timedelta(hours=1)
+    Reservation.objects.create(
+        team=Team.objects.create(name="Audio", slug="audio"),
+        title="Course",
+        amounts={name: 1},
+        starts_at=begins,
+        ends_at=begins + timedelta(hours=5),
+        status=ReservationStatus.BOOKED,
+    )
+    Workspace.objects.filter(pk=running.pk).update(preemptible=False)
+    with pytest.raises(StateConflict) as refused:
+        lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR)
+    assert refused.value.reason.code is LifetimeCode.BOOKED_BEFORE
+    assert lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
+
+
+def test_a_new_start_is_a_new_life(running, alice, sent, clock, settings):
+    services.stop(actor=alice, workspace_id=running.pk)
+    assert again(running).runs_until is None
+    answer(sent, "stop", "absent")
+    clock.shift(5000)
+    settings.BERTH_MAX_LIFETIME_HOURS = 10
+    services.start(actor=alice, workspace_id=running.pk)
+    started = again(running)
+    assert (started.ends_at, started.lifetime_s) == (None, 10 * HOUR)
+    run_until_ready(sent, started)
+    started = again(running)
+    assert started.runs_until == started.ready_at + timedelta(hours=10)
+
+
+def test_its_card_its_page_and_its_notebook_say_the_same_time(running, alice, clock, client):
+    clock.shift(running.runs_until - timezone.now() - timedelta(days=2, hours=23, minutes=59))
+    client.force_login(alice)
+    said = bar.describe(running.external_name)
+    assert said is not None and said["ends"]["left"] == "2 d 23 h left"
+    card, page = client.get("/").content.decode(), client.get(f"/workspaces/{running.pk}/").content.decode()
+    left = re.compile(r"<time [^>]*data-until><span>2 d 23 h</span>")
+    assert len(left.findall(card)) == 1
+    assert len(left.findall(page)) == 2 and re.search(r"</time> left of 3 d\.", page)
+
+
+@pytest.mark.parametrize(
+    ("site", "words"),
+    [
+        (
+            (72, 336),
+            "After 3 days, if you leave the hours empty. Files stay, and you can extend it to 14 days.",
+        ),
+        ((30, 0), "After 30 hours, if you leave the hours empty. Files stay, and you can extend it."),
+        ((0, 0), "At no set time, if you leave the hours empty."),
+    ],
+)
+def test_the_form_says_when_a_workspace_stops(alice, local_pool, team, client, settings, site, words):
+    settings.BERTH_LIFETIME_HOURS, settings.BERTH_MAX_LIFETIME_HOURS = site
+    client.force_login(alice)
+    assert words in client.get("/workspaces/new/").content.decode()

@@ -1,0 +1,197 @@
+"""Passes over the ladder: notices, stops, races, crashes, absences and set clocks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from portal.events.models import Event, Notification
+from portal.reclaim import lifetimes, passes
+from portal.reclaim.models import ReclaimNotice
+from portal.workspaces import services
+from portal.workspaces.lifecycle import DesiredState, State
+from portal.workspaces.models import Workspace
+from tests.factories import WorkspaceFactory
+
+pytestmark = pytest.mark.django_db
+HOUR = 3600
+NONE = passes.Passed()
+
+
+@pytest.fixture(autouse=True)
+def _site(settings):
+    settings.BERTH_LIFETIME_HOURS, settings.BERTH_MAX_LIFETIME_HOURS = 72, 336
+    settings.BERTH_RECLAIM_NOTICE_MINUTES = 30
+
+
+def again(workspace: Workspace) -> Workspace:
+    return Workspace.objects.get(pk=workspace.pk)
+
+
+def at(clock, moment) -> passes.Passed:
+    """A pass at this moment, and one a little before, so that nobody counts as away."""
+    clock.move_to(moment - timedelta(seconds=30))
+    passes.LastPass.objects.update_or_create(pk=1, defaults={"at": timezone.now()})
+    clock.move_to(moment)
+    return passes.run()
+
+
+def test_nothing_is_said_before_its_time(running, clock):
+    assert at(clock, running.ends_at - timedelta(minutes=31)) == NONE
+    assert not ReclaimNotice.objects.exists()
+
+
+def test_it_is_warned_once_and_stopped_at_its_end(running, alice, clock):
+    warned_at = running.ends_at - timedelta(minutes=29)
+    assert at(clock, warned_at).warned == 1
+    notice = ReclaimNotice.objects.get()
+    assert (notice.cause, notice.due_at) == ("lifetime", warned_at + timedelta(minutes=30))
+    assert at(clock, warned_at + timedelta(minutes=1)) == NONE
+    assert at(clock, notice.due_at - timedelta(seconds=1)) == NONE
+    assert again(running).state == State.RUNNING
+    assert at(clock, notice.due_at).stopped == 1
+    stopped = again(running)
+    assert (stopped.state, stopped.desired_state) == (State.STOPPING, DesiredState.STOPPED)
+    assert not ReclaimNotice.objects.exists()
+    told = Notification.objects.filter(user=alice, kind__startswith="workspace.reclaim").order_by("pk")
+    assert [each.kind for each in told] == ["workspace.reclaim_warned", "workspace.reclaimed"]
+    assert "for which it was started are over" in told[1].body
+    entry = Event.objects.get(kind="workspace.stop")
+    assert (entry.actor, entry.cause["code"]) == (None, "ends_by_lifetime")
+    assert at(clock, notice.due_at + timedelta(hours=1)) == NONE
+
+
+def test_extending_takes_the_notice_back(running, alice, clock):
+    assert at(clock, running.ends_at - timedelta(minutes=10)).warned == 1
+    lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR)
+    assert not ReclaimNotice.objects.exists()
+    assert at(clock, running.ends_at + timedelta(minutes=30)) == NONE
+    assert again(running).state == State.RUNNING
+
+
+def test_extending_wins_against_a_stop_that_has_been_decided(running, alice, clock, monkeypatch):
+    at(clock, running.ends_at - timedelta(minutes=30))
+    real = passes.stop_if_due
+
+    def late(workspace_id):
+        lifetimes.extend(actor=alice, workspace_id=workspace_id, seconds=2 * HOUR)
+        return real(workspace_id)
+
+    monkeypatch.setattr(passes, "stop_if_due", late)
+    assert at(clock, running.ends_at + timedelta(minutes=1)).stopped == 0
+    assert again(running).state == State.RUNNING
+
+
+def test_extending_wins_against_a_notice_that_is_being_given(running, alice, clock, monkeypatch):
+    real = passes._warn
+
+    def late(found, now):
+        lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR)
+        return real(found, now)
+
+    monkeypatch.setattr(passes, "_warn", late)
+    assert at(clock, running.ends_at - timedelta(minutes=10)).warned == 0
+    assert not ReclaimNotice.objects.exists()
+
+
+def test_killed_while_giving_notices_it_has_told_nobody_and_tells_once_later(running, clock, monkeypatch):
+    def killed(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(passes.events, "record_all", killed)
+        at(clock, running.ends_at - timedelta(minutes=30))
+    assert not ReclaimNotice.objects.exists()
+    assert not Notification.objects.filter(kind="workspace.reclaim_warned").exists()
+    assert at(clock, running.ends_at - timedelta(minutes=29)).warned == 1
+    assert Notification.objects.filter(kind="workspace.reclaim_warned").count() == 1
+
+
+def test_killed_while_stopping_it_stops_with_the_next_pass(running, clock, monkeypatch):
+    at(clock, running.ends_at - timedelta(minutes=30))
+
+    def killed(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(passes, "_tell_stopped", killed)
+        at(clock, running.ends_at)
+    assert again(running).state == State.RUNNING
+    assert at(clock, running.ends_at + timedelta(seconds=30)).stopped == 1
+
+
+def test_nobody_is_stopped_for_the_time_that_the_portal_was_away(running, clock):
+    at(clock, running.ends_at - timedelta(minutes=30))
+    notice = ReclaimNotice.objects.get()
+    clock.move_to(running.ends_at + timedelta(hours=10))
+    assert passes.run() == NONE
+    assert ReclaimNotice.objects.get().due_at == notice.due_at + timedelta(hours=10, minutes=30)
+    assert again(running).ends_at == running.ends_at + timedelta(hours=10, minutes=30)
+    assert at(clock, ReclaimNotice.objects.get().due_at).stopped == 1
+
+
+@pytest.mark.parametrize("jump", [timedelta(days=300), timedelta(days=-300)])
+def test_a_set_clock_leaves_what_was_left(running, clock, jump):
+    seen = running.ends_at - timedelta(hours=5)
+    at(clock, seen)
+    clock.move_to(seen + jump)
+    assert passes.run() == NONE
+    assert again(running).ends_at == running.ends_at + jump
+
+
+def test_a_new_start_has_nothing_to_do_with_the_notice_of_the_last(running, alice, clock):
+    at(clock, running.ends_at - timedelta(minutes=30))
+    Workspace.objects.filter(pk=running.pk).update(
+        generation=running.generation + 1, ends_at=running.ends_at + timedelta(hours=72)
+    )
+    assert at(clock, running.ends_at + timedelta(minutes=1)) == NONE
+    assert not ReclaimNotice.objects.exists()
+
+
+def test_what_its_user_has_stopped_is_left_alone(running, alice, clock):
+    at(clock, running.ends_at - timedelta(minutes=30))
+    services.stop(actor=alice, workspace_id=running.pk)
+    assert at(clock, running.ends_at + timedelta(minutes=1)) == NONE
+    assert not ReclaimNotice.objects.exists()
+
+
+def test_one_broken_row_keeps_no_other_from_being_stopped(make, running, alice, clock, monkeypatch):
+    other = WorkspaceFactory(
+        team=running.team,
+        owner=alice,
+        state=State.RUNNING,
+        pool=running.pool,
+        ends_at=running.ends_at,
+        lifetime_s=running.lifetime_s,
+    )
+    assert at(clock, running.ends_at - timedelta(minutes=30)).warned == 2
+    real = passes.services.stop
+
+    def stop(*, workspace_id, **more):
+        if workspace_id == other.pk:
+            raise RuntimeError("broken")
+        return real(workspace_id=workspace_id, **more)
+
+    monkeypatch.setattr(passes.services, "stop", stop)
+    assert at(clock, running.ends_at).stopped == 1
+    assert again(running).state == State.STOPPING
+
+
+def test_the_queries_of_a_pass_do_not_grow_with_what_runs(
+    running, alice, clock, django_assert_max_num_queries
+):
+    ends = timezone.now() + timedelta(hours=60)
+    for _ in range(60):
+        WorkspaceFactory(
+            team=running.team,
+            owner=alice,
+            state=State.RUNNING,
+            pool=running.pool,
+            ends_at=ends,
+            lifetime_s=9999,
+        )
+    passes.run()
+    with django_assert_max_num_queries(10):
+        passes.run()

@@ -1,0 +1,330 @@
+"""The report of what GPUs did: sums by day, what was not measured, who may see whose, page, REST and CSV."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM
+from portal.common.errors import InvalidInput, NotAllowed, NotFound
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.inventory.models import AllocatedDevice, Allocation, Device, DeviceHour, DeviceSeries
+from portal.reports import days, gpu_use, presenters
+from portal.reports.models import Dimension, GpuDay
+from portal.workspaces.models import Workspace
+from tests.factories import (
+    MembershipFactory,
+    TeamFactory,
+    UserFactory,
+    WorkspaceFactory,
+    local_pool_with,
+    node_info,
+    simulated_pool,
+)
+
+pytestmark = pytest.mark.django_db
+HOUR = 3_600_000
+"""An hour of a GPU in thousandths of a GPU-second."""
+DAY = datetime(2026, 11, 10, tzinfo=UTC)
+LATER = DAY + timedelta(days=2)
+
+
+@pytest.fixture
+def gpus(db: None) -> list[Device]:
+    pool = local_pool_with(node_info(gpus=2))
+    return list(Device.objects.filter(node__pool=pool).order_by("index"))
+
+
+def measured(
+    device: Device, hour: int, *, seconds: int = 3600, percent: int = 0, day: datetime = DAY
+) -> None:
+    series, _ = DeviceSeries.objects.get_or_create(device=device)
+    DeviceHour.objects.create(
+        series=series,
+        start_s=int(day.timestamp()) + hour * 3600,
+        measured_s=seconds,
+        gpu_s=seconds,
+        gpu_pct_s=seconds * percent,
+        gpu_used_s=seconds if percent else 0,
+    )
+
+
+def hold(
+    workspace: Workspace,
+    device: Device,
+    begin: float,
+    end: float | None,
+    *,
+    milli: int = 1000,
+    number: int = 1,
+) -> None:
+    """From one hour of the day to another."""
+    allocation = Allocation.objects.create(
+        workspace=workspace,
+        node=device.node,
+        generation=number,
+        cpu_milli=1000,
+        memory_mib=1024,
+        granted_at=DAY + timedelta(hours=begin),
+        released_at=None if end is None else DAY + timedelta(hours=end),
+    )
+    AllocatedDevice.objects.create(allocation=allocation, device=device, milli=milli, active=end is None)
+
+
+def figures(dimension: str = Dimension.ALL, key: str = "", team: str = "") -> GpuDay:
+    return GpuDay.objects.get(day=DAY.date(), dimension=dimension, key=key, team=team)
+
+
+def test_used_is_utilisation_added_up_and_what_was_not_measured_is_neither(gpus, bob, team):
+    workspace = WorkspaceFactory(owner=bob, team=team)
+    hold(workspace, gpus[0], 0, 4)
+    measured(gpus[0], 0, percent=50)
+    measured(gpus[0], 1)
+    measured(gpus[0], 2, seconds=1800, percent=100)
+    measured(gpus[1], 0)
+    days.write(DAY.date(), now=LATER)
+    row = figures()
+    assert row.capacity == 48 * HOUR
+    assert (row.measured, row.used) == (3.5 * HOUR, HOUR)
+    assert (row.held, row.held_measured, row.held_used) == (4 * HOUR, 2.5 * HOUR, HOUR)
+    amounts = gpu_use.Amounts(*(getattr(row, name) for name in days.FIGURES))
+    assert (amounts.idle, amounts.missing) == (1.5 * HOUR, 1.5 * HOUR)
+    assert amounts.dark == pytest.approx(2.5 / 3.5)
+    assert amounts.unmeasured == pytest.approx(1 - 3.5 / 48)
+
+
+def test_each_dimension_adds_up_to_the_whole(gpus, bob, alice, team):
+    other = TeamFactory(slug="audio")
+    for owner, of, device, hours in ((bob, team, gpus[0], (1, 5)), (alice, other, gpus[1], (2, 9.5))):
+        hold(WorkspaceFactory(owner=owner, team=of), device, *hours)
+    for hour in range(24):
+        measured(gpus[0], hour, percent=hour)
+        measured(gpus[1], hour, seconds=3000, percent=70)
+    days.write(DAY.date(), now=LATER)
+    for dimension in (Dimension.TEAM, Dimension.USER, Dimension.FLAVOR, Dimension.MODEL, Dimension.NODE):
+        rows = GpuDay.objects.filter(team="", dimension=dimension)
+        for name in ("held", "held_measured", "held_used"):
+            total = sum(getattr(row, name) for row in rows)
+            assert total == pytest.approx(getattr(figures(), name), abs=len(rows))
+        for slug in ("vision", "audio"):
+            if dimension != Dimension.TEAM:
+                own = GpuDay.objects.filter(team=slug, dimension=dimension)
+                assert sum(row.held for row in own) == figures(Dimension.TEAM, slug).held
+    assert figures(Dimension.USER, "bob").held == 4 * HOUR
+    assert figures(Dimension.USER, "bob").held_used == round((1 + 2 + 3 + 4) / 100 * HOUR)
+
+
+def test_shares_instances_and_simulated_devices(gpus, bob, team, tmp_path):
+    first, second = gpus
+    hold(WorkspaceFactory(owner=bob, team=team), first, 0, 2, milli=250)
+    Device.objects.filter(pk=first.pk).update(mig_mode=True)
+    for number in range(2):
+        slice_ = Device.objects.create(
+            node=first.node, uuid=f"MIG-{number}", model=first.model, parent_uuid=second.uuid, kind="mig"
+        )
+    measured(second, 0, percent=100)
+    hold(WorkspaceFactory(owner=bob, team=team), slice_, 0, 2)
+    sim = Device.objects.filter(node__pool=simulated_pool(str(tmp_path))).first()
+    if sim is not None:
+        hold(WorkspaceFactory(owner=bob, team=team), sim, 0, 24)
+    days.write(DAY.date(), now=LATER)
+    row = figures()
+    # A quarter of one, and half of the one that was cut in two, which itself counts no more.
+    assert row.held == 0.5 * HOUR + HOUR
+    assert (row.measured, row.capacity) == (0, 36 * HOUR)
+
+
+def test_a_day_under_way_counts_until_now(gpus, bob, team):
+    hold(WorkspaceFactory(owner=bob, team=team), gpus[0], 0, None)
+    measured(gpus[0], 0, percent=100)
+    measured(gpus[0], 1, seconds=1800, percent=100)
+    days.write(DAY.date(), now=DAY + timedelta(hours=1.5))
+    row = figures()
+    assert (row.capacity, row.held, row.held_used) == (1.5 * HOUR, 1.5 * HOUR, 1.5 * HOUR)
+
+
+def at(clock: Any, hours: float, workspace: Workspace, kind: AuditKind, cause: str = "") -> None:
+    clock.move_to(DAY + timedelta(hours=hours))
+    events.record(
+        actor=SYSTEM, kind=kind, workspace=workspace, message="…", cause={"code": cause} if cause else None
+    )
+
+
+def test_what_was_reclaimed_counts_from_the_release_until_the_next_start_for_a_day(gpus, bob, team, clock):
+    again, gone, own = (WorkspaceFactory(owner=bob, team=team) for _ in range(3))
+    hold(again, gpus[0], 1, 4)
+    hold(again, gpus[0], 7, 8, number=2)
+    hold(gone, gpus[1], -30, -22)
+    hold(own, gpus[1], 1, 5)
+    code = days.CODES[next(iter(days.CODES))].value
+    at(clock, -22, gone, AuditKind.WORKSPACE_STOP, code)
+    at(clock, 3.9, again, AuditKind.WORKSPACE_STOP, code)
+    at(clock, 5, own, AuditKind.WORKSPACE_STOP)
+    days.write(DAY.date(), now=LATER)
+    # Three hours until it was started again, and two that were left of a day.
+    assert figures().reclaimed == 5 * HOUR
+    assert figures(Dimension.TEAM, "vision").reclaimed == 5 * HOUR
+    assert figures(Dimension.MODEL, gpus[0].model, "vision").reclaimed == 5 * HOUR
+
+
+def test_what_waited_counts_in_gpus_from_request_to_placement(bob, team, clock):
+    first, second, cpu = (WorkspaceFactory(owner=bob, team=team) for _ in range(3))
+    Workspace.objects.filter(pk__in=[first.pk, second.pk]).update(amounts={"gpu": 2000, "cpu_milli": 1000})
+    Workspace.objects.filter(pk=cpu.pk).update(amounts={"cpu_milli": 1000})
+    at(clock, -2, first, AuditKind.WORKSPACE_REQUESTED)
+    at(clock, 3, first, AuditKind.WORKSPACE_PLACE)
+    at(clock, 20, cpu, AuditKind.WORKSPACE_REQUESTED)
+    at(clock, 23, second, AuditKind.WORKSPACE_REQUESTED)
+    days.write(DAY.date(), now=LATER)
+    assert figures().waited == 2 * 3 * HOUR + 2 * HOUR
+    assert figures(Dimension.USER, "bob", "vision").waited == 8 * HOUR
+    assert not GpuDay.objects.filter(dimension=Dimension.MODEL).exists()
+
+
+def test_a_run_repeats_itself_makes_up_for_what_is_missing_and_forgets(gpus, clock):
+    for back in (0, 1, 5, 6):
+        measured(gpus[0], 0, percent=100, day=DAY - timedelta(days=back))
+    old = GpuDay.objects.create(day=DAY.date() - timedelta(days=800), dimension="all")
+    now = DAY + timedelta(hours=12)
+    done = days.run(now)
+    assert done[:2] == [DAY.date(), DAY.date() - timedelta(days=1)]
+    there = set(GpuDay.objects.values_list("day", flat=True))
+    assert there == {DAY.date() - timedelta(days=back) for back in range(7)}
+    assert not GpuDay.objects.filter(pk=old.pk).exists()
+    before = list(GpuDay.objects.order_by("day", "dimension").values_list("day", "dimension", *days.FIGURES))
+    assert days.run(now) == done[:2]
+    after = list(GpuDay.objects.order_by("day", "dimension").values_list("day", "dimension", *days.FIGURES))
+    assert after == before
+
+
+@pytest.fixture
+def reported(gpus: list[Device], bob: Any, team: Any) -> None:
+    """bob held a GPU for four hours yesterday; two of these were used, one was not measured."""
+    today = timezone.now().astimezone(UTC).date()
+    figures_ = {
+        "held": 4 * HOUR, "held_measured": 3 * HOUR, "held_used": 2 * HOUR, "reclaimed": HOUR,
+        "waited": HOUR // 2,
+    }  # fmt: skip
+    devices = {"capacity": 48 * HOUR, "measured": 40 * HOUR, "used": 10 * HOUR}
+    for scope, dimension, key in (
+        ("", "all", ""), ("", "team", "vision"), ("", "user", "bob"), ("vision", "all", ""),
+        ("vision", "user", "bob"), ("vision", "user", "=cmd"),
+    ):  # fmt: skip
+        GpuDay.objects.create(
+            day=today - timedelta(days=1),
+            team=scope,
+            dimension=dimension,
+            key=key,
+            **figures_,
+            **(devices if not scope and dimension == "all" else {}),
+        )
+
+
+def test_the_report_says_what_was_dark_and_how_it_was_before(reported, olga):
+    found = gpu_use.report(actor=olga)
+    assert (found.total.dark, found.before.dark) == (0.75, None)
+    assert [(line.key, line.amounts.idle) for line in found.lines] == [("vision", HOUR)]
+    assert sum(amounts is None for _day, amounts in found.days) == 29
+    assert presenters.finding(found) == "75 % of the measured GPU time was without work."
+    assert "17 % of the GPU time was not measured" in presenters.caveat(found)
+    GpuDay.objects.create(
+        day=found.since - timedelta(days=1), dimension="all", capacity=10, measured=10, used=5
+    )
+    again = gpu_use.report(actor=olga)
+    assert presenters.finding(again).endswith("It was 50 % in as many days before.")
+    (line,) = gpu_use.report(actor=olga, by="day").lines
+    assert line.amounts.held == 4 * HOUR
+
+
+def test_days_that_were_not_measured_are_gaps_and_never_dark(reported, olga):
+    found = gpu_use.report(actor=olga)
+    drawn = presenters.chart(found.days)
+    assert drawn.line.count("M") == 1
+    assert len(drawn.gaps) == 2
+    assert sum(gap.width for gap in drawn.gaps) == pytest.approx(314 * 29 / 30, abs=0.5)
+    empty = presenters.chart([(found.since, None)])
+    assert not empty.line
+    assert presenters.row("x", gpu_use.Amounts(held=HOUR)) == presenters.Row(
+        "x", "1", "–", "–", "1", "0", "0", "–"
+    )
+
+
+def test_who_sees_whose(reported, olga, alice, bob, team):
+    other = MembershipFactory(team=TeamFactory(slug="audio"), user=UserFactory(), role="owner").user
+    assert gpu_use.report(actor=alice, team="vision").total.held == 4 * HOUR
+    assert gpu_use.report(actor=olga, team="vision").total.dark == pytest.approx(1 / 3)
+    for actor, slug, refusal in (
+        (alice, "", NotAllowed),
+        (bob, "vision", NotAllowed),
+        (other, "vision", NotFound),
+        (alice, "nothing", NotFound),
+    ):
+        with pytest.raises(refusal):
+            gpu_use.report(actor=actor, team=slug)
+    today = timezone.now().date()
+    for wrong in (
+        {"by": "moon"},
+        {"since": today + timedelta(days=1)},
+        {"since": today - timedelta(days=gpu_use.MAX_DAYS)},
+    ):
+        with pytest.raises(InvalidInput):
+            gpu_use.report(actor=olga, **wrong)
+
+
+def test_page_rest_and_csv_say_the_same(reported, as_user, with_token, alice, olga):
+    browser = as_user(alice)
+    assert browser.get("/reports/gpu-use/")["Location"] == "/reports/gpu-use/?team=vision"
+    page = browser.get("/reports/gpu-use/?team=vision&by=user")
+    assert [row.key for row in page.context["rows"]] == ["=cmd", "bob"]
+    assert '<td class="num">33 %</td>' in page.content.decode()
+    found = with_token(alice).get("/api/v1/reports/gpu-use?team=vision&by=user").json()
+    assert found["total"] == {
+        "capacity": 0.0, "allocated": 4.0, "used": 2.0, "idle": 1.0, "not_measured": 1.0, "reclaimed": 1.0,
+        "waited": 0.5, "dark": 0.3333, "not_measured_share": 0.25,
+    }  # fmt: skip
+    assert len(found["days"]) == 30
+    table = browser.get("/reports/gpu-use/csv/?team=vision&by=user")
+    lines = table.content.decode().splitlines()
+    assert lines[0] == (
+        "user,capacity,allocated,used,idle,not_measured,reclaimed,waited,dark,not_measured_share"
+    )
+    assert lines[1] == "'=cmd,0.0,4.0,2.0,1.0,1.0,1.0,0.5,0.3333,0.25"
+    assert with_token(alice).get("/api/v1/reports/gpu-use").status_code == 403
+    assert with_token(olga).get("/api/v1/reports/gpu-use?since=x").json()["errors"].keys() == {"since"}
+    assert with_token(olga).get("/api/v1/reports/gpu-use?by=x").json()["errors"].keys() == {"by"}
+
+
+def test_a_year_takes_as_many_queries_as_a_week(reported, olga):
+    today = timezone.now().astimezone(UTC).date()
+    GpuDay.objects.bulk_create(
+        GpuDay(day=today - timedelta(days=back), dimension=dimension, key=key, held=HOUR)
+        for back in range(2, 365)
+        for dimension, key in (("all", ""), ("user", "ann"), ("user", "joe"))
+    )
+    counts = []
+    for span in (7, 365):
+        with CaptureQueriesContext(connection) as seen:
+            found = gpu_use.report(actor=olga, since=today - timedelta(days=span - 1), by="user")
+        counts.append(len(seen))
+        assert len(found.days) == span
+    assert counts[0] == counts[1] <= 3
+
+
+def test_adding_up_takes_as_many_queries_for_many_as_for_few(gpus, bob, team):
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as seen:
+            days.sums_of(DAY.date(), now=LATER)
+        return len(seen)
+
+    hold(WorkspaceFactory(owner=bob, team=team), gpus[0], 0, 1)
+    few = queries()
+    for number in range(1, 20):
+        hold(WorkspaceFactory(owner=bob, team=team), gpus[0], number, number + 1)
+        measured(gpus[0], number)
+    assert queries() == few

@@ -1,0 +1,108 @@
+"""Full collections come at rest, never within a decision."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from portal.scheduling import pauses
+
+
+@pytest.fixture(autouse=True)
+def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process that has kept nothing yet; afterwards the test's own collects as before."""
+    for name, value in (("keeps", False), ("young_collections", 0), ("thorough_at", 0.0)):
+        monkeypatch.setattr(pauses._Process, name, value)
+    before = gc.get_threshold()
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many objects were frozen at each full collection."""
+    seen: list[int] = []
+
+    def note(phase: str, info: dict[str, Any]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            seen.append(gc.get_freeze_count())
+
+    gc.callbacks.append(note)
+    yield seen
+    gc.callbacks.remove(note)
+
+
+class Knot:
+    """Garbage that only the collector frees."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+def work(count: int) -> list[Any]:
+    """Objects that stay, so many that the young are collected `count` times."""
+    return [[] for _ in range(count * pauses.THRESHOLDS[0] * (pauses.THRESHOLDS[1] + 1))]
+
+
+def test_a_process_that_keeps_nothing_is_pythons_own(full: list[int]) -> None:
+    before = gc.get_threshold()
+    kept = work(pauses.RESTS_AFTER + 1)
+    full.clear()
+    assert not pauses.rest()
+    assert not full and gc.get_threshold() == before and kept
+
+
+def test_within_decisions_nothing_is_collected_in_full(full: list[int]) -> None:
+    pauses.keep()
+    full.clear()
+    kept = work(40)
+    assert not full
+    assert kept
+
+
+def test_a_rest_collects_what_is_due_and_passes_over_it_then(full: list[int]) -> None:
+    pauses.keep()
+    frozen = gc.get_freeze_count()
+    assert not pauses.rest()
+    kept = work(pauses.RESTS_AFTER + 1)
+    full.clear()
+    assert pauses.rest()
+    assert len(full) == 1 and full[0] >= frozen * 0.9
+    assert gc.get_freeze_count() > frozen + len(kept) * 0.9
+    # Nothing is due again before there is more.
+    assert not pauses.rest()
+
+
+def test_garbage_is_freed_at_a_rest() -> None:
+    pauses.keep()
+    knots = [Knot() for _ in range(100)]
+    kept = work(pauses.RESTS_AFTER + 1)
+    knots.clear()
+    assert pauses.rest() and kept
+    assert not any(type(each) is Knot for each in gc.get_objects())
+
+
+def test_what_is_frozen_is_looked_at_too_after_a_while(full: list[int]) -> None:
+    knots = [Knot() for _ in range(100)]
+    pauses.keep()
+    knots.clear()
+    kept = [work(pauses.RESTS_AFTER + 1)]
+    assert pauses.rest()
+    pauses._Process.thorough_at = 0.0
+    kept.append(work(pauses.RESTS_AFTER + 1))
+    full.clear()
+    assert pauses.rest()
+    assert full == [0]
+    gc.unfreeze()
+    assert not any(type(each) is Knot for each in gc.get_objects())
+    # The next such one is some time away, whatever this one took.
+    gc.freeze()
+    kept.append(work(pauses.RESTS_AFTER + 1))
+    full.clear()
+    assert pauses.rest()
+    assert full != [0]

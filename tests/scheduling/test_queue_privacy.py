@@ -1,0 +1,80 @@
+"""What the queue says to those whose workspace it is not: no name of what is for other teams alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.common.reasons.codes import EnvironmentCode
+from portal.common.reasons.reason import Reason
+from portal.workspaces.models import QueueEntry, Workspace
+from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def hidden(team, bob, make, local_pool) -> Workspace:
+    """Vision's request that waits, of a size and with software that only vision sees."""
+    flavor = FlavorFactory(slug="vision-secret-size", cpu_milli=4000, restricted=True)
+    flavor.teams.add(team)
+    row = make(bob, "vision-secret-size")
+    Workspace.objects.filter(pk=row.pk).update(state="pending")
+    waits = {"environment": "Vision secret tools", "state": "building", "percent": 40}
+    QueueEntry.objects.filter(pk=row.pk).update(
+        outcome="queued", reason=Reason(EnvironmentCode.ON_ITS_WAY, waits).as_json()
+    )
+    return row
+
+
+@pytest.fixture
+def stranger():
+    return MembershipFactory(team=TeamFactory(slug="audio"), user=UserFactory(), role="owner").user
+
+
+def test_who_may_not_see_a_size_or_software_does_not_learn_of_it(hidden, stranger, as_user):
+    browser = as_user(stranger)
+    answer = browser.get("/api/v1/queue")
+    assert "secret" not in answer.content.decode()
+    (row,) = answer.json()["results"]
+    assert (row["flavor"], row["name"], row["workspace"]) == (None, None, None)
+    assert row["message"] == "“Its software” is being built: 40 %."
+    page = browser.get("/queue/").content.decode()
+    assert "secret" not in page
+    assert "Its software" in page
+
+
+def test_who_may_see_them_is_told(hidden, bob, olga, as_user):
+    for reader in (bob, olga):
+        (row,) = as_user(reader).get("/api/v1/queue").json()["results"]
+        assert row["flavor"] == "vision-secret-size"
+        assert "Vision secret tools" in row["message"]
+        assert "Vision secret tools" in as_user(reader).get("/queue/").content.decode()
+
+
+def test_a_size_for_everybody_is_named_to_everybody(hidden, stranger, as_user):
+    from portal.catalog.models import Flavor
+
+    Flavor.objects.filter(slug="vision-secret-size").update(restricted=False)
+    (row,) = as_user(stranger).get("/api/v1/queue").json()["results"]
+    assert (row["flavor"], row["name"]) == ("vision-secret-size", None)
+
+
+def test_previews_say_what_is_deprecated(make, team, bob, local_pool, catalog, as_user):
+    from portal.catalog.models import Flavor, Template
+
+    Flavor.objects.filter(slug="cpu-small").update(
+        deprecated=True, successor=Flavor.objects.get(slug="cpu-large")
+    )
+    Template.objects.filter(slug="jupyterlab").update(deprecated=True)
+    browser = as_user(bob)
+    wanted = {"team": "vision", "template": "jupyterlab", "flavor": "cpu-small"}
+    for path in ("/api/v1/admission/preview", "/api/v1/catalog/preview"):
+        answer = browser.post(path, wanted, "application/json")
+        warned = {each["field"]: each["reason"]["code"] for each in answer.json()["warnings"]}
+        assert warned == {"flavor": "entry_has_successor", "template": "entry_deprecated"}, path
+    current = browser.post(
+        "/api/v1/admission/preview",
+        {**wanted, "template": "marimo", "flavor": "cpu-large"},
+        "application/json",
+    )
+    assert current.json()["warnings"] == []

@@ -1,0 +1,147 @@
+"""Passes of a whole instance: a gateway process that cannot hear of changes lets nobody through for long."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from portal.common.passes import key_of
+from tests import instance
+from tests.instance import Berth, eventually
+from tests.provisioning.local.local_support import Pool, ask
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def berth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Berth]:
+    with instance.running(tmp_path_factory.mktemp("passes"), environment=None) as found:
+        yield found
+    assert found.instance.passes_dir is not None
+    assert not found.instance.passes_dir.exists()
+
+
+@pytest.fixture
+def entered(berth: Berth) -> Iterator[str]:
+    """A workspace that is entered by a pass."""
+    api = berth.api("ada")
+    workspace = api.create("files", "tiny")["id"]
+    api.wait(workspace, "running")
+    eventually(
+        lambda: berth.enter(workspace, berth.tokens["ada"]) == 200 and passes(berth),
+        limit_s=20,
+        what="a pass",
+    )
+    yield workspace
+    api.act(workspace, "delete")
+    api.wait(workspace, "terminated", limit_s=30)
+    api.close()
+
+
+def home(berth: Berth) -> Path:
+    folder = berth.instance.passes_dir
+    assert folder is not None
+    return folder / key_of(berth.secret("gateway_secret"))
+
+
+def passes(berth: Berth) -> list[Path]:
+    return list(home(berth).glob("held-*/*/*"))
+
+
+def held(berth: Berth) -> set[str]:
+    return {path.name for path in home(berth).glob("held-*")}
+
+
+def seconds(berth: Berth) -> list[int]:
+    return [int(path.name) for path in home(berth).glob("[0-9]*")]
+
+
+def test_nobody_else_reads_the_folder(berth: Berth, entered: str) -> None:
+    folder = berth.instance.passes_dir
+    assert folder is not None
+    for path in (folder, home(berth), *home(berth).glob("held-*")):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+        assert path.stat().st_uid == os.geteuid()
+
+
+@contextlib.contextmanager
+def stopped(berth: Berth) -> Iterator[None]:
+    """The gateway process hears nothing, and answers nobody."""
+    pid = berth.services()["gateway"]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        # The supervisor may have ended it meanwhile.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_process_that_hears_nothing_lets_nobody_through(berth: Berth, entered: str) -> None:
+    token = berth.tokens["ada"]
+    with stopped(berth):
+        # Nothing but this second and the next one counts.
+        assert max(seconds(berth), default=0) <= int(time.time()) + 1
+        eventually(lambda: berth.enter(entered, token) != 200, limit_s=20, what="no pass counts")
+        assert passes(berth)
+        assert berth.enter(entered, token) != 200
+    eventually(lambda: berth.enter(entered, token) == 200, limit_s=60, what="it is entered again")
+
+
+def test_a_killed_process_leaves_nothing_that_counts(berth: Berth, entered: str) -> None:
+    before = held(berth)
+    os.kill(berth.services()["gateway"]["pid"], signal.SIGKILL)
+    assert max(seconds(berth), default=0) <= int(time.time()) + 1
+    eventually(
+        lambda: (
+            berth.enter(entered, berth.tokens["ada"]) == 200 and passes(berth) and not before & held(berth)
+        ),
+        limit_s=60,
+        what="it is entered again",
+    )
+
+
+REVOKE = """
+import sys, django
+django.setup()
+from portal.accounts import tokens
+from portal.accounts.models import ApiToken
+from portal.accounts.token_lookup import digest_of
+row = ApiToken.objects.get(digest=digest_of(sys.argv[1]))
+tokens.revoke_token(actor=row.user, token_id=row.pk)
+"""
+
+
+def test_what_is_revoked_while_it_hears_nothing_is_so_when_it_hears_again(berth: Berth, entered: str) -> None:
+    token = berth.manage("create_token", "ada")
+    eventually(lambda: berth.enter(entered, token) == 200 and passes(berth), limit_s=20, what="a pass")
+    with stopped(berth):
+        variables = {"BERTH_PASSES_DIR": str(berth.instance.passes_dir)}
+        berth.run("-c", REVOKE, token, DJANGO_SETTINGS_MODULE="portal.settings", **variables)
+        # Who has revoked it has seen to that: at once, whatever the gateway process does.
+        assert seconds(berth) == []
+        assert berth.enter(entered, token) != 200
+    for _ in range(10):
+        assert berth.enter(entered, token) in (0, 401, 502)
+    eventually(lambda: berth.enter(entered, token) == 401, limit_s=60, what="it is refused")
+
+
+def test_a_notebook_sees_none_of_it(tmp_path: Path) -> None:
+    """What it may do: list what is in its own shared memory, and look for the folder."""
+    folder = Path("/dev/shm") / f"berth-test-{os.getpid()}"
+    folder.mkdir(mode=0o700)
+    pool = Pool(tmp_path)
+    try:
+        seen = pool.run(pool.spec())
+        assert ask(seen, "__import__('os').listdir('/dev/shm')") == []
+        assert ask(seen, f"__import__('os').path.exists({str(folder)!r})") is False
+    finally:
+        pool.close()
+        folder.rmdir()

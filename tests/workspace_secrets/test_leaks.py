@@ -1,0 +1,92 @@
+"""A planted value is in no notice, mail or message to a chat, and in no report of an error."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from portal.channels import outbox, sending
+from portal.channels import services as channels
+from portal.channels.sending import Outcome
+from portal.events.models import Event, Notification
+from portal.workspace_secrets import services
+from portal.workspace_secrets.models import Secret
+from portal.workspaces.models import Workspace
+from portal.workspaces.secrets import agent_token
+from tests.workspaces.helpers import answer
+
+pytestmark = pytest.mark.django_db
+VALUE = "planted-value-77c0de"
+
+
+@pytest.fixture
+def jobs(monkeypatch) -> list[sending.Job]:
+    """What goes out by mail and to chats."""
+    found: list[sending.Job] = []
+
+    def send(given: list[sending.Job]) -> dict[Any, Outcome]:
+        found.extend(given)
+        return {job.id: Outcome(ok=True, status=200, answer="ok") for job in given}
+
+    monkeypatch.setattr(sending, "send", send)
+    monkeypatch.setattr(sending, "look_at", lambda url: Outcome(ok=True, service="mail"))
+    return found
+
+
+def test_a_value_is_in_no_mail_notice_or_entry_of_the_record(
+    jobs, clock, sent, make, bob, alice, team, local_pool
+):
+    url = "https://hooks.slack.com/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"
+    channels.create(actor=bob, team=None, name="Mine", url=url, kinds=["workspaces", "account"])
+    channels.create(actor=alice, team=team, name="Ours", url=url, kinds=["workspace.failed"])
+    outbox.read_log()
+    services.put(actor=bob, holder=bob, name="TOKEN_A", value=VALUE, everywhere=True)
+    services.put(actor=bob, holder=bob, name="TOKEN_A", value=f"{VALUE}2")
+    row = make(bob, secrets=["TOKEN_A"])
+    token = agent_token(row.pk, row.generation)
+    told = Client(headers={"Authorization": f"Bearer {token}"}).post(
+        "/agent/v1/secrets", b"{}", content_type="application/json"
+    )
+    assert VALUE in told.content.decode()
+    assert answer(sent, "start", "failed", log_tail="Traceback: [secret] is wrong")
+    assert answer(sent, "delete", "absent")
+    row.refresh_from_db()
+    assert row.state == "failed"
+    services.delete(actor=bob, secret=Secret.objects.get())
+    outbox.read_log()
+    outbox.run()
+    assert jobs, "the failed start is told"
+    said = [f"{job.title} {job.body}" for job in jobs]
+    said += [f"{each.title} {each.body}" for each in Notification.objects.all()]
+    said += [f"{each.message} {json.dumps(each.data)}" for each in Event.objects.all()]
+    said += [repr(each) for each in Workspace.objects.values()]
+    assert not [text for text in said if VALUE in text]
+
+
+@pytest.mark.parametrize("by", ["rest", "page"])
+def test_a_value_is_in_no_report_of_an_error(by, as_user, bob, monkeypatch, caplog):
+    """What goes wrong unforeseen while a value is saved: neither the answer nor any log has it."""
+
+    def breaks(**_given: Any) -> None:
+        raise RuntimeError("the disk is gone")
+
+    monkeypatch.setattr(services.events, "record", breaks)
+    browser = as_user(bob)
+    browser.raise_request_exception = False
+    with caplog.at_level(logging.DEBUG):
+        if by == "rest":
+            answer = browser.put("/api/v1/me/secrets/TOKEN_A", {"value": VALUE}, "application/json")
+        else:
+            form = {"name": "TOKEN_A", "value": VALUE, "kind": "env", "do": "save"}
+            answer = browser.post("/account/secrets/", form)
+    assert answer.status_code == 500
+    assert VALUE not in answer.content.decode()
+    assert "the disk is gone" not in answer.content.decode()
+    logged = [f"{each.getMessage()} {each.exc_text or ''} {vars(each)}" for each in caplog.records]
+    assert any("the disk is gone" in each for each in logged)
+    assert not [each for each in logged if VALUE in each]
+    assert not Secret.objects.exists()

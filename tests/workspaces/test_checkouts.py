@@ -1,0 +1,284 @@
+"""Repositories of workspaces: what is asked for, who opens them, and what is told of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from portal.accounts.tokens import create_token
+from portal.catalog.models import Template
+from portal.common.errors import InvalidInput
+from portal.common.reasons.codes import GitCode
+from portal.events.models import Event
+from portal.inventory.models import Node
+from portal.repositories.rules import Source
+from portal.repositories.services import set_dotfiles
+from portal.workspace_secrets import services as secrets
+from portal.workspaces import checkout_reports, checkouts
+from portal.workspaces import services as workspaces
+from portal.workspaces.models import Workspace
+from portal.workspaces.secrets import agent_token
+
+pytestmark = pytest.mark.django_db
+URL = "https://git.example/berth/lib.git"
+TOKEN = "planted-token-77aa"
+KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----"
+
+
+def source(url: str = URL, ref: str = "", secret: str = "") -> Source:
+    return Source(url=url, ref=ref, secret=secret)
+
+
+def put(actor: Any, holder: Any, name: str, value: str = TOKEN, **more: Any) -> None:
+    secrets.put(actor=actor, holder=holder, name=name, value=value, **more)
+
+
+def tell(workspace: Workspace, name: str = "checkout", **body: Any) -> Any:
+    token = agent_token(workspace.pk, workspace.generation)
+    client = Client(headers={"Authorization": f"Bearer {token}"})
+    return client.post(f"/agent/v1/{name}", json.dumps(body), content_type="application/json")
+
+
+@pytest.fixture
+def template(catalog: None) -> Template:
+    return Template.objects.get(slug="jupyterlab")
+
+
+def test_a_workspace_keeps_its_repository_and_its_node_is_told(clock, make, bob, local_pool, sent):
+    put(bob, bob, "GIT_SECRET_X".replace("GIT_", "MY_"))
+    workspace = make(bob, git=source(ref="main", secret="MY_SECRET_X"))
+    assert workspace.git == {"url": URL, "ref": "main", "secret": "MY_SECRET_X", "by": "user"}
+    (command,) = sent.commands
+    (spec,) = command.spec.checkouts
+    assert (spec.kind, spec.url, spec.ref, spec.credential) == ("repository", URL, "main", True)
+    assert command.spec.secrets
+    assert TOKEN not in str(sent.messages[0].kwargs)
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "code"),
+    [
+        (source("file:///etc"), "git.url", GitCode.URL_SCHEME),
+        (source("https://a:b@h/x"), "git.url", GitCode.URL_CREDENTIALS),
+        (source("", "main"), "git.url", GitCode.URL_MISSING),
+        (source(ref="-f"), "git.ref", GitCode.REF_INVALID),
+        (source(secret="NOBODYS"), "git.secret", GitCode.SECRET_UNKNOWN),
+    ],
+)
+def test_what_is_not_taken_is_refused_at_its_field(clock, make, bob, local_pool, given, field, code):
+    with pytest.raises(InvalidInput) as refused:
+        make(bob, git=given)
+    assert refused.value.reason.code is code
+    assert refused.value.field_errors[field]
+    assert not Workspace.objects.exists()
+
+
+def test_without_git_on_any_node_it_is_refused_before_and_a_templates_is_not(
+    clock, make, bob, local_pool, template
+):
+    for node in Node.objects.all():
+        Node.objects.filter(pk=node.pk).update(programs={**node.programs, "git": ""})
+    with pytest.raises(InvalidInput) as refused:
+        make(bob, git=source())
+    assert refused.value.reason.code is GitCode.NOT_INSTALLED
+    Template.objects.filter(pk=template.pk).update(git_url=URL)
+    assert make(bob).git["by"] == "template"
+
+
+def test_a_templates_repository_is_taken_unless_another_or_none_is_named(
+    clock, make, bob, local_pool, template
+):
+    Template.objects.filter(pk=template.pk).update(git_url=URL, git_ref="v1")
+    assert make(bob, name="a").git == {"url": URL, "ref": "v1", "secret": "", "by": "template"}
+    assert make(bob, name="b", git=source("https://h/other")).git["url"] == "https://h/other"
+    assert make(bob, name="c", git=source("")).git == {}
+
+
+def test_the_same_key_with_another_repository_is_another_request(
+    clock, bob, team, template, local_pool, make
+):
+    from portal.catalog.models import Flavor
+    from portal.common.errors import StateConflict
+
+    wanted = {
+        "actor": bob,
+        "team": team,
+        "template": template,
+        "flavor": Flavor.objects.get(slug="cpu-small"),
+    }
+    made = workspaces.create(**wanted, idempotency_key="k", git=source())
+    assert workspaces.create(**wanted, idempotency_key="k", git=source()).pk == made.pk
+    with pytest.raises(StateConflict):
+        workspaces.create(**wanted, idempotency_key="k", git=source("https://h/other"))
+
+
+# --- credentials ------------------------------------------------------------------------------------
+
+
+def test_a_token_is_given_to_git_alone(clock, make, bob, local_pool):
+    put(bob, bob, "MY_TOKEN")
+    workspace = make(bob, git=source(secret="MY_TOKEN"))
+    given = tell(workspace, "secrets").json()
+    assert given["secrets"] == []
+    assert given["git"] == [
+        {"what": "repository", "host": "git.example", "origin": "https://git.example",
+         "username": "oauth2", "password": TOKEN},
+    ]  # fmt: skip
+    event = Event.objects.get(kind="workspace.secrets_given")
+    assert event.data["secrets"][0]["kind"] == "git" and TOKEN not in str(event.data)
+
+
+@pytest.mark.parametrize(
+    ("url", "value", "expected"),
+    [
+        (URL, "ada:word", {"username": "ada", "password": "word"}),
+        (URL, "a\nb", {"problem": "wrong_secret"}),
+        (URL, KEY, {"problem": "wrong_secret"}),
+        ("git@h:a/b", TOKEN, {"problem": "wrong_secret"}),
+        ("git@h:a/b", KEY + "\nh ssh-ed25519 AAAA", {"key": KEY, "known_hosts": "h ssh-ed25519 AAAA"}),
+    ],
+)
+def test_a_secret_is_a_token_for_https_and_a_key_for_ssh(url, value, expected):
+    found = checkouts._credential(url, value)
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_a_templates_repository_is_never_opened_by_a_users_secret(
+    clock, make, alice, bob, team, local_pool, template
+):
+    """Who keeps a template could send it to a server of their own."""
+    put(bob, bob, "HUB_TOKEN", everywhere=True)
+    Template.objects.filter(pk=template.pk).update(git_url="https://evil.example/x", git_secret="HUB_TOKEN")
+    workspace = make(bob)
+    given = tell(workspace, "secrets").json()
+    assert given["git"] == [{"what": "repository", "problem": "no_secret"}]
+    put(alice, team, "HUB_TOKEN", "the-teams-token")
+    assert tell(workspace, "secrets").json()["git"][0]["password"] == "the-teams-token"
+
+
+def test_a_secret_that_is_gone_does_not_keep_it_from_starting(clock, make, bob, local_pool):
+    put(bob, bob, "MY_TOKEN")
+    workspace = make(bob, git=source(secret="MY_TOKEN"))
+    bob.secrets.all().delete()
+    assert tell(workspace, "secrets").json()["git"] == [{"what": "repository", "problem": "no_secret"}]
+
+
+# --- what is told -----------------------------------------------------------------------------------
+
+
+def rows(workspace: Workspace) -> list[checkout_reports.CheckoutRow]:
+    return checkout_reports.note_of(Workspace.objects.get(pk=workspace.pk))
+
+
+def test_its_page_follows_the_clone_and_its_events_have_the_commit(clock, make, bob, local_pool, client):
+    workspace = make(bob, git=source())
+    assert [row.state for row in rows(workspace)] == ["waiting"]
+    assert tell(workspace, what="repository", state="cloning", percent=45).status_code == 204
+    assert rows(workspace)[0].words == "Is being cloned, 45 %"
+    assert not Event.objects.filter(kind="workspace.cloned").exists()
+    assert (
+        tell(workspace, what="repository", state="cloned", commit="abc1234def" + "0" * 30).status_code == 204
+    )
+    assert rows(workspace)[0].words == "Cloned into ~/lib at abc1234"
+    event = Event.objects.get(kind="workspace.cloned")
+    assert event.message == f"cloned {URL} into ~/lib at abc1234"
+    client.force_login(bob)
+    page = client.get(f"/workspaces/{workspace.pk}/").content.decode()
+    assert "Cloned into ~/lib at abc1234" in page
+
+
+def test_a_failure_says_why_and_what_to_do_and_the_workspace_goes_on(clock, make, bob, local_pool, client):
+    workspace = make(bob, git=source())
+    tell(workspace, what="repository", state="failed", code="egress", detail="<b>CONNECT</b> 403")
+    (row,) = rows(workspace)
+    assert row.message == f"Could not clone {URL}: this workspace may not reach git.example."
+    assert row.next_action
+    workspace.refresh_from_db()
+    assert workspace.state == "provisioning"
+    client.force_login(bob)
+    page = client.get(f"/workspaces/{workspace.pk}/").content.decode()
+    assert "may not reach git.example" in page and "&lt;b&gt;CONNECT" in page
+    shown = client.get(f"/api/v1/workspaces/{workspace.pk}").json()
+    assert shown["git"] == {"url": URL, "ref": "", "secret": ""}
+    assert [(each["state"], each["code"]) for each in shown["checkouts"]] == [("failed", "not_cloned_egress")]
+    listed = client.get("/api/v1/workspaces").json()["results"]
+    assert listed[0]["checkouts"] == shown["checkouts"]
+
+
+def test_nothing_follows_an_end_so_that_no_agent_fills_the_log(clock, make, bob, local_pool):
+    workspace = make(bob, git=source())
+    for state in ("cloned", "failed", "cloning", "cloned"):
+        assert tell(workspace, what="repository", state=state).status_code == 204
+    assert rows(workspace)[0].state == "cloned"
+    assert Event.objects.filter(kind__in=["workspace.cloned", "workspace.not_cloned"]).count() == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"what": "other", "state": "cloned"}, {"what": "repository", "state": "pwned"},
+     {"what": "repository", "state": "cloned", "commit": "<script>"},
+     {"what": "repository", "state": "cloning", "percent": 101},
+     {"what": "repository", "state": "installed", "note": "rm -rf ~"},
+     {"what": "repository", "state": "failed", "code": "X" * 40}],
+)  # fmt: skip
+def test_a_report_that_does_not_hold_is_refused(clock, make, bob, local_pool, body):
+    workspace = make(bob, git=source())
+    assert tell(workspace, **body).status_code == 400
+    assert rows(workspace)[0].state == "waiting"
+
+
+def test_nobody_is_told_of_what_was_not_asked_for_or_of_an_earlier_start(clock, make, bob, local_pool):
+    workspace = make(bob)
+    assert tell(workspace, what="dotfiles", state="cloned").status_code == 204
+    assert rows(workspace) == []
+    workspace.generation += 1
+    assert tell(workspace, what="repository", state="cloned").status_code == 410
+
+
+# --- dotfiles ---------------------------------------------------------------------------------------
+
+
+def test_a_users_dotfiles_come_in_the_place_of_a_templates(clock, make, bob, local_pool, template, sent):
+    Template.objects.filter(pk=template.pk).update(dotfiles_url="https://h/site-dots")
+    make(bob, name="a")
+    put(bob, bob, "DOTS_TOKEN")
+    set_dotfiles(actor=bob, url="https://h/dots", ref="main", secret="DOTS_TOKEN")
+    mine = make(bob, name="b")
+    first, second = (command.spec.checkouts for command in sent.commands)
+    assert [(each.kind, each.url, each.credential) for each in first] == [
+        ("dotfiles", "https://h/site-dots", False)
+    ]
+    assert [(each.kind, each.url, each.ref) for each in second] == [("dotfiles", "https://h/dots", "main")]
+    assert tell(mine, "secrets").json()["git"][0]["password"] == TOKEN
+    tell(mine, what="dotfiles", state="installed", note="install.sh", commit="a" * 40)
+    assert rows(mine)[0].words == "Installed by install.sh"
+
+
+def test_dotfiles_are_set_changed_and_taken_out_with_an_entry_each(bob):
+    with pytest.raises(InvalidInput):
+        set_dotfiles(actor=bob, url="http://h/dots")
+    set_dotfiles(actor=bob, url="https://h/dots")
+    set_dotfiles(actor=bob, url="https://h/dots")
+    set_dotfiles(actor=bob, url="")
+    assert Event.objects.filter(kind="account.dotfiles").count() == 2
+
+
+def test_a_token_needs_leave_to_open_workspaces_to_send_a_secret_to_a_server(
+    clock, bob, team, template, local_pool
+):
+    """Else `workspaces:write` alone would read every secret by a repository of one's own."""
+    put(bob, bob, "MY_TOKEN")
+    git = {"url": URL, "secret": "MY_TOKEN"}
+    body = {"template": "jupyterlab", "flavor": "cpu-small", "team": team.slug, "git": git}
+    for scopes, status in ((["workspaces:write"], 403), (["workspaces:write", "workspaces:connect"], 201)):
+        token = create_token(actor=bob, user=bob, name=str(status), scopes=scopes).secret
+        client = Client(headers={"Authorization": f"Bearer {token}"})
+        answer = client.post("/api/v1/workspaces", json.dumps(body), content_type="application/json")
+        assert answer.status_code == status, answer.content
+    token = create_token(actor=bob, user=bob, name="x", scopes=["workspaces:write"]).secret
+    dots = Client(headers={"Authorization": f"Bearer {token}"})
+    refused = dots.put("/api/v1/me/dotfiles", '{"url": "https://h/d"}', content_type="application/json")
+    assert refused.status_code == 403

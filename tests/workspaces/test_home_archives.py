@@ -1,0 +1,368 @@
+"""Archives of homes in the portal: who may, what nodes are asked, what their answers do, and what waits."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from portal.accounts import users
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.reasons.codes import AdmissionCode, ArchiveCode
+from portal.events.models import Event, Notification
+from portal.home_files import services as files
+from portal.inventory import node_messages
+from portal.inventory.models import Node
+from portal.machines.models import MachineState
+from portal.workspaces import answers, home_archives, home_moves, home_places
+from portal.workspaces.models import HomeArchive, HomePlace, HomeUsage
+from provisioning import messages
+from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder
+from provisioning.types import Failure
+from tests.factories import MachineFactory, local_pool_with, node_info
+from tests.scheduling.test_home_places import preview
+from tests.workspaces.helpers import run_until_ready
+from tests.workspaces.test_own_packages import stop_it
+
+pytestmark = pytest.mark.django_db
+DONE = {"done": True, "size_bytes": 900, "home_bytes": 3000, "entries": 7, "left_out": 1, "bytes_done": 3100}
+
+
+@pytest.fixture
+def pool(catalog):
+    return local_pool_with(node_info("gpu-a"), node_info("gpu-b"))
+
+
+@pytest.fixture
+def workspace(make, bob, pool, sent):
+    """Bob's, stopped; his home is on a node of the pool."""
+    found = make(bob, name="mine")
+    run_until_ready(sent, found)
+    stop_it(sent, found)
+    sent.take("node.archive_home")
+    return found
+
+
+def make_one(workspace, name="before") -> HomeArchive:
+    return home_archives.make(actor=workspace.owner, workspace=workspace, name=name)
+
+
+def restore(workspace, archive) -> HomeArchive:
+    return home_archives.restore(actor=workspace.owner, workspace=workspace, archive_id=archive.pk)
+
+
+def order(sent) -> HomeArchiveOrder:
+    home_archives.sweep()
+    (message,) = sent.take("node.archive_home")
+    return messages.load(message.kwargs["order"], HomeArchiveOrder)
+
+
+def answer(given: HomeArchiveOrder, **said) -> bool:
+    return home_archives.apply(HomeArchived(given.archive, given.lease, given.do, **said))
+
+
+def ready(workspace, sent, name="before") -> HomeArchive:
+    archive = make_one(workspace, name)
+    assert answer(order(sent), **DONE)
+    archive.refresh_from_db()
+    return archive
+
+
+def code_of(caught) -> str:
+    return str(caught.value.code)
+
+
+def test_made_restored_and_deleted(workspace, bob, sent):
+    archive = make_one(workspace, "  before ")
+    given = order(sent)
+    assert (given.do, given.team, given.owner, given.archive) == (
+        ArchiveDo.MAKE, "vision", "bob", archive.pk.hex,
+    )  # fmt: skip
+    assert given.most_bytes == home_archives.UNLIMITED and not home_archives.sweep()
+    assert answer(given, bytes_done=1000) and not answer(given, bytes_done=1000)
+    assert answer(order(sent), bytes_done=10, checking=True)
+    archive.refresh_from_db()
+    assert (archive.state, archive.bytes_done, archive.restarts, archive.name) == (
+        "checking",
+        10,
+        0,
+        "before",
+    )
+    assert answer(order(sent), **DONE)
+    archive.refresh_from_db()
+    assert (archive.state, archive.open, archive.size_bytes, archive.entries) == ("ready", False, 900, 7)
+    assert not home_archives.sweep()
+
+    restore(workspace, archive)
+    given = order(sent)
+    assert given.do is ArchiveDo.RESTORE
+    answer(given, done=True, placed=True)
+    archive.refresh_from_db()
+    assert (archive.state, archive.open, archive.left) == ("ready", True, True) and archive.restored_at
+    clear = order(sent)
+    assert clear.do is ArchiveDo.CLEAR and clear.job == given.job
+    answer(clear, placed=True)
+    answer(order(sent), placed=True, done=True)
+    archive.refresh_from_db()
+    assert not archive.open
+
+    home_archives.delete(actor=bob, workspace=workspace, archive_id=archive.pk)
+    home_archives.delete(actor=bob, workspace=workspace, archive_id=archive.pk)
+    given = order(sent)
+    assert given.do is ArchiveDo.DELETE
+    answer(given, done=True)
+    assert not HomeArchive.objects.exists()
+    kinds = [each.kind for each in Event.objects.filter(kind__contains="home_").order_by("pk")]
+    assert kinds == [
+        "user.home_archived", "user.home_restore_asked", "user.home_restored", "user.home_archive_deleted",
+    ]  # fmt: skip
+    told = {each.kind: each.url for each in Notification.objects.filter(user=bob, kind__startswith="home.")}
+    assert told.keys() == {"home.archived", "home.restored"}
+    assert set(told.values()) == {f"/workspaces/{workspace.pk}/files/archives/"}
+
+
+def test_its_user_alone(workspace, alice, olga, charlie, sent, as_user):
+    archive = ready(workspace, sent)
+    for other in (alice, olga, charlie):
+        for act in (home_archives.restore, home_archives.delete, home_archives.cancel):
+            with pytest.raises(NotAllowed):
+                act(actor=other, workspace=workspace, archive_id=archive.pk)
+        with pytest.raises(NotAllowed):
+            home_archives.make(actor=other, workspace=workspace)
+        with pytest.raises(NotAllowed):
+            home_archives.of_home(other, workspace)
+    archive.refresh_from_db()
+    assert archive.state == "ready" and not sent.take("node.archive_home")
+
+
+def test_one_of_another_home_is_not_there(workspace, make, alice, sent):
+    archive = ready(workspace, sent)
+    mine = make(alice, name="hers")
+    for act in (home_archives.restore, home_archives.delete, home_archives.cancel):
+        with pytest.raises(NotFound):
+            act(actor=alice, workspace=mine, archive_id=archive.pk)
+
+
+def test_not_while_it_is_used(make, bob, pool, sent):
+    running = make(bob, name="runs")
+    run_until_ready(sent, running)
+    with pytest.raises(StateConflict) as refused:
+        make_one(running)
+    assert code_of(refused) == ArchiveCode.IN_USE
+    assert home_archives.why_not_now(running).code is ArchiveCode.IN_USE
+    assert not HomeArchive.objects.exists()
+
+
+def test_what_is_asked_for_meanwhile_waits(workspace, bob, team, sent):
+    make_one(workspace)
+    assert preview(team, bob).reason.code is AdmissionCode.HOME_ARCHIVED
+    with pytest.raises(StateConflict) as refused:
+        files.listing(actor=bob, workspace=workspace)
+    assert code_of(refused) == ArchiveCode.BEING_WORKED_ON
+    with pytest.raises(StateConflict) as refused:
+        make_one(workspace)
+    assert code_of(refused) == ArchiveCode.BEING_WORKED_ON
+    answer(order(sent), **DONE)
+    assert preview(team, bob).reason.code is AdmissionCode.FITS_NOW
+
+
+def test_no_move_while_it_is_made_and_no_archive_while_it_moves(workspace, bob, team, pool, sent):
+    place = HomePlace.objects.get(user=bob)
+    other = next(each.name for each in home_moves.targets_in(pool, other_than=place.node_id))
+    archive = make_one(workspace)
+    ask = {"actor": bob, "user": bob, "team": team, "pool": pool, "node": other}
+    with pytest.raises(StateConflict) as refused:
+        home_moves.move_home(**ask)
+    assert code_of(refused) == ArchiveCode.BEING_WORKED_ON
+    answer(order(sent), **DONE)
+    home_moves.move_home(**ask)
+    with pytest.raises(StateConflict):
+        make_one(workspace)
+    with pytest.raises(StateConflict):
+        restore(workspace, archive)
+
+
+def test_after_a_move_it_stays_where_it_was_made(workspace, bob, sent, as_user):
+    archive = ready(workspace, sent)
+    HomePlace.objects.update(node=Node.objects.exclude(name=archive.node_name).get())
+    with pytest.raises(StateConflict) as refused:
+        restore(workspace, archive)
+    assert code_of(refused) == ArchiveCode.HOME_ELSEWHERE and archive.node_name in str(refused.value.sentence)
+    html = as_user(bob).get(f"/workspaces/{workspace.pk}/files/archives/").content.decode()
+    assert f"It lies on {archive.node_name}" in html and "/restore/" not in html and "/delete/" in html
+    home_archives.delete(actor=bob, workspace=workspace, archive_id=archive.pk)
+    assert order(sent).do is ArchiveDo.DELETE
+
+
+def test_as_many_as_there_may_be(workspace, bob, sent, settings):
+    settings.BERTH_HOME_ARCHIVES = 2
+    settings.BERTH_HOME_LIMIT_MIB = 1
+    ready(workspace, sent)
+    second = make_one(workspace)
+    given = order(sent)
+    assert given.most_bytes == (1 << 20) - 900
+    answer(given, refused="archives_full")
+    second.refresh_from_db()
+    assert (second.state, second.reason["code"]) == ("failed", ArchiveCode.FULL)
+    assert order(sent).do is ArchiveDo.CLEAR
+    HomeArchive.objects.filter(pk=second.pk).update(open=False, left=False)
+    ready(workspace, sent)
+    with pytest.raises(StateConflict) as refused:
+        make_one(workspace)
+    assert code_of(refused) == ArchiveCode.TOO_MANY
+
+
+@pytest.mark.parametrize(
+    ("refused", "code"),
+    [
+        ("disk_full", ArchiveCode.DISK_FULL), ("unreadable", ArchiveCode.UNREADABLE),
+        ("bad_stream", ArchiveCode.DAMAGED), ("not_found", ArchiveCode.GONE), ("new", ArchiveCode.REPORTED),
+    ],
+)  # fmt: skip
+def test_what_a_node_refuses_leaves_the_home_and_the_archive(workspace, bob, sent, as_user, refused, code):
+    archive = ready(workspace, sent)
+    restore(workspace, archive)
+    answer(order(sent), refused=refused, about="a/b", free=5 << 20)
+    archive.refresh_from_db()
+    assert (archive.state, archive.reason["code"], archive.left) == ("ready", code, True)
+    assert Notification.objects.filter(kind="home.archive_failed", user=bob).exists()
+    html = as_user(bob).get(f"/workspaces/{workspace.pk}/files/archives/").content.decode()
+    assert "It was not restored." in html
+    clear = order(sent)
+    answer(clear, done=True)
+    archive.refresh_from_db()
+    assert not archive.open and archive.restored_at is None and archive.reason
+
+
+def test_what_is_killed_again_and_again_is_given_up(workspace, sent):
+    archive = make_one(workspace)
+    for _ in range(home_archives.MOST_RESTARTS):
+        answer(order(sent), bytes_done=1000)
+        answer(order(sent), bytes_done=10)
+        HomeArchive.objects.update(next_at=timezone.now())
+    archive.refresh_from_db()
+    assert (archive.state, archive.reason["code"]) == ("failed", ArchiveCode.KEEPS_ENDING)
+
+
+def test_a_node_that_is_silent_or_stumbles_is_asked_again(workspace, sent):
+    archive = make_one(workspace)
+    first = order(sent)
+    HomeArchive.objects.update(lease_expires_at=timezone.now(), next_at=timezone.now())
+    second = order(sent)
+    assert second.lease != first.lease and second.job == first.job and not answer(first, **DONE)
+    archive.refresh_from_db()
+    assert archive.reason["code"] == ArchiveCode.NODE_SILENT
+    stumbles = Failure("busy", "It is worked on.", True, "backend")
+    answer(second, failure=stumbles)
+    HomeArchive.objects.update(next_at=timezone.now())
+    answer(order(sent), failure=Failure("home_nowhere", "There is no home.", False, "user"))
+    archive.refresh_from_db()
+    assert (archive.state, archive.reason["code"]) == ("failed", ArchiveCode.REPORTED)
+
+
+def test_cancelled(workspace, bob, sent, team):
+    archive = ready(workspace, sent)
+    restore(workspace, archive)
+    given = order(sent)
+    home_archives.cancel(actor=bob, workspace=workspace, archive_id=archive.pk)
+    assert not answer(given, done=True, placed=True), "its lease has ended"
+    clear = order(sent)
+    assert clear.do is ArchiveDo.CLEAR and clear.job == given.job
+    answer(clear, done=True, placed=True)
+    archive.refresh_from_db()
+    assert archive.restored_at is not None, "it had come to its end, and that is said"
+    with pytest.raises(StateConflict):
+        home_archives.cancel(actor=bob, workspace=workspace, archive_id=archive.pk)
+    second = make_one(workspace, "second")
+    home_archives.cancel(actor=bob, workspace=workspace, archive_id=second.pk)
+    answer(order(sent), done=True)
+    assert not HomeArchive.objects.filter(pk=second.pk).exists()
+
+
+def test_when_the_machine_has_left(workspace, bob, pool, sent):
+    archive = ready(workspace, sent)
+    restore(workspace, archive)
+    MachineFactory(pool=pool, name=archive.node_name, state=MachineState.REVOKED)
+    home_archives.sweep()
+    home_archives.sweep()
+    archive.refresh_from_db()
+    assert (archive.state, archive.open, archive.reason["code"]) == ("ready", False, ArchiveCode.NODE_GONE)
+    home_archives.delete(actor=bob, workspace=workspace, archive_id=archive.pk)
+    home_archives.sweep()
+    assert not HomeArchive.objects.exists() and not sent.take("node.archive_home")
+
+
+def test_answers_of_other_machines_are_none(workspace, pool, sent, monkeypatch):
+    make_one(workspace)
+    given = order(sent)
+    said = HomeArchived(given.archive, given.lease, given.do)
+    for wrong in (
+        HomeArchived(given.archive, "other", given.do),
+        HomeArchived(given.archive, "", given.do),
+        HomeArchived("x", given.lease, given.do),
+    ):
+        assert not answers.of_an_archive(wrong) and not home_archives.apply(wrong)
+    asked = []
+    monkeypatch.setattr(node_messages, "is_of", lambda pool, node: asked.append(node) or True)
+    assert answers.of_an_archive(said) and asked == [HomeArchive.objects.get().node_name]
+
+
+def test_with_the_account_and_the_home(workspace, bob, ada, sent):
+    archive = ready(workspace, sent)
+    other = restore(workspace, archive)
+    users.delete(actor=ada, user=bob, delete_workspaces=True, delete_homes=True)
+    other.refresh_from_db()
+    assert (other.state, other.left) == ("ready", True)
+    home_archives.home_deleted(user_id=bob.pk, team_id=other.team_id, node_id=other.node_id)
+    assert not HomeArchive.objects.exists()
+
+
+def test_names(workspace, sent):
+    for name in ("x" * 81, "a\nb", "a\u202eb"):
+        with pytest.raises(InvalidInput):
+            make_one(workspace, name)
+    assert make_one(workspace, "  ").name
+
+
+def test_pages(workspace, bob, as_user, sent, django_assert_max_num_queries):
+    browser, here = as_user(bob), f"/workspaces/{workspace.pk}/files/archives/"
+    assert "No archives yet" in browser.get(here).content.decode()
+    browser.post(here + "make/", {"name": "<b>one</b>"})
+    HomeUsage.objects.create(
+        user=bob, team=workspace.team, node=Node.objects.get(name=HomeArchive.objects.get().node_name),
+        used_mib=9, measured_at=timezone.now(),
+    )  # fmt: skip
+    answer(order(sent), bytes_done=3 << 20)
+    html = browser.get(here).content.decode()
+    assert "&lt;b&gt;one&lt;/b&gt;" in html and "<b>one" not in html
+    assert "of about 9" in html and "hx-select" in html and "/restore/" not in html
+    answer(order(sent), **DONE)
+    archive = HomeArchive.objects.get()
+    html = browser.get(here).content.decode()
+    assert "7 files and folders" in html and "without 1 pipe" in html and "hx-select" not in html
+    question = browser.get(f"{here}{archive.pk}/restore/").content.decode()
+    assert "everything in your home folder" in question and "change places at once" in question
+    assert HomeArchive.objects.get().state == "ready"
+    browser.post(f"{here}{archive.pk}/restore/")
+    assert HomeArchive.objects.get().state == "restoring"
+    browser.post(f"{here}{archive.pk}/cancel/")
+    assert HomeArchive.objects.get().state == "ready"
+    HomeArchive.objects.update(open=False, left=False)
+    for number in range(30):
+        HomeArchive.objects.create(
+            user=bob, team=workspace.team, pool=archive.pool, node=archive.node, node_name=archive.node_name,
+            name=f"n{number}", state="ready", open=False, asked_at=timezone.now() - timedelta(number),
+            next_at=timezone.now(),
+        )  # fmt: skip
+    with django_assert_max_num_queries(30):
+        browser.get(here)
+
+
+def test_where_homes_are_shared_there_are_none(workspace, pool):
+    pool.config = {**pool.config, "homes_shared": True}
+    pool.save()
+    assert not home_places.are_apart(pool)
+    with pytest.raises(StateConflict) as refused:
+        make_one(workspace)
+    assert code_of(refused) == ArchiveCode.NOT_HERE

@@ -1,0 +1,256 @@
+"""A machine that is cut off is removed with what is placed there, by its name, and nothing of it counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.common.errors import InvalidInput, NotAllowed, StateConflict, Unavailable
+from portal.events.models import Event, Notification
+from portal.inventory.models import Allocation, Device, Node
+from portal.machines import keys, redis_users, services
+from portal.machines import tasks as machine_tasks
+from portal.machines.models import Machine
+from portal.scheduling import cycle, snapshot_cache
+from portal.workspaces import dispatch, machine_removal, reconcile, results
+from portal.workspaces import services as workspaces
+from portal.workspaces import tasks as workspace_tasks
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import HomePlace, LostHome, Workspace
+from provisioning import messages, signing
+from tests.api.conftest import api as api
+from tests.factories import MachineFactory, local_pool_with, node_info
+from tests.senders import sent_by
+from tests.workspaces.helpers import answer, check_invariants, run_until_ready, seen, taken
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def redis_answers(monkeypatch):
+    """Redis has let every user go."""
+    monkeypatch.setattr(redis_users, "sync", lambda names=None: True)
+
+
+@pytest.fixture
+def pool(catalog):
+    """gpu-07 has joined, node-1 is this machine."""
+    made = local_pool_with(node_info("gpu-07", gpus=2), node_info("node-1"))
+    MachineFactory(pool=made, name="gpu-07", signing_key=signing.public_text("ab" * 32))
+    Node.objects.filter(name="node-1").update(cordoned=True)
+    snapshot_cache.forget()
+    return made
+
+
+@pytest.fixture
+def machine(pool):
+    return Machine.objects.get()
+
+
+def revoked(machine, olga):
+    return services.revoke(actor=olga, machine_id=machine.pk)
+
+
+def remove(machine, actor, **changes):
+    machine_removal.remove(**{"actor": actor, "machine_id": machine.pk, "confirm": "gpu-07", **changes})
+
+
+def test_what_runs_there_ends_as_lost_with_a_reason_and_quota_and_queue_are_right_again(
+    pool, machine, make, alice, team, olga, sent, django_capture_on_commit_callbacks
+):
+    runs, starts = make(alice, name="runs"), None
+    run_until_ready(sent, runs)
+    starts = make(alice, name="starts")
+    late = taken(sent, "start")
+    revoked(machine, olga)
+    losses = machine_removal.losses_of(olga, machine.pk)
+    assert losses.workspaces == ("vision/alice/runs", "vision/alice/starts")
+    assert losses.homes == ("vision/alice",) and losses.devices == 2
+    with django_capture_on_commit_callbacks(execute=True):
+        remove(machine, olga, reason="burnt down")
+    for workspace in (runs, starts):
+        workspace.refresh_from_db()
+        assert (workspace.state, workspace.termination_reason) == (State.FAILED, "lost")
+        assert workspace.status.reason == {"code": "machine_removed", "params": {"node": "gpu-07"}}
+        assert workspace.lease == "" and workspace.endpoint == ""
+    assert not Allocation.objects.filter(released_at=None).exists()
+    check_invariants()
+    assert not Machine.objects.exists() and not Device.objects.filter(present=True).exists()
+    entry = Event.objects.get(kind="machine.removed")
+    assert entry.data["workspaces"] == ["vision/alice/runs", "vision/alice/starts"]
+    assert entry.data["homes"] == ["vision/alice"] and entry.reason == "burnt down"
+    assert Notification.objects.filter(user=alice, kind="workspace.lost").exists()
+    assert Notification.objects.filter(user=alice, kind="home.lost").count() == 1
+    # Its answers, however late, change nothing.
+    assert not results.apply_result(seen(late, "running", ready=True, endpoint="unix:x"))
+    starts.refresh_from_db()
+    assert starts.state == State.FAILED
+    assert list(sent.take("node.execute")) == [], "nothing is asked of it any more"
+
+
+def test_what_is_stopping_is_stopped_and_what_was_to_go_is_gone(pool, machine, make, alice, olga, sent):
+    stopping, ending, moving = (make(alice, name=name) for name in ("stopping", "ending", "moving"))
+    sent.take("node.execute")
+    for workspace in (stopping, ending, moving):
+        Workspace.objects.filter(pk=workspace.pk).update(lease="", lease_expires_at=None)
+    workspaces.stop(actor=alice, workspace_id=stopping.pk)
+    workspaces.delete(actor=alice, workspace_id=ending.pk)
+    workspaces.stop(actor=alice, workspace_id=moving.pk)
+    Workspace.objects.filter(pk=moving.pk).update(desired_state="running")
+    revoked(machine, olga)
+    remove(machine, olga)
+    states = dict(Workspace.objects.values_list("name", "state"))
+    assert states == {"stopping": State.STOPPED, "ending": State.TERMINATED, "moving": State.STOPPED}
+    reconcile.sweep()
+    moving.refresh_from_db()
+    assert moving.state == State.PENDING, "it had to make room, and waits again"
+    check_invariants()
+
+
+def test_what_was_stopped_there_long_ago_can_be_deleted(pool, machine, make, alice, olga, sent):
+    workspace = make(alice)
+    run_until_ready(sent, workspace)
+    workspaces.stop(actor=alice, workspace_id=workspace.pk)
+    answer(sent, "stop", "stopped")
+    revoked(machine, olga)
+    remove(machine, olga)
+    Node.objects.filter(name="node-1").update(retired=True)
+    workspace.refresh_from_db()
+    assert not dispatch.somebody_to_ask(workspace)
+    workspaces.delete(actor=alice, workspace_id=workspace.pk)
+    workspace.refresh_from_db()
+    assert workspace.state == State.TERMINATED
+
+
+def test_its_name_has_to_be_typed_and_nothing_happens_before(pool, machine, make, alice, olga, bob, sent):
+    workspace = make(alice)
+    run_until_ready(sent, workspace)
+    with pytest.raises(StateConflict) as joined:
+        remove(machine, olga)
+    assert joined.value.reason.code.value == "machine_still_joined"
+    revoked(machine, olga)
+    for given in ("", "GPU-07", "gpu-7", "gpu-07\x00x"):
+        with pytest.raises(InvalidInput) as wrong:
+            remove(machine, olga, confirm=given)
+        assert wrong.value.reason.code.value == "machine_not_named"
+    with pytest.raises(NotAllowed):
+        remove(machine, bob)
+    with pytest.raises(StateConflict) as held:
+        services.remove(actor=olga, machine_id=machine.pk)
+    assert held.value.reason.code.value == "node_has_workspaces"
+    workspace.refresh_from_db()
+    assert workspace.state == State.RUNNING and HomePlace.objects.exists()
+
+
+def test_homes_are_not_given_up_by_the_way(pool, machine, make, alice, olga, sent, api):
+    workspace = make(alice)
+    run_until_ready(sent, workspace)
+    workspaces.stop(actor=alice, workspace_id=workspace.pk)
+    answer(sent, "stop", "stopped")
+    revoked(machine, olga)
+    refused = api(olga).send("DELETE", f"machines/{machine.pk}")
+    assert (refused.status_code, refused.json()["reason"]["code"]) == (409, "node_has_homes")
+    assert "1 home folder lies only on gpu-07" in refused.json()["detail"]
+    assert HomePlace.objects.exists() and Machine.objects.exists()
+    HomePlace.objects.all().delete()
+    assert api(olga).send("DELETE", f"machines/{machine.pk}").status_code == 204
+
+
+def test_while_redis_knows_it_nothing_is_given_up(pool, machine, make, alice, olga, sent, monkeypatch):
+    workspace = make(alice)
+    run_until_ready(sent, workspace)
+    revoked(machine, olga)
+    monkeypatch.setattr(redis_users, "sync", lambda names=None: False)
+    with pytest.raises(Unavailable):
+        remove(machine, olga)
+    workspace.refresh_from_db()
+    assert workspace.state == State.RUNNING and Machine.objects.exists()
+
+
+def test_its_gpus_are_scrubbed_before_anybody_gets_them_should_it_come_back(
+    pool, machine, make, alice, olga, sent
+):
+    workspace = make(alice)
+    run_until_ready(sent, workspace)
+    device = Device.objects.order_by("index").first()
+    Allocation.objects.get().devices.create(device=device, milli=1000)
+    revoked(machine, olga)
+    remove(machine, olga)
+    device.refresh_from_db()
+    assert (device.cordoned, device.cordon_cause, device.present) == (True, "scrub", False)
+    assert "scrubbed" in device.cordon_reason
+    assert not Device.objects.exclude(pk=device.pk).filter(cordoned=True).exists()
+
+
+def test_of_a_removed_machine_no_message_counts_though_its_key_is_remembered(
+    pool, machine, make, alice, olga, sent
+):
+    """Within the ten seconds for which a process remembers keys, its row goes."""
+    workspace = make(alice)
+    command = taken(sent, "start")
+    assert not keys.directory.refuses(signing.sender_of("gpu-07"))
+    revoked(machine, olga)
+    assert keys.directory.refuses(signing.sender_of("gpu-07"))
+    Workspace.objects.filter(pk=workspace.pk).update(lease=command.lease)
+    remove(machine, olga)
+    assert keys.directory.refuses(signing.sender_of("gpu-07"))
+    with sent_by(signing.sender_of("gpu-07")):
+        workspace_tasks.apply_result(result=messages.dump(seen(command, "running", ready=True)))
+        machine_tasks.node_hello(hello={})
+    workspace.refresh_from_db()
+    assert workspace.state == State.FAILED
+    assert not Machine.objects.exists()
+
+
+def test_the_page_names_what_is_given_up_and_asks_for_the_name(
+    pool, machine, make, alice, olga, sent, as_user
+):
+    workspace = make(alice, name="paper")
+    run_until_ready(sent, workspace)
+    browser, url = as_user(olga), f"/machines/{machine.pk}/remove/"
+    assert "gpu-07 is joined" in browser.get(url).content.decode()
+    revoked(machine, olga)
+    page = browser.get(url).content.decode()
+    assert "vision/alice/paper" in page and "1 home folder that lies only there" in page
+    assert "2 devices, which leave the inventory" in page
+    wrong = browser.post(url, {"confirm": "gpu-08"})
+    assert wrong.status_code == 400 and "is not its name" in wrong.content.decode()
+    assert Machine.objects.exists()
+    done = browser.post(url, {"confirm": " gpu-07 ", "reason": "stolen"}, follow=True).content.decode()
+    assert "gpu-07 is removed." in done and not Machine.objects.exists()
+    own = as_user(alice)
+    page = own.get(f"/workspaces/{workspace.pk}/").content.decode()
+    assert "Its machine, gpu-07, was removed" in page and "See home folders" in page
+    refused = own.post(f"/workspaces/{workspace.pk}/start/", follow=True).content.decode()
+    assert "Your home folder was on gpu-07, which was removed." in refused
+    assert "Begin with an empty one" in own.get("/homes/").content.decode()
+    lost = LostHome.objects.get()
+    assert "do not come along" in own.get(f"/homes/lost/{lost.pk}/begin-anew/").content.decode()
+    own.post(f"/homes/lost/{lost.pk}/begin-anew/")
+    Node.objects.filter(name="node-1").update(cordoned=False)
+    snapshot_cache.forget()
+    own.post(f"/workspaces/{workspace.pk}/start/")
+    cycle.run()
+    assert workspace.allocations.get(released_at=None).node.name == "node-1"
+    assert "A new one was begun" in own.get("/homes/").content.decode()
+
+
+def test_over_rest(pool, machine, make, alice, olga, sent, api):
+    run_until_ready(sent, make(alice, name="paper"))
+    revoked(machine, olga)
+    program, path = api(olga), f"machines/{machine.pk}/removal"
+    losses = program.get(path).json()
+    assert losses == {
+        "machine": "gpu-07",
+        "workspaces": ["vision/alice/paper"],
+        "workspace_count": 1,
+        "homes": ["vision/alice"],
+        "home_count": 1,
+        "devices": 2,
+    }
+    assert program.send("DELETE", f"machines/{machine.pk}").status_code == 409
+    assert program.post(path, {"confirm": "x"}).json()["reason"]["code"] == "machine_not_named"
+    assert program.post(path, {"confirm": "gpu-07"}).status_code == 204
+    (lost,) = api(alice).get("lost-homes").json()["results"]
+    assert (lost["node"], lost["begun_anew_at"]) == ("gpu-07", None)
+    begun = api(alice).post(f"lost-homes/{lost['id']}/begin-anew", {})
+    assert begun.status_code == 200 and begun.json()["begun_anew_at"]
