@@ -14,7 +14,7 @@ from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import expect
 
 from tests.e2e.conftest import SHOTS
-from tests.instance import Api, Berth
+from tests.instance import Api, Berth, eventually
 from tests.populate import PASSWORD
 
 if TYPE_CHECKING:
@@ -290,7 +290,9 @@ def test_marimo(berth: Berth, person: Callable[..., Person], shots: str, options
     ada.arrive()
     first = ada.page
     edit_in_marimo(ada, f"{shots}.py")
-    assert "1+1" in (berth.home / "homes" / "lab" / "ada" / f"{shots}.py").read_text()
+    # marimo empties the file before it writes it anew.
+    notebook = berth.home / "homes" / "lab" / "ada" / f"{shots}.py"
+    eventually(lambda: "1+1" in notebook.read_text(), limit_s=30, what=f"1+1 in {notebook}")
     ada.page.close()
     ada.page = first
     ada.to_its_page("marimo")
