@@ -20,7 +20,9 @@ def slugs(pool=None) -> list[str]:
 
 
 def test_the_starting_catalog_is_valid_and_has_the_promised_slugs(catalog):
-    assert {"jupyterlab", "marimo", "vscode"} <= set(Template.objects.values_list("slug", flat=True))
+    assert {"jupyterlab", "marimo", "terminal", "vscode"} <= set(
+        Template.objects.values_list("slug", flat=True)
+    )
     assert {"cpu-small", "cpu-large"} <= set(slugs())
     for row in (*Template.objects.all(), *Flavor.objects.all()):
         row.full_clean()

@@ -300,3 +300,32 @@ def test_marimo(berth: Berth, person: Callable[..., Person], shots: str, options
     ada.arrive()
     ada.page.get_by_text(f"{shots}.py").first.wait_for(timeout=START_LIMIT_MS)
     ada.shot("again")
+
+
+def test_a_terminal_on_a_phone(berth: Berth, person: Callable[..., Person]) -> None:
+    """One shell, which a reload finds again; a new one after a stop."""
+    ada = person("terminal-phone", color_scheme="light", **PHONE)
+    ada.sign_in()
+    ada.start_new("terminal")
+    ada.arrive()
+    home = berth.home / "homes" / "lab" / "ada"
+
+    def run(command: str, said: str) -> None:
+        """Type a command; what it writes into `terminal.txt`, as the screen itself is a canvas."""
+        ada.page.locator(".jp-Terminal-body .xterm-screen").tap(timeout=START_LIMIT_MS)
+        ada.page.keyboard.type(f"{command} > terminal.txt\n")
+        file = home / "terminal.txt"
+        eventually(lambda: file.is_file() and file.read_text().strip() == said, limit_s=60, what=said)
+
+    run("kept=42; echo $((6 * 7))", "42")
+    ada.shot("terminal")
+    ada.page.reload()
+    run("echo again $kept", "again 42")
+    ada.page.get_by_role("group", name="Workspace").get_by_role("link", name="Berth").click()
+    ada.page.get_by_role("heading", name="terminal", exact=True).wait_for()
+    ada.stop_and_start()
+    ada.arrive()
+    run("echo new${kept:-} $USER", "new ada")
+    ada.shot("again")
+    ada.to_its_page("terminal")
+    ada.delete()

@@ -267,9 +267,16 @@ def test_the_starting_catalog_is_a_site_file(ada):
     from provisioning.preloading import JUPYTER_MAIN
 
     done = applying.apply(actor=ada, text=FILE.read_text(encoding="utf-8"))
-    assert {step.name for step in done} >= {"jupyterlab", "marimo", "vscode", "cpu-small"}
-    # Sandboxes that are kept ready are known by it.
-    assert JUPYTER_MAIN in next(each["argv"] for each in TEMPLATES if each["slug"] == "jupyterlab")
+    assert {step.name for step in done} >= {"jupyterlab", "marimo", "terminal", "vscode", "cpu-small"}
+    # Sandboxes that are kept ready are known by it; a terminal takes one, too.
+    jupyterlab, terminal = (
+        next(each for each in TEMPLATES if each["slug"] == slug) for slug in ("jupyterlab", "terminal")
+    )
+    assert JUPYTER_MAIN in jupyterlab["argv"]
+    assert {key for key in jupyterlab if jupyterlab[key] != terminal[key]} == {
+        "slug", "name", "description", "icon", "open_path", "position",
+    }  # fmt: skip
+    assert terminal["activity"] == "jupyter"
 
 
 # --- software environments ----------------------------------------------------------------------------

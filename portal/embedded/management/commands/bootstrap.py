@@ -24,6 +24,8 @@ from portal.inventory.models import Pool
 ADMIN = "admin"
 TEAM = "default"
 POOL = "this-machine"
+PREFERRED = (("jupyterlab", DATA_SCIENCE), ("terminal", DATA_SCIENCE), ("vscode", VSCODE))
+"""Templates and the environments that their workspaces get by default."""
 
 
 class Command(BaseCommand):
@@ -38,7 +40,7 @@ class Command(BaseCommand):
             ensure_starting_catalog()
             made = curated.ensure()
             # Once, when it is made: an operator's choice stays.
-            for template, environment in (("jupyterlab", DATA_SCIENCE), ("vscode", VSCODE)):
+            for template, environment in PREFERRED:
                 if environment in made:
                     prefer_environment(template=template, environment=environment)
             if not Pool.objects.filter(driver="local").exists():

@@ -11,6 +11,9 @@
 
   const ASK_EVERY_MS = 15000;
   const ASK_AGAIN_MS = 3000;
+  const PHONE = "(max-width: 760px)";
+  const TERMINAL_LAYOUT = "terminal";
+  const TERMINAL_NAME = "1";
   const ENDED = ["stopping", "stopped", "terminating", "terminated", "failed"];
   const STYLE = `
     .berth-bar { display: flex; align-items: center; gap: 10px; padding: 0 10px; margin-left: auto;
@@ -32,8 +35,8 @@
     .berth-says { padding: 6px 12px; font-size: var(--jp-ui-font-size1); color: var(--jp-ui-font-color1);
       background: var(--jp-layout-color2); border-left: 4px solid var(--jp-warn-color1); }
     .berth-says.bad { border-left-color: var(--jp-error-color1); font-weight: 600; }
-    @media (max-width: 760px) {
-      #jp-top-panel > .berth-bar { position: absolute !important; right: 0; left: auto !important; width: auto !important;
+    @media ${PHONE} {
+      #jp-top-panel > .berth-bar { position: absolute !important; z-index: 10; right: 0; left: auto !important; width: auto !important;
         height: 100%; background: var(--jp-layout-color1); }
       .berth-use, .berth-name, .berth-team, .berth-left:not(.near) { display: none; }
     }
@@ -210,6 +213,24 @@
     look();
   }
 
+  /**
+   * A page of one terminal, where the address names the workspace of JupyterLab that the template “Terminal” opens.
+   * Each page shows the same shell, which goes on while none is open; where it has ended, another one begins.
+   */
+  function showTerminal(app, PageConfig) {
+    if (PageConfig.getOption("workspace") === TERMINAL_LAYOUT) {
+      app.restored.then(async () => {
+        await app.commands.execute("terminal:open", { name: TERMINAL_NAME });
+        // A phone has no room for the bars at the sides; JupyterLab's menu brings them back.
+        for (const side of window.matchMedia(PHONE).matches ? ["left", "right"] : []) {
+          if (app.shell.isSideTabBarVisible(side)) {
+            await app.commands.execute("application:toggle-side-tabbar", { side });
+          }
+        }
+      });
+    }
+  }
+
   /** Waits until a kernel that has been asked for is there, or will not be; the cell says so by its prompt. */
   async function started(context, cell) {
     const missing = () =>
@@ -265,8 +286,8 @@
 
   const modules = {
     "./extension": async () => {
-      const [{ Widget }, application, { showErrorMessage }] = await Promise.all(
-        ["@lumino/widgets", "@jupyterlab/application", "@jupyterlab/apputils"].map(load)
+      const [{ Widget }, application, { showErrorMessage }, { PageConfig }] = await Promise.all(
+        ["@lumino/widgets", "@jupyterlab/application", "@jupyterlab/apputils", "@jupyterlab/coreutils"].map(load)
       );
       const executor = await cellExecutor();
       const bar = {
@@ -291,7 +312,13 @@
           await showErrorMessage("Server Connection Error", `The connection to this workspace was lost. ${error}`);
         }
       };
-      const plugins = [bar, ...(application.IConnectionLost ? [lost] : []), ...(executor ? [executor] : [])];
+      const terminal = {
+        id: "berth:terminal",
+        description: "Opens a terminal where the template is one.",
+        autoStart: true,
+        activate: app => showTerminal(app, PageConfig)
+      };
+      const plugins = [bar, terminal, ...(application.IConnectionLost ? [lost] : []), ...(executor ? [executor] : [])];
       const found = { __esModule: true, default: plugins };
       return () => found;
     }
