@@ -19,7 +19,7 @@ from portal.embedded import configs, full_disk, preflight
 from portal.embedded.environment import Instance, ensure_secrets
 from portal.embedded.programs import Program, programs
 from provisioning.drivers.local import file_server, home_mount
-from provisioning.service import home, instance_lock, processes
+from provisioning.service import home, instance_lock, oom, processes
 from provisioning.service.console import Console, Problem
 from provisioning.service.environ import ROOT
 from provisioning.service.notebook import Builder
@@ -149,6 +149,7 @@ class Up:
             instance_id=self._instance.id,
             logs_dir=self._instance.logs_dir,
             hidden=self._secrets.values(),
+            oom_score=oom.spare_supervisor(),
             changed=self._publish,
             announce=lambda line: console.say(f"  · {line}"),
         )

@@ -56,6 +56,16 @@ def devices_out(pool: Pool, kind: str, counts: Sequence[tuple[Node, int]]) -> No
     _tell(pool, f"device.{kind}", title, body, url)
 
 
+def memory_full(pool: Pool, node: Node) -> None:
+    """A node's machine had no memory left, and its kernel has ended a workspace that kept within its own."""
+    title = _("%(node)s of %(pool)s had no memory left") % {"node": node.name, "pool": pool.name}
+    body = _(
+        "Its kernel ended workspaces that had kept within their own memory, so something beside them takes "
+        "it. Look there for what runs besides workspaces, and end it or move it away."
+    )
+    _tell(pool, "node.memory_full", title, body, f"/gpus/nodes/{node.pk}/")
+
+
 def clock_off(node: str, off_s: float) -> None:
     """A node and the control plane disagree about the time, so that messages are refused."""
     title = _("The clock of %(node)s is wrong") % {"node": node}

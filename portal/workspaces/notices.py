@@ -10,11 +10,15 @@ from portal.common.formatting import format_duration
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.wording import message_of
 from portal.events.services import notify
+from portal.inventory import notices as node_notices
 from portal.workspaces.domain_events import WorkspaceFailed, WorkspaceReady
 from portal.workspaces.lifecycle import TerminationReason
+from portal.workspaces.troubles import error_code_of
 
 FOLD = timedelta(minutes=15)
 """Of those that fail within this time, as with their node, one is told and counts the others."""
+MACHINE_OUT_OF_MEMORY = "machine_out_of_memory"
+"""A driver's code: not the workspace's own limit was reached."""
 LONG_WAIT = timedelta(minutes=2)
 """Who waited for a place so long has gone on to something else, and is told when it is ready."""
 
@@ -22,11 +26,15 @@ LONG_WAIT = timedelta(minutes=2)
 def failed(event: WorkspaceFailed) -> None:
     """Tell the owner of one that could not be started, or that ended without being asked to.
 
+    Where its machine's memory was full, operators are told too.
     Of a GPU that has vanished, or a machine that was removed, the owner is told by whoever knows.
     """
     if event.reason.code in (WorkspaceCode.DEVICE_LOST, WorkspaceCode.MACHINE_REMOVED):
         return
     workspace = event.workspace
+    if error_code_of(event.reason) == MACHINE_OUT_OF_MEMORY:
+        for held in workspace.allocations.filter(released_at=None).select_related("node__pool"):
+            node_notices.memory_full(held.node.pool, held.node)
     named = {"name": workspace.name}
     match event.termination:
         case TerminationReason.LOST:

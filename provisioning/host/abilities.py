@@ -26,13 +26,14 @@ def look(folder: NodeFolder, *, as_service: bool) -> tuple[Ability, ...]:
     With `as_service` limits may be missing here: systemd gives its services the groups that they take.
     """
     sandbox = isolation.probe()
-    unlimited = limits.warning(cgroups.detect(folder.driver_instance))
+    cgroup_host = cgroups.detect(folder.driver_instance)
+    unlimited = limits.warning(cgroup_host)
     if unlimited and as_service:
         unlimited, limited = "", "those that systemd gives its service"
     else:
         limited = "CPU, memory and processes"
     apart = bool(sandbox.bwrap)
-    size = f"{host.cpu_milli() / 1000:g} CPUs, {host.memory_mib() / 1024:.0f} GiB for workspaces"
+    size = f"{host.cpu_milli() / 1000:g} CPUs, {host.memory_mib(cgroup_host) / 1024:.0f} GiB for workspaces"
     return (
         Ability("Size", True, size),
         Ability("Sandbox", apart, sandbox.reason or "bubblewrap"),

@@ -14,7 +14,7 @@ from provisioning.host.membership import Membership
 from provisioning.host.notify import notify
 from provisioning.host.rotation import Renewal
 from provisioning.host.standing import StandingWatch, graces
-from provisioning.service import home, instance_lock, processes
+from provisioning.service import home, instance_lock, oom, processes
 from provisioning.service.console import Console, Problem
 from provisioning.service.supervisor import Supervisor, report, write_state
 
@@ -66,6 +66,7 @@ class NodeRun:
         renewal.start()
         standing.start()
         notify("READY=1")
+        oom_score = oom.spare_supervisor()
         while not self._stop.is_set():
             self._known = known
             self._supervisor = Supervisor(
@@ -73,6 +74,7 @@ class NodeRun:
                 instance_id=self._folder.id,
                 logs_dir=self._folder.logs,
                 hidden=(known.answer.redis.password, known.signing_key),
+                oom_score=oom_score,
                 changed=self._publish,
                 announce=self._say,
             )

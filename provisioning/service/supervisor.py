@@ -60,7 +60,8 @@ class Service:
 class Supervisor:
     """Runs programs until told to stop.
 
-    `hidden` are secrets that must not be repeated from a log. `changed` is called after every change of a
+    `hidden` are secrets that must not be repeated from a log. `oom_score` is that of all services; None: this
+    process's. `changed` is called after every change of a
     service, `announce` with lines for the person who watches.
     Neither may block. All methods belong to the event loop's thread, which must be the main thread:
     services end with the thread that started them.
@@ -73,6 +74,7 @@ class Supervisor:
         instance_id: str,
         logs_dir: Path,
         hidden: Iterable[str] = (),
+        oom_score: int | None = None,
         changed: Callable[[], None] = lambda: None,
         announce: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -80,6 +82,7 @@ class Supervisor:
         self._instance_id = instance_id
         self._logs_dir = logs_dir
         self._hidden = tuple(hidden)
+        self._oom_score = "-" if oom_score is None else str(oom_score)
         self._changed = changed
         self._announce = announce
         self._keepers: dict[str, asyncio.Task[None]] = {}
@@ -148,7 +151,7 @@ class Supervisor:
                 service.process = subprocess.Popen(
                     (
                         sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()),
-                        str(int(signal.SIGTERM)), *program.argv,
+                        str(int(signal.SIGTERM)), self._oom_score, *program.argv,
                     ),
                     env={**program.environ, MARKER: f"{self._instance_id}:{program.name}"},
                     cwd=program.folder,

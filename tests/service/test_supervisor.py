@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -10,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from provisioning.agent.apps.app_host import APP_OOM_SCORE
+from provisioning.drivers.local.launcher import OOM_ABOVE_SERVICES, OOM_SCORE
 from provisioning.service import supervisor as module
-from provisioning.service.environ import MARKER
+from provisioning.service.environ import MARKER, ROOT
 from provisioning.service.processes import environ_of
 from provisioning.service.program import Program
 from provisioning.service.supervisor import State, Supervisor
@@ -271,3 +276,35 @@ async def test_stopping_while_something_waits_to_start_again(tmp_path: Path) -> 
         await watched.stop()
     assert {service.state for service in watched.services.values()} == {State.STOPPED}
     assert watched.services["two"].started_at == 0.0
+
+
+CAP_SYS_RESOURCE = 24
+SHOW = "print(open('/proc/self/oom_score_adj').read().strip(), flush=True)"
+LAUNCHED = f"""
+import os, subprocess, sys
+from provisioning.service import oom, supervisor
+score = oom.spare_supervisor()
+{SHOW}
+launch = [sys.executable, '-I', '-S', str(supervisor.LAUNCHER), str(os.getpid()), '15', str(score)]
+sys.exit(subprocess.call([*launch, sys.executable, '-I', '-S', '-c', {SHOW!r}]))
+"""
+
+
+@pytest.mark.parametrize("may_lower", [True, False])
+def test_where_memory_runs_out_services_go_before_what_starts_them_again(may_lower: bool) -> None:
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    argv = [sys.executable, "-c", LAUNCHED]
+    effective = re.search(r"CapEff:\s*(\w+)", Path("/proc/self/status").read_text())
+    assert effective is not None
+    may = bool(int(effective[1], 16) >> CAP_SYS_RESOURCE & 1)
+    if may and not may_lower:
+        if shutil.which("setpriv") is None:
+            pytest.skip("nothing here takes a capability away")
+        argv = ["setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource", *argv]
+    elif may_lower and not may:
+        pytest.skip("needs CAP_SYS_RESOURCE")
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    supervisor_score, service_score = map(int, done.stdout.split())
+    assert (supervisor_score, service_score) == ((own - 500, own) if may_lower else (own, own + 50))
+    # And what people start goes before both (`provisioning/drivers/local/launcher.py`).
+    assert service_score < max(service_score + OOM_ABOVE_SERVICES, OOM_SCORE) < APP_OOM_SCORE

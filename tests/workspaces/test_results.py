@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from portal.events.models import Event
+from portal.events.models import Event, Notification
 from portal.workspaces import results, services
 from portal.workspaces.lifecycle import State, TerminationReason
 from portal.workspaces.models import Workspace
@@ -303,6 +303,18 @@ def test_an_app_that_ended_fails_with_the_drivers_reason(running, sent, clock):
     running.refresh_from_db()
     assert running.termination_reason == TerminationReason.APP_EXITED
     assert (error_code(running), error_message(running)) == ("out_of_memory", "It needed more memory.")
+
+
+def test_operators_are_told_where_a_machine_had_no_memory_left(running, sent, clock, olga):
+    observe(running, sent, clock)
+    assert answer(
+        sent, Op.OBSERVE, "failed", exit_code=137, code="machine_out_of_memory", message="No memory."
+    )
+    node = active(running)[0].node
+    told = Notification.objects.get(user=olga, kind="node.memory_full")
+    assert node.name in told.title and told.url == f"/gpus/nodes/{node.pk}/"
+    running.refresh_from_db()
+    assert error_code(running) == "machine_out_of_memory"
 
 
 def test_unknown_never_means_dead(running, sent, clock):

@@ -19,6 +19,8 @@ from provisioning.drivers.local import delegation, processes
 from provisioning.types import LimitedResource
 
 CPU_PERIOD_US = 100_000
+FULL_WITHIN_BYTES = 1 << 20
+"""A group whose use came so near to its limit was full: the kernel charges several pages at once."""
 PIDS_MAX = 8192
 PROBE = "probe-"
 V1_CONTROLLERS = V2_CONTROLLERS = ("memory", "cpu", "pids")
@@ -219,6 +221,45 @@ def oom_kills(groups: Sequence[Path]) -> int:
                     if key == "oom_kill":
                         total += int(value)
     return total
+
+
+def kept_within_memory(groups: Sequence[Path]) -> bool:
+    """Whether these groups never came to their own limits of memory, so that not they were what was full.
+
+    Version 1 has only the highest use, which counts files that are kept in memory while there is room: where
+    those have filled it once, nothing can be said, and the answer is False.
+    """
+    counted = False
+    for group in groups:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            events = dict(line.split() for line in (group / "memory.events").read_text().splitlines())
+            if int(events["oom"]):
+                return False
+            counted = True
+        with contextlib.suppress(OSError, ValueError):
+            highest = int((group / "memory.max_usage_in_bytes").read_text())
+            if highest > int((group / "memory.limit_in_bytes").read_text()) - FULL_WITHIN_BYTES:
+                return False
+            counted = True
+    return counted
+
+
+def memory_around_mib(host: CgroupHost, root: Path = ROOT) -> int | None:
+    """The smallest limit of memory around all workspaces, as a container or a unit has one, in MiB."""
+    own = delegation.own_paths()
+    groups = host.parents or (
+        root / own.get("", "/").lstrip("/"),
+        root / "memory" / own.get("memory", "/").lstrip("/"),
+    )
+    found: list[int] = []
+    for group in groups:
+        for above in (group, *group.parents):
+            for name in LIMIT_FILES[LimitedResource.MEMORY]:
+                with contextlib.suppress(OSError, ValueError):  # "max" is no number
+                    found.append(int((above / name).read_text()) >> 20)
+            if above == root:
+                break
+    return min(found, default=None)
 
 
 def cpu_quota_milli(root: Path = ROOT) -> int | None:

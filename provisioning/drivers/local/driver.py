@@ -593,7 +593,8 @@ class LocalDriver(Driver):
             kills = cgroups.oom_kills(groups)
             if record is not None and kills:
                 with suppressed_when_full():
-                    folder.write_record(replace(record, oom_kills=kills))
+                    within = cgroups.kept_within_memory(groups)
+                    folder.write_record(replace(record, oom_kills=kills, kept_within_memory=within))
             return cgroups.remove(groups)
         agents = [process for process in found if process.is_agent]
         if grace_s is None and record is not None:

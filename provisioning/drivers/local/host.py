@@ -49,7 +49,7 @@ def node_info(
     return NodeInfo(
         name=name,
         cpu_milli=cpu_milli(),
-        memory_mib=memory_mib(),
+        memory_mib=memory_mib(cgroup_host),
         disk_mib=disk.available_mib(homes),
         devices=scan.devices,
         programs={**environment.programs(), **{name: environment.which(name) for name in TOOLS}},
@@ -74,9 +74,14 @@ def cpu_milli() -> int:
     return min(milli, quota) if quota else milli
 
 
-def memory_mib() -> int:
-    """The machine's memory without what the portal itself needs."""
+def memory_mib(cgroup_host: cgroups.CgroupHost) -> int:
+    """What workspaces may use together, in MiB, without what the portal itself needs.
+
+    It is the machine's memory, or what a control group around all of them holds them to.
+    """
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemTotal:"):
-            return max(0, (int(line.split()[1]) >> 10) - RESERVE_MIB)
+            machine = int(line.split()[1]) >> 10
+            around = cgroups.memory_around_mib(cgroup_host)
+            return max(0, (machine if around is None else min(machine, around)) - RESERVE_MIB)
     raise OSError("/proc/meminfo has no MemTotal")

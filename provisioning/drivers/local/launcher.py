@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # `typing` is slow to import
     from typing import Any
 
 BACKLOG = 512
-OOM_SCORE = 100
+OOM_SCORE, OOM_ABOVE_SERVICES = 100, 50
 """Where the machine's memory runs out, what people started goes before what serves them. Apps have more."""
 
 
@@ -69,13 +69,13 @@ def lower(name: str, value: int) -> None:
 
 
 def first_to_go() -> None:
-    """Have the kernel take this one and its children before services, whose score is 0.
+    """Have the kernel take this one and its children before services, one of which has started it.
 
     Where root says so, nothing in a workspace can go below it again.
     """
     try:
         with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as handle:
-            score = max(int(handle.read()), OOM_SCORE)
+            score = max(int(handle.read()) + OOM_ABOVE_SERVICES, OOM_SCORE)
             handle.seek(0)
             handle.write(str(score))
     except OSError:

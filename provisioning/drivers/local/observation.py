@@ -132,8 +132,14 @@ def _explain(folder: WorkspaceDir, record: Record, agent: AgentState | None) -> 
         return "host_restarted", "This machine was restarted. Start the workspace again."
     ended = agent is not None and agent.phase == "exited"
     killed = not ended or (agent is not None and agent.exit_code == SIGKILL_EXIT)
-    kills = record.oom_kills or cgroups.oom_kills([Path(path) for path in record.cgroups])
-    if killed and kills:
+    groups = [Path(path) for path in record.cgroups]
+    if killed and (record.oom_kills or cgroups.oom_kills(groups)):
+        if record.kept_within_memory or cgroups.kept_within_memory(groups):
+            return (
+                "machine_out_of_memory",
+                "The machine had no memory left and ended the workspace, which had kept within its "
+                f"{record.memory_mib} MiB. Start it again; if this comes back, tell an operator.",
+            )
         return (
             "out_of_memory",
             f"The workspace used more than its {record.memory_mib} MiB of memory and was ended. "

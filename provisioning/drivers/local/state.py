@@ -51,6 +51,7 @@ NODE_USER = -1
 class Record:
     """The driver's record of the generation last started. Written before anything is launched.
 
+    `oom_kills` and `kept_within_memory` are what its control groups have said last (`cgroups.py`).
     `home` is the home's key, `uid` whose it was (`uids.py`), `egress` and `egress_allow` what it may reach;
     records of older versions name neither home nor egress.
     """
@@ -69,6 +70,7 @@ class Record:
     closed: bool = False
     stop_requested_at: float = 0.0
     oom_kills: int = 0
+    kept_within_memory: bool = False
     own_network: bool = False
     home: str = ""
     uid: int = NODE_USER

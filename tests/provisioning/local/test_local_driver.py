@@ -11,11 +11,13 @@ import pytest
 from local_support import PROBE, ask
 
 from provisioning.drivers.local import cgroups, gpus, processes, start
+from provisioning.drivers.local import host as local_host
 from provisioning.drivers.local.state import WorkspaceDir
 from provisioning.errors import Conflict, InvalidSpec, MissingDependency, NoCapacity, Stale, StartFailed
 from provisioning.types import (
     DeviceGrant,
     Isolation,
+    LimitedResource,
     LimitEnforcement,
     NodePlacement,
     ObservedState,
@@ -69,6 +71,59 @@ def test_a_memory_limit_kills_and_is_named(make_pool):
     seen = pool.wait(lambda: pool.driver.observe(spec.ref), FAILED)
     assert (seen.code, seen.exit_code) == ("out_of_memory", 137)
     assert "64 MiB" in seen.message
+
+
+def test_where_the_machine_has_no_memory_left_the_workspace_is_not_blamed(make_pool):
+    pool = make_pool()
+    host = cgroups.detect(pool.driver.instance)
+    if host.reason:
+        pytest.skip(host.reason)
+    spec = pool.spec()
+    seen = pool.run(spec)
+    # What all workspaces of this pool are in stands for the machine.
+    around = next(
+        parent / name
+        for parent in host.parents
+        for name in cgroups.LIMIT_FILES[LimitedResource.MEMORY]
+        if (parent / name).exists()
+    )
+    around.write_text(str(64 << 20))
+    assert cgroups.memory_around_mib(replace(host, parents=(around.parent,))) == 64
+    with pytest.raises((OSError, ValueError)):  # no answer, or an empty one
+        ask(seen, "len(bytearray(b'x' * (100 << 20)))")
+    seen = pool.wait(lambda: pool.driver.observe(spec.ref), FAILED)
+    assert seen.code == "machine_out_of_memory" and "kept within its 256 MiB" in seen.message
+    pool.driver.ensure_stopped(spec.ref)
+    pool.wait(lambda: pool.driver.ensure_stopped(spec.ref), ObservedState.STOPPED, ObservedState.ABSENT)
+    record = pool.driver._dir(spec.ref).record()
+    assert record.oom_kills and record.kept_within_memory, "what it was stays when the groups are gone"
+
+
+@pytest.mark.parametrize(
+    ("files", "within"),
+    [
+        ({"memory.events": "low 0\nhigh 0\nmax 7\noom 0\noom_kill 2\n"}, True),
+        ({"memory.events": "low 0\nhigh 0\nmax 7\noom 1\noom_kill 2\n"}, False),
+        ({"memory.limit_in_bytes": "67108864\n", "memory.max_usage_in_bytes": "60000000\n"}, True),
+        ({"memory.limit_in_bytes": "67108864\n", "memory.max_usage_in_bytes": "67100672\n"}, False),
+        ({}, False),
+    ],
+)
+def test_whether_a_group_came_to_its_own_limit(tmp_path, files, within):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert cgroups.kept_within_memory([tmp_path]) is within
+
+
+def test_a_limit_around_all_workspaces_is_all_that_they_get(tmp_path):
+    inner = tmp_path / "container" / "berth-x"
+    inner.mkdir(parents=True)
+    held = cgroups.CgroupHost(2, (inner,))
+    unheld = local_host.memory_mib(held)
+    (tmp_path / "memory.max").write_text("max\n")
+    assert local_host.memory_mib(held) == unheld > 0
+    (inner.parent / "memory.max").write_text(f"{3 << 30}\n")
+    assert local_host.memory_mib(held) == min(unheld, 3072 - local_host.RESERVE_MIB)
 
 
 def test_without_cgroups_each_process_has_a_memory_limit(make_pool, monkeypatch):
