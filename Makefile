@@ -15,7 +15,10 @@ RESULTS := test-results
 # Bytecode is kept even where Python is asked not to: the tests start Python some hundred times.
 PYTEST = PYTHONDONTWRITEBYTECODE= timeout --foreground --signal=INT --kill-after=60 3300 $(RUN) -m pytest -q -n 2 -o faulthandler_timeout=180
 # $(call phase,NAME,ARGUMENTS): its exit code is for tests.tally, and the next phase runs in any case.
-phase = @mkdir -p $(RESULTS); echo "== $(1)"; $(PYTEST) --junitxml=$(RESULTS)/$(1).xml $(2) $(ARGS); echo $$? > $(RESULTS)/$(1).code
+phase = @mkdir -p $(RESULTS); echo "== $(1)"; $(PYTEST) --junitxml=$(RESULTS)/$(1).xml -o cache_dir=$(RESULTS)/$(1).cache $(2) $(ARGS); \
+	echo $$? > $(RESULTS)/$(1).code
+# $(call again,NAME,ARGUMENTS): the few that failed in a phase, once more when nothing else runs.
+again = @$(RUN) -m tests.again $(RESULTS) $(1) $(2) $(ARGS)
 # $(call marked,MARK): the files in which something carries the mark; only these are collected.
 marked = $(shell grep -rl --include='test_*.py' 'mark.$(1)' tests)
 
@@ -39,22 +42,31 @@ status: ## What runs, and how many workspaces; exit code 0 all, 1 some, 3 nothin
 	@test -x $(RUN) || { echo "  Berth is not installed here yet: make up"; exit 3; }; \
 	exec $(RUN) -m portal.embedded status
 
+# What each phase of the tests takes. Playwright keeps an event loop in its thread, which no other test may
+# meet. A file with servers goes to one process, so that what a module starts is started once.
+sqlite = -m "not engine and not browser" --dist worksteal --database sqlite
+postgresql = -m "not engine and not browser" --dist worksteal --database postgresql
+engines = -m "engine and not browser" --dist loadfile --database sqlite $(if $(ARGS),,$(call marked,engine))
+browser = -m browser --dist loadfile --database sqlite $(if $(ARGS),,$(call marked,browser))
+
 # Two lanes run side by side: one computes, the other mostly waits for real servers and a browser. What a
 # phase writes appears when its lane has ended, and the last lines are the sum over all phases.
 test: environment-dev notebook-if-possible ## Run every test, on every database that is here (ARGS are pytest's)
 	@rm -rf $(RESULTS) && mkdir -p $(RESULTS)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-units test-servers
+	$(call again,sqlite,$(sqlite))
+	$(call again,postgresql,$(postgresql))
+	$(call again,engines,$(engines))
+	$(call again,browser,$(browser))
 	@$(RUN) -m tests.tally $(RESULTS) sqlite postgresql engines browser
 
 test-units: # everything that starts no server: on SQLite, and what uses a database on PostgreSQL too
-	$(call phase,sqlite,-m "not engine and not browser" --dist worksteal --database sqlite)
-	$(call phase,postgresql,-m "not engine and not browser" --dist worksteal --database postgresql)
+	$(call phase,sqlite,$(sqlite))
+	$(call phase,postgresql,$(postgresql))
 
-# Playwright keeps an event loop in its thread, which no other test may meet. A file goes to one process, so
-# that what a module starts is started once.
 test-servers:
-	$(call phase,engines,-m "engine and not browser" --dist loadfile --database sqlite $(if $(ARGS),,$(call marked,engine)))
-	$(call phase,browser,-m browser --dist loadfile --database sqlite $(if $(ARGS),,$(call marked,browser)))
+	$(call phase,engines,$(engines))
+	$(call phase,browser,$(browser))
 
 test-ordinary: environment-dev ## As root: the tests about sandboxes once more, as an ordinary user (ARGS are pytest's)
 	@PYTHONDONTWRITEBYTECODE=1 $(RUN) -m tests.ordinary_user -q -n 2 -m "not engine and not browser" $(or $(ARGS),$(ordinary))

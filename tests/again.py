@@ -1,0 +1,47 @@
+"""Run what failed in a phase once more, alone: `python -m tests.again FOLDER PHASE ARGUMENT...`.
+
+A test that fails beside the other lane of a busy machine and passes alone says more about the machine than
+about the code. `tests.tally` counts it as passed and names it, and takes no more than `LIMIT` of them, so
+that what is unsteady is seen and mended. More failures than that have a cause of their own: nothing is
+run again, and the phase stays failed.
+
+Reads FOLDER/PHASE.xml and the cache of that phase; writes FOLDER/PHASE-again.xml and its .code.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.tally import LIMIT, cases
+
+TIME_S = 900
+
+
+def main(folder: str, phase: str, *arguments: str) -> int:
+    report = Path(folder, f"{phase}.xml")
+    failed = [case for case in cases(report) if case.failed]
+    if not failed or len(failed) > LIMIT:
+        return 0
+    print(f"== {phase}: the {len(failed)} that failed once more, alone", flush=True)
+    command = [
+        *(sys.executable, "-m", "pytest", "-q", "-n", "0", "-o", "faulthandler_timeout=180"),
+        *("--last-failed", "--last-failed-no-failures=none", "-o", f"cache_dir={folder}/{phase}.cache"),
+        f"--junitxml={folder}/{phase}-again.xml",
+        *arguments,
+    ]
+    try:
+        code = subprocess.run(
+            command, timeout=TIME_S, env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+        ).returncode
+    except subprocess.TimeoutExpired:
+        print(f"-- not within {TIME_S} s")
+        code = 124
+    Path(folder, f"{phase}-again.code").write_text(str(code))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
