@@ -222,6 +222,18 @@ class BerthClient:
     def home_evacuation(self, evacuation_id: str) -> dict[str, Any]:
         return self._object("GET", f"/home-evacuations/{quote(evacuation_id, safe='')}")
 
+    def orphans(self, **filters: str) -> Iterator[dict[str, Any]]:
+        """What lies on nodes and nobody owns, and what has gone of late (`pool`, `node`, `kind`, `state`)."""
+        return self._rows("/orphans", filters)
+
+    def orphan(self, orphan_id: str) -> dict[str, Any]:
+        return self._object("GET", f"/orphans/{quote(orphan_id, safe='')}")
+
+    def remove_orphan(self, orphan_id: str, *, confirm: str = "") -> dict[str, Any]:
+        """Have its node remove it; of a home folder `confirm` is its name."""
+        path = f"/orphans/{quote(orphan_id, safe='')}/remove"
+        return self._object("POST", path, json=_given({"confirm": confirm}))
+
     def service_accounts(self, team: str) -> Iterator[dict[str, Any]]:
         """A team's accounts for programs."""
         return self._rows(_services(team))

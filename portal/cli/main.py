@@ -81,6 +81,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from portal.cli import homes
 
         run = getattr(homes, arguments.function.removeprefix("homes_"))
+    elif arguments.function.startswith("orphans_"):
+        from portal.cli import orphans
+
+        run = getattr(orphans, arguments.function.removeprefix("orphans_"))
     elif arguments.function.startswith("service_account_"):
         from portal.cli import service_accounts
 

@@ -173,6 +173,7 @@ def parser() -> argparse.ArgumentParser:
     _environments(commands, common)
     _files(commands, common)
     _homes(commands, common)
+    _orphans(commands, common)
     _gpu(commands, common)
     _node(commands, common)
     return top
@@ -258,6 +259,29 @@ def _homes(commands: Any, common: argparse.ArgumentParser) -> None:
     made.add_argument("--dry-run", action="store_true", help="only say what lies there and can be moved")
     made.add_argument("--no-wait", action="store_true", help="leave it going")
     made.add_argument("-y", "--yes", action="store_true", help="do not ask")
+
+
+def _orphans(commands: Any, common: argparse.ArgumentParser) -> None:
+    words = "List what lies on nodes and nobody owns, or remove it. For operators."
+    top = commands.add_parser("orphans", help=words, description=words, parents=[common])
+    top.set_defaults(function="orphans_ls")
+    top.add_argument("--pool", default="", metavar="SLUG", help="only of this pool")
+    top.add_argument("--node", default="", metavar="NODE", help="only on this node")
+    kinds = ("workspace", "process", "control_group", "folder", "home")
+    top.add_argument("--kind", default="", choices=kinds, help="only these")
+    top.add_argument("--all", action="store_true", help="also what has gone of late")
+    words = "Have its node remove one; the node looks once more whether anybody owns it."
+    gone = top.add_subparsers(metavar="COMMAND").add_parser(
+        "remove", help=words, description=words, parents=[common]
+    )
+    gone.set_defaults(function="orphans_remove")
+    gone.add_argument("orphan", metavar="ID", help="its id, the beginning of it, or its name")
+    gone.add_argument("--confirm", default="", metavar="NAME", help="of a home folder: its name, typed")
+    gone.add_argument("-y", "--yes", action="store_true", help="do not ask; of a home folder, see --confirm")
+    gone.add_argument(
+        "--wait", action="store_true", help="until it is gone; 1 where it stays, with the reason"
+    )
+    gone.add_argument("--timeout", type=_positive, default=120, metavar="SECONDS", help="of waiting; 120")
 
 
 def _service_account(commands: Any, common: argparse.ArgumentParser) -> None:

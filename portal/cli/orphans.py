@@ -1,0 +1,134 @@
+"""What `berth orphans …` does: what lies on nodes and nobody owns, for operators."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from portal.cli.client import BerthClient
+from portal.cli.commands import print_json, print_line, print_table
+from portal.cli.errors import CliError, Missing, TimedOut, Usage
+from portal.cli.users import confirm
+
+POLL_S = 2.0
+THERE = ("found", "removing")
+SHORT, SHORTEST = 8, 4
+"""So much of an id is shown; `remove` takes any beginning from the second on that only one has."""
+Orphan = dict[str, Any]
+
+
+def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """What is there with its age, size and what becomes of it; with --all also what has gone of late."""
+    rows = list(client.orphans(pool=arguments.pool, node=arguments.node, kind=arguments.kind))
+    if not arguments.all:
+        rows = [row for row in rows if row["state"] in THERE]
+    if arguments.json:
+        return print_json(rows)
+    if not rows:
+        print("Nothing is left over.", file=sys.stderr)
+        return 0
+    now = datetime.now(UTC)
+    table: list[tuple[str, ...]] = [("ID", "WHAT", "NAME", "NODE", "SIZE", "AGE", "WHAT BECOMES OF IT")]
+    for row in rows:
+        size = "-" if row["size_mib"] is None else _size(row["size_mib"])
+        age = _span((now - datetime.fromisoformat(row["first_seen_at"])).total_seconds())
+        what = row["kind"].replace("_", " ")
+        table.append((row["id"][:SHORT], what, row["name"], row["node"], size, age, _fate(row, now)))
+    return print_table(table)
+
+
+def remove(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Ask, of a home folder for its name, and have it removed; with --wait until it is. 1 where it stays."""
+    row = _one(client.orphans(), arguments.orphan)
+    typed = _typed(row, arguments) if row["kind"] == "home" else ""
+    if not typed:
+        confirm(arguments, f"Remove the {row['kind'].replace('_', ' ')} {row['name']} on {row['node']}?")
+    row = client.remove_orphan(row["id"], confirm=typed)
+    if arguments.wait:
+        row = _ended(client, row, arguments.timeout)
+    if arguments.json:
+        print_json(row)
+    elif row["state"] in THERE:
+        print_line(row["problem"] or f"{row['name']} on {row['node']} is being removed.")
+    else:
+        print_line(f"{row['name']} on {row['node']} is gone.")
+    return 1 if row["problem"] else 0
+
+
+def _one(rows: Iterable[Orphan], wanted: str) -> Orphan:
+    """The one that is there with this id, beginning of an id, or name. Raises `Missing`, `Usage`."""
+    there = [row for row in rows if row["state"] in THERE]
+    found = [row for row in there if row["name"] == wanted or _begins(row, wanted)]
+    if not found:
+        raise Missing(f"Nothing that is left over is “{wanted}”.", "`berth orphans` shows what there is.")
+    if len(found) > 1:
+        ids = ", ".join(row["id"] for row in found)
+        raise Usage(f"Several things are “{wanted}”.", f"Name one of them by its id: {ids}.")
+    return found[0]
+
+
+def _begins(row: Orphan, wanted: str) -> bool:
+    return len(wanted) >= SHORTEST and bool(row["id"].startswith(wanted.lower()))
+
+
+def _typed(row: Orphan, arguments: argparse.Namespace) -> str:
+    """The name of a home folder, as it was typed: nothing brings it back, so --yes is not enough."""
+    if arguments.confirm:
+        return str(arguments.confirm)
+    if not sys.stdin.isatty():
+        raise Usage(
+            "Nobody is there to type the name of the home folder.",
+            f"Add --confirm {row['name']} to remove it.",
+        )
+    size = "" if row["size_mib"] is None else f", {_size(row['size_mib'])}"
+    print(f"All files in {row['name']} on {row['node']}{size} are lost: nothing brings them back.")
+    print("Type its name to remove it:", end=" ", flush=True)
+    typed = sys.stdin.readline().strip()
+    if typed != row["name"]:
+        raise CliError("Nothing was changed.")
+    return typed
+
+
+def _ended(client: BerthClient, row: Orphan, timeout_s: float) -> Orphan:
+    """When it is gone, or its node has said why not. Raises `TimedOut`; its removal goes on then."""
+    ends_at = time.monotonic() + timeout_s
+    while row["state"] == "removing":
+        if time.monotonic() > ends_at:
+            raise TimedOut(
+                f"{row['name']} was not removed after {timeout_s:g} s; its node is asked again.",
+                "`berth orphans` shows whether it is there.",
+            )
+        time.sleep(POLL_S)
+        row = client.orphan(row["id"])
+    return row
+
+
+def _fate(row: Orphan, now: datetime) -> str:
+    if row["state"] == "removing":
+        return "being removed"
+    if row["state"] == "gone":
+        return "no longer there"
+    if row["state"] == "removed":
+        return f"removed by {row['removed_by']}" if row["removed_by"] else "removed"
+    if row["problem"]:
+        return str(row["problem"])
+    if row["removed_at"] is None:
+        return "stays until somebody removes it"
+    left_s = (datetime.fromisoformat(row["removed_at"]) - now).total_seconds()
+    return f"removed in {_span(left_s)}" if left_s > 0 else "removed at once"
+
+
+def _size(mib: int) -> str:
+    return f"{mib} MiB" if mib < 1024 else f"{mib / 1024:.1f} GiB"
+
+
+def _span(seconds: float) -> str:
+    """Some time in its largest whole unit."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{max(0, seconds):.0f} s"

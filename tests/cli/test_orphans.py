@@ -1,0 +1,102 @@
+"""`berth orphans`."""
+
+from __future__ import annotations
+
+import io
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from portal.cli import orphans as cli
+from portal.cli.errors import Missing, Usage
+from portal.orphans.models import Orphan
+from tests.factories import local_pool_with, make_token, node_info
+
+
+class Keyboard(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def as_operator(as_bob, olga, team, monkeypatch):
+    """`berth …` signed in as an operator; somebody's home, a folder and what has gone are known of."""
+    pool = local_pool_with(node_info("gpu-a"))
+    now = timezone.now()
+    for kind, name, size, state, hours in (
+        ("home", f"{team.slug}/ghost", 2048, "found", 50),
+        ("folder", "ws-rest", 7, "found", 2),
+        ("folder", "ws-old", 7, "removed", 90),
+    ):
+        Orphan.objects.create(
+            pool=pool, node="gpu-a", kind=kind, name=name, size_mib=size, state=state, seen_at=now,
+            first_seen_at=now - timedelta(hours=hours, minutes=1),
+        )  # fmt: skip
+    monkeypatch.setenv("BERTH_TOKEN", make_token(olga)[1])
+    return as_bob
+
+
+def states() -> dict[str, str]:
+    return {name.split("/")[-1]: state for name, state in Orphan.objects.values_list("name", "state")}
+
+
+def test_what_is_there_with_age_size_and_what_becomes_of_it(as_operator, team):
+    ran = as_operator("orphans")
+    assert ran.code == 0, ran.err
+    head, folder, home = ran.out.splitlines()
+    assert head.split()[:6] == ["ID", "WHAT", "NAME", "NODE", "SIZE", "AGE"]
+    assert "ws-rest" in folder and "7 MiB" in folder and "2 h" in folder and "removed in 21 h" in folder
+    assert f"{team.slug}/ghost" in home and "2.0 GiB" in home and "2 d" in home
+    assert home.endswith("stays until somebody removes it")
+    assert "ws-old" not in ran.out and "removed" in as_operator("orphans", "--all").out.splitlines()[-1]
+    (only,) = as_operator("orphans", "--kind", "home", "--json").json
+    assert only["id"].startswith(home.split()[0])
+    assert as_operator("orphans", "--node", "gpu-x").err == "Nothing is left over.\n"
+
+
+def test_a_folder_goes_after_a_question(as_operator, sent, monkeypatch):
+    asked = as_operator("orphans", "remove", "ws-rest")
+    assert asked.code == 2 and "--yes" in asked.err and states()["ws-rest"] == "found"
+    row = Orphan.objects.get(name="ws-rest")
+    ran = as_operator("orphans", "remove", str(row.pk)[:8], "-y")
+    assert (ran.code, ran.out) == (0, "ws-rest on gpu-a is being removed.\n")
+    assert states() == {"ghost": "found", "ws-rest": "removing", "ws-old": "removed"}
+
+    def refuse(_s: float) -> None:
+        Orphan.objects.filter(pk=row.pk).update(state="found", problem="It is in use.")
+
+    monkeypatch.setattr("portal.cli.orphans.time.sleep", refuse)
+    waited = as_operator("orphans", "remove", "ws-rest", "--yes", "--wait")
+    assert (waited.code, waited.out) == (1, "It is in use.\n")
+
+
+def test_a_home_goes_only_when_its_name_is_typed(as_operator, team, sent, monkeypatch):
+    name = f"{team.slug}/ghost"
+    unasked = as_operator("orphans", "remove", name, "--yes")
+    assert unasked.code == 2 and f"--confirm {name}" in unasked.err
+    monkeypatch.setattr("sys.stdin", Keyboard("y\n"))
+    assert as_operator("orphans", "remove", name).err == "berth: Nothing was changed.\n"
+    assert as_operator("orphans", "remove", name, "--confirm", "ghost").code == 1, (
+        "the portal looks at it too"
+    )
+    assert states()["ghost"] == "found"
+    monkeypatch.setattr("sys.stdin", Keyboard(f"{name}\n"))
+    ran = as_operator("orphans", "remove", name)
+    assert ran.code == 0 and "nothing brings them back" in ran.out and states()["ghost"] == "removing"
+
+
+def test_what_cannot_be_removed(as_operator, bob, monkeypatch):
+    assert as_operator("orphans", "remove", "ws-old", "-y").code == 5
+    monkeypatch.setenv("BERTH_TOKEN", make_token(bob)[1])
+    assert as_operator("orphans").code == 1
+
+
+def test_one_is_named_and_no_other_is_meant():
+    rows = [{"id": f"{number}abc-x", "name": "lab/ghost", "state": "found"} for number in range(2)]
+    with pytest.raises(Usage, match="Several"):
+        cli._one(rows, "lab/ghost")
+    assert cli._one(rows, "1abc") is rows[1]
+    for too_little in ("", "1", "1ab"):
+        with pytest.raises(Missing):
+            cli._one(rows, too_little)
