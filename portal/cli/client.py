@@ -141,6 +141,36 @@ class BerthClient:
         """Delete files and folders of the home, for good."""
         self._request("POST", f"{_path(workspace_id)}/files/delete", json={"paths": paths})
 
+    def archives(self, workspace_id: str) -> list[dict[str, Any]]:
+        """Archives of the home that the workspace uses, the newest first."""
+        response = self._request("GET", _archives(workspace_id))
+        try:
+            rows = response.json()
+        except ValueError:
+            rows = None
+        if not isinstance(rows, list):
+            raise self._stranger(response)
+        return rows
+
+    def archive(self, workspace_id: str, archive_id: str) -> dict[str, Any]:
+        return self._object("GET", _archives(workspace_id, archive_id))
+
+    def make_archive(self, workspace_id: str, *, name: str = "") -> dict[str, Any]:
+        """Have one made; without a name it is called by the time."""
+        return self._object("POST", _archives(workspace_id), json=_given({"name": name}))
+
+    def restore_archive(self, workspace_id: str, archive_id: str) -> dict[str, Any]:
+        """Have the home made anew from it: all that is there now goes."""
+        return self._object("POST", f"{_archives(workspace_id, archive_id)}/restore")
+
+    def cancel_archive(self, workspace_id: str, archive_id: str) -> None:
+        """Give up what is under way with it; the home is as it was."""
+        self._request("POST", f"{_archives(workspace_id, archive_id)}/cancel")
+
+    def delete_archive(self, workspace_id: str, archive_id: str) -> None:
+        """Have it deleted, for good."""
+        self._request("DELETE", _archives(workspace_id, archive_id))
+
     def transfer_url(self, workspace_id: str, way: str, **given: Any) -> str:
         """Where a file is to be had, or sent to, once; `way` is `downloads` or `uploads`."""
         return str(self._object("POST", f"{_path(workspace_id)}/files/{way}", json=given)["url"])
@@ -419,6 +449,11 @@ class BerthClient:
 
 def _path(workspace_id: str) -> str:
     return f"/workspaces/{quote(str(workspace_id), safe='')}"
+
+
+def _archives(workspace_id: str, archive_id: str = "") -> str:
+    one = f"/{quote(archive_id, safe='')}" if archive_id else ""
+    return f"{_path(workspace_id)}/files/archives{one}"
 
 
 def _environment(slug: str) -> str:

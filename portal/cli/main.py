@@ -73,6 +73,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from portal.cli import environments
 
         run = getattr(environments, arguments.function.removeprefix("environments_"))
+    elif arguments.function.startswith("archives_"):
+        from portal.cli import archives
+
+        run = getattr(archives, arguments.function.removeprefix("archives_"))
     elif arguments.function.startswith("files_"):
         from portal.cli import files
 

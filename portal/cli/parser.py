@@ -243,6 +243,34 @@ def _files(commands: Any, common: argparse.ArgumentParser) -> None:
     rm = verb("rm", "Delete files and folders, for good.")
     rm.add_argument("paths", nargs="+", metavar="PATH")
     rm.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    _archives(verbs, common)
+
+
+def _archives(commands: Any, common: argparse.ArgumentParser) -> None:
+    words = "Archives of the home, which keep all of it; made and restored while no workspace uses it."
+    verbs = commands.add_parser("archives", help=words, description=words).add_subparsers(
+        metavar="COMMAND", required=True
+    )
+
+    def verb(name: str, words: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
+        made = verbs.add_parser(name, help=words, description=words, parents=[common])
+        made.set_defaults(function=f"archives_{name}")
+        _one(made)
+        if named:
+            made.add_argument("archive", metavar="ARCHIVE", help="its name or id")
+        if asks:
+            made.add_argument("-y", "--yes", action="store_true", help="do not ask")
+        return cast(argparse.ArgumentParser, made)
+
+    verb("ls", "List them, the newest first.", named=False)
+    make = verb("make", "Make one of all that is in the home.", named=False)
+    make.add_argument("--name", default="", help="default: the time")
+    _wait(make, "until it is ready; 1 where it fails")
+    _wait(
+        verb("restore", "Replace all that is in the home.", asks=True), "until it is done; 1 where it fails"
+    )
+    verb("cancel", "Give up what is under way; the home is as it was.")
+    _wait(verb("rm", "Delete one, for good.", asks=True), "until it has gone")
 
 
 def _homes(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -482,8 +510,8 @@ def _one(command: argparse.ArgumentParser) -> None:
     command.add_argument("--team", default="", metavar="SLUG", help="where you have the name in two teams")
 
 
-def _wait(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--wait", action="store_true", help="until it is ready")
+def _wait(command: argparse.ArgumentParser, words: str = "until it is ready") -> None:
+    command.add_argument("--wait", action="store_true", help=words)
     command.add_argument(
         "--timeout", type=_positive, default=600, metavar="SECONDS", help="of waiting; default: 600"
     )

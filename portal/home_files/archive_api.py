@@ -19,6 +19,7 @@ from portal.common.api import (
     routes,
 )
 from portal.home_files.api import SCOPES
+from portal.home_files.archive_presenters import trouble
 from portal.workspaces import home_archives, selectors
 from portal.workspaces.models import HomeArchive, Workspace
 
@@ -31,12 +32,13 @@ class HomeArchiveSerializer(serializers.ModelSerializer[HomeArchive]):
     pool = serializers.CharField(source="pool.slug")
     node = serializers.CharField(source="node_name", help_text="The machine on which it lies.")
     reason = serializers.SerializerMethodField(help_text="Why it waits or failed, or null.")
+    message = serializers.SerializerMethodField(help_text="The same in words.")
 
     class Meta:
         model = HomeArchive
         fields = [
             "id", "name", "user", "team", "pool", "node", "state", "size_bytes", "home_bytes", "entries",
-            "left_out", "bytes_done", "asked_at", "made_at", "restored_at", "reason",
+            "left_out", "bytes_done", "asked_at", "made_at", "restored_at", "reason", "message",
         ]  # fmt: skip
         read_only_fields = fields
         extra_kwargs = {
@@ -50,6 +52,9 @@ class HomeArchiveSerializer(serializers.ModelSerializer[HomeArchive]):
     @extend_schema_field(ReasonSerializer(allow_null=True))
     def get_reason(self, archive: HomeArchive) -> dict[str, Any] | None:
         return archive.reason or None
+
+    def get_message(self, archive: HomeArchive) -> str:
+        return trouble(archive)
 
 
 class NewHomeArchiveSerializer(StrictSerializer):

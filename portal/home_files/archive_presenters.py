@@ -58,10 +58,6 @@ def _row(archive: HomeArchive, here: str, home_bytes: int, quiet: bool) -> Archi
     state = HomeArchiveState(archive.state)
     ready = state == HomeArchiveState.READY
     away = ready and archive.node_name != here
-    trouble = ""
-    if archive.reason:
-        with contextlib.suppress(LookupError):
-            trouble = sentence_of(Reason.from_json(archive.reason))
     total = home_bytes if state == HomeArchiveState.MAKING else archive.stream_bytes
     done = min(archive.bytes_done, total)
     amounts = {"done": filesizeformat(archive.bytes_done), "total": filesizeformat(total)}
@@ -77,12 +73,20 @@ def _row(archive: HomeArchive, here: str, home_bytes: int, quiet: bool) -> Archi
         about=_about(archive),
         progress=progress,
         percent=done * 100 // total if known else 0,
-        trouble=trouble,
+        trouble=trouble(archive),
         away=away,
         may_restore=ready and quiet and not away,
         may_cancel=archive.active,
         may_delete=quiet,
     )
+
+
+def trouble(archive: HomeArchive) -> str:
+    """Why it waits or failed, in words; empty where neither."""
+    if archive.reason:
+        with contextlib.suppress(LookupError):
+            return sentence_of(Reason.from_json(archive.reason))
+    return ""
 
 
 def _about(archive: HomeArchive) -> str:

@@ -99,6 +99,13 @@ class LossesSerializer(serializers.Serializer[machine_removal.Losses]):
         child=serializers.CharField(), help_text="`team/user`, the first 500 that lie only there."
     )
     home_count = serializers.IntegerField()
+    archive_count = serializers.IntegerField(
+        help_text="How many archives of home folders lie there, and are lost with it."
+    )
+    archived = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="Those of `homes` of which an archive lies on another machine, too.",
+    )
     devices = serializers.IntegerField(help_text="How many leave the inventory.")
 
 

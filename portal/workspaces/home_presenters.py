@@ -164,6 +164,8 @@ def remove_question(losses: Losses) -> dict[str, Any]:
         "reason": _("For the audit log."),
         "typed": machine.name if losses.any else "",
     }
+    if losses.home_count:
+        question["stays"].append(_archived(losses))
     if machine.state == MachineState.ACTIVE:
         question["refusals"] = [
             _("%(node)s is joined. Have it leave, or revoke it, before it is removed.") % named
@@ -188,6 +190,13 @@ def _given_up(losses: Losses) -> list[str]:
             losses.home_count,
         )
         found.append(line % _counted(losses.homes, losses.home_count))
+    if losses.archive_count:
+        line = ngettext(
+            "%(count)d archive of a home folder, which lies there, too",
+            "%(count)d archives of home folders, which lie there, too",
+            losses.archive_count,
+        )
+        found.append(line % {"count": losses.archive_count})
     if losses.devices:
         line = ngettext(
             "%(count)d device, which leaves the inventory",
@@ -196,6 +205,18 @@ def _given_up(losses: Losses) -> list[str]:
         )
         found.append(line % {"count": losses.devices})
     return found
+
+
+def _archived(losses: Losses) -> str:
+    """Of which of the homes there is an archive that does not go with the machine."""
+    if not losses.archived:
+        return _("of these home folders nothing else: no archive of them lies on another machine")
+    line = ngettext(
+        "archives on other machines of %(count)d home folder, to restore when it lies there: %(names)s",
+        "archives on other machines of %(count)d home folders, to restore when they lie there: %(names)s",
+        len(losses.archived),
+    )
+    return line % _counted(losses.archived, len(losses.archived))
 
 
 def _counted(names: Sequence[str], count: int) -> dict[str, Any]:

@@ -20,23 +20,31 @@ from portal.inventory.models import Device, Node
 from portal.machines import selectors as machines
 from portal.machines import services
 from portal.machines.domain_events import MachineRemoving
-from portal.machines.models import Machine
+from portal.machines.models import Machine, MachineState
 from portal.workspaces import machine_losses
-from portal.workspaces.models import HomePlace, Workspace
+from portal.workspaces.models import HomeArchive, HomeArchiveState, HomePlace, Workspace
 from provisioning.types import home_key
 
 MAX_NAMED = 500
+KEPT = (HomeArchiveState.READY, HomeArchiveState.RESTORING)
+"""States of archives that hold all of a home."""
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What removing a machine gives up: names of at most `MAX_NAMED` workspaces and homes, and how many."""
+    """What removing a machine gives up: names of at most `MAX_NAMED` workspaces and homes, and how many.
+
+    `archive_count` archives of homes lie there and are lost with it; of the homes `archived` have one on
+    another machine, too, which stays.
+    """
 
     machine: Machine
     workspaces: tuple[str, ...]
     workspace_count: int
     homes: tuple[str, ...]
     home_count: int
+    archive_count: int
+    archived: tuple[str, ...]
     devices: int
 
     @property
@@ -52,6 +60,11 @@ def losses_of(actor: User, machine_id: UUID) -> Losses:
     homes = HomePlace.objects.filter(node__pool=machine.pool_id, node__name=machine.name)
     rows = there.select_related("owner", "team").order_by("team__slug", "owner__username", "name")
     places = homes.select_related("user", "team").order_by("team__slug", "user__username")
+    ready = HomeArchive.objects.filter(pool=machine.pool_id, state__in=KEPT)
+    cut_off = Machine.objects.filter(pool=machine.pool_id).exclude(state=MachineState.ACTIVE)
+    on_others = ready.exclude(node_name=machine.name).exclude(node_name__in=cut_off.values("name"))
+    on_others = on_others.filter(node__retired=False)
+    archived = set(on_others.values_list("user", "team"))
     named = tuple(_name(each) for each in rows[:MAX_NAMED])
     keys = tuple(home_key(each.team.slug, each.user.username) for each in places[:MAX_NAMED])
     return Losses(
@@ -60,6 +73,12 @@ def losses_of(actor: User, machine_id: UUID) -> Losses:
         there.count(),
         keys,
         homes.count(),
+        ready.filter(node__name=machine.name).count(),
+        tuple(
+            home_key(each.team.slug, each.user.username)
+            for each in places[:MAX_NAMED]
+            if (each.user_id, each.team_id) in archived
+        ),
         Device.objects.filter(node__pool=machine.pool_id, node__name=machine.name).count(),
     )
 

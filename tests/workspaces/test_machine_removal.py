@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.utils import timezone
 
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict, Unavailable
 from portal.events.models import Event, Notification
@@ -14,8 +15,9 @@ from portal.scheduling import cycle, snapshot_cache
 from portal.workspaces import dispatch, machine_removal, reconcile, results
 from portal.workspaces import services as workspaces
 from portal.workspaces import tasks as workspace_tasks
+from portal.workspaces.home_presenters import remove_question
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import HomePlace, LostHome, Workspace
+from portal.workspaces.models import HomeArchive, HomePlace, LostHome, Workspace
 from provisioning import messages, signing
 from tests.api.conftest import api as api
 from tests.factories import MachineFactory, local_pool_with, node_info
@@ -245,6 +247,8 @@ def test_over_rest(pool, machine, make, alice, olga, sent, api):
         "workspace_count": 1,
         "homes": ["vision/alice"],
         "home_count": 1,
+        "archive_count": 0,
+        "archived": [],
         "devices": 2,
     }
     assert program.send("DELETE", f"machines/{machine.pk}").status_code == 409
@@ -254,3 +258,35 @@ def test_over_rest(pool, machine, make, alice, olga, sent, api):
     assert (lost["node"], lost["begun_anew_at"]) == ("gpu-07", None)
     begun = api(alice).post(f"lost-homes/{lost['id']}/begin-anew", {})
     assert begun.status_code == 200 and begun.json()["begun_anew_at"]
+
+
+def test_archives_that_are_lost_and_those_that_lie_elsewhere_are_told_apart(
+    pool, machine, make, alice, bob, team, olga, sent
+):
+    now = timezone.now()
+    revoked(machine, olga)
+    cut_off, other = Node.objects.get(name="gpu-07"), Node.objects.get(name="node-1")
+
+    def kept(user, node, state="ready"):
+        HomeArchive.objects.create(
+            user=user, team=team, pool=pool, node=node, node_name=node.name, name="a", state=state,
+            open=False, asked_at=now, next_at=now,
+        )  # fmt: skip
+
+    for user in (alice, bob):
+        HomePlace.objects.create(user=user, team=team, pool=pool, node=cut_off, since=now)
+        kept(user, cut_off)
+    kept(bob, other, "failed")
+    losses = machine_removal.losses_of(olga, machine.pk)
+    assert (losses.archive_count, losses.archived) == (2, ())
+    question = remove_question(losses)
+    assert "2 archives of home folders, which lie there, too" in question["loses"]
+    assert question["stays"][-1].startswith("of these home folders nothing else")
+
+    kept(alice, other)
+    losses = machine_removal.losses_of(olga, machine.pk)
+    assert (losses.archive_count, losses.archived) == (2, ("vision/alice",))
+    assert remove_question(losses)["stays"][-1].endswith("to restore when it lies there: vision/alice")
+
+    MachineFactory(pool=pool, name="node-1", state="revoked")
+    assert machine_removal.losses_of(olga, machine.pk).archived == ()

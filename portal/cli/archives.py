@@ -1,0 +1,130 @@
+"""`berth files archives …`: archives of the home that a workspace uses."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from typing import Any
+
+from portal.cli.client import BerthClient
+from portal.cli.commands import find, print_json, print_line, print_table
+from portal.cli.errors import CliError, Missing, TimedOut, Unreachable, Usage
+from portal.cli.users import confirm
+
+LOOK_S = 2.0
+MIB = 1 << 20
+UNDER_WAY = ("making", "checking", "restoring")
+Archive = dict[str, Any]
+
+
+def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """List them, the newest first."""
+    rows = client.archives(find(client, arguments)["id"])
+    if arguments.json:
+        return print_json(rows)
+    table: list[tuple[str, ...]] = [("NAME", "STATE", "MADE", "MIB", "MACHINE", "ID")]
+    for row in rows:
+        made = (row["made_at"] or "-")[:19]
+        size = str(-(-row["size_bytes"] // MIB)) if row["made_at"] else "-"
+        table.append((row["name"], row["state"], made, size, row["node"], row["id"]))
+    return print_table(table) if rows else 0
+
+
+def make(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Have one made; with --wait 1 where it fails."""
+    workspace_id = find(client, arguments)["id"]
+    made = client.make_archive(workspace_id, name=arguments.name)
+    if arguments.wait:
+        made = _waited(client, arguments, workspace_id, made)
+        if made["state"] != "ready":
+            raise CliError(f"“{made['name']}” was not made{_why(made)}")
+    return print_json(made) if arguments.json else print_line(_words(made))
+
+
+def restore(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Have the home made anew from one, after a question; with --wait 1 where it is not."""
+    workspace_id = find(client, arguments)["id"]
+    archive = _named(client, workspace_id, arguments.archive)
+    confirm(arguments, f"Replace everything in your home folder with “{archive['name']}”, for good?")
+    archive = client.restore_archive(workspace_id, archive["id"])
+    if arguments.wait:
+        archive = _waited(client, arguments, workspace_id, archive)
+        if not archive["restored_at"]:
+            raise CliError(
+                f"Your home folder is as it was{_why(archive)}",
+                "`berth files archives restore` tries it again.",
+            )
+    return print_json(archive) if arguments.json else print_line(_words(archive))
+
+
+def cancel(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Give up what is under way with one."""
+    workspace_id = find(client, arguments)["id"]
+    archive = _named(client, workspace_id, arguments.archive)
+    client.cancel_archive(workspace_id, archive["id"])
+    return print_json({"cancelled": archive["id"]}) if arguments.json else 0
+
+
+def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Have one deleted, after a question; with --wait until it has gone."""
+    workspace_id = find(client, arguments)["id"]
+    archive = _named(client, workspace_id, arguments.archive)
+    confirm(arguments, f"Delete the archive “{archive['name']}” for good?")
+    client.delete_archive(workspace_id, archive["id"])
+    if arguments.wait:
+        with contextlib.suppress(Missing):  # it has gone then
+            _waited(client, arguments, workspace_id, {**archive, "state": "deleting"})
+    return print_json({"deleted": archive["id"]}) if arguments.json else 0
+
+
+def _named(client: BerthClient, workspace_id: str, wanted: str) -> Archive:
+    """The archive of this id or name. Raises `Missing`, and `Usage` where several have the name."""
+    rows = client.archives(workspace_id)
+    found = [row for row in rows if row["id"] == wanted] or [row for row in rows if row["name"] == wanted]
+    if not found:
+        raise Missing(
+            f"There is no archive “{wanted}” of this home folder.",
+            "`berth files archives ls` shows those that there are.",
+        )
+    if len(found) > 1:
+        ids = ", ".join(row["id"] for row in found)
+        raise Usage(f"Several archives are called “{wanted}”.", f"Name one by its id: {ids}.")
+    return found[0]
+
+
+def _waited(
+    client: BerthClient, arguments: argparse.Namespace, workspace_id: str, archive: Archive
+) -> Archive:
+    """It when nothing is under way with it any more. Raises `TimedOut`, and `Missing` when it has gone."""
+    ends_at = time.monotonic() + arguments.timeout
+    said = ""
+    while archive["state"] in (*UNDER_WAY, "deleting"):
+        line = _words(archive)
+        if line != said and not arguments.json:
+            print(line, file=sys.stderr, flush=True)
+        said = line
+        if time.monotonic() > ends_at:
+            raise TimedOut(
+                f"“{archive['name']}” was not done after {arguments.timeout} s; it goes on.",
+                "`berth files archives ls` shows how far it is.",
+            )
+        time.sleep(LOOK_S)
+        try:
+            archive = client.archive(workspace_id, archive["id"])
+        except Unreachable:
+            # The portal may be restarting; the node does not mind.
+            if time.monotonic() > ends_at:
+                raise
+    return archive
+
+
+def _words(archive: Archive) -> str:
+    """What it is, or how far."""
+    done = f", {archive['bytes_done'] // MIB} MiB" if archive["state"] in UNDER_WAY else ""
+    return f"{archive['name']} is {archive['state']}{done} on {archive['node']}{_why(archive)}"
+
+
+def _why(archive: Archive) -> str:
+    return f": {archive['message']}" if archive["message"] else ""
