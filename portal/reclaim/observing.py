@@ -44,7 +44,7 @@ COLUMNS = (
 )
 PLAIN = ("generation", "idle_s", "gpu_idle_s", "active", "report", "signals")
 UPDATED = ("observed_at", *PLAIN)
-JUPYTER = "jupyter"
+WITH_KERNELS = frozenset({"jupyter", "marimo"})
 _encode = msgspec.json.Encoder().encode
 _report = msgspec.json.Decoder(Report).decode
 
@@ -57,7 +57,7 @@ class _Resources(msgspec.Struct):
     accelerators: _Accelerators
 
 
-class _Used(msgspec.Struct):
+class Used(msgspec.Struct):
     count: int | None = None
     busy: int | None = None
     last_activity: str | None = None
@@ -70,8 +70,8 @@ class _Gpu(msgspec.Struct):
 class Seen(msgspec.Struct):
     """The figures of a heartbeat that matter here; `workspaces.reports` has looked at them."""
 
-    kernels: _Used | None = None
-    terminals: _Used | None = None
+    kernels: Used | None = None
+    terminals: Used | None = None
     cpu_seconds: float | None = None
     jobs: int | None = None
     gpus: list[_Gpu] | None = None
@@ -203,14 +203,16 @@ def report_of(
     accelerated: bool, activity: str, heartbeat_at: datetime, seen: Seen, idle_since: datetime | None
 ) -> Report:
     """The last heartbeat as the engine reads it."""
-    kernels, terminals = seen.kernels or _Used(), seen.terminals or _Used()
+    kernels, terminals = seen.kernels or Used(), seen.terminals or Used()
     percents = [gpu.utilization_percent for gpu in seen.gpus or ()]
     measured = [each for each in percents if each is not None]
     whole = bool(percents) and len(measured) == len(percents) and seen.gpus_stale_s is None
     return Report(
         at_s=heartbeat_at.timestamp(),
         has_gpus=accelerated,
-        has_kernels=activity == JUPYTER,
+        has_kernels=activity in WITH_KERNELS,
+        # Of an app that nobody knows they are looked at where there are some.
+        has_terminals=bool(activity) or terminals.count is not None,
         gpu_percent=max(measured) if whole else None,
         gpu_idle_since_s=idle_since.timestamp() if idle_since is not None else None,
         cpu_seconds=seen.cpu_seconds,

@@ -11,8 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Value
-from django.db.models.functions import Coalesce
+from django.db.models import Case, F, Value, When
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
@@ -311,7 +310,9 @@ def _look_now(workspace: Workspace) -> None:
 def agent_heartbeat(*, workspace_id: UUID, generation: int, activity: dict[str, Any]) -> None:
     """Proof of life and of use. Raises `Revoked`."""
     now = timezone.now()
-    idle_since = Coalesce("gpu_idle_since", Value(now)) if _gpus_idle(activity) else None
+    # Of a clock that was put back since, what was kept lies ahead: it begins anew.
+    since = Case(When(gpu_idle_since__lte=now, then=F("gpu_idle_since")), default=Value(now))
+    idle_since = since if gpus_idle(activity) else None
     current = Workspace.objects.filter(pk=workspace_id, generation=generation, state__in=HOLDING)
     updated = WorkspaceStatus.objects.filter(workspace__in=current).update(
         heartbeat_at=now, activity=activity, gpu_idle_since=idle_since
@@ -320,7 +321,7 @@ def agent_heartbeat(*, workspace_id: UUID, generation: int, activity: dict[str, 
         raise Revoked
 
 
-def _gpus_idle(activity: dict[str, Any]) -> bool:
+def gpus_idle(activity: dict[str, Any]) -> bool:
     """Whether every GPU was seen to do nothing. What was not measured counts as used."""
     gpus = activity.get("gpus")
     if not isinstance(gpus, list) or not gpus:

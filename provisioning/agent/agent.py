@@ -12,7 +12,7 @@ CONFIG is a JSON file (mode 0600) with these keys; those marked * have a default
 
   argv, env            the app; `{port} {home} {token} {token_file} {name}` are replaced in both
   ports                candidate TCP ports on 127.0.0.1; the first free one is taken
-  ready_path, activity*   HTTP path that answers below 500 when ready; `jupyter` reads kernels
+  ready_path, activity*   HTTP path that answers below 500 when ready; `jupyter` and `marimo` read kernels
   endpoint*            where the app answers, as reported to the portal; `{port}` replaced
   home, name, app_token, workspace_id, generation
   agent_url            the portal: `http://…`, or `unix:/path` of a socket
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Config = dict[str, Any]
-    Table = dict[int, tuple[int, str, int, int, int, int]]
+    Table = dict[int, tuple[int, str, int, int, int, int, int]]
 
 EXIT_CONFIG = 64
 EXIT_PORT_TAKEN = 75
@@ -74,6 +74,12 @@ PROBE_MAX_S = 0.1
 BACKOFF_MAX_S = 15.0
 MAX_ITEMS = 10000  # kernels or terminals that are counted
 MAX_STAMP = 40  # characters of a time
+MAX_SESSIONS = 50  # notebooks of marimo that are asked for
+TTY_MAJORS = range(136, 144)  # of pseudo-terminals
+WORKERS = (b"multiprocessing", b"loky")
+"""In the command lines of processes that a program keeps beside itself, with work and without."""
+ADAPTER = b"debugpy/adapter"
+"""Of the process that stays beside a kernel once a debugger was attached. Who stands in one is busy."""
 GPU_DEADLINE_S = 2.0
 CONTROL_TIMEOUT_S = 1.0
 SECRETS_TIMEOUT_S = 30.0  # for how long the portal is asked for secrets
@@ -567,7 +573,7 @@ def read_text(path: str) -> str | None:
 
 
 def process_table() -> Table:
-    """{pid: (parent, state, cpu ticks, resident pages, process group, session)} of this PID namespace."""
+    """{pid: (parent, state, cpu ticks, resident pages, group, session, terminal)} of this PID namespace."""
     table = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -582,6 +588,7 @@ def process_table() -> Table:
                     int(fields[21]),
                     int(fields[2]),
                     int(fields[3]),
+                    int(fields[4]),
                 )
     return table
 
@@ -606,7 +613,8 @@ def jobs_of(pids: list[int], table: Table, agent: int, app: int) -> int:
 
     A shell gives each command a process group of its own in its session, in the foreground of a terminal or
     in the background. What a shell has left behind is in a session whose leader is gone, or has come to the
-    agent as an orphan: `agent` is its process, and `app` the one that it has started itself.
+    agent as an orphan: `agent` is its process, and `app` the one that it has started itself. What a kernel
+    has started is in its own group.
     """
     own_session = table[agent][5] if agent in table else 0
     found = set()
@@ -614,9 +622,62 @@ def jobs_of(pids: list[int], table: Table, agent: int, app: int) -> int:
         row = table[pid]
         group, session = row[4], row[5]
         orphaned = row[0] == agent and pid != app
-        if session != own_session and (group != session or session not in table or orphaned):
+        left = session not in table or orphaned
+        if session == own_session or not (group != session or left):
+            continue
+        if not (left and ADAPTER in command_line(pid)):
             found.add((session, group))
-    return len(found)
+    kernels = {pid: command for pid in pids if (command := kernel_command(pid, table, app))}
+    started = 0
+    for pid in pids:
+        row = table[pid]
+        if row[0] in kernels and row[4:6] == table[row[0]][4:6] and (row[5], row[4]) not in found:
+            command = command_line(pid)
+            own = command == kernels[row[0]] or any(word in command for word in (*WORKERS, ADAPTER))
+            started += bool(command) and not own
+    return len(found) + started
+
+
+def kernel_command(pid: int, table: Table, app: int) -> bytes:
+    """The command line of what may be a kernel, else an empty one.
+
+    Jupyter's lead a session; marimo's are processes that Python has made for its server.
+    """
+    row = table[pid]
+    if pid == app:
+        return b""
+    if row[5] == pid:
+        return command_line(pid)
+    command = command_line(pid) if row[0] == app else b""
+    return command if b"multiprocessing" in command else b""
+
+
+def command_line(pid: int) -> bytes:
+    """The arguments of a process, each with a NUL at its end; empty when it has gone."""
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as handle:
+            return handle.read(65536)
+    except OSError:
+        return b""
+
+
+def terminals_of(pids: list[int], table: Table) -> Config | None:
+    """Terminals of these processes, and when something was typed or written in one; None when unknown.
+
+    The kernel keeps that time to eight seconds.
+    """
+    numbers = {table[pid][6] for pid in pids} - {0}
+    paths = []
+    for number in numbers:
+        major, minor = number >> 8 & 0xFFF, number & 0xFF | number >> 12 & 0xFFF00
+        if major in TTY_MAJORS:
+            paths.append("/dev/pts/%d" % ((major - TTY_MAJORS[0]) * 256 + minor))
+    try:
+        times = [max(found.st_atime, found.st_mtime) for found in map(os.stat, paths)]
+    except OSError:
+        return None  # it has closed meanwhile, or is not to be seen from here
+    last = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(max(times))) if times else None
+    return {"count": len(times), "last_activity": last}
 
 
 def sockets_on(port: int) -> tuple[set[str], int] | None:
@@ -799,13 +860,15 @@ def connection_to(url: str, timeout_s: float) -> tuple[http.client.HTTPConnectio
     return kind(parts.hostname or "", parts.port, timeout=timeout_s), path
 
 
-def http_json(method: str, url: str, token: str, body: Any, timeout_s: float) -> tuple[int, Any]:
-    """(status, decoded answer or None). Raises `OSError` when there is no answer."""
+def http_json(
+    method: str, url: str, token: str, body: Any, timeout_s: float, more: dict[str, str] | None = None
+) -> tuple[int, Any]:
+    """(status, decoded answer or None); `more` are headers. Raises `OSError` when there is no answer."""
     import http.client
 
     connection, path = connection_to(url, timeout_s)
     try:
-        headers = {"Accept": "application/json"}
+        headers = {"Accept": "application/json", **(more or {})}
         if token:
             headers["Authorization"] = "Bearer " + token
         data = None
@@ -848,6 +911,41 @@ def jupyter_activity(port: int, token: str) -> Config:
     return result
 
 
+def wakeups_of(pids: list[int], table: Table, app: int) -> dict[int, int]:
+    """How often the main thread of each kernel of marimo has waited: {pid: number}.
+
+    It moves with each cell that is run, however short, and stays while none is.
+    """
+    found = {}
+    for pid in pids:
+        if table[pid][0] == app and b"spawn_main" in command_line(pid):
+            status = read_text("/proc/%d/status" % pid) or ""
+            number = status.partition("\nvoluntary_ctxt_switches:")[2].partition("\n")[0].strip()
+            found[pid] = int(number) if number else -1
+    return found
+
+
+def marimo_activity(port: int, token: str) -> Config:
+    """Notebooks that are open in marimo, and how many of them run a cell; None where it does not say."""
+    unknown: Config = {"kernels": None}
+    base = "http://127.0.0.1:%d/api/" % port
+    try:
+        status, sessions = http_json("GET", base + "sessions", token, None, 5.0)
+        if status != 200 or not isinstance(sessions, dict) or len(sessions) > MAX_SESSIONS:
+            return unknown
+        busy = 0
+        for session in sessions:
+            header = {"Marimo-Session-Id": session}
+            status, answer = http_json("GET", base + "kernel/status", token, None, 5.0, header)
+            state = answer.get("state") if status == 200 and isinstance(answer, dict) else None
+            if state not in ("running", "idle", "stopped"):
+                return unknown
+            busy += state == "running"
+    except OSError:
+        return unknown
+    return {"kernels": {"count": len(sessions), "busy": busy, "last_activity": None}}
+
+
 # ---------------------------------------------------------------------------------------------
 # The agent
 # ---------------------------------------------------------------------------------------------
@@ -870,6 +968,8 @@ class Agent:
             config["log_path"], config["log_max_bytes"], [config["app_token"], config["agent_token"]]
         )
         self.gpus = Gpus(config["devices"])
+        self.wakeups: dict[int, int] = {}
+        self.woken: str | None = None  # when a heartbeat has seen them change
         self.stop_signal = False
         self.end_reason = ""  # set once, by whoever decides first
         self.ready = False
@@ -929,11 +1029,24 @@ class Agent:
             activity["rss_mib"] = sum(table[pid][3] for pid in pids) * PAGE_BYTES >> 20
             activity["processes"] = len(pids)
             activity["jobs"] = jobs_of(pids, table, os.getpid(), self.app.pid)
+            activity["terminals"] = terminals_of(pids, table)
+            if self.config["activity"] == "marimo":
+                self.notice_wakeups(wakeups_of(pids, table, self.app.pid))
         except (OSError, ValueError, IndexError):
             pass
         if self.config["activity"] == "jupyter":
             activity.update(jupyter_activity(self.app.port, self.config["app_token"]))
+        elif self.config["activity"] == "marimo":
+            activity.update(marimo_activity(self.app.port, self.config["app_token"]))
+            if activity["kernels"] is not None:
+                activity["kernels"]["last_activity"] = self.woken
         return activity
+
+    def notice_wakeups(self, found: dict[int, int]) -> None:
+        """Keep the time if a kernel has run something since the last heartbeat."""
+        if found != self.wakeups:
+            self.wakeups = found
+            self.woken = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
     # -- threads --------------------------------------------------------------------------
 

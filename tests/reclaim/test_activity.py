@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from portal.reclaim.engine.activity import MAX_GAP_S, IdleClock, Report, SignalKind, observe, signals_of
+from portal.reclaim.observing import Seen, Used, report_of
 
 QUIET = Report(
     at_s=1000.0,
     has_kernels=True,
+    has_terminals=True,
     cpu_seconds=50.0,
     kernels=1,
     kernels_busy=0,
@@ -93,9 +96,34 @@ def test_what_was_not_measured_counts_as_work(changes):
 
 
 def test_without_kernels_or_gpus_these_are_not_asked_for():
-    shell = replace(QUIET, has_kernels=False, kernels=None, terminals=None, kernels_busy=None)
+    shell = replace(QUIET, has_kernels=False, has_terminals=False)
     assert {each.kind for each in signals_of(after(shell), shell)} == {SignalKind.CPU, SignalKind.JOBS}
     assert idle_after(shell, {}, {}) == 120
+
+
+@pytest.mark.parametrize(
+    ("app", "seen", "kinds"),
+    [
+        ("jupyter", Seen(), {"kernels", "terminals"}),
+        ("marimo", Seen(), {"kernels", "terminals"}),
+        ("code-server", Seen(), {"terminals"}),
+        ("", Seen(), set()),
+        ("", Seen(terminals=Used(count=1, last_activity="2026-11-23T10:00:00Z")), {"terminals"}),
+    ],
+)
+def test_each_app_is_asked_for_what_its_agent_reports(app, seen, kinds):
+    """What is not there although it should be counts as work: an older agent's report, for one."""
+    now = datetime(2026, 11, 23, tzinfo=UTC)
+    report = report_of(False, app, now, seen, None)
+    found = signals_of(report, report)
+    assert {each.kind.value for each in found} - {"cpu", "jobs"} == kinds
+    assert all(each.active for each in found if each.value is None)
+
+
+def test_a_running_cell_of_marimo_is_work_and_its_quiet_notebook_is_not():
+    notebook = replace(QUIET, kernels_stamp=None)
+    assert idle_after(notebook, {}, {"kernels_busy": 1}) == 0
+    assert idle_after(notebook, {"kernels_busy": 1}, {"kernels_busy": 0}, {}) == 120
 
 
 def test_the_same_report_again_is_no_time():

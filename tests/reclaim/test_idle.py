@@ -255,3 +255,22 @@ def test_a_look_at_many_takes_as_many_queries_as_one(running, alice, django_asse
         other.status.save()
     with django_assert_max_num_queries(6):
         assert observing.run() == 41
+
+
+def test_after_a_clock_was_put_back_idle_gpus_are_counted_from_then_on(running, clock):
+    gpus = [{"uuid": "GPU-0", "utilization_percent": 0}]
+
+    def since():
+        results.agent_heartbeat(
+            workspace_id=running.pk, generation=running.generation, activity={**QUIET, "gpus": gpus}
+        )
+        return Workspace.objects.get(pk=running.pk).status.gpu_idle_since
+
+    first = since()
+    clock.shift(60)
+    assert since() == first
+    clock.shift(-3 * 3600)
+    later = since()
+    assert later == timezone.now()
+    clock.shift(60)
+    assert since() == later

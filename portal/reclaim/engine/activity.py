@@ -30,13 +30,15 @@ class SignalKind(StrEnum):
 class Report:
     """What an agent reported at `at_s`; None for what was not measured.
 
-    `has_gpus`, `has_kernels`: whether it could have reported some. `gpu_idle_since_s` is since when every
-    report, those between two looks too, had all GPUs at 0 %. Stamps are texts: only their change counts.
+    `has_gpus`, `has_kernels`, `has_terminals`: whether it could have reported some. `gpu_idle_since_s` is
+    since when every report, those between two looks too, had all GPUs at 0 %. Stamps are texts: only their
+    change counts.
     """
 
     at_s: float
     has_gpus: bool = False
     has_kernels: bool = False
+    has_terminals: bool = False
     gpu_percent: int | None = None
     gpu_idle_since_s: float | None = None
     cpu_seconds: float | None = None
@@ -106,8 +108,8 @@ def kernels(report: Report, before: Report) -> Signal | None:
 
 
 def terminals(report: Report, before: Report) -> Signal | None:
-    """A terminal of Jupyter's in which something was typed or written since the last look."""
-    if not report.has_kernels:
+    """A terminal in which something was typed or written since the last look."""
+    if not report.has_terminals:
         return None
     if report.terminals is None:
         return _unknown(SignalKind.TERMINALS, 1)

@@ -41,7 +41,8 @@ def test_heartbeats_say_what_runs_and_leave_unknown_null(portal, configuration, 
     assert last["connections"] == 1
     assert last["processes"] == 1
     assert last["rss_mib"] >= 1 and last["cpu_seconds"] > 0
-    assert last["gpus"] is None and last["kernels"] is None and last["terminals"] is None
+    assert last["gpus"] is None and last["kernels"] is None
+    assert last["terminals"] == {"count": 0, "last_activity": None}
 
 
 def test_a_portal_that_is_down_does_not_hurt_and_learns_later(portal, configuration, start):

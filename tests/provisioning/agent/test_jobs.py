@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
+
+from provisioning.agent import agent
+from tests.instance import eventually
 
 APP = """
 import os, pty, sys, threading
@@ -66,3 +77,149 @@ def test_commands_are_counted_whether_they_compute_or_wait(portal, configuration
 def test_a_shell_that_waits_is_no_job(portal, configuration, start):
     assert jobs_seen(portal, configuration, start, "true", 0) == 0
     assert {portal.next("heartbeat")[1]["activity"]["jobs"] for _ in range(10)} == {0}
+
+
+APP_PID, AGENT_PID = 5, 2
+KERNEL, MARIMO_KERNEL = b"python\0-m\0ipykernel_launcher\0", b"python\0-c\0from multiprocessing.spawn\0"
+
+
+@pytest.mark.parametrize(
+    ("command", "jobs"),
+    [
+        (b"sleep\x009999\0", 1),
+        (b"python\0train.py\0", 1),
+        # Workers of a pool wait beside their kernel for as long as it lives.
+        (None, 0),
+        (b"python\0-m\0joblib.externals.loky.backend\0", 0),
+        (b"python\0/lib/debugpy/adapter\0--for-server\0", 0),
+        (b"", 0),
+    ],
+)
+@pytest.mark.parametrize("kernel", [KERNEL, MARIMO_KERNEL])
+def test_what_a_kernel_has_started_is_counted_and_its_workers_are_not(monkeypatch, kernel, command, jobs):
+    """Jupyter's kernels lead a session; those of marimo are in that of their server."""
+    inside = 10 if kernel is KERNEL else APP_PID
+    table = {
+        AGENT_PID: (1, "S", 0, 0, 2, 2, 0),
+        APP_PID: (AGENT_PID, "S", 0, 0, APP_PID, APP_PID, 0),
+        6: (APP_PID, "S", 0, 0, APP_PID, APP_PID, 0),
+        10: (APP_PID, "S", 0, 0, inside, inside, 0),
+        11: (10, "S", 0, 0, inside, inside, 0),
+    }
+    command = kernel if command is None else command
+    lines = {APP_PID: b"server\0", 6: b"language-server\0", 10: kernel, 11: command}
+    monkeypatch.setattr(agent, "command_line", lambda pid: lines[pid])
+    assert agent.jobs_of([5, 6, 10, 11], table, AGENT_PID, APP_PID) == jobs
+
+
+def test_of_each_terminal_it_is_known_when_something_was_typed_or_written():
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvp("cat", ["cat"])
+    try:
+        eventually(lambda: agent.process_table()[pid][6], limit_s=20, what="cat has its terminal")
+        row = agent.process_table()[pid]
+        assert agent.terminals_of([], {}) == {"count": 0, "last_activity": None}
+        name = Path(f"/proc/{pid}/fd/0").readlink()
+        os.utime(name, (1_800_000_000, 1_700_000_000))
+        found = agent.terminals_of([pid], {pid: row})
+        assert found == {"count": 1, "last_activity": "2027-01-15T08:00:00Z"}
+        assert agent.terminals_of([pid], {pid: (*row[:6], (136 << 8) | (999 << 20))}) is None
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+@pytest.mark.parametrize(
+    ("sessions", "states", "kernels"),
+    [
+        ({}, [], {"count": 0, "busy": 0, "last_activity": None}),
+        ({"s_1": {}, "s_2": {}}, ["running", "idle"], {"count": 2, "busy": 1, "last_activity": None}),
+        ({"s_1": {}}, ["stopped"], {"count": 1, "busy": 0, "last_activity": None}),
+        # An older marimo, and one that says what nobody knows: not measured, which counts as work.
+        ({"s_1": {}}, [None], None),
+        ({"s_1": {}}, ["dreaming"], None),
+        ([], [], None),
+    ],
+)
+def test_marimo_says_which_of_its_notebooks_run_a_cell(monkeypatch, sessions, states, kernels):
+    left = list(states)
+
+    def answer(_method, url, _token, _body, _timeout_s, more=None):
+        if url.endswith("/api/sessions"):
+            return 200, sessions
+        assert url.endswith("/api/kernel/status")
+        assert more["Marimo-Session-Id"] in sessions
+        state = left.pop(0)
+        return (200, {"state": state}) if state else (404, None)
+
+    monkeypatch.setattr(agent, "http_json", answer)
+    assert agent.marimo_activity(1, "t") == {"kernels": kernels}
+
+
+def test_a_marimo_that_does_not_answer_is_not_measured(monkeypatch):
+    def answer(*_arguments):
+        raise OSError
+
+    monkeypatch.setattr(agent, "http_json", answer)
+    assert agent.marimo_activity(1, "t") == {"kernels": None}
+
+
+WAITS = """
+import multiprocessing as mp, sys
+
+def wait(commands, done):
+    for _ in iter(commands.recv, None):
+        done.send(1)
+
+if __name__ == "__main__":
+    context = mp.get_context("spawn")
+    theirs, ours = context.Pipe()
+    process = context.Process(target=wait, args=(theirs, theirs), daemon=True)
+    process.start()
+    for line in sys.stdin:
+        ours.send(line)
+        print(ours.recv(), flush=True)
+"""
+
+
+def test_a_cell_of_marimo_moves_the_wakeups_of_its_kernel_however_short_it_is(tmp_path):
+    (tmp_path / "waits.py").write_text(WAITS)
+    command = [sys.executable, str(tmp_path / "waits.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+
+        def run() -> None:
+            server.stdin.write(b"cell\n")
+            server.stdin.flush()
+            server.stdout.readline()
+
+        def seen() -> dict[int, int]:
+            table = agent.process_table()
+            return agent.wakeups_of(agent.descendants(server.pid, table), table, server.pid)
+
+        run()
+        before = eventually(lambda: found if (found := seen()) == seen() else None, limit_s=20, what="rest")
+        assert len(before) == 1
+        run()
+        assert eventually(lambda: found if (found := seen()) != before else None, limit_s=20, what="a wakeup")
+
+
+def test_when_a_kernel_has_woken_is_kept_until_it_does_so_again(monkeypatch, configuration):
+    config = configuration(activity="marimo")
+    agent.complete(config)
+    one = agent.Agent(config)
+    one.notice_wakeups({})
+    assert one.woken is None
+    now = [1_800_000_000.0]
+    real = time.gmtime
+    monkeypatch.setattr(agent.time, "gmtime", lambda: real(now[0]))
+    one.notice_wakeups({7: 3})
+    first = one.woken
+    now[0] += 60
+    one.notice_wakeups({7: 3})
+    assert one.woken == first == "2027-01-15T08:00:00Z"
+    one.notice_wakeups({7: 4})
+    assert one.woken == "2027-01-15T08:01:00Z"

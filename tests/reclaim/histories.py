@@ -1,0 +1,120 @@
+"""Recorded histories of real sessions: how they are kept, and how the portal's own code is walked over them.
+
+A history is what one workspace's agent reported, as the portal has stored it. Of each report only what has
+changed since the one before is kept. Two things are stood in, and each file says so: the utilisation of a
+GPU, which the machine that recorded them did not have, and what comes after the end of the recording, which
+is its last minute again and again. What was silent at its end stays silent. `jump_s` sets the clock of the
+portal in the middle.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).with_name("recorded")
+NOTE = (
+    "Figures are as the portal stored them. Stood in: GPU utilisation (gpu_percent, in every report), and "
+    "what follows the recording, which is its last minute again."
+)
+ACTIVITIES = {"jupyterlab": "jupyter", "marimo": "marimo", "vscode": "code-server"}
+TAIL_S = 60.0
+SILENT_S = 30.0
+"""Who has sent nothing for so long at the end of the recording sends nothing more."""
+STAMPED = ("kernels", "terminals")
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class History:
+    """`reports` are (seconds since the first, figures); it was recorded for `lasted_s`."""
+
+    name: str
+    done: str
+    template: str
+    software: dict[str, str]
+    recorded_at: str
+    gpu_percent: int
+    expected: str
+    lasted_s: float
+    reports: list[tuple[float, Figures]] = field(repr=False)
+    jump_s: int = 0
+
+    @property
+    def activity(self) -> str:
+        return ACTIVITIES[self.template]
+
+    @property
+    def began_at(self) -> datetime:
+        return datetime.fromisoformat(self.recorded_at)
+
+    def with_jump(self, name: str, done: str, jump_s: int) -> History:
+        return replace(self, name=name, done=done, jump_s=jump_s)
+
+    def write(self, folder: Path) -> None:
+        head = {key: value for key, value in asdict(self).items() if key != "reports"}
+        lines = [json.dumps({**head, "note": NOTE, "jump_is_stood_in": bool(self.jump_s)})]
+        before: Figures = {}
+        for at, figures in self.reports:
+            changed = {
+                key: value for key, value in figures.items() if key not in before or before[key] != value
+            }
+            lines.append(json.dumps([at, changed], separators=(",", ":")))
+            before = figures
+        (folder / f"{self.name}.jsonl").write_text("\n".join(lines) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> History:
+        first, *rest = path.read_text().splitlines()
+        head = json.loads(first)
+        reports: list[tuple[float, Figures]] = []
+        figures: Figures = {}
+        for line in rest:
+            at, changed = json.loads(line)
+            figures = {**figures, **changed}
+            reports.append((at, figures))
+        known = {key: head[key] for key in cls.__dataclass_fields__ if key != "reports"}
+        return cls(reports=reports, **known)
+
+    def prolonged(self, until_s: float) -> Iterator[tuple[float, Figures]]:
+        """The reports, and their last minute again until then: counters and times go on as they did in it."""
+        yield from self.reports
+        last_s = self.reports[-1][0]
+        if self.lasted_s - last_s > SILENT_S:
+            return
+        begin = max(index for index, (at, _figures) in enumerate(self.reports) if at <= last_s - TAIL_S)
+        (base_s, base), tail = self.reports[begin], self.reports[begin + 1 :]
+        used = _cpu(tail[-1][1]) - _cpu(base) if _cpu(base) >= 0 else 0.0
+        fresh = self.began_at + timedelta(seconds=base_s)
+        for again in range(1, int(until_s / TAIL_S) + 1):
+            for at, figures in tail:
+                shift_s = again * (last_s - base_s)
+                if at + shift_s > until_s:
+                    return
+                yield at + shift_s, _shifted(figures, shift_s, again * used, fresh)
+
+
+def _cpu(figures: Figures) -> float:
+    value = figures.get("cpu_seconds")
+    return float(value) if value is not None else -1.0
+
+
+def _shifted(figures: Figures, by_s: float, used_s: float, fresh: datetime) -> Figures:
+    """Figures that much later. A time that lies in what is repeated moves on with it; an older one stays."""
+    found = dict(figures)
+    if found.get("cpu_seconds") is not None:
+        found["cpu_seconds"] = round(found["cpu_seconds"] + used_s, 2)
+    for name in STAMPED:
+        stamp = (found.get(name) or {}).get("last_activity")
+        if stamp and datetime.fromisoformat(stamp) >= fresh:
+            later = datetime.fromisoformat(stamp) + timedelta(seconds=by_s)
+            found[name] = {**found[name], "last_activity": later.isoformat()}
+    return found
+
+
+def recorded() -> list[History]:
+    return [History.read(path) for path in sorted(FOLDER.glob("*.jsonl"))]

@@ -1,0 +1,1 @@
+"""Records what real sessions report: `python -m tests.reclaim.recording --help`."""

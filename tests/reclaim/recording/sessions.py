@@ -1,0 +1,442 @@
+"""What is recorded: each a session of a real program, what is done in it, and the verdict that is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.reclaim.recording import acts
+from tests.reclaim.recording.acts import (
+    cell,
+    closed_terminal,
+    marimo_cell,
+    marimo_terminal,
+    terminal,
+    vscode_terminal,
+)
+
+KEPT = "kept"
+"""Somebody's work: it is never warned nor stopped."""
+STOPPED = "stopped"
+"""Nothing is done in it: it stops when the limit is reached, and not before."""
+FALSELY_KEPT = "falsely_kept"
+"""Nothing is done in it, and it is kept: listed in docs/reclaim.md."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """`act` is called with a workspace that runs; `gpu` is the utilisation that is stood in, in percent.
+
+    `browser`: `act` gets a page of a real browser on the workspace's origin as well. `goes_on`: the recording
+    ends with what is done.
+    """
+
+    name: str
+    template: str
+    done: str
+    expected: str
+    act: Callable[..., None]
+    gpu: int = 0
+    browser: bool = False
+    goes_on: bool = False
+
+
+DATA_LOADING = (
+    "import hashlib, multiprocessing as mp, time\n"
+    "def load(n):\n    while True:\n        hashlib.sha256(bytes(200_000)).digest(); time.sleep(0.002)\n"
+    "ps = [mp.Process(target=load, args=(i,), daemon=True) for i in range(2)]\n"
+    "[p.start() for p in ps]; [p.join() for p in ps]"
+)
+POOL = "import multiprocessing as mp; pool = mp.Pool(3); pool.map(abs, range(3))"
+THREAD = (
+    "import threading, time\ndef train():\n    while True:\n        time.sleep(0.5)\n"
+    "threading.Thread(target=train, daemon=True).start()"
+)
+WAIT = "import time; time.sleep(9999)"
+AWAIT = "import asyncio; await asyncio.sleep(9999)"
+PDB = "import pdb\npdb.set_trace()\nx = 1\ny = 2"
+POPEN = "import subprocess; job = subprocess.Popen(['sleep', '9999'])"
+NOHUP = "nohup sleep 9999 >/dev/null 2>&1 &"
+TRAIN = "python3 -c 'import time; time.sleep(9999)'"
+COMPUTE = "import hashlib, time\nwhile True:\n    hashlib.sha256(bytes(200_000)).digest(); time.sleep(0.001)"
+JUPYTER = (
+    Session(
+        "jupyter-nobody-came",
+        "jupyterlab",
+        "It was started, and nobody has opened it.",
+        STOPPED,
+        acts.nothing,
+    ),
+    Session(
+        "jupyter-open-tab",
+        "jupyterlab",
+        "JupyterLab is open in a tab.",
+        STOPPED,
+        acts.only_a_tab,
+        browser=True,
+    ),
+    Session(
+        "jupyter-quiet-kernel", "jupyterlab", "A cell has run; its kernel waits.", STOPPED, cell("1 + 1")
+    ),
+    Session(
+        "jupyter-idle-pool", "jupyterlab", "A pool of workers waits beside a kernel.", STOPPED, cell(POOL)
+    ),
+    Session(
+        "jupyter-kernel-died",
+        "jupyterlab",
+        "A cell has killed its kernel.",
+        FALSELY_KEPT,
+        cell("import os; os._exit(1)"),
+    ),
+    Session(
+        "jupyter-debugger-was-left",
+        "jupyterlab",
+        "The debugger was detached; the kernel waits.",
+        STOPPED,
+        acts.debugger_was_left,
+    ),
+    Session(
+        "jupyter-training",
+        "jupyterlab",
+        "A cell trains on the GPU for hours and prints nothing.",
+        KEPT,
+        cell(WAIT),
+        gpu=100,
+    ),
+    Session(
+        "jupyter-training-in-a-thread",
+        "jupyterlab",
+        "A thread trains; the kernel itself is idle.",
+        KEPT,
+        cell(THREAD),
+        gpu=100,
+    ),
+    Session(
+        "jupyter-data-loading",
+        "jupyterlab",
+        "Processes of a cell load data; the GPU is at 0 %.",
+        KEPT,
+        cell(DATA_LOADING),
+    ),
+    Session("jupyter-waiting-cell", "jupyterlab", "A cell waits for something far away.", KEPT, cell(WAIT)),
+    Session("jupyter-awaiting-cell", "jupyterlab", "A cell awaits something.", KEPT, cell(AWAIT)),
+    Session("jupyter-input", "jupyterlab", "A cell waits for input().", KEPT, cell("input('name? ')")),
+    Session("jupyter-pdb", "jupyterlab", "A cell stands in pdb.", KEPT, cell(PDB)),
+    Session(
+        "jupyter-breakpoint",
+        "jupyterlab",
+        "JupyterLab's debugger stands at a breakpoint.",
+        KEPT,
+        acts.stands_at_a_breakpoint,
+    ),
+    Session(
+        "jupyter-cell-nohup",
+        "jupyterlab",
+        "A cell has started a command with nohup.",
+        KEPT,
+        cell("import os; os.system('nohup sleep 9999 >/dev/null 2>&1 &')"),
+    ),
+    Session(
+        "jupyter-cell-popen", "jupyterlab", "A cell has started a program and goes on.", KEPT, cell(POPEN)
+    ),
+    Session(
+        "jupyter-small-cells",
+        "jupyterlab",
+        "Somebody runs a small cell every 20 s.",
+        KEPT,
+        acts.cells("1 + 1", 20, 10),
+        goes_on=True,
+    ),
+    Session(
+        "jupyter-abandoned-kernel",
+        "jupyterlab",
+        "A kernel was started over REST; nobody has connected.",
+        FALSELY_KEPT,
+        acts.abandoned_kernel,
+    ),
+)
+TERMINALS = (
+    Session("terminal-prompt", "jupyterlab", "A terminal is open at its prompt.", STOPPED, terminal("ls")),
+    Session(
+        "terminal-job-has-ended",
+        "jupyterlab",
+        "A command has run for 40 s and ended.",
+        STOPPED,
+        terminal("sleep 40"),
+    ),
+    Session("terminal-sleep", "jupyterlab", "`sleep` runs in a terminal.", KEPT, terminal("sleep 9999")),
+    Session(
+        "terminal-background", "jupyterlab", "`sleep &` runs in a terminal.", KEPT, terminal("sleep 9999 &")
+    ),
+    Session(
+        "terminal-nohup",
+        "jupyterlab",
+        "`nohup` runs, and its terminal is closed.",
+        KEPT,
+        closed_terminal(NOHUP),
+    ),
+    Session(
+        "terminal-setsid",
+        "jupyterlab",
+        "A command has left its terminal by `setsid`.",
+        KEPT,
+        closed_terminal("setsid -f sleep 9999"),
+    ),
+    Session(
+        "terminal-disown",
+        "jupyterlab",
+        "A command was disowned, and its shell has ended.",
+        KEPT,
+        terminal("sleep 9999 & disown; exit"),
+    ),
+    Session(
+        "terminal-tmux",
+        "jupyterlab",
+        "A command runs in tmux, which is detached.",
+        KEPT,
+        terminal("tmux new -d -s work 'sleep 9999'"),
+    ),
+    Session(
+        "terminal-tmux-closed",
+        "jupyterlab",
+        "The same, and the terminal is closed.",
+        KEPT,
+        closed_terminal("tmux new -d -s work 'sleep 9999'"),
+    ),
+    Session(
+        "terminal-pdb",
+        "jupyterlab",
+        "A program stands at a breakpoint of pdb.",
+        KEPT,
+        terminal("echo 'x = 1' > p.py", "python3 -m pdb p.py"),
+    ),
+    Session(
+        "terminal-server",
+        "jupyterlab",
+        "A program waits for connections.",
+        KEPT,
+        terminal("python3 -m http.server -b 127.0.0.1 8899"),
+    ),
+    Session(
+        "terminal-training",
+        "jupyterlab",
+        "A script trains on the GPU and prints nothing.",
+        KEPT,
+        terminal(TRAIN),
+        gpu=100,
+    ),
+    Session(
+        "terminal-typing",
+        "jupyterlab",
+        "Somebody types `ls` every 20 s.",
+        KEPT,
+        acts.typed_again_and_again,
+        goes_on=True,
+    ),
+    Session(
+        "terminal-polling",
+        "jupyterlab",
+        "A loop looks for a file every second.",
+        KEPT,
+        terminal("until test -e done; do sleep 1; done"),
+    ),
+    Session("terminal-top", "jupyterlab", "`top` was left open.", FALSELY_KEPT, terminal("top")),
+    Session(
+        "terminal-editor",
+        "jupyterlab",
+        "An interpreter was left open at its prompt.",
+        FALSELY_KEPT,
+        terminal("python3 -i -c 1"),
+    ),
+    Session(
+        "terminal-empty-tmux",
+        "jupyterlab",
+        "tmux was left running with nothing but a shell.",
+        FALSELY_KEPT,
+        terminal("tmux new -d -s work"),
+    ),
+)
+TROUBLE = (
+    Session(
+        "agent-lost-quiet",
+        "jupyterlab",
+        "The agent is lost; nothing was done.",
+        KEPT,
+        acts.agent_is_lost(acts.nothing),
+    ),
+    Session(
+        "agent-lost-working",
+        "jupyterlab",
+        "The agent is lost while `sleep` runs.",
+        KEPT,
+        acts.agent_is_lost(terminal("sleep 9999")),
+    ),
+    Session(
+        "agent-comes-back",
+        "jupyterlab",
+        "The agent is silent for 160 s; nothing is done.",
+        STOPPED,
+        acts.agent_comes_back,
+    ),
+    Session(
+        "forged-without-a-token",
+        "jupyterlab",
+        "Others send idle heartbeats without its token, while `sleep` runs.",
+        KEPT,
+        acts.forged(acts.IDLE_FIGURES, 401, token="forged"),
+        goes_on=True,
+    ),
+    Session(
+        "forged-nonsense",
+        "jupyterlab",
+        "Somebody with its agent's token sends figures that cannot be, while `sleep` runs.",
+        KEPT,
+        acts.forged({"jobs": -1, "cpu_seconds": "x", "kernels": [], "terminals": 7}, 200),
+        goes_on=True,
+    ),
+    Session(
+        "forged-work",
+        "jupyterlab",
+        "Somebody with its agent's token sends heartbeats that tell of work.",
+        FALSELY_KEPT,
+        acts.pretends_to_work,
+        goes_on=True,
+    ),
+)
+MARIMO = (
+    Session(
+        "marimo-nobody-came", "marimo", "It was started, and nobody has opened it.", STOPPED, acts.nothing
+    ),
+    Session("marimo-open-tab", "marimo", "marimo is open in a tab.", STOPPED, acts.only_a_tab, browser=True),
+    Session(
+        "marimo-quiet-notebook",
+        "marimo",
+        "A cell has run; the notebook waits.",
+        STOPPED,
+        marimo_cell("1 + 1"),
+    ),
+    Session(
+        "marimo-terminal-prompt",
+        "marimo",
+        "marimo's terminal is open at its prompt.",
+        STOPPED,
+        marimo_terminal("ls"),
+    ),
+    Session(
+        "marimo-training",
+        "marimo",
+        "A cell trains on the GPU and prints nothing.",
+        KEPT,
+        marimo_cell(WAIT),
+        gpu=100,
+    ),
+    Session(
+        "marimo-data-loading",
+        "marimo",
+        "Processes of a cell load data; the GPU is at 0 %.",
+        KEPT,
+        marimo_cell(COMPUTE),
+    ),
+    Session("marimo-waiting-cell", "marimo", "A cell waits for something far away.", KEPT, marimo_cell(WAIT)),
+    Session("marimo-awaiting-cell", "marimo", "A cell awaits something.", KEPT, marimo_cell(AWAIT)),
+    Session("marimo-input", "marimo", "A cell waits for input().", KEPT, marimo_cell("input('name? ')")),
+    Session("marimo-pdb", "marimo", "A cell stands in pdb.", KEPT, marimo_cell(PDB)),
+    Session("marimo-popen", "marimo", "A cell has started a program and goes on.", KEPT, marimo_cell(POPEN)),
+    Session(
+        "marimo-small-cells",
+        "marimo",
+        "Somebody runs a small cell every 20 s.",
+        KEPT,
+        acts.marimo_small_cells,
+        goes_on=True,
+    ),
+    Session(
+        "marimo-terminal-sleep",
+        "marimo",
+        "`sleep` runs in marimo's terminal.",
+        KEPT,
+        marimo_terminal("sleep 9999"),
+    ),
+)
+VSCODE = (
+    Session(
+        "vscode-nobody-came", "vscode", "It was started, and nobody has opened it.", STOPPED, acts.nothing
+    ),
+    Session("vscode-open-tab", "vscode", "VS Code is open in a tab.", STOPPED, acts.only_a_tab, browser=True),
+    Session(
+        "vscode-terminal-prompt",
+        "vscode",
+        "Its terminal is open at the prompt.",
+        STOPPED,
+        vscode_terminal("ls"),
+        browser=True,
+    ),
+    Session(
+        "vscode-terminal-sleep",
+        "vscode",
+        "`sleep` runs in its terminal.",
+        KEPT,
+        vscode_terminal("sleep 9999"),
+        browser=True,
+    ),
+    Session(
+        "vscode-terminal-pdb",
+        "vscode",
+        "A program stands at a breakpoint of pdb in its terminal.",
+        KEPT,
+        vscode_terminal("echo 'x = 1' > p.py", "python3 -m pdb p.py"),
+        browser=True,
+    ),
+    Session(
+        "vscode-nohup",
+        "vscode",
+        "A command runs behind its terminal.",
+        KEPT,
+        vscode_terminal(NOHUP),
+        browser=True,
+    ),
+    Session(
+        "vscode-training",
+        "vscode",
+        "A script trains on the GPU in its terminal.",
+        KEPT,
+        vscode_terminal(TRAIN),
+        gpu=100,
+        browser=True,
+    ),
+)
+SESSIONS = (*JUPYTER, *TERMINALS, *TROUBLE, *MARIMO, *VSCODE)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The reports of a recorded session, received by a portal whose clock was set by `jump_s` meanwhile."""
+
+    name: str
+    base: str
+    done: str
+    jump_s: int
+
+
+VARIANTS = (
+    Variant(
+        "clock-forward-quiet",
+        "jupyter-quiet-kernel",
+        "The clock is set forward by 3 h; a kernel waits.",
+        10_800,
+    ),
+    Variant(
+        "clock-forward-working",
+        "terminal-sleep",
+        "The clock is set forward by 3 h while `sleep` runs.",
+        10_800,
+    ),
+    Variant("clock-back-quiet", "terminal-prompt", "The clock is set back by 3 h; nothing is done.", -10_800),
+    Variant(
+        "clock-back-working",
+        "jupyter-input",
+        "The clock is set back by 3 h; a cell waits for input().",
+        -10_800,
+    ),
+)
+BY_NAME = {each.name: each for each in SESSIONS}

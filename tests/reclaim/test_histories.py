@@ -1,0 +1,57 @@
+"""Recorded sessions get the verdict that is right, by the default policy and by a strict one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from portal.reclaim.engine.ladder import Policy
+from tests.reclaim.histories import FOLDER, History, recorded
+from tests.reclaim.recording.sessions import BY_NAME, FALSELY_KEPT, KEPT, STOPPED, VARIANTS
+from tests.reclaim.walking import walk
+
+HOUR = 3600
+POLICIES = {
+    "default": Policy(gpu_idle_s=None, idle_s=2 * HOUR, notice_s=1800),
+    "strict": Policy(gpu_idle_s=None, idle_s=900, notice_s=300),
+}
+SLACK_S = 300
+"""Looks, passes and what is still going on when a recording ends."""
+HISTORIES = recorded()
+DOCS = Path(__file__).parents[2] / "docs" / "reclaim.md"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda each: each.name)
+def test_a_recorded_session_gets_the_right_verdict(history: History, policy: str) -> None:
+    rules = POLICIES[policy]
+    limit_s = rules.idle_s or 0
+    end_s = history.reports[-1][0]
+    found = walk(history, rules, until_s=end_s + 2 * limit_s + SLACK_S)
+    if history.expected == STOPPED:
+        assert found.stopped_s is not None, f"kept by {sorted(found.signals)}"
+        assert limit_s <= found.stopped_s - found.active_s <= limit_s + SLACK_S
+        assert found.stopped_s - found.warned_s[-1] >= rules.notice_s
+    else:
+        assert history.expected in (KEPT, FALSELY_KEPT)
+        assert found.stopped_s is None, "stopped although it works"
+        assert found.warned_s == []
+
+
+def test_all_that_was_asked_for_is_there_and_says_what_is_stood_in() -> None:
+    names = {each.name for each in HISTORIES}
+    assert len(names) >= 40
+    assert {each.template for each in HISTORIES} == {"jupyterlab", "marimo", "vscode"}
+    assert names <= {*BY_NAME, *(each.name for each in VARIANTS)}
+    for path in FOLDER.glob("*.jsonl"):
+        head = path.read_text().partition("\n")[0]
+        assert "Stood in: GPU utilisation" in head
+        assert '"software": {"' in head
+    assert sum(path.stat().st_size for path in FOLDER.glob("*.jsonl")) < 1_000_000
+
+
+def test_what_is_kept_falsely_is_listed_in_the_documentation() -> None:
+    listed = set(re.findall(r"`([a-z-]+)`", DOCS.read_text()))
+    assert {each.name for each in HISTORIES if each.expected == FALSELY_KEPT} <= listed

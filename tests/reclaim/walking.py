@@ -1,0 +1,124 @@
+"""Walks the portal's own look, clock and ladder over a recorded history, without a database.
+
+Reports are read by `observing.report_of` and `observing.observed`, rows and all, once a minute; every 30
+seconds `decide` says what is due, and notices are kept as a pass keeps them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from portal.reclaim.engine.ladder import Notice, Policy, Standing, Step, decide
+from portal.reclaim.observing import INTERVAL_S, Activity, Kept, Seen, is_fresh, observed, report_of
+from portal.reclaim.passes import AWAY_S
+from portal.workspaces.results import gpus_idle
+from tests.reclaim.histories import Figures, History
+
+PASS_S = 30.0
+WORKSPACE = UUID(int=1)
+
+
+@dataclass
+class Outcome:
+    """Seconds since the first report, as they went by: not as a clock that was set tells them.
+
+    `active_s` is when a signal was active last, or nobody watched; `signals` are those that were active in
+    the second half of the walk.
+    """
+
+    warned_s: list[float] = field(default_factory=list)
+    stopped_s: float | None = None
+    active_s: float = 0.0
+    signals: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Portal:
+    """What the portal has of one workspace."""
+
+    heartbeat_at: datetime | None = None
+    gpu_idle_since: datetime | None = None
+    seen: Seen = field(default_factory=Seen)
+    row: Activity | None = None
+
+    def receive(self, figures: Figures, now: datetime) -> None:
+        """As `results.agent_heartbeat` keeps it."""
+        self.heartbeat_at = now
+        self.seen = msgspec.json.decode(json.dumps(figures), type=Seen)
+        since = self.gpu_idle_since
+        self.gpu_idle_since = (min(since or now, now)) if gpus_idle(figures) else None
+
+    def look(self, activity: str) -> None:
+        """As `observing.run` does it."""
+        if self.heartbeat_at is None:
+            return
+        kept = None
+        if self.row is not None:
+            row = self.row
+            kept = Kept(row.generation, row.idle_s, row.gpu_idle_s, row.active, row.report)
+        report = report_of(True, activity, self.heartbeat_at, self.seen, self.gpu_idle_since)
+        self.row = observed(WORKSPACE, 1, kept, report) or self.row
+
+    def standing(self, now: datetime) -> Standing:
+        """As `passes.standing_of` makes it, of one without an end."""
+        row = self.row
+        if row is None or not is_fresh(row.observed_at, now):
+            return Standing()
+        return Standing(idle_s=row.idle_s, gpu_idle_s=row.gpu_idle_s)
+
+
+def walk(history: History, policy: Policy, *, until_s: float) -> Outcome:
+    """What the portal does with a workspace of that history in that time, with one GPU."""
+    found, portal, notice = Outcome(), Portal(), None
+    reports = with_gpu(history, until_s)
+    following = next(reports, None)
+    last_pass: datetime | None = None
+    jump_at_s = history.reports[-1][0] / 2
+    elapsed_s = 0.0
+    while elapsed_s <= until_s:
+        while following is not None and following[0] <= elapsed_s:
+            portal.receive(following[1], _clock(history, following[0], jump_at_s))
+            following = next(reports, None)
+        now = _clock(history, elapsed_s, jump_at_s)
+        if elapsed_s % INTERVAL_S == 0:
+            portal.look(history.activity)
+            if portal.row is None or portal.row.idle_s == 0:
+                found.active_s = elapsed_s
+            if portal.row is not None and portal.row.active and elapsed_s > until_s / 2:
+                found.signals.update(portal.row.active.split(","))
+        away = now - last_pass if last_pass is not None else timedelta(0)
+        if notice is not None and not 0 <= away.total_seconds() <= AWAY_S:
+            notice = replace(notice, due_at_s=notice.due_at_s + away.total_seconds())
+        last_pass = now
+        verdict = decide(portal.standing(now), policy, notice, now.timestamp())
+        if verdict.step is Step.WARN:
+            assert verdict.cause is not None
+            assert verdict.due_at_s is not None
+            notice = Notice(verdict.cause, now.timestamp(), verdict.due_at_s)
+            found.warned_s.append(elapsed_s)
+        elif verdict.step is Step.WITHDRAW:
+            notice = None
+        elif verdict.step is Step.STOP:
+            found.stopped_s = elapsed_s
+            return found
+        elapsed_s += PASS_S
+    return found
+
+
+def with_gpu(history: History, until_s: float) -> Iterator[tuple[float, Figures]]:
+    """The reports with a GPU whose utilisation is stood in. A report without figures stays one."""
+    gpus = [{"uuid": "GPU-simulated", "utilization_percent": history.gpu_percent}]
+    for at_s, figures in history.prolonged(until_s):
+        yield at_s, {**figures, "gpus": gpus} if figures else figures
+
+
+def _clock(history: History, elapsed_s: float, jump_at_s: float) -> datetime:
+    """What the portal's clock shows."""
+    jump_s = history.jump_s if elapsed_s >= jump_at_s else 0
+    return history.began_at.astimezone(UTC) + timedelta(seconds=elapsed_s + jump_s)
