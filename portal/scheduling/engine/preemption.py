@@ -7,7 +7,8 @@ suffice, once for each team, less than what the other's was. Both make the large
 so at one moment it comes to rest. Over time shares move: so between borrowers what both held of late counts
 too, who had to leave is protected for longer each time, and does not take from other borrowers itself.
 What began within the minimum run, or has not begun yet, makes no borrower of a team: nothing older of it,
-which ran within its quota, leaves in its place.
+which ran within its quota, leaves in its place. Who would lose its work leaves for another team only where
+that gains more than it costs, or where an owner is far enough before it by the order of the queue.
 """
 
 from __future__ import annotations
@@ -168,6 +169,8 @@ class _Search:
                 self._leave_out(other)
             if not other.preemptible or age_s < protected_s(other, self.policy):
                 continue
+            if not own and not self._worth_it(each):
+                continue
             names = self._lacking
             if own:
                 if other.priority >= self.incoming.priority:
@@ -178,6 +181,31 @@ class _Search:
                 found.append(each)
         if found:
             self._candidates[team] = found
+
+    def _worth_it(self, each: Running) -> bool:
+        """Whether what is gained makes up for work that is lost, where the taker is of another team.
+
+        Between borrowers the rest of the run has to be longer than what is lost and the taker's own run. An
+        owner gets back what is its own also for longer, in the measure in which the order of the queue puts
+        it before the borrower: by the delay of the borrower's share, and for as long as it has waited.
+        """
+        if not each.workload.loses_work:
+            return True
+        age_s, rest_s = self.now_s - each.started_s, each.ends_s - self.now_s
+        if rest_s <= 0:
+            # Durations have long tails: what has outrun its expectation goes on for as long as it has run.
+            rest_s = age_s
+        excess_s = age_s + self.incoming.duration_s - rest_s
+        if excess_s < 0:
+            return True
+        if not self._owns:
+            return False
+        waited_s = self.now_s - self.incoming.created_s
+        if waited_s >= self.policy.max_wait_s:
+            return True
+        usage = self.usage
+        ahead_ms = usage.delay_ms(each.workload.team) - usage.delay_ms(self.incoming.team)
+        return self.policy.due_after * excess_s <= waited_s + max(0, ahead_ms) // 1000
 
     def _leave_out(self, workload: Workload) -> None:
         """It is not counted where its team is judged as a borrower who has to give back."""

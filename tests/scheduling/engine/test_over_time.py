@@ -149,6 +149,37 @@ def test_what_has_outrun_its_expectation_may_end_at_any_moment(loses_work, ran_h
     ]
 
 
+@pytest.mark.parametrize(
+    ("wants_h", "waited_h", "loses_work", "asked"),
+    [(8, 0, True, 1), (12, 0, True, 1), (72, 0, True, 0), (72, 7 * 24, True, 1), (72, 0, False, 1)],
+)
+def test_an_owner_takes_back_for_longer_in_the_measure_in_which_it_comes_before_the_borrower(
+    wants_h, waited_h, loses_work, asked
+):
+    """Two hours would be lost, ten are left. The share puts it nine days behind: eleven hours of run."""
+    held = [
+        Running(ask(f"v{at}", "c", 4, duration_s=12 * HOUR, loses_work=loses_work), -2 * HOUR)
+        for at in range(2)
+    ]
+    mine = ask("mine", "a", 4, -waited_h * HOUR, duration_s=wants_h * HOUR)
+    assert len(schedule(site(running=tuple(held), queued=(mine,))).victims) == asked
+
+
+@pytest.mark.parametrize(
+    ("lasts_h", "loses_work", "asked"), [(9 * 24, True, 1), (20, True, 0), (20, False, 1)]
+)
+def test_between_borrowers_what_is_lost_has_to_be_made_up_for(lasts_h, loses_work, asked):
+    """The taker wants a day and an hour would be lost: only who has longer to go than both leaves for it."""
+    teams = (Team("own", "c", {GPU: Limit(8000)}), Team("x", "c"), Team("y", "c"))
+    running = tuple(
+        Running(ask(f"x{at}", "x", 2, duration_s=lasts_h * HOUR, loses_work=loses_work), -HOUR)
+        for at in range(4)
+    )
+    taker = ask("y", "y", 2, duration_s=DAY)
+    snapshot = Snapshot(0, teams, (Cohort("c"),), running, (taker,), capacity={GPU: 8000})
+    assert len(schedule(snapshot).victims) == asked
+
+
 def test_a_second_claim_does_not_count_on_what_the_first_was_promised():
     """Two are free; each of the two owners needs four: one victim of two each would not do for both."""
     running = tuple(Running(ask(f"v{at}", "c", 2, duration_s=9 * DAY), -DAY) for at in range(3))
