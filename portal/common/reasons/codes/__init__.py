@@ -1,0 +1,57 @@
+"""Every code that a `Reason` may have, one enumeration for each subject; `wording` has its text."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from portal.common.reasons.codes.accounts import AccountCode as AccountCode
+from portal.common.reasons.codes.accounts import ExchangeCode as ExchangeCode
+from portal.common.reasons.codes.accounts import IdentityCode as IdentityCode
+from portal.common.reasons.codes.accounts import JoinCode as JoinCode
+from portal.common.reasons.codes.accounts import MfaCode as MfaCode
+from portal.common.reasons.codes.accounts import ScimCode as ScimCode
+from portal.common.reasons.codes.catalog import CatalogCode as CatalogCode
+from portal.common.reasons.codes.catalog import EnvironmentCode as EnvironmentCode
+from portal.common.reasons.codes.catalog import GitCode as GitCode
+from portal.common.reasons.codes.catalog import SecretCode as SecretCode
+from portal.common.reasons.codes.catalog import SiteCode as SiteCode
+from portal.common.reasons.codes.common import ChannelCode as ChannelCode
+from portal.common.reasons.codes.common import CommonCode as CommonCode
+from portal.common.reasons.codes.common import EventCode as EventCode
+from portal.common.reasons.codes.common import WebhookCode as WebhookCode
+from portal.common.reasons.codes.machines import CheckCode as CheckCode
+from portal.common.reasons.codes.machines import InventoryCode as InventoryCode
+from portal.common.reasons.codes.machines import MachineCode as MachineCode
+from portal.common.reasons.codes.machines import OrphanCode as OrphanCode
+from portal.common.reasons.codes.quotas import LedgerCode as LedgerCode
+from portal.common.reasons.codes.quotas import QuotaCode as QuotaCode
+from portal.common.reasons.codes.quotas import RequestCode as RequestCode
+from portal.common.reasons.codes.quotas import ReservationCode as ReservationCode
+from portal.common.reasons.codes.scheduling import MAY_PASS as MAY_PASS
+from portal.common.reasons.codes.scheduling import NOT_SUITED as NOT_SUITED
+from portal.common.reasons.codes.scheduling import AdmissionCode as AdmissionCode
+from portal.common.reasons.codes.scheduling import PlacementCode as PlacementCode
+from portal.common.reasons.codes.scheduling import PreemptionCode as PreemptionCode
+from portal.common.reasons.codes.scheduling import Rule as Rule
+from portal.common.reasons.codes.scheduling import WaitBasis as WaitBasis
+from portal.common.reasons.codes.workspaces import ArchiveCode as ArchiveCode
+from portal.common.reasons.codes.workspaces import FileCode as FileCode
+from portal.common.reasons.codes.workspaces import HomeMoveCode as HomeMoveCode
+from portal.common.reasons.codes.workspaces import LifetimeCode as LifetimeCode
+from portal.common.reasons.codes.workspaces import WorkspaceCode as WorkspaceCode
+
+ENUMERATIONS: tuple[type[StrEnum], ...] = (
+    Rule, PlacementCode, AdmissionCode, WaitBasis, CommonCode, EventCode, AccountCode, MfaCode, IdentityCode,
+    InventoryCode, CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode,
+    WebhookCode, ChannelCode, ExchangeCode, JoinCode, ScimCode, MachineCode,
+    SiteCode, EnvironmentCode, FileCode, SecretCode, LifetimeCode, OrphanCode, GitCode,
+    HomeMoveCode, ArchiveCode,
+)  # fmt: skip
+"""No two of these share a value, so that a row or a problem document needs no more than the value. A
+`PreemptionCode` is kept under a name of its own: that a reservation begins is its `booking`, too."""
+_BY_VALUE: dict[str, StrEnum] = {code.value: code for each in ENUMERATIONS for code in each}
+
+
+def code_named(value: str) -> StrEnum:
+    """The code of this value. Raises `LookupError`."""
+    return _BY_VALUE[value]
