@@ -41,10 +41,10 @@ from portal.site_file import api as site_file
 from portal.webhooks import api as webhooks
 from portal.workspace_secrets import api as secrets
 from portal.workspaces import api as workspaces
-from portal.workspaces import evacuation_api as evacuations
-from portal.workspaces import home_api as homes
-from portal.workspaces import home_move_api as home_moves
 from portal.workspaces import package_api as packages
+from portal.workspaces.homes import api as homes
+from portal.workspaces.homes import evacuation_api as evacuations
+from portal.workspaces.homes import move_api as home_moves
 
 
 class Schema(SpectacularAPIView):

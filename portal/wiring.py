@@ -56,7 +56,7 @@ from portal.webhooks.services import SECRET as WEBHOOK_SECRET
 from portal.workspace_secrets.models import Secret, purpose_of
 from portal.workspace_secrets.services import delete_all_of as delete_secrets
 from portal.workspace_secrets.services import delete_with_template
-from portal.workspaces import homes, lost_homes, machine_losses, machine_removal, notices, software
+from portal.workspaces import machine_losses, machine_removal, notices, software
 from portal.workspaces import services as workspaces
 from portal.workspaces.domain_events import (
     AllocationsReleased,
@@ -74,6 +74,8 @@ from portal.workspaces.domain_events import (
     WorkspaceWaits,
 )
 from portal.workspaces.gateway import publishing
+from portal.workspaces.homes import deletions as homes
+from portal.workspaces.homes import lost as lost_homes
 
 SEALED = [
     idempotency.SEALED,

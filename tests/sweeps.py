@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from portal.scheduling import cycle
-from portal.workspaces import homes, reconcile
+from portal.workspaces import reconcile
+from portal.workspaces.homes import deletions as homes
 
 
 def sweep() -> int:

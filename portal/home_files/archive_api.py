@@ -20,7 +20,8 @@ from portal.common.api import (
 )
 from portal.home_files.api import SCOPES
 from portal.home_files.archive_presenters import trouble
-from portal.workspaces import home_archives, selectors
+from portal.workspaces import selectors
+from portal.workspaces.homes import archives as home_archives
 from portal.workspaces.models import HomeArchive, Workspace
 
 

@@ -13,7 +13,8 @@ from django.utils.translation import ngettext
 
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
-from portal.workspaces import home_archives, home_places
+from portal.workspaces.homes import archives as home_archives
+from portal.workspaces.homes import places as home_places
 from portal.workspaces.models import HomeArchive, HomeArchiveState, HomeUsage, Workspace
 
 LOOKS = {

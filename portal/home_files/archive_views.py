@@ -17,7 +17,9 @@ from portal.common.errors import NotAllowed, NotFound, PortalError
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.home_files import archive_presenters as presenters
-from portal.workspaces import home_archives, home_limits, policies, selectors
+from portal.workspaces import policies, selectors
+from portal.workspaces.homes import archives as home_archives
+from portal.workspaces.homes import limits as home_limits
 from portal.workspaces.models import Workspace
 
 

@@ -26,8 +26,11 @@ from portal.inventory import node_commands
 from portal.inventory.models import Pool
 from portal.machines import selectors as machines
 from portal.machines.models import MachineState
-from portal.workspaces import asking, home_limits, home_places, home_use, policies
+from portal.workspaces import asking, policies
 from portal.workspaces.gateway import file_tickets
+from portal.workspaces.homes import limits as home_limits
+from portal.workspaces.homes import places as home_places
+from portal.workspaces.homes import use as home_use
 from portal.workspaces.models import Workspace
 from provisioning import messages
 from provisioning.endpoints import files_socket_name

@@ -19,7 +19,8 @@ from portal.common.errors import PortalError
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.home_files import services
-from portal.workspaces import home_limits, policies, selectors
+from portal.workspaces import policies, selectors
+from portal.workspaces.homes import limits as home_limits
 from portal.workspaces.models import Workspace
 
 MAX_PAGE = 100_000

@@ -34,8 +34,8 @@ from portal.inventory.models import Node, Pool
 from portal.orphans.models import THERE, Orphan, OrphanKind, OrphanState
 from portal.orphans.ownership import Found, owned
 from portal.orphans.selectors import key_of, removed_at
-from portal.workspaces import home_places
 from portal.workspaces.domain_events import HomesMeasured, StrangersFound
+from portal.workspaces.homes import places as home_places
 from provisioning import messages
 from provisioning.types import Leftover, LeftoverKind, LeftoverRemoval, LeftoverRemoved
 

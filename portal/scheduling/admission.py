@@ -35,9 +35,9 @@ from portal.scheduling.snapshot import (
     PendingWorkload,
     choose_variant,
 )
-from portal.workspaces import home_places
 from portal.workspaces.domain_events import WorkspaceRequested
-from portal.workspaces.home_places import NOWHERE, Homes
+from portal.workspaces.homes import places as home_places
+from portal.workspaces.homes.places import NOWHERE, Homes
 from portal.workspaces.software import with_software
 from provisioning.types import Placement
 

@@ -38,7 +38,7 @@ from portal.scheduling.engine.placement.types import (
     TemplateRequest,
     Version,
 )
-from portal.workspaces import home_places
+from portal.workspaces.homes import places as home_places
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     DeviceGrant,

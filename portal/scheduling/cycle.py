@@ -31,8 +31,8 @@ from portal.scheduling.engine import model
 from portal.scheduling.engine.outlook import Outlook
 from portal.scheduling.models import QueueState
 from portal.scheduling.snapshot import ClusterSnapshot
-from portal.workspaces import home_places
 from portal.workspaces.domain_events import WorkspaceQueued
+from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import DesiredState, PreemptionCause, State
 from portal.workspaces.models import Preemption, QueueEntry, Workspace
 

@@ -28,7 +28,7 @@ from portal.scheduling.engine.placement.types import (
     SoftwareRequirements,
 )
 from portal.scheduling.software_requirements import requirements_of
-from portal.workspaces.home_places import NOWHERE, HomeAt, Homes, are_apart
+from portal.workspaces.homes.places import NOWHERE, HomeAt, Homes, are_apart
 from provisioning import messages
 from provisioning.errors import ProvisioningError
 from provisioning.registry import driver_for

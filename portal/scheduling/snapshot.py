@@ -35,7 +35,7 @@ from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.models import SnapshotChange
 from portal.scheduling.placement_request import PlacementRequest, PlacementRequests, Variant, request_of
 from portal.scheduling.placer import PoolPlacer
-from portal.workspaces import home_places
+from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
 

@@ -23,7 +23,8 @@ from portal.environments.models import PYTHONS, Environment, EnvironmentVersion,
 from portal.events import services as events
 from portal.events.kinds import AuditKind
 from portal.inventory import node_commands
-from portal.workspaces import asking, dispatch, home_places, policies
+from portal.workspaces import asking, dispatch, policies
+from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceQuerySet
 from portal.workspaces.transitions import locked

@@ -16,16 +16,9 @@ from portal.accounts.models import User
 from portal.common.formatting import format_memory, format_size
 from portal.common.reasons.codes import Rule
 from portal.events.models import Event
-from portal.workspaces import (
-    checkout_reports,
-    egress,
-    home_limits,
-    lost_homes,
-    own_packages,
-    policies,
-    secret_delivery,
-    selectors,
-)
+from portal.workspaces import checkout_reports, egress, own_packages, policies, secret_delivery, selectors
+from portal.workspaces.homes import limits as home_limits
+from portal.workspaces.homes import lost as lost_homes
 from portal.workspaces.lifecycle import (
     DELETABLE,
     STARTABLE,

@@ -7,17 +7,12 @@ from uuid import UUID
 
 from portal.celery import app
 from portal.inventory.node_messages import is_of_node, received
-from portal.workspaces import (
-    answers,
-    evacuations,
-    home_archives,
-    home_limits,
-    home_moves,
-    homes,
-    housekeeping,
-    reconcile,
-    results,
-)
+from portal.workspaces import answers, housekeeping, reconcile, results
+from portal.workspaces.homes import archives as home_archives
+from portal.workspaces.homes import deletions as homes
+from portal.workspaces.homes import evacuations
+from portal.workspaces.homes import limits as home_limits
+from portal.workspaces.homes import moves as home_moves
 from provisioning.home_messages import HomeArchived, HomeMoved
 from provisioning.types import HomeDeleted, HomeUsage, Result
 

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.workspaces import evacuation_views, home_views, package_views, stream_urls, views
+from portal.workspaces import package_views, stream_urls, views
+from portal.workspaces.homes import evacuation_views
+from portal.workspaces.homes import views as home_views
 
 app_name = "workspaces"
 urlpatterns = [

@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from portal.inventory.models import Node
-from portal.workspaces import evacuations
+from portal.workspaces.homes import evacuations
 from portal.workspaces.models import HomeEvacuation, HomePlace
 from tests.factories import UserFactory, local_pool_with, make_token, node_info
 

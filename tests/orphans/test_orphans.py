@@ -18,7 +18,8 @@ from portal.events.models import Event
 from portal.inventory.models import Node, Pool
 from portal.orphans import ownership, selectors, services, tasks
 from portal.orphans.models import THERE, Orphan
-from portal.workspaces import home_limits, results
+from portal.workspaces import results
+from portal.workspaces.homes import limits as home_limits
 from portal.workspaces.models import HomeDeletion, Workspace
 from provisioning import messages
 from provisioning.types import (

@@ -11,7 +11,8 @@ from portal.events.models import Event
 from portal.inventory import services as inventory
 from portal.inventory.models import Allocation, Node, Pool
 from portal.scheduling import admission, cycle, snapshot_cache
-from portal.workspaces import home_places, lost_homes
+from portal.workspaces.homes import lost as lost_homes
+from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomePlace, QueueEntry, Workspace
 from tests.factories import MembershipFactory, TeamFactory, local_pool_with, node_info

@@ -20,8 +20,9 @@ from portal.orphans.models import Orphan, OrphanKind, OrphanState
 from portal.reclaim import policy_services as reclaim_policies
 from portal.webhooks import services as webhooks
 from portal.workspace_secrets import services as secrets
-from portal.workspaces import asking, home_places
+from portal.workspaces import asking
 from portal.workspaces.gateway import file_tickets
+from portal.workspaces.homes import places as home_places
 from portal.workspaces.models import LostHome
 from tests.factories import MachineFactory, WorkspaceFactory
 from tests.ui.cases import PageCase

@@ -11,7 +11,8 @@ from portal.events.models import Event, Notification
 from portal.inventory.models import Allocation, Node, Pool
 from portal.machines.models import Machine, MachineState
 from portal.scheduling import drains
-from portal.workspaces import evacuations, home_moves
+from portal.workspaces.homes import evacuations
+from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.models import HomeEvacuation, HomeMove, HomePlace, HomeUsage
 from tests.api.conftest import api as api
 from tests.factories import MachineFactory, UserFactory, local_pool_with, node_info

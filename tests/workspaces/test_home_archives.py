@@ -15,7 +15,10 @@ from portal.home_files import services as files
 from portal.inventory import node_messages
 from portal.inventory.models import Node
 from portal.machines.models import MachineState
-from portal.workspaces import answers, home_archives, home_moves, home_places
+from portal.workspaces import answers
+from portal.workspaces.homes import archives as home_archives
+from portal.workspaces.homes import moves as home_moves
+from portal.workspaces.homes import places as home_places
 from portal.workspaces.models import HomeArchive, HomePlace, HomeUsage
 from provisioning import messages
 from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder

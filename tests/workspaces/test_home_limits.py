@@ -8,7 +8,8 @@ import pytest
 from django.utils import timezone
 
 from portal.events.models import Event, Notification
-from portal.workspaces import home_limits, tasks
+from portal.workspaces import tasks
+from portal.workspaces.homes import limits as home_limits
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeUsage, Workspace
 from provisioning import messages

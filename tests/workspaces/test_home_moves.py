@@ -14,8 +14,10 @@ from portal.home_files import services as files
 from portal.inventory.models import Node, Pool
 from portal.machines.models import Machine, MachineState
 from portal.scheduling import cycle
-from portal.workspaces import answers, home_moves, home_places
+from portal.workspaces import answers
 from portal.workspaces.gateway import file_tickets
+from portal.workspaces.homes import moves as home_moves
+from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeMove, HomePlace, HomeUsage, Workspace
 from provisioning import messages

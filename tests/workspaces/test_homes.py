@@ -15,7 +15,7 @@ from portal.common.errors import StateConflict
 from portal.events.models import Event, Notification
 from portal.inventory import node_commands
 from portal.inventory.models import Allocation
-from portal.workspaces import homes
+from portal.workspaces.homes import deletions as homes
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeDeletion, Workspace
 from provisioning import messages

@@ -15,7 +15,7 @@ from portal.scheduling import cycle, snapshot_cache
 from portal.workspaces import dispatch, machine_removal, reconcile, results
 from portal.workspaces import services as workspaces
 from portal.workspaces import tasks as workspace_tasks
-from portal.workspaces.home_presenters import remove_question
+from portal.workspaces.homes.presenters import remove_question
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeArchive, HomePlace, LostHome, Workspace
 from provisioning import messages, signing

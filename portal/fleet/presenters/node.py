@@ -23,9 +23,9 @@ from portal.inventory.models import Device, Node
 from portal.machines.conditions import Look, look_of_node, notes_of
 from portal.machines.policies import may_see
 from portal.machines.selectors import of_nodes
-from portal.workspaces import evacuations
-from portal.workspaces.evacuation_presenters import words_of
-from portal.workspaces.home_places import are_apart
+from portal.workspaces.homes import evacuations
+from portal.workspaces.homes.evacuation_presenters import words_of
+from portal.workspaces.homes.places import are_apart
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
 

@@ -28,7 +28,7 @@ from portal.fleet.presenters import node as node_page
 from portal.inventory import cordons, selectors, services
 from portal.inventory.models import Device, Node
 from portal.scheduling import drains
-from portal.workspaces import evacuation_presenters, evacuation_views, evacuations
+from portal.workspaces.homes import evacuation_presenters, evacuation_views, evacuations
 from provisioning.types import DeviceKind
 
 MAX_REASON_LENGTH = 200

@@ -11,8 +11,8 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from portal.workspaces import home_limits
 from portal.workspaces.gateway.hosts import workspace_uuid
+from portal.workspaces.homes import limits as home_limits
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.presenters import preempted_for

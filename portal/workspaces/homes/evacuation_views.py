@@ -15,8 +15,8 @@ from portal.accounts.policies import require_operator
 from portal.common.errors import NotAllowed, NotFound, PortalError
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.workspaces import evacuation_presenters as presenters
-from portal.workspaces import evacuations
+from portal.workspaces.homes import evacuation_presenters as presenters
+from portal.workspaces.homes import evacuations
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -34,8 +34,9 @@ from portal.events.models import TargetKind
 from portal.events.services import Target
 from portal.inventory.models import Allocation, Node
 from portal.machines.policies import require_see
-from portal.workspaces import home_moves, home_use
-from portal.workspaces.home_places import are_apart
+from portal.workspaces.homes import moves as home_moves
+from portal.workspaces.homes import use as home_use
+from portal.workspaces.homes.places import are_apart
 from portal.workspaces.models import (
     ACTIVE_ARCHIVES,
     ACTIVE_MOVES,

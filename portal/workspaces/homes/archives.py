@@ -35,7 +35,9 @@ from portal.events.models import TargetKind
 from portal.events.services import Target
 from portal.inventory import node_commands
 from portal.inventory.models import Node, Pool
-from portal.workspaces import home_places, home_use, policies
+from portal.workspaces import policies
+from portal.workspaces.homes import places as home_places
+from portal.workspaces.homes import use as home_use
 from portal.workspaces.models import (
     ACTIVE_ARCHIVES,
     HomeArchive,

@@ -24,7 +24,8 @@ from portal.common.api import (
 from portal.common.scopes import Scope
 from portal.inventory.api import SCOPES as POOL_SCOPES
 from portal.machines.services import MAX_REASON
-from portal.workspaces import lost_homes, machine_removal
+from portal.workspaces import machine_removal
+from portal.workspaces.homes import lost as lost_homes
 from portal.workspaces.models import LostHome
 
 SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}

@@ -12,8 +12,8 @@ from portal.common.formatting import format_memory
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, sentence_of
 from portal.inventory.models import Node
-from portal.workspaces import evacuations
-from portal.workspaces.evacuations import HomesThere
+from portal.workspaces.homes import evacuations
+from portal.workspaces.homes.evacuations import HomesThere
 from portal.workspaces.models import HomeEvacuation, HomeMove, HomeMoveState
 from portal.workspaces.troubles import stored_sentence
 

@@ -27,8 +27,8 @@ from portal.common.errors import NotFound
 from portal.common.reasons.codes import HomeMoveCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.inventory.models import Pool
-from portal.workspaces import home_moves
-from portal.workspaces.home_api import SCOPES
+from portal.workspaces.homes import moves as home_moves
+from portal.workspaces.homes.api import SCOPES
 from portal.workspaces.models import HomeMove, HomeMoveState
 
 

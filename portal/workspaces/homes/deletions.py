@@ -33,7 +33,8 @@ from portal.events.kinds import AuditKind
 from portal.events.models import TargetKind
 from portal.events.services import Target
 from portal.inventory import node_commands
-from portal.workspaces import home_archives, home_moves
+from portal.workspaces.homes import archives as home_archives
+from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.models import HomeDeletion, HomePlace, Workspace
 from provisioning import messages
 from provisioning.types import Failure, HomeDeleted, home_key

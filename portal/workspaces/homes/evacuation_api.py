@@ -28,8 +28,8 @@ from portal.common.reasons.codes import HomeMoveCode
 from portal.common.reasons.wording import message_of
 from portal.inventory.api import SCOPES
 from portal.machines.policies import require_see
-from portal.workspaces import evacuations
-from portal.workspaces.evacuations import HomesThere
+from portal.workspaces.homes import evacuations
+from portal.workspaces.homes.evacuations import HomesThere
 from portal.workspaces.models import EvacuationState, HomeEvacuation
 from portal.workspaces.troubles import stored_message
 

@@ -20,7 +20,10 @@ from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.workspaces import home_moves, home_presenters, lost_homes, machine_removal
+from portal.workspaces import machine_removal
+from portal.workspaces.homes import lost as lost_homes
+from portal.workspaces.homes import moves as home_moves
+from portal.workspaces.homes import presenters as home_presenters
 
 ROWS_PER_PAGE = 50
 

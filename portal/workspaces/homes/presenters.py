@@ -18,8 +18,9 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.inventory.models import Node
 from portal.machines.models import MachineState
-from portal.workspaces import home_moves, home_places
-from portal.workspaces.lost_homes import may_begin_anew
+from portal.workspaces.homes import moves as home_moves
+from portal.workspaces.homes import places as home_places
+from portal.workspaces.homes.lost import may_begin_anew
 from portal.workspaces.machine_removal import Losses
 from portal.workspaces.models import HomeMove, HomeMoveState, HomePlace, HomeUsage, LostHome
 

@@ -40,9 +40,9 @@ from portal.events.services import Target
 from portal.inventory import node_commands
 from portal.inventory.models import Node, Pool
 from portal.machines import selectors as machines
-from portal.workspaces import home_use
 from portal.workspaces.gateway import file_tickets
-from portal.workspaces.home_places import are_apart
+from portal.workspaces.homes import use as home_use
+from portal.workspaces.homes.places import are_apart
 from portal.workspaces.models import (
     ACTIVE_MOVES,
     HomeEvacuation,
