@@ -74,7 +74,7 @@ from portal.workspaces.domain_events import (
     WorkspaceWaits,
 )
 from portal.workspaces.gateway import publishing
-from portal.workspaces.homes import deletions as homes
+from portal.workspaces.homes import deletions
 from portal.workspaces.homes import lost as lost_homes
 
 SEALED = [
@@ -107,7 +107,7 @@ def connect() -> None:
     in_transaction(UserReactivated, scim.reactivated)
     in_transaction(PlaceWithdrawn, workspaces.stop_all_in_team)
     in_transaction(
-        UserDeleted, workspaces.delete_all_of, homes.account_deleted, delete_channels, delete_secrets
+        UserDeleted, workspaces.delete_all_of, deletions.account_deleted, delete_channels, delete_secrets
     )
     in_transaction(MemberSet, join_requests.member_set)
     in_transaction(TeamsChanged, snapshot_feed.limits_changed)

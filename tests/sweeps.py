@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from portal.scheduling import cycle
 from portal.workspaces import reconcile
-from portal.workspaces.homes import deletions as homes
+from portal.workspaces.homes import deletions
 
 
 def sweep() -> int:
     """Reconcile all that is due, then look at homes and at the queue; returns how many were due."""
     due = reconcile.sweep()
-    homes.sweep()
+    deletions.sweep()
     cycle.run_if_due()
     return due

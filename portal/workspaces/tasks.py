@@ -9,8 +9,7 @@ from portal.celery import app
 from portal.inventory.node_messages import is_of_node, received
 from portal.workspaces import answers, housekeeping, reconcile, results
 from portal.workspaces.homes import archives as home_archives
-from portal.workspaces.homes import deletions as homes
-from portal.workspaces.homes import evacuations
+from portal.workspaces.homes import deletions, evacuations
 from portal.workspaces.homes import limits as home_limits
 from portal.workspaces.homes import moves as home_moves
 from provisioning.home_messages import HomeArchived, HomeMoved
@@ -36,14 +35,14 @@ def apply_result(result: dict[str, Any]) -> None:
 
 @app.task(name="control.delete_homes")
 def delete_homes() -> None:
-    homes.sweep()
+    deletions.sweep()
 
 
 @app.task(name="control.apply_home_deleted", from_nodes=True)
 def apply_home_deleted(answer: dict[str, Any]) -> None:
     found = received(answer, HomeDeleted, of="a node worker")
     if found is not None and answers.of_a_deletion(found):
-        homes.apply(found)
+        deletions.apply(found)
 
 
 @app.task(name="control.move_homes")

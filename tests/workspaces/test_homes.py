@@ -15,7 +15,7 @@ from portal.common.errors import StateConflict
 from portal.events.models import Event, Notification
 from portal.inventory import node_commands
 from portal.inventory.models import Allocation
-from portal.workspaces.homes import deletions as homes
+from portal.workspaces.homes import deletions
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeDeletion, Workspace
 from provisioning import messages
@@ -49,12 +49,12 @@ def order_on_its_way(sent) -> Order:
 def asked(sent, order: Order | None = None) -> Order:
     """Send what is due and take the order off."""
     sent.take("control.delete_homes")
-    homes.sweep()
+    deletions.sweep()
     return order_on_its_way(sent)
 
 
 def answer(order: Order, **said) -> bool:
-    return homes.apply(HomeDeleted(order.deletion, order.lease, **said))
+    return deletions.apply(HomeDeleted(order.deletion, order.lease, **said))
 
 
 def failure(code: str = "backend_unavailable", *, retryable: bool = True) -> Failure:
@@ -146,25 +146,25 @@ def test_what_is_refused_deletes_no_home(ada, bob, ran, sent):
 
 def test_nothing_is_sent_while_a_workspace_is_there(ada, bob, ran, sent):
     users.delete(actor=ada, user=bob, delete_workspaces=True, delete_homes=True)
-    assert homes.sweep() == 0
+    assert deletions.sweep() == 0
     assert not sent.of("node.delete_home")
 
 
 def test_nothing_is_sent_for_an_account_that_is_there(deletion, bob, sent):
     User.objects.filter(pk=bob.pk).update(deleted_at=None)
-    assert homes.sweep() == 0
+    assert deletions.sweep() == 0
 
 
 def test_one_order_at_a_time_to_the_pools_queue(deletion, sent, pool):
     order = asked(sent)
     assert (order.team, order.owner, order.pool.slug) == ("vision", "bob", pool.slug)
-    assert homes.sweep() == 0
+    assert deletions.sweep() == 0
     assert not sent.of("node.delete_home")
 
 
 def test_where_redis_is_away_it_is_sent_later(deletion, sent, clock):
     sent.away = True
-    homes.sweep()
+    deletions.sweep()
     sent.away = False
     clock.shift(60)
     asked(sent)
@@ -198,14 +198,14 @@ def test_some_of_it_has_gone_and_the_rest_is_asked_for_at_once(deletion, sent):
 @pytest.mark.parametrize("deletion_id", ["", "x", "-1", "999999", "1 OR 1=1", "९"])
 def test_an_answer_about_nothing_is_dropped(deletion, sent, deletion_id):
     order = asked(sent)
-    assert not homes.apply(HomeDeleted(deletion_id, order.lease, done=True))
-    assert not homes.apply(HomeDeleted(order.deletion, "", done=True))
+    assert not deletions.apply(HomeDeleted(deletion_id, order.lease, done=True))
+    assert not deletions.apply(HomeDeleted(order.deletion, "", done=True))
     assert HomeDeletion.objects.exists()
 
 
 def test_trouble_that_passes_is_waited_out_in_silence(deletion, ada, sent, clock):
     assert answer(asked(sent), failure=failure())
-    assert homes.sweep() == 0
+    assert deletions.sweep() == 0
     clock.shift(60)
     assert answer(asked(sent), done=True)
     assert not entries("user.home_not_deleted")
@@ -213,7 +213,7 @@ def test_trouble_that_passes_is_waited_out_in_silence(deletion, ada, sent, clock
 
 
 def test_trouble_that_stays_is_told_once_and_tried_every_hour(deletion, ada, sent, clock):
-    for _ in range(homes.TOLD_AFTER + 3):
+    for _ in range(deletions.TOLD_AFTER + 3):
         assert answer(asked(sent), failure=failure())
         clock.shift(3700)
     (entry,) = entries("user.home_not_deleted")
@@ -228,7 +228,7 @@ def test_trouble_that_stays_is_told_once_and_tried_every_hour(deletion, ada, sen
 
 
 def test_a_node_that_is_silent_for_ever_is_told_of_too(deletion, ada, sent, clock):
-    for _ in range(homes.TOLD_AFTER + 1):
+    for _ in range(deletions.TOLD_AFTER + 1):
         asked(sent)
         clock.shift(3700)
     (notice,) = Notification.objects.filter(kind="user.home_not_deleted")
@@ -240,7 +240,7 @@ def test_what_an_operator_has_to_do_is_told_at_once(deletion, ada, sent, clock):
     (notice,) = Notification.objects.filter(kind="user.home_not_deleted")
     assert notice.user == ada
     clock.shift(1800)
-    assert homes.sweep() == 0
+    assert deletions.sweep() == 0
     clock.shift(1900)
     assert answer(asked(sent), done=True)
 
