@@ -39,9 +39,9 @@ class UpstreamAuth(models.TextChoices):
 
 
 class Activity(models.TextChoices):
-    """How the agent asks the app what it does; unknown activity counts as activity."""
+    """How the agent asks the app what it does; CPU, GPUs and commands are measured of every app."""
 
-    UNKNOWN = "", _("Not at all: it counts as active")
+    UNKNOWN = "", _("Not at all: its CPU, GPUs and commands alone tell")
     JUPYTER = "jupyter", _("Jupyter: kernels and terminals")
     MARIMO = "marimo", _("marimo")
     CODE_SERVER = "code-server", _("code-server")
