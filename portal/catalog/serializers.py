@@ -179,7 +179,7 @@ class TemplateSerializer(EntrySerializer):
 
 
 class FlavorSerializer(EntrySerializer):
-    """How big. With `pool` it can be had only there."""
+    """The size of a workspace. With `pool` it can be had only there."""
 
     resources = serializers.SerializerMethodField()
     pool = serializers.CharField(source="pool.slug", allow_null=True, default=None)

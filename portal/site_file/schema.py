@@ -168,7 +168,7 @@ def schema() -> dict[str, Any]:
         "site_limits": _map(WHOLE, RESOURCE, "The most that all together may hold."),
         "rates": _map(WHOLE, RESOURCE, "What an hour costs, in thousandths of a GPU-hour."),
         "environments": _map(_object(environment), SLUG, "The software that workspaces run in."),
-        "flavors": _map(_object(flavor), SLUG, "How big."),
+        "flavors": _map(_object(flavor), SLUG, "Sizes of workspaces."),
         "templates": _map(_object(template), TEMPLATE_SLUG, "What runs."),
         "reclaim_policies": _map(_object(policy), TARGET, "When workspaces are stopped, by what it is for."),
         "rules": {"type": "array", "items": rule, "description": "What is approved at once."},
