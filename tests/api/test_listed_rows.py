@@ -26,8 +26,8 @@ from portal.environments.models import Environment, EnvironmentVersion
 from portal.inventory.models import AllocatedDevice, Allocation, Node, Pool
 from portal.workspaces import listing, selectors
 from portal.workspaces import serializers as serializers_module
-from portal.workspaces.lifecycle import DesiredState, State
-from portal.workspaces.models import Preemption, PreemptionCause, QueueEntry, Workspace, WorkspaceStatus
+from portal.workspaces.lifecycle import DesiredState, PreemptionCause, State
+from portal.workspaces.models import Preemption, QueueEntry, Workspace, WorkspaceStatus
 from portal.workspaces.serializers import WorkspaceSerializer, with_held
 from tests.factories import FlavorFactory, UserFactory, WorkspaceFactory
 

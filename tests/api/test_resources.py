@@ -125,11 +125,11 @@ class TestTemplates(DetailCase, CreateCase):
     path, read_scope, write_scope, key = "templates", "catalog:read", "catalog:write", "slug"
     fixtures, max_queries = ("catalog",), 4
     filters = {
-        "q=jupyter": 1,
+        "q=jupyter": 2,
         "q=nothing+like+it": 0,
         "enabled=false": 0,
         "team=vision": 0,
-        "deprecated=false": 3,
+        "deprecated=false": 4,
     }
     body = {"slug": "shell", "name": "Shell", "program": "bash", "argv": ["bash", "{port}"]}
     required = ("slug", "name", "program", "argv")

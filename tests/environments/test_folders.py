@@ -16,7 +16,7 @@ from portal.inventory import services as inventory
 from portal.inventory.models import Node
 from portal.scheduling import capacity
 from portal.workspaces import services as workspaces
-from portal.workspaces.models import State
+from portal.workspaces.lifecycle import State
 from provisioning.environment_messages import EnvironmentBuild as BuildCommand
 from provisioning.environment_messages import Package, SourceKind
 from provisioning.environments.folders import digest_of_folder, fingerprint_of

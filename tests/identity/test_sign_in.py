@@ -17,8 +17,7 @@ from portal.identity import registry, services
 from portal.identity.decisions import decide
 from portal.identity.models import GivenPlace, IdentityLink, LinkedBy
 from portal.workspaces import services as workspaces
-from portal.workspaces.lifecycle import State
-from portal.workspaces.models import DesiredState
+from portal.workspaces.lifecycle import DesiredState, State
 from tests.factories import MembershipFactory, TeamFactory, UserFactory, WorkspaceFactory
 from tests.fixtures import PROVIDER
 
