@@ -6,7 +6,8 @@ front of a JupyterLab of the same environment, on a port: a workspace has none. 
 three. JupyterLab is slower than all of them, so the same three stand in front of a small server too, which is
 a workspace's app in Berth: these rows compare proxies, JupyterLab's say what its user gets.
 
-A file of a gigabyte in JupyterLab comes through the gateway and through the bare Traefik. Loads take turns,
+A file of a gigabyte in JupyterLab comes through the gateway and through the bare Traefik. A second Berth has
+ten thousand workspaces more, and is asked for the same list. Loads take turns,
 so that a machine that grows slower meets all of them alike: the figure of each is the median of its rounds,
 and each ratio is the median of the rounds' ratios. Eight connections of wrk. Two cores are needed.
 """
@@ -130,7 +131,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="berth-bench-") as temporary:
         folder = Path(temporary)
         program = proxy_program()
-        berth, hub = ApiBerth(folder, notebook_env), ApiHub(folder, notebook_env, hub_environment(), program)
+        berth, crowded = (ApiBerth(folder / name, notebook_env) for name in ("few", "crowded"))
+        hub = ApiHub(folder, notebook_env, hub_environment(), program)
         proxies: list[Proxy] = []
         try:
             hub.open()
@@ -139,8 +141,10 @@ def main() -> int:
             proxies.append(lab)
             lab.wait("/api")
             size = len(httpx.get(f"{lab.url}/api").content)
-            berth.open()
-            berth.fill(size)
+            for each in (berth, crowded):
+                each.open()
+                each.fill(size)
+            crowded.add_rows(arguments.rows)
             small = small_server(folder, size)
             proxies.append(small)
             to_lab = [bare_traefik(folder, lab.url), http_proxy(program, folder, lab.url)]
@@ -152,11 +156,13 @@ def main() -> int:
                 file.truncate(FILE_MIB << 20)
             seconds = arguments.seconds
             listed = f"/api/v1/workspaces?page_size={ROWS}"
+            among = f"list of 20 among {arguments.rows:,}"
             loads = measure(
                 {
                     "who am I": berth.probe("/api/v1/me", seconds),
                     "JupyterHub: who am I": hub.probe("/hub/api/user", seconds),
                     "list of 20": berth.probe(listed, seconds),
+                    among: crowded.probe(listed, seconds),
                     "JupyterHub: list of 20 users": hub.probe(f"/hub/api/users?limit={ROWS}", seconds),
                     "gateway": berth.probe("/api", seconds, berth.running),
                     "bare Traefik": lambda: run(to_lab[0].url + "/api", credentials, seconds),
@@ -173,15 +179,13 @@ def main() -> int:
                 },
                 arguments.rounds,
             )
-            berth.add_rows(arguments.rows)
-            crowded = f"list of 20 among {arguments.rows:,}"
-            loads |= measure({crowded: berth.probe(listed, seconds)}, arguments.rounds)
         finally:
             for proxy in proxies:
                 proxy.close()
             berth.close()
+            crowded.close()
             hub.close()
-    return report(loads, crowded, arguments.json)
+    return report(loads, among, arguments.json)
 
 
 def parse() -> argparse.Namespace:
