@@ -1,9 +1,7 @@
 """Run what failed in a phase once more, alone: `python -m tests.again FOLDER PHASE ARGUMENT...`.
 
-A test that fails beside the other lane of a busy machine and passes alone says more about the machine than
-about the code. `tests.tally` counts it as passed and names it, and takes no more than `LIMIT` of them, so
-that what is unsteady is seen and mended. More failures than that have a cause of their own: nothing is
-run again, and the phase stays failed.
+It stays failed. What passes alone fails beside others only: `tests.tally` says which they are, so that who
+mends it knows where to look. More than `LIMIT` failures have a cause of their own, and are not run again.
 
 Reads FOLDER/PHASE.xml and the cache of that phase; writes FOLDER/PHASE-again.xml and its .code.
 """

@@ -2,8 +2,8 @@
 
 `--database=sqlite` ignores DATABASE_URL. `--database=postgresql` takes the server of TEST_POSTGRES_URL,
 else one that is started from the binaries found here and thrown away afterwards; only tests that use a
-database are run, without those marked `any_database`, and where there is no server they are skipped with
-the reason. Without the option DATABASE_URL decides, as in production.
+database are run, and where there is no server they are skipped with the reason. Without the option
+DATABASE_URL decides, as in production.
 """
 
 from __future__ import annotations
@@ -63,11 +63,10 @@ def pytest_configure_node(node: object) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On PostgreSQL, leave out what uses no database or is about no database: SQLite's run has it."""
+    """On PostgreSQL, leave out what uses no database: SQLite's run has it."""
     if config.getoption("database") != "postgresql":
         return
-    about_it = [item for item in items if not item.get_closest_marker("any_database")]
-    kept = [item for item in about_it if uses(item) & {"_django_db_helper", "django_db_setup"}]
+    kept = [item for item in items if uses(item) & {"_django_db_helper", "django_db_setup"}]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
     items[:] = kept
     given = getattr(config, "workerinput", {}).get("without_server", "")

@@ -32,7 +32,7 @@ from tests.factories import PASSWORD, MembershipFactory, UserFactory, make_token
 from tests.permissions.table import ROWS, WHO, Row
 from tests.workspaces.helpers import run_until_ready
 
-pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
+pytestmark = pytest.mark.django_db
 HOOK = {"name": "Bot", "url": "https://example.org/", "types": ["workspace.failed"]}
 CHANNEL = {"name": "Chat", "url": "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"}
 PLANTED = "planted-value-of-a-secret-0f8a7c"

@@ -11,7 +11,7 @@ from portal.events.models import Event
 from tests.permissions.table import ROWS, Row
 from tests.permissions.test_matrix import Stage, taken_back
 
-pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
+pytestmark = pytest.mark.django_db
 READERS = ("vic", "una")
 OWN = re.compile(
     r"^/?(.*/rules/check/$|sign-in|sign-out|theme|account|notifications|welcome|secrets/|api/v1/(me/secrets|me/dotfiles|tokens|notifications|notice-channels))"

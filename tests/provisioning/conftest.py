@@ -46,7 +46,7 @@ from tests.node_sockets import PortalSocket, get, socket_path
 
 APPS = Path(__file__).parent / "apps"
 REPOSITORY = Path(__file__).parents[2]
-CALL_LIMIT_S = 20.0
+CALL_LIMIT_S = 2.0
 POLL_S = 0.02
 APP_KINDS = ("good", "slow", "never", "bad", "stubborn")
 STUBBORN_STOP_TIMEOUT_S = 1

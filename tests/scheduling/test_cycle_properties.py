@@ -169,7 +169,6 @@ def create(chance: random.Random, teams: list[Team]) -> None:
     assert (said.message, dict(said.blocker)) == (stored_message(entry.reason), entry.blocker)
 
 
-@pytest.mark.any_database
 # Snapshots are kept between steps, as in production, so that following what changes is tested too.
 @examples(
     max_examples=15, phases=(Phase.generate,), suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -525,7 +525,6 @@ def sites(draw: Any) -> dict[str, Any]:
     return site
 
 
-@pytest.mark.any_database
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(site=sites())
 def test_a_wiped_site_comes_back_from_its_export(ada, site):
