@@ -381,7 +381,7 @@ REST_FRAMEWORK = {
     "URL_FORMAT_OVERRIDE": None,
     "DEFAULT_PAGINATION_CLASS": "portal.common.pagination.Pages",
     "DEFAULT_FILTER_BACKENDS": ["portal.common.filtering.FilterBackend"],
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "portal.openapi.schema.Schema",
     "EXCEPTION_HANDLER": "portal.common.problems.exception_handler",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
 }
@@ -396,6 +396,10 @@ SPECTACULAR_SETTINGS = {
     "REDOC_DIST": "SIDECAR",
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "COMPONENT_SPLIT_REQUEST": True,
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "portal.openapi.document.complete",
+    ],
     "ENUM_NAME_OVERRIDES": {
         "AccountStatusEnum": "portal.accounts.models.AccountStatus",
         "IssuedTokenTypeEnum": "portal.service_accounts.exchange.grant.TOKEN_TYPES",

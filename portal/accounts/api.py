@@ -167,7 +167,6 @@ class TeamViewSet(ReadViewSet):
         "Read what a team's workspaces may reach",
         responses={200: TeamEgressSerializer},
         errors=[404],
-        operation_id="teams_egress_retrieve",
     )
     @action(detail=True, url_path="egress", pagination_class=None, filterset_class=None)
     def egress(self, request: UserRequest, slug: str) -> Response:
@@ -181,7 +180,6 @@ class TeamViewSet(ReadViewSet):
         responses={200: TeamEgressSerializer},
         parameters=[IF_MATCH],
         errors=[400, 404, 412, 415],
-        operation_id="teams_egress_partial_update",
     )
     @egress.mapping.patch
     def change_egress(self, request: UserRequest, slug: str) -> Response:
@@ -200,7 +198,6 @@ class TeamViewSet(ReadViewSet):
         description="For owners of the team, and for who sees all; the newest first, at most 50.",
         responses={200: RevisionSerializer(many=True)},
         errors=[404],
-        operation_id="teams_egress_versions_list",
     )
     @action(detail=True, url_path="egress/versions", pagination_class=None, filterset_class=None)
     def egress_versions(self, request: UserRequest, slug: str) -> Response:
@@ -222,7 +219,6 @@ class TeamViewSet(ReadViewSet):
         responses={200: TeamEgressSerializer},
         parameters=[NUMBER, IF_MATCH],
         errors=[400, 404, 412],
-        operation_id="teams_egress_versions_restore_create",
     )
     @action(detail=True, methods=["post"], url_path="egress/versions/<int:number>/restore")
     def egress_restore(self, request: UserRequest, slug: str, number: int) -> Response:

@@ -211,7 +211,6 @@ class TemplateViewSet(EntryViewSet):
         description="For who keeps it, and for who sees all; the newest first, at most 50.",
         responses={200: RevisionSerializer(many=True)},
         errors=[404],
-        operation_id="templates_versions_list",
     )
     @action(detail=True, url_path="versions", pagination_class=None, filterset_class=None)
     def versions(self, request: UserRequest, slug: str) -> Response:
@@ -287,7 +286,6 @@ class FlavorViewSet(EntryViewSet):
         description="For operators and auditors; the newest first, at most 50.",
         responses={200: RevisionSerializer(many=True)},
         errors=[404],
-        operation_id="flavors_versions_list",
     )
     @action(detail=True, url_path="versions", pagination_class=None, filterset_class=None)
     def versions(self, request: UserRequest, slug: str) -> Response:

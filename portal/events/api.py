@@ -65,7 +65,6 @@ class NotificationViewSet(ListViewSet):
     @operation(
         "Mark all your notices as read",
         responses={200: ReadSerializer},
-        operation_id="notifications_read_all",
     )
     @action(detail=False, methods=["post"], url_path="read")
     def read_all(self, request: UserRequest) -> Response:

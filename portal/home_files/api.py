@@ -93,7 +93,6 @@ class FilesView(ApiView):
         responses={200: FileListingSerializer},
         parameters=[PATH, OFFSET],
         errors=[400, 404, 409, 503],
-        operation_id="workspaces_files_retrieve",
     )
     def get(self, request: UserRequest, workspace_id: UUID) -> Response:
         given = request.query_params.get("offset", "0")
@@ -117,7 +116,6 @@ class FoldersView(ApiView):
         request=FilePathSerializer,
         responses={204: None},
         errors=[400, 404, 409, 415, 503],
-        operation_id="workspaces_files_folders_create",
     )
     def post(self, request: UserRequest, workspace_id: UUID) -> Response:
         workspace = _workspace(request, workspace_id)
@@ -133,7 +131,6 @@ class RenameView(ApiView):
         request=FileRenameSerializer,
         responses={204: None},
         errors=[400, 404, 409, 415, 503],
-        operation_id="workspaces_files_rename_create",
     )
     def post(self, request: UserRequest, workspace_id: UUID) -> Response:
         workspace = _workspace(request, workspace_id)
@@ -150,7 +147,6 @@ class DeleteView(ApiView):
         request=FileDeleteSerializer,
         responses={204: None},
         errors=[400, 404, 409, 415, 503],
-        operation_id="workspaces_files_delete_create",
     )
     def post(self, request: UserRequest, workspace_id: UUID) -> Response:
         workspace = _workspace(request, workspace_id)
@@ -167,7 +163,6 @@ class DownloadsView(ApiView):
         request=FileDownloadSerializer,
         responses={201: FileTransferSerializer},
         errors=[400, 404, 409, 415, 503],
-        operation_id="workspaces_files_downloads_create",
     )
     def post(self, request: UserRequest, workspace_id: UUID) -> Response:
         workspace = _workspace(request, workspace_id)
@@ -186,7 +181,6 @@ class UploadsView(ApiView):
         request=FileUploadSerializer,
         responses={201: FileTransferSerializer},
         errors=[400, 404, 409, 415, 503],
-        operation_id="workspaces_files_uploads_create",
     )
     def post(self, request: UserRequest, workspace_id: UUID) -> Response:
         workspace = _workspace(request, workspace_id)

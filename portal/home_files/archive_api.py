@@ -76,7 +76,6 @@ class ArchivesView(ApiView):
         description="Of the home that the workspace uses, which is its user's alone; the newest first.",
         responses={200: HomeArchiveSerializer(many=True)},
         errors=[404, 409],
-        operation_id="workspaces_files_archives_list",
     )
     def get(self, request: UserRequest, workspace_id: UUID) -> Response:
         found = home_archives.of_home(request.user, _workspace(request, workspace_id))
@@ -88,7 +87,6 @@ class ArchivesView(ApiView):
         request=NewHomeArchiveSerializer,
         responses={201: HomeArchiveSerializer},
         errors=[400, 404, 409, 415],
-        operation_id="workspaces_files_archives_create",
     )
     def post(self, request: UserRequest, workspace_id: UUID) -> Response:
         workspace = _workspace(request, workspace_id)
@@ -104,7 +102,6 @@ class ArchiveView(ApiView):
         "Read an archive of a home folder",
         responses={200: HomeArchiveSerializer},
         errors=[404, 409],
-        operation_id="workspaces_files_archives_retrieve",
     )
     def get(self, request: UserRequest, workspace_id: UUID, archive_id: UUID) -> Response:
         return _answer(request, workspace_id, archive_id)
@@ -114,7 +111,6 @@ class ArchiveView(ApiView):
         description="For good. Twice is success while it is under way.",
         responses={204: None},
         errors=[404, 409],
-        operation_id="workspaces_files_archives_destroy",
     )
     def delete(self, request: UserRequest, workspace_id: UUID, archive_id: UUID) -> Response:
         workspace = _workspace(request, workspace_id)
@@ -132,7 +128,6 @@ class RestoreView(ApiView):
         request=None,
         responses={200: HomeArchiveSerializer},
         errors=[404, 409],
-        operation_id="workspaces_files_archives_restore_create",
     )
     def post(self, request: UserRequest, workspace_id: UUID, archive_id: UUID) -> Response:
         workspace = _workspace(request, workspace_id)
@@ -149,7 +144,6 @@ class CancelView(ApiView):
         request=None,
         responses={204: None},
         errors=[404, 409],
-        operation_id="workspaces_files_archives_cancel_create",
     )
     def post(self, request: UserRequest, workspace_id: UUID, archive_id: UUID) -> Response:
         workspace = _workspace(request, workspace_id)

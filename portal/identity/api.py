@@ -52,7 +52,6 @@ class Providers(_View):
         "List the sign-in providers",
         description="For administrators.",
         responses={200: ProviderListSerializer},
-        operation_id="sign_in_providers_list",
     )
     def get(self, request: UserRequest) -> Response:
         figures = selectors.figures()

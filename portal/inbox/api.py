@@ -66,7 +66,6 @@ class Inbox(ApiView):
             OpenApiParameter("cursor", str, description="Of `next`."),
             OpenApiParameter("page_size", int, description="At most 200."),
         ],
-        operation_id="inbox_list",
     )
     def get(self, request: UserRequest) -> Response:
         params = request.query_params

@@ -109,7 +109,6 @@ class PoolViewSet(ReadViewSet):
         description="For operators, as they hold its configuration; the newest first, at most 50.",
         responses={200: RevisionSerializer(many=True)},
         errors=[404],
-        operation_id="pools_versions_list",
     )
     @action(detail=True, pagination_class=None)
     def versions(self, request: UserRequest, slug: str) -> Response:

@@ -180,7 +180,6 @@ class AskToJoin(ApiView):
         request=JoinAskSerializer,
         responses={201: JoinRequestSerializer, 200: JoinRequestSerializer},
         errors=[400, 404, 409, 415, 429],
-        operation_id="teams_join_requests_create",
     )
     def post(self, request: UserRequest, slug: str) -> Response:
         given = body_of(request, JoinAskSerializer)

@@ -160,7 +160,6 @@ class PoolMissing(ApiView):
         "first; empty where nothing does.",
         responses={200: MissingSerializer(many=True)},
         errors=[404],
-        operation_id="pools_missing_list",
     )
     def get(self, request: UserRequest, slug: str) -> Response:
         require_see_all(request.user)

@@ -103,7 +103,6 @@ class RequestViewSet(ReadViewSet):
         description="Those of your teams, and all for who decides or operates; newest first.",
         responses={200: RequestSerializer(many=True)},
         errors=[400],
-        operation_id="quota_requests_list",
     )
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().list(request, *args, **kwargs)
@@ -155,7 +154,6 @@ class RequestViewSet(ReadViewSet):
         description="With evidence for who may decide it.",
         responses={200: RequestDetailSerializer},
         errors=[404],
-        operation_id="quota_requests_retrieve",
     )
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         found = self.get_object()

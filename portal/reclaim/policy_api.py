@@ -126,7 +126,6 @@ class PolicyViewSet(ReadViewSet):
         description="The newest first, at most 50.",
         responses={200: RevisionSerializer(many=True)},
         errors=[404],
-        operation_id="reclaim_policies_versions_list",
     )
     @action(detail=True, url_path="versions", pagination_class=None, filterset_class=None)
     def versions(self, request: UserRequest, policy_id: UUID) -> Response:

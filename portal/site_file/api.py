@@ -57,7 +57,6 @@ class Site(ApiView):
         "Export the site",
         description="For administrators and auditors. Secrets, users and workspaces are not in it.",
         responses={200: SiteSerializer},
-        operation_id="site_retrieve",
     )
     def get(self, request: UserRequest) -> Response:
         site = exporting.export(actor=request.user)

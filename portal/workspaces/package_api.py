@@ -64,7 +64,6 @@ class PackagesView(ApiView):
         "or not. For the workspace's user alone.",
         responses={200: OwnPackagesSerializer},
         errors=[404, 409, 503],
-        operation_id="workspaces_packages_retrieve",
     )
     def get(self, request: UserRequest, workspace_id: UUID) -> Response:
         workspace = selectors.workspace_by_id(request.user, workspace_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 
+from portal.openapi.operations import NAMES, TAGS
 from tests.factories import make_token
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "openapi.yaml"
@@ -55,6 +57,19 @@ def test_no_parameter_is_offered_that_is_refused() -> None:
     for path, method, operation in OPERATIONS:
         names = {each["name"] for each in operation.get("parameters", []) if each["in"] == "query"}
         assert "format" not in names, (path, method)
+
+
+def test_every_operation_has_a_name_and_a_tag_given_by_hand() -> None:
+    documented = {
+        (method.upper(), path.removeprefix("/api/v1/")): (operation["operationId"], *operation["tags"])
+        for path, method, operation in OPERATIONS
+    }
+    assert documented == NAMES  # None is made up, and none is left over.
+    names = [name for name, _tag in NAMES.values()]
+    assert sorted(names) == sorted(set(names))
+    # What a generator of clients makes methods of: a verb and its object, also in snake_case.
+    assert [name for name in names if not re.fullmatch(r"[a-z]+(?:[A-Z][a-z]+)+", name)] == []
+    assert [tag["name"] for tag in DOCUMENT["tags"]] == list(TAGS)
 
 
 OAUTH = {"/api/v1/token-exchange"}
