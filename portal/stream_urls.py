@@ -23,6 +23,7 @@ API_STREAMS = frozenset(
     {
         "workspaces/<uuid:workspace_id>/events",
         "workspaces/<uuid:workspace_id>/events/stream",
+        "workspaces/<uuid:workspace_id>/logs/stream",
         "gpu-checks/<uuid:check_id>/stream",
         "environments/<slug:slug>/builds/<uuid:build_id>/stream",
     }

@@ -29,6 +29,7 @@ from provisioning.types import (
     Inventory,
     Leftover,
     LeftoverKind,
+    LogPiece,
     MigRepartition,
     Observation,
     Placement,
@@ -146,6 +147,16 @@ class Driver(ABC):
     @abstractmethod
     def logs(self, ref: WorkspaceRef, *, tail_lines: int = 200) -> str:
         """The last lines that the app wrote, newest last; empty when there are none."""
+
+    @abstractmethod
+    def read_log(
+        self, ref: WorkspaceRef, *, after: int | None, tail_lines: int = 200, whole: bool = False
+    ) -> LogPiece:
+        """What this very start wrote after position `after`, in bytes; None: its last `tail_lines`.
+
+        Whole lines, some 64 KiB at most; with `whole`, where nothing will follow, also a last one without an
+        end. Nothing, and the same position, where there is no such start or nothing new.
+        """
 
     # GPU checks and scrubs. Unlike all other calls these may take minutes: the caller gives them a thread.
 

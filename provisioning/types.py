@@ -144,6 +144,15 @@ class WorkspaceRef:
         return external_name(self.workspace_id)
 
 
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """A piece of a start's log, and up to which byte it is told; `more` asks to go on at once."""
+
+    text: str
+    reached: int
+    more: bool = False
+
+
 def external_name(workspace_id: str) -> str:
     """`ws-` and the 32 hexadecimal digits of the UUID: a legal DNS label, unique by itself."""
     return "ws-" + workspace_id.replace("-", "").lower()

@@ -198,12 +198,25 @@ class BerthClient:
         Ends when the portal ends the stream, which it does now and then, or some seconds after
         `until` on the monotonic clock: call it again with the id of the last event.
         """
+        return self._stream(f"{_path(workspace_id)}/events/stream", after=after, until=until)
+
+    def log_stream(self, workspace_id: str, *, after: int = 0, tail: int = 200) -> Iterator[dict[str, Any]]:
+        """What its program writes, as it comes: the last `tail` lines first, or what follows message `after`.
+
+        `text` follows that of the message before; with `over` nothing follows. Ends when the portal ends
+        the stream: call it again with the `id` of the last message.
+        """
+        return self._stream(f"{_path(workspace_id)}/logs/stream", after=after, params={"tail": tail})
+
+    def _stream(
+        self, path: str, *, after: int = 0, until: float | None = None, params: Any = None
+    ) -> Iterator[dict[str, Any]]:
         headers = {"Accept": "text/event-stream"}
         if after:
             headers["Last-Event-ID"] = str(after)
         timeout = httpx.Timeout(self._timeout_s, read=STREAM_SILENCE_S)
-        url = f"{API}{_path(workspace_id)}/events/stream"
-        with self._errors(), self.http.stream("GET", url, headers=headers, timeout=timeout) as response:
+        options: dict[str, Any] = {"headers": headers, "params": params, "timeout": timeout}
+        with self._errors(), self.http.stream("GET", API + path, **options) as response:
             if response.status_code >= 400:
                 response.read()
             self._check(response)

@@ -27,9 +27,7 @@ from portal.cli.errors import (
     Usage,
 )
 
-FOLLOW_S = 2.0
 RETRY_S = 1.0
-OVERLAP_LINES = 2000
 Workspace = dict[str, Any]
 
 
@@ -300,27 +298,6 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_line(f"{workspace['name']} is being deleted.")
 
 
-def logs(client: BerthClient, arguments: argparse.Namespace) -> int:
-    workspace = find(client, arguments)
-    text = client.logs(workspace["id"], tail=arguments.tail)
-    if arguments.json and not arguments.follow:
-        return print_json({"text": text})
-    _write(text)
-    seen = text.splitlines()
-    while arguments.follow:
-        time.sleep(FOLLOW_S)
-        try:
-            lines = client.logs(workspace["id"], tail=OVERLAP_LINES).splitlines()
-        except Unreachable as error:
-            print(f"{error.message} Trying again …", file=sys.stderr)
-            continue
-        _write("".join(f"{line}\n" for line in fresh_lines(seen, lines)))
-        seen = lines
-        if client.workspace(workspace["id"])["state"] in ("stopped", "failed", "terminated"):
-            return 0
-    return 0
-
-
 def packages(client: BerthClient, arguments: argparse.Namespace) -> int:
     """List what one has installed; or remove it at the next start, keep it, make an environment of it."""
     workspace = find(client, arguments)
@@ -342,17 +319,6 @@ def packages(client: BerthClient, arguments: argparse.Namespace) -> int:
         return 0
     rows = [(row["name"], row["version"], row["instead_of"] or "-") for row in found["packages"]]
     return print_table([("PACKAGE", "VERSION", "INSTEAD OF"), *rows])
-
-
-def fresh_lines(seen: list[str], now: list[str]) -> list[str]:
-    """The lines of `now` that follow the end of `seen`; all of them where the two do not meet."""
-    if not seen:
-        return now
-    for start in range(len(now), 0, -1):
-        overlap = min(start, len(seen))
-        if now[start - overlap : start] == seen[-overlap:] and (overlap == len(seen) or overlap == start):
-            return now[start:]
-    return now
 
 
 def find(client: BerthClient, arguments: argparse.Namespace) -> Workspace:
@@ -409,11 +375,6 @@ def _silent(text: str) -> None:
 def print_line(text: str) -> int:
     print(text)
     return 0
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text if not text or text.endswith("\n") else text + "\n")
-    sys.stdout.flush()
 
 
 def print_json(value: Any) -> int:

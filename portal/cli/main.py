@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,8 +14,20 @@ from portal.cli import config, terminal
 from portal.cli.errors import EXIT_INTERRUPTED, EXIT_USAGE, CliError
 from portal.cli.parser import parser
 
-LOOKING = frozenset({"whoami", "logout", "show", "templates", "flavors", "preview"})
-"""What `looking` does."""
+LOOKING = ("whoami", "logout", "show", "templates", "flavors", "preview")
+MODULES = {**dict.fromkeys(LOOKING, "looking"), "logs": "logs"}
+"""In which module a command is; in `commands` where it is not named."""
+GROUPS = {
+    "user": "users",
+    "secret": "secrets",
+    "environments": "environments",
+    "archives": "archives",
+    "files": "files",
+    "homes": "homes",
+    "orphans": "orphans",
+    "service_account": "service_accounts",
+}
+"""Commands of commands, and the module of each."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,47 +73,7 @@ def _run(arguments: argparse.Namespace) -> int:
         from portal.cli import node
 
         return node.run(arguments)
-    run: Callable[..., int]
-    if arguments.function.startswith("user_"):
-        from portal.cli import users
-
-        run = getattr(users, arguments.function.removeprefix("user_"))
-    elif arguments.function.startswith("secret_"):
-        from portal.cli import secrets
-
-        run = getattr(secrets, arguments.function.removeprefix("secret_"))
-    elif arguments.function.startswith("environments_"):
-        from portal.cli import environments
-
-        run = getattr(environments, arguments.function.removeprefix("environments_"))
-    elif arguments.function.startswith("archives_"):
-        from portal.cli import archives
-
-        run = getattr(archives, arguments.function.removeprefix("archives_"))
-    elif arguments.function.startswith("files_"):
-        from portal.cli import files
-
-        run = getattr(files, arguments.function.removeprefix("files_"))
-    elif arguments.function.startswith("homes_"):
-        from portal.cli import homes
-
-        run = getattr(homes, arguments.function.removeprefix("homes_"))
-    elif arguments.function.startswith("orphans_"):
-        from portal.cli import orphans
-
-        run = getattr(orphans, arguments.function.removeprefix("orphans_"))
-    elif arguments.function.startswith("service_account_"):
-        from portal.cli import service_accounts
-
-        run = getattr(service_accounts, arguments.function.removeprefix("service_account_"))
-    elif arguments.function in LOOKING:
-        from portal.cli import looking
-
-        run = getattr(looking, arguments.function)
-    else:
-        from portal.cli import commands
-
-        run = getattr(commands, arguments.function)
+    run = _function(arguments.function)
     if arguments.function in ("login", "logout"):
         return run(arguments)
     from portal.cli.client import BerthClient
@@ -108,6 +81,19 @@ def _run(arguments: argparse.Namespace) -> int:
     stored = config.load(os.environ)
     with BerthClient(stored.url, stored.token) as client:
         return run(client, arguments)
+
+
+def _function(name: str) -> Callable[..., int]:
+    """What does it. Each module is imported only where it is needed."""
+    for group, module in GROUPS.items():
+        if name.startswith(f"{group}_"):
+            return _of(module, name.removeprefix(f"{group}_"))
+    return _of(MODULES.get(name, "commands"), name)
+
+
+def _of(module: str, name: str) -> Callable[..., int]:
+    found: Callable[..., int] = getattr(importlib.import_module(f"portal.cli.{module}"), name)
+    return found
 
 
 def _report(error: CliError, *, as_json: bool) -> None:

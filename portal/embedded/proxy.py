@@ -46,7 +46,7 @@ OWN_HEADERS = "X-Berth-*"
 _UUID = "[0-9a-fA-F-]{36}"
 STREAMS: tuple[tuple[str, str], ...] = (
     (f"^/(workspaces/{_UUID}/)?events/$", ""),
-    (f"^/api/v1/workspaces/{_UUID}/events/stream/?$", ""),
+    (f"^/api/v1/workspaces/{_UUID}/(events|logs)/stream/?$", ""),
     (f"^/api/v1/gpu-checks/{_UUID}/stream/?$", ""),
     (f"^/api/v1/environments/[A-Za-z0-9_-]+/builds/{_UUID}/stream/?$", ""),
     (f"^/api/v1/workspaces/{_UUID}/events/?$", "text/event-stream"),

@@ -103,8 +103,8 @@ def publish_account(user_id: UUID) -> None:
         log.warning("live hint not sent: %s", error)
 
 
-async def hints(channel: str, *, ends_with: str = "") -> AsyncGenerator[bool, None]:
-    """Yield True when something may have changed, False every `IDLE_S` seconds when nothing has.
+async def hints(channel: str, *, ends_with: str = "", every_s: float = IDLE_S) -> AsyncGenerator[bool, None]:
+    """Yield True when something may have changed, False every `every_s` seconds when nothing has.
 
     Ends at a message on the channel `ends_with`. The first item is True. Without Redis every item is True,
     one each `POLL_S` seconds, so that the caller polls the database. All readers of an event loop share one
@@ -114,7 +114,7 @@ async def hints(channel: str, *, ends_with: str = "") -> AsyncGenerator[bool, No
     with hub.current(settings.BERTH_REDIS_URL).subscribe(*channels) as subscription:
         yield True
         while True:
-            hinted = await subscription.wait(IDLE_S if subscription.connected else POLL_S)
+            hinted = await subscription.wait(every_s if subscription.connected else POLL_S)
             if ends_with in subscription.heard:
                 return
             yield hinted or not subscription.connected

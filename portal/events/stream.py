@@ -11,6 +11,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,10 +46,11 @@ class TooManyStreams(TooMany):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one look at the database found: rows as the API shows them, and whether more can come."""
+    """What one look found: rows as the API shows them, whether that was all, or more is there already."""
 
     events: list[dict[str, Any]] = field(default_factory=list)
     over: bool = False
+    more: bool = False
 
 
 # `look(after)` reads the next events, oldest first; it runs in a thread, for a moment only.
@@ -96,9 +98,21 @@ def last_event_id(header: str) -> int | None:
     return int(header) if header.isascii() and header.isdigit() and len(header) < 19 else None
 
 
-def response(channel: str, look: Look, *, after: int, user_id: UUID) -> StreamingHttpResponse:
-    """The events that `look` finds after `after`, then each as it happens. Raises `TooManyStreams`."""
-    return _response(channel, _Rows(look, after), user_id)
+def response(
+    channel: str,
+    look: Look,
+    *,
+    after: int,
+    user_id: UUID,
+    every_s: float = live.IDLE_S,
+    executor: ThreadPoolExecutor | None = None,
+) -> StreamingHttpResponse:
+    """The events that `look` finds after `after`, then each as it happens. Raises `TooManyStreams`.
+
+    It looks at each hint, and every `every_s` seconds without one; in a thread of `executor`, if it may
+    have to wait there for somebody.
+    """
+    return _response(channel, _Rows(look, after, executor), user_id, every_s)
 
 
 def changes(channel: str, *, user_id: UUID) -> StreamingHttpResponse:
@@ -106,13 +120,15 @@ def changes(channel: str, *, user_id: UUID) -> StreamingHttpResponse:
     return _response(channel, _changed, user_id)
 
 
-def _response(channel: str, source: _Source, user_id: UUID) -> StreamingHttpResponse:
+def _response(
+    channel: str, source: _Source, user_id: UUID, every_s: float = live.IDLE_S
+) -> StreamingHttpResponse:
     limit = settings.BERTH_STREAMS_PER_USER
     if limit and _open_streams[user_id] >= limit:
         raise TooManyStreams(
             Reason(EventCode.TOO_MANY_STREAMS, {"limit": limit}), retry_after_s=RETRY_AFTER_S
         )
-    stream = StreamingHttpResponse(_written(channel, source, user_id), content_type=MEDIA_TYPE)
+    stream = StreamingHttpResponse(_written(channel, source, user_id, every_s), content_type=MEDIA_TYPE)
     stream["Cache-Control"] = "no-store"
     stream["X-Accel-Buffering"] = "no"
     return stream
@@ -143,11 +159,11 @@ async def _changed(hinted: bool) -> _Turn:
 class _Rows:
     """Reads on where it stopped. Also without a hint: one may have been lost, or the right to look gone."""
 
-    def __init__(self, look: Look, after: int) -> None:
+    def __init__(self, look: Look, after: int, executor: ThreadPoolExecutor | None = None) -> None:
         self._look = look
         self._after = after
-        # In a thread of the loop's pool, that all streams share.
-        self._read = sync_to_async(self._look_and_close, thread_sensitive=False)
+        # In a thread of the loop's pool, that all streams share, or of the one given.
+        self._read = sync_to_async(self._look_and_close, thread_sensitive=False, executor=executor)
 
     def _look_and_close(self) -> Batch:
         try:
@@ -162,7 +178,7 @@ class _Rows:
             self._after = event["id"]
             data = json.dumps(event, separators=(",", ":"), default=str)
             messages.append(message(data=data, number=self._after))
-        return _Turn(messages, more=len(messages) >= BATCH, over=batch.over)
+        return _Turn(messages, more=batch.more or len(messages) >= BATCH, over=batch.over)
 
 
 def _close_connections() -> None:
@@ -185,7 +201,7 @@ async def let_go() -> None:
         executor.shutdown(wait=False)
 
 
-async def _written(channel: str, source: _Source, user_id: UUID) -> AsyncIterator[bytes]:
+async def _written(channel: str, source: _Source, user_id: UUID, every_s: float) -> AsyncIterator[bytes]:
     """The bytes of a stream; a comment now and then keeps it open and finds a reader who has left."""
     await let_go()
     ends_at = asyncio.get_running_loop().time() + STREAM_S
@@ -194,7 +210,7 @@ async def _written(channel: str, source: _Source, user_id: UUID) -> AsyncIterato
         # Sent at once, so that proxies and clients see an open stream before anything happens.
         yield _PRELUDE
         ended = live.account_channel(user_id)
-        async with aclosing(live.hints(channel, ends_with=ended)) as hints:
+        async with aclosing(live.hints(channel, ends_with=ended, every_s=every_s)) as hints:
             async for hinted in hints:
                 sent, more = 0, True
                 while more:

@@ -41,7 +41,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.events import live, stream
 from portal.events.models import Event
-from portal.workspaces import listing, selectors, services, software
+from portal.workspaces import listing, log_stream, selectors, services, software
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.serializers import (
@@ -63,6 +63,12 @@ IF_MATCH = OpenApiParameter(
     str,
     OpenApiParameter.HEADER,
     description="Only while the workspace is as in the answer that had this `ETag`.",
+)
+
+TAIL = OpenApiParameter(
+    "tail",
+    {"type": "integer", "minimum": 1, "maximum": MAX_LOG_LINES, "default": 200},
+    description="How many lines.",
 )
 
 
@@ -209,13 +215,7 @@ class WorkspaceViewSet(ListViewSet):
         "Read a workspace's log",
         description="The last lines that its program wrote. `Accept: text/plain` answers with the bare text.",
         responses={(200, "application/json"): LogSerializer, (200, "text/plain"): OpenApiTypes.STR},
-        parameters=[
-            OpenApiParameter(
-                "tail",
-                {"type": "integer", "minimum": 1, "maximum": MAX_LOG_LINES, "default": 200},
-                description="How many lines.",
-            )
-        ],
+        parameters=[TAIL],
         errors=[400, 404, 503],
     )
     @action(
@@ -225,10 +225,63 @@ class WorkspaceViewSet(ListViewSet):
     )
     def logs(self, request: UserRequest, workspace_id: UUID) -> Response:
         workspace = selectors.workspace_by_id(request.user, workspace_id)
-        given: str = request.query_params.get("tail", "200")
-        lines = whole_number(given, CommonCode.LINES_INVALID, field="tail", maximum=MAX_LOG_LINES)
+        lines = _tail(request)
         text = services.read_logs(workspace=workspace, tail_lines=lines)
         return Response(text if isinstance(request.accepted_renderer, PlainTextRenderer) else {"text": text})
+
+    @operation(
+        "Follow a workspace's log",
+        description=(
+            "Server-sent events: the last lines, then what its program writes, in whole lines; `text` of "
+            "each is what follows that of the one before. Connect again with `Last-Event-ID`, also when the "
+            "stream ends after some minutes: nothing is said twice. It ends for good, with 204 when asked "
+            "again, after the message with `over`: the workspace is stopped, failed or deleted. Where "
+            "`kept` is true its node has nothing any more: `text` are the last lines that were kept, which "
+            "may have been told before. `message` says why nothing can be read just now."
+        ),
+        responses={(200, stream.MEDIA_TYPE): OpenApiTypes.STR, 204: None},
+        parameters=[
+            TAIL,
+            OpenApiParameter(
+                "Last-Event-ID",
+                int,
+                OpenApiParameter.HEADER,
+                description="Go on after this message; without it, with the last lines.",
+            ),
+        ],
+        errors=[400, 404, 429],
+    )
+    @action(
+        detail=True,
+        url_path="logs/stream",
+        query_params=frozenset({"tail"}),
+        renderer_classes=[stream.EventStreamRenderer, JSONRenderer],
+    )
+    def log_stream(self, request: UserRequest, workspace_id: UUID) -> Any:
+        user = request.user
+        workspace = selectors.workspace_by_id(user, workspace_id)
+        lines = _tail(request)
+        after = stream.last_event_id(request.headers.get("Last-Event-ID", ""))
+        if after is None:
+            raise InvalidInput(Reason(CommonCode.LAST_EVENT_ID_INVALID))
+        if log_stream.is_over(workspace, after):
+            # Tells a browser's EventSource not to come back.
+            return HttpResponse(status=204)
+        token = request.auth if isinstance(request.auth, ApiToken) else None
+        look = log_stream.follow(user, workspace_id, lines, lambda: accounts.still_valid(user, token))
+        return stream.response(
+            live.workspace_channel(workspace_id),
+            look,
+            after=after,
+            user_id=user.pk,
+            every_s=log_stream.POLL_S,
+            executor=log_stream.EXECUTOR,
+        )
+
+
+def _tail(request: UserRequest) -> int:
+    given: str = request.query_params.get("tail", "200")
+    return whole_number(given, CommonCode.LINES_INVALID, field="tail", maximum=MAX_LOG_LINES)
 
 
 def require_match(request: UserRequest, workspace_id: UUID) -> None:

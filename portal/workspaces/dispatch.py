@@ -29,6 +29,7 @@ from provisioning.types import (
     AppSpec,
     Command,
     DeviceGrant,
+    LogPiece,
     NodePlacement,
     Op,
     Placement,
@@ -252,6 +253,31 @@ def read_logs(workspace: Workspace, *, tail_lines: int) -> str:
     if "error" in body:
         raise Unavailable(Reason(WorkspaceCode.LOG_NOT_READ, {"message": str(body["error"])}))
     return str(body.get("text", ""))
+
+
+def read_log_after(workspace: Workspace, *, after: int | None, tail_lines: int, whole: bool) -> LogPiece:
+    """Ask the node for what this start's log has grown by; see `Driver.read_log`. Raises `Unavailable`."""
+    pool = workspace.pool
+    assert pool is not None
+    body = asking.ask(
+        "node.read_log_after",
+        {
+            "pool": messages.dump(node_commands.config_of(pool)),
+            "ref": messages.dump(ref_of(workspace)),
+            "after": after,
+            "tail_lines": tail_lines,
+            "whole": whole,
+        },
+        pool=pool,
+        node=first_node(workspace, held_by(workspace)),
+        about="logs",
+    )
+    if "error" in body:
+        raise Unavailable(Reason(WorkspaceCode.LOG_NOT_READ, {"message": str(body["error"])}))
+    text, reached = body.get("text"), body.get("reached")
+    if not isinstance(text, str) or not isinstance(reached, int):
+        raise Unavailable(Reason(WorkspaceCode.NODE_SILENT))
+    return LogPiece(text, reached, more=body.get("more") is True)
 
 
 def hint(workspace_id: uuid.UUID) -> None:

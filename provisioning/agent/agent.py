@@ -467,11 +467,29 @@ class Log:
         self.pending = b""
         self.descriptor = -1
         self.size = 0
+        self.begins = 0  # how many bytes were written before this file
+        self.marked = False
 
     def _open(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         self.descriptor = os.open(self.path, flags, 0o600)
         self.size = os.fstat(self.descriptor).st_size
+        self.marked = False
+
+    def _mark(self) -> None:
+        """Say at which position the present file begins, and which one that is, for who reads on."""
+        beside = self.path + ".start"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            descriptor = os.open(beside + ".new", flags, 0o600)
+            try:
+                os.write(descriptor, b"%d %d\n" % (os.fstat(self.descriptor).st_ino, self.begins))
+            finally:
+                os.close(descriptor)
+            os.replace(beside + ".new", beside)
+            self.marked = True
+        except OSError:
+            pass  # a full disk: with what is written next it is tried again
 
     def hide(self, values: list[str], shown: bytes) -> None:
         """Write `shown` for each of these from now on, and for each line of one that has some."""
@@ -504,7 +522,10 @@ class Log:
                 os.close(self.descriptor)
                 self.descriptor = -1
                 os.replace(self.path, self.path + ".1")
+                self.begins += self.size
                 self._open()
+            if self.begins and not self.marked:
+                self._mark()
             while data:
                 written = os.write(self.descriptor, data)
                 self.size += written

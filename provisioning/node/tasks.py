@@ -113,6 +113,28 @@ def read_logs(pool: dict[str, Any], ref: dict[str, Any], tail_lines: int, reply_
     reply(reply_key, answer)
 
 
+@app.task(name="node.read_log_after")
+def read_log_after(
+    pool: dict[str, Any],
+    ref: dict[str, Any],
+    after: int | None,
+    tail_lines: int,
+    whole: bool,
+    reply_key: str,
+) -> None:
+    """Answer as `node.read_logs` does: what the log has grown by since position `after`."""
+    require_reply_key(reply_key)
+    answer: dict[str, Any]
+    try:
+        driver = driver_for(messages.load(pool, PoolConfig))
+        named = messages.load(ref, WorkspaceRef)
+        piece = driver.read_log(named, after=after, tail_lines=tail_lines, whole=whole)
+        answer = {"text": piece.text, "reached": piece.reached, "more": piece.more}
+    except Exception as error:
+        answer = {"error": failure_of(error).message}
+    reply(reply_key, answer)
+
+
 def require_reply_key(reply_key: str) -> None:
     """Raise `ValueError` for a key on which nobody waits for an answer."""
     if not reply_key.startswith(REPLY_PREFIX):

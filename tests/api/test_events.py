@@ -44,7 +44,7 @@ class Hints:
         self.left = asyncio.Event()
         self.channel = self.ends_with = ""
 
-    async def __call__(self, channel: str, *, ends_with: str = "") -> AsyncIterator[bool]:
+    async def __call__(self, channel: str, *, ends_with: str = "", **_: float) -> AsyncIterator[bool]:
         self.channel, self.ends_with = channel, ends_with
         try:
             yield True

@@ -13,7 +13,7 @@ from django.utils import timezone
 from portal.accounts.models import Membership, Role
 from portal.common.actors import SYSTEM
 from portal.events.services import record
-from portal.workspaces import own_packages, services
+from portal.workspaces import own_packages
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceStatus
 from portal.workspaces.results import reported
@@ -219,24 +219,6 @@ def test_packages(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPa
     assert as_bob("packages", "mine", "--everybody").code == 2
     monkeypatch.setattr(own_packages, "read", lambda **_: own_packages.OwnPackages())
     assert as_bob("packages", "mine").out == ""
-
-
-def test_logs_go_on(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    workspace = WorkspaceFactory(owner=bob, team=team, name="mine")
-    texts = iter(["one\ntwo\n", "one\ntwo\nthree\n", "two\nthree\nfour\n"])
-
-    def read_logs(**_: Any) -> str:
-        text = next(texts)
-        if "four" in text:
-            Workspace.objects.filter(pk=workspace.pk).update(state=State.STOPPED)
-        return text
-
-    monkeypatch.setattr(services, "read_logs", read_logs)
-    monkeypatch.setattr("portal.cli.commands.FOLLOW_S", 0.01)
-
-    ran = as_bob("logs", "mine", "--follow")
-
-    assert (ran.code, ran.out) == (0, "one\ntwo\nthree\nfour\n")
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["open"], ["up", "--timeout", "x"]])

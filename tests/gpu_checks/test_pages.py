@@ -123,7 +123,7 @@ async def test_the_stream_tells_each_step_and_ends_with_the_verdict(olga, sent, 
         answer(command)
         connection.close()
 
-    async def hints(channel, *, ends_with):
+    async def hints(channel, *, ends_with, **_):
         channels.append(channel)
         yield True
         await sync_to_async(begin)()

@@ -279,6 +279,7 @@ POST   api/v1/reclaim-policies/<uuid:policy_id>/versions/<int:number>/restore 40
 GET    api/v1/workspaces/<uuid:workspace_id>/events         401 404 200 404 200 200 200 200   workspaces:read
 GET    api/v1/workspaces/<uuid:workspace_id>/events/stream  401 404 200 404 200 200 200 200   workspaces:read
 GET    api/v1/workspaces/<uuid:workspace_id>/logs           401 404 200 404 200 200 200 200   workspaces:read
+GET    api/v1/workspaces/<uuid:workspace_id>/logs/stream    401 404 200 404 200 200 200 200   workspaces:read
 GET    api/v1/workspaces/<uuid:workspace_id>/packages       401 404 403 404 200 403 403 403   workspaces:read
 POST   api/v1/workspaces/<uuid:workspace_id>/packages/reset 401 404 403 404 202 403 403 403   workspaces:write
 POST   api/v1/workspaces/<uuid:workspace_id>/packages/keep  401 404 403 404 200 403 403 403   workspaces:write

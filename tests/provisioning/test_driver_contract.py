@@ -501,6 +501,12 @@ def test_logs_are_the_last_lines_newest_last(harness):
     lines = harness.driver.logs(spec.ref).splitlines()
     assert len(lines) >= 2
     assert harness.driver.logs(spec.ref, tail_lines=1).splitlines() == lines[-1:]
+    told = harness.driver.read_log(spec.ref, after=None)
+    assert told.text.splitlines() == lines
+    assert harness.driver.read_log(spec.ref, after=told.reached).text == ""
+    assert harness.driver.read_log(spec.ref, after=0).text == told.text
+    other = WorkspaceRef(spec.ref.workspace_id, spec.ref.generation + 1)
+    assert harness.driver.read_log(other, after=None).text == ""
     if not harness.driver.simulated:
         assert lines[-2:] == [
             f"first line of {spec.ref.workspace_id}",

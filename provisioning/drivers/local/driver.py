@@ -49,6 +49,7 @@ from provisioning.drivers.local.file_server import FileServers, Home
 from provisioning.drivers.local.home_archives import HomeArchives
 from provisioning.drivers.local.home_moves import HomeMoves
 from provisioning.drivers.local.isolation import SandboxProbe, probe
+from provisioning.drivers.local.log_files import read_log
 from provisioning.drivers.local.observation import observe_workspace
 from provisioning.drivers.local.sandbox import USER_NAME
 from provisioning.drivers.local.spares import Kind, Spares
@@ -79,6 +80,7 @@ from provisioning.types import (
     JsonScalar,
     Leftover,
     LeftoverKind,
+    LogPiece,
     MigRepartition,
     NodePlacement,
     Observation,
@@ -378,6 +380,16 @@ class LocalDriver(Driver):
     def logs(self, ref: WorkspaceRef, *, tail_lines: int = 200) -> str:
         """See `Driver.logs`."""
         return self._dir(ref).tail(tail_lines)
+
+    def read_log(
+        self, ref: WorkspaceRef, *, after: int | None, tail_lines: int = 200, whole: bool = False
+    ) -> LogPiece:
+        """See `Driver.read_log`."""
+        folder = self._dir(ref)
+        record = folder.record()
+        if record is None or record.generation != ref.generation:
+            return LogPiece("", after or 0)
+        return read_log(folder, after=after, tail_lines=tail_lines, whole=whole)
 
     def repartition_device(self, change: MigRepartition) -> tuple[str, ...]:
         """See `Driver.repartition_device`."""

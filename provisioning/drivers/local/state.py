@@ -7,7 +7,8 @@
     <name>/launch.log     what the sandbox said when it did not start
     <name>/etc/           passwd, group and hosts of the sandbox
     <name>/spare.json     where the sandbox was a spare before (`SpareMark`)
-    <name>/run/           writable for the workspace: agent.json, state.json, app.log, app.log.1
+    <name>/run/           writable for the workspace: agent.json, state.json, app.log, app.log.1,
+                          app.log.start
     .locks/<name>         one operation at a time on a workspace
     .gateway/             the socket to the portal (`provisioning.node.gateway`), shown to every sandbox
     .spares/              sandboxes of nobody yet (`spares.py`)

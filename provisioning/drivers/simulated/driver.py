@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,10 +40,12 @@ from provisioning.errors import (
 )
 from provisioning.gpu.check import Progress, Report
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
+from provisioning.log_pieces import last_lines, lines_from
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     DeviceInfo,
     Inventory,
+    LogPiece,
     MigRepartition,
     NodeInfo,
     Observation,
@@ -163,6 +166,20 @@ class SimulatedDriver(Driver):
         with self._call(), self._view() as book:
             row = book.row(ref.external_name)
             return row.log(book.now, tail_lines) if row else ""
+
+    def read_log(
+        self, ref: WorkspaceRef, *, after: int | None, tail_lines: int = 200, whole: bool = False
+    ) -> LogPiece:
+        """See `Driver.read_log`."""
+        with self._call(), self._view() as book:
+            row = book.row(ref.external_name)
+            if row is None or row.generation != ref.generation:
+                return LogPiece("", after or 0)
+            data = row.log(book.now, sys.maxsize).encode()
+        if after is None:
+            return last_lines(data, len(data), tail_lines, whole=whole)
+        start = min(after, len(data))
+        return lines_from(data[start:], start, whole=whole)
 
     @property
     def checks_at_once(self) -> bool:

@@ -1,0 +1,121 @@
+"""The log of a workspace as it grows: the node is asked from where the reader stopped, and no further.
+
+The id of a message holds the start (`generation`), how far its log is told in bytes, and whether that was
+all. A reader that comes back with it is told nothing twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import UUID
+
+from portal.accounts.models import User
+from portal.common.errors import NotFound, Unavailable
+from portal.common.reasons.wording import message_of
+from portal.events import stream
+from portal.workspaces import dispatch, selectors
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from provisioning.types import LogPiece
+
+POLL_S = 2.0
+SILENT_S = 10.0
+"""So long a node that did not answer is left alone."""
+TRIES = 3
+"""As often a stopped workspace's node is asked for the rest before it is done without."""
+_PLACES = 10**11
+"""More than a log has bytes."""
+OVER = frozenset({State.STOPPED, State.FAILED, State.TERMINATED})
+KEPT = frozenset({State.FAILED, State.TERMINATED})
+"""Of these the node has nothing any more; the last lines were kept."""
+
+EXECUTOR = ThreadPoolExecutor(max_workers=8, thread_name_prefix="logs")
+"""A node that does not answer holds these threads, and none that other streams read with."""
+
+
+def number_of(generation: int, reached: int, *, over: bool) -> int:
+    return (generation * _PLACES + min(max(reached, 0), _PLACES - 1)) * 2 + over
+
+
+def parts_of(number: int) -> tuple[int, int, bool]:
+    """Generation, position in bytes and whether it was all."""
+    place, over = divmod(number, 2)
+    return *divmod(place, _PLACES), bool(over)
+
+
+def is_over(workspace: Workspace, after: int) -> bool:
+    """Whether a reader that has come to `after` has been told everything."""
+    generation, _reached, over = parts_of(after)
+    return over and workspace.state in OVER and generation == workspace.generation
+
+
+def follow(user: User, workspace_id: UUID, tail_lines: int, may_look: Callable[[], bool]) -> stream.Look:
+    """Reads for a stream. Each look asks anew whether the user may see the workspace."""
+    silent_until, failures = 0.0, 0
+
+    def look(after: int) -> stream.Batch:
+        nonlocal silent_until, failures
+        if not may_look():
+            return stream.Batch(over=True)
+        try:
+            workspace = selectors.workspace_by_id(user, workspace_id)
+        except NotFound:
+            return stream.Batch(over=True)
+        if is_over(workspace, after):
+            return stream.Batch(over=True)
+        if workspace.state in KEPT or (workspace.state in OVER and not _asked(workspace)):
+            lines = workspace.status.log_tail.splitlines()[-tail_lines:]
+            return _told(workspace, LogPiece("".join(f"{line}\n" for line in lines), 0), kept=True)
+        if not _asked(workspace) or time.monotonic() < silent_until:
+            return stream.Batch()
+        generation, reached, _ = parts_of(after)
+        position = (reached if generation == workspace.generation else 0) if after else None
+        over = workspace.state in OVER
+        try:
+            piece = dispatch.read_log_after(workspace, after=position, tail_lines=tail_lines, whole=over)
+        except Unavailable as error:
+            failures += 1
+            silent_until = 0.0 if over else time.monotonic() + SILENT_S
+            given_up = over and failures >= TRIES
+            if not given_up and failures > 1:
+                return stream.Batch()
+            words = message_of(error.reason)
+            if given_up:
+                return _told(workspace, LogPiece("", position or 0), message=words, over=True)
+            # The reader stays where it is: who has read nothing yet still begins with the last lines.
+            return _told(workspace, LogPiece("", 0), message=words, number=after)
+        failures = 0
+        if not piece.text and not over:
+            return stream.Batch()
+        return _told(workspace, piece, over=over and not piece.more)
+
+    return look
+
+
+def _asked(workspace: Workspace) -> bool:
+    """Whether its node is asked; before its first start none knows of it."""
+    return workspace.pool is not None and workspace.generation > 0 and workspace.state != State.PENDING
+
+
+def _told(
+    workspace: Workspace,
+    piece: LogPiece,
+    *,
+    message: str = "",
+    kept: bool = False,
+    over: bool | None = None,
+    number: int | None = None,
+) -> stream.Batch:
+    over = kept if over is None else over
+    event: dict[str, Any] = {
+        "id": number_of(workspace.generation, piece.reached, over=over) if number is None else number,
+        "text": piece.text,
+        "state": workspace.state,
+        "kept": kept,
+        "over": over,
+        "message": message,
+    }
+    return stream.Batch([event], over=over, more=piece.more)

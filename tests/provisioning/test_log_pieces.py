@@ -1,0 +1,119 @@
+"""A log read on by position: whole lines, nothing twice, across rotations"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.drivers.local.log_files import read_log
+from provisioning.drivers.local.state import WorkspaceDir
+from provisioning.log_pieces import CUT_OFF, PIECE_BYTES, last_lines, lines_from
+from provisioning.service.environ import ROOT
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> WorkspaceDir:
+    made = WorkspaceDir(tmp_path, "ws-1")
+    made.run.mkdir(parents=True)
+    return made
+
+
+@pytest.fixture
+def agent_log(folder: WorkspaceDir) -> Any:
+    """The agent's own writer, whose files rotate at 1000 bytes."""
+    spec = importlib.util.spec_from_file_location("agent_for_logs", ROOT / "provisioning/agent/agent.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Log(str(folder.app_log), 1000, [])
+
+
+def on(folder: WorkspaceDir, after: int | None, *, whole: bool = False) -> tuple[str, int]:
+    piece = read_log(folder, after=after, tail_lines=3, whole=whole)
+    return piece.text, piece.reached
+
+
+def test_it_goes_on_where_it_stopped(folder: WorkspaceDir, agent_log: Any) -> None:
+    assert on(folder, None) == ("", 0)
+    agent_log.feed(b"1\n2\n3\n4\n5")
+    assert on(folder, None) == ("2\n3\n4\n", 8)
+    assert on(folder, 8) == ("", 8)
+    assert on(folder, 8, whole=True) == ("5", 9)
+    agent_log.feed(b"5\n6\n")
+    assert on(folder, 8) == ("55\n6\n", 13)
+
+
+def test_rotations_are_read_across(folder: WorkspaceDir, agent_log: Any) -> None:
+    said, after = "", 0
+    for number in range(300):
+        agent_log.feed(b"line %03d\n" % number)
+        if number % 40 == 39:
+            text, after = on(folder, after)
+            said += text
+    said += on(folder, after)[0]
+    assert said == "".join(f"line {number:03d}\n" for number in range(300))
+
+
+def test_who_comes_too_late_is_told_so(folder: WorkspaceDir, agent_log: Any) -> None:
+    for number in range(500):
+        agent_log.feed(b"line %03d\n" % number)
+    text, reached = on(folder, 9)
+    assert text.startswith(CUT_OFF) and text.endswith("line 499\n")
+    assert reached == 500 * 9
+    assert on(folder, 10**9) == ("", 500 * 9)
+
+
+def test_while_it_is_rotated_nothing_is_said(folder: WorkspaceDir, agent_log: Any) -> None:
+    for number in range(500):
+        agent_log.feed(b"line %03d\n" % number)
+    # The moment between the new file and its mark.
+    agent_log._mark = lambda: None
+    agent_log.max_bytes = 1
+    agent_log.feed(b"next\n")
+    assert on(folder, 40) == ("", 40)
+
+
+@pytest.mark.parametrize("name", ["app.log", "app.log.1", "app.log.start"])
+def test_what_a_workspace_puts_there_is_not_followed(
+    folder: WorkspaceDir, agent_log: Any, tmp_path: Path, name: str
+) -> None:
+    for number in range(500):
+        agent_log.feed(b"line %03d\n" % number)
+    (tmp_path / "secret").write_text("secret\n" * 100)
+    (folder.run / name).unlink()
+    (folder.run / name).symlink_to(tmp_path / "secret")
+    assert "secret" not in on(folder, None)[0] + on(folder, 0)[0]
+    (folder.run / name).unlink()
+    os.mkfifo(folder.run / name)
+    on(folder, 0)
+
+
+@pytest.mark.parametrize("mark", ["", "x y", "1", "1 -5", "9" * 200, "²²  3"])
+def test_a_mark_that_no_agent_wrote_breaks_nothing(folder: WorkspaceDir, mark: str) -> None:
+    folder.app_log.write_text("one\n")
+    (folder.run / "app.log.start").write_text(mark)
+    assert on(folder, None)[1] >= 0
+    (folder.run / "app.log.start").write_text(f"{folder.app_log.stat().st_ino} {'9' * 30}")
+    assert on(folder, None)[1] == 10**11 + 4
+
+
+def test_a_line_longer_than_a_piece_is_cut_between_characters() -> None:
+    data = ("a" + "ü" * PIECE_BYTES).encode() + b"\nnext\n"
+    position, said = 0, ""
+    while True:
+        piece = lines_from(data[position:], position, whole=False)
+        said, position = said + piece.text, piece.reached
+        if not piece.more:
+            break
+    assert said == data.decode()
+
+
+def test_the_last_lines() -> None:
+    assert last_lines(b"a\nb\nc", 105, 1, whole=False).text == "b\n"
+    assert last_lines(b"a\nb\nc", 105, 1, whole=False).reached == 104
+    assert last_lines(b"a\nb\nc", 105, 2, whole=True).text == "b\nc"
+    assert last_lines(b"a\n", 2, 0, whole=True).text == ""
