@@ -33,6 +33,7 @@ TAGS: Mapping[str, Tag] = {
             "workspaces/{workspace_id}/keep": {POST: "keepWorkspace"},
             "workspaces/{workspace_id}/activity": {GET: "getWorkspaceActivity"},
             "workspaces/{workspace_id}/logs": {GET: "getWorkspaceLog"},
+            "workspaces/{workspace_id}/logs/stream": {GET: "followWorkspaceLog"},
             "workspaces/{workspace_id}/events": {GET: "listWorkspaceEvents"},
             "workspaces/{workspace_id}/events/stream": {GET: "followWorkspaceEvents"},
             "workspaces/{workspace_id}/packages": {GET: "listWorkspacePackages"},
