@@ -20,11 +20,11 @@ from portal.common.formatting import format_cores, format_duration, format_memor
 from portal.common.reasons.wording import message_of, next_action_of
 from portal.environments.models import Environment
 from portal.environments.selectors import environments_for
+from portal.history import presenters as kept_versions
 from portal.history import selectors as history
-from portal.history.models import Revision
+from portal.history.presenters import Changed, Version
 
 MAX_BASES = 100
-VERSIONS_SHOWN = 20
 LABELS: dict[str, str | Promise] = {
     "slug": _("Short name"), "team": _("Team"), "name": _("Name"), "description": _("What it is for"),
     "icon": _("Icon"), "program": _("Program"), "install_hint": _("Where the program is missing"),
@@ -88,30 +88,6 @@ class Row:
     audience: str | Promise
     blocker: str
     environment: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """A field that a version changed, in words."""
-
-    label: str | Promise
-    before: str
-    after: str
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A kept version. `restore` is the address that asks before it is restored, empty for the present one."""
-
-    row: Revision
-    changes: tuple[Changed, ...]
-    restore: str
-
-    @property
-    def what(self) -> str:
-        """What was done, in a few words."""
-        words: str = self.row.get_act_display()
-        return words
 
 
 def kind_of(entry: Template | Flavor) -> str:
@@ -181,9 +157,8 @@ def versions(actor: User, entry: Template | Flavor) -> list[Version]:
     """The newest versions with what each changed; none for who may not see the command."""
     if not (actor.sees_all or policies.may_keep(actor, entry)):
         return []
-    kept = list(history.revisions(*selectors.revision_subject(entry))[: VERSIONS_SHOWN + 1])
     kind, keeps = kind_of(entry), policies.may_keep(actor, entry)
-    found = history.with_predecessors(kept)[:VERSIONS_SHOWN]
+    found = kept_versions.newest(*selectors.revision_subject(entry))
     names = _environment_names(each for _, changes in found for each in changes)
     return [
         Version(

@@ -15,8 +15,10 @@ from portal.accounts.models import Team, User
 from portal.accounts.selectors import own_teams
 from portal.catalog.models import Flavor, Template
 from portal.common.formatting import format_duration, format_number
+from portal.history import presenters as kept_versions
 from portal.history import selectors as history
-from portal.history.models import Revision, SubjectKind
+from portal.history.models import SubjectKind
+from portal.history.presenters import Changed, Version
 from portal.inventory.models import Pool
 from portal.reclaim import effective, policies, presenters
 from portal.reclaim.engine.terms import Terms
@@ -24,33 +26,8 @@ from portal.reclaim.models import PolicyScope, ReclaimPolicy
 from portal.reclaim.policy_forms import DAY_NAMES, LABELS
 from portal.reclaim.previews import Preview
 
-VERSIONS_SHOWN = 20
 MAX_TARGETS = 1000
 MINUTE_S, HOUR_S = 60, 3600
-
-
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """A field that a version changed, in words."""
-
-    label: str
-    before: str
-    after: str
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A kept version. `restore` is the address that asks before it is restored, empty where there is none."""
-
-    row: Revision
-    changes: tuple[Changed, ...]
-    restore: str
-
-    @property
-    def what(self) -> str:
-        """What was done, in a few words."""
-        words: str = self.row.get_act_display()
-        return words
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +136,13 @@ def versions(actor: User, row: ReclaimPolicy) -> list[Version]:
     keeps = policies.may_keep(actor, row)
     if not (keeps or actor.sees_all):
         return []
-    kept = list(history.revisions(SubjectKind.RECLAIM, row.pk)[: VERSIONS_SHOWN + 1])
     return [
         Version(
             version,
             changes_in_words(changes),
             reverse("reclaim:restore-policy", args=[row.pk, version.number]) if keeps and place else "",
         )
-        for place, (version, changes) in enumerate(history.with_predecessors(kept)[:VERSIONS_SHOWN])
+        for place, (version, changes) in enumerate(kept_versions.newest(SubjectKind.RECLAIM, row.pk))
     ]
 
 

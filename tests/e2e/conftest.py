@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,17 @@ import pytest
 from tests import instance
 from tests.instance import Api, Berth
 
+FAILED = pytest.StashKey[bool]()
+"""Of a test's node: whether its body has failed, for what fixtures say at their end."""
 SHOTS = Path(__file__).resolve().parents[2] / "test-results" / "e2e"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.stash[FAILED] = report.failed
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,17 +14,23 @@ import pytest
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import expect
 
-from tests.e2e.conftest import SHOTS
+from tests.e2e.conftest import FAILED, SHOTS
 from tests.instance import Api, Berth, eventually
 from tests.populate import PASSWORD
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page, Route
+    from playwright.sync_api import Browser, BrowserContext, Page, Response, Route
 
 pytestmark = [pytest.mark.engine, pytest.mark.browser, pytest.mark.xdist_group("e2e")]
 DESKTOP = {"viewport": {"width": 1280, "height": 900}}
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 START_LIMIT_MS = 120_000
+LINES_KEPT = 60
+
+
+def telling(answer: Response) -> bool:
+    """Whether an answer is worth a line in the report: not the files of a page that came as they should."""
+    return not (answer.ok and answer.request.resource_type in ("stylesheet", "script", "image", "font"))
 
 
 class Person:
@@ -32,8 +39,29 @@ class Person:
     def __init__(self, browser: Browser, berth: Berth, name: str, shots: str, **options: Any) -> None:
         self.berth, self.name, self._shots = berth, name, shots
         self.context: BrowserContext = browser.new_context(base_url=berth.url, **options)
+        self.said: deque[str] = deque(maxlen=LINES_KEPT)
+        self._listen()
         self.page: Page = self.context.new_page()
         self.page.set_default_timeout(30_000)
+
+    def _listen(self) -> None:
+        """Keep what the pages complain about, for the report of a test that fails."""
+        on, say = self.context.on, self.said.append
+        on("console", lambda line: say(f"{line.type}: {line.text[:300]}"))
+        on("weberror", lambda problem: say(f"error: {problem.error}"))
+        on("requestfailed", lambda one: say(f"{one.method} {one.url}: {one.failure}"))
+        on(
+            "response",
+            lambda one: say(f"{one.status} {one.request.method} {one.url}") if telling(one) else None,
+        )
+
+    def testify(self) -> None:
+        """What her pages look like, and what they have said, newest last."""
+        for number, page in enumerate(self.context.pages):
+            print(f"page {number}: {page.url}")
+            with contextlib.suppress(PlaywrightError):
+                page.screenshot(path=self.shot_path(f"failed-{number}"))
+        print(*self.said, sep="\n")
 
     def sign_in(self) -> None:
         self.page.goto("/")
@@ -94,7 +122,9 @@ class Person:
 
 
 @pytest.fixture
-def person(browser: Browser, berth: Berth, ada: Api) -> Iterator[Callable[..., Person]]:
+def person(
+    browser: Browser, berth: Berth, ada: Api, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Person]]:
     """`person("shots", **options of the browser)`: ada, with a name for her screenshots."""
     there: list[Person] = []
 
@@ -104,6 +134,8 @@ def person(browser: Browser, berth: Berth, ada: Api) -> Iterator[Callable[..., P
 
     yield come
     for one in there:
+        if request.node.stash.get(FAILED, False):
+            one.testify()
         one.context.close()
 
 
