@@ -156,7 +156,7 @@ def credentials(
 
 
 def _credential(url: str, value: str) -> dict[str, str]:
-    """What a secret says to the server of `url`, as `provisioning/agent/checkouts.py` takes it."""
+    """What a secret says to the server of `url`, as `provisioning/agent/program/git_settings.py` takes it."""
     read = git_urls.parsed(url)
     key = _KEY.search(value)
     if isinstance(read, git_urls.UrlProblem) or (key is not None) != (read.scheme == "ssh"):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from provisioning.agent.program.log import Log
 from provisioning.drivers.local.log_files import read_log
 from provisioning.drivers.local.state import WorkspaceDir
 from provisioning.log_pieces import CUT_OFF, PIECE_BYTES, last_lines, lines_from
-from provisioning.service.environ import ROOT
 
 
 @pytest.fixture
@@ -23,13 +21,9 @@ def folder(tmp_path: Path) -> WorkspaceDir:
 
 
 @pytest.fixture
-def agent_log(folder: WorkspaceDir) -> Any:
+def agent_log(folder: WorkspaceDir) -> Log:
     """The agent's own writer, whose files rotate at 1000 bytes."""
-    spec = importlib.util.spec_from_file_location("agent_for_logs", ROOT / "provisioning/agent/agent.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.Log(str(folder.app_log), 1000, [])
+    return Log(str(folder.app_log), 1000, [])
 
 
 def on(folder: WorkspaceDir, after: int | None, *, whole: bool = False) -> tuple[str, int]:
@@ -37,7 +31,7 @@ def on(folder: WorkspaceDir, after: int | None, *, whole: bool = False) -> tuple
     return piece.text, piece.reached
 
 
-def test_it_goes_on_where_it_stopped(folder: WorkspaceDir, agent_log: Any) -> None:
+def test_it_goes_on_where_it_stopped(folder: WorkspaceDir, agent_log: Log) -> None:
     assert on(folder, None) == ("", 0)
     agent_log.feed(b"1\n2\n3\n4\n5")
     assert on(folder, None) == ("2\n3\n4\n", 8)
@@ -47,7 +41,7 @@ def test_it_goes_on_where_it_stopped(folder: WorkspaceDir, agent_log: Any) -> No
     assert on(folder, 8) == ("55\n6\n", 13)
 
 
-def test_rotations_are_read_across(folder: WorkspaceDir, agent_log: Any) -> None:
+def test_rotations_are_read_across(folder: WorkspaceDir, agent_log: Log) -> None:
     said, after = "", 0
     for number in range(300):
         agent_log.feed(b"line %03d\n" % number)
@@ -58,7 +52,7 @@ def test_rotations_are_read_across(folder: WorkspaceDir, agent_log: Any) -> None
     assert said == "".join(f"line {number:03d}\n" for number in range(300))
 
 
-def test_who_comes_too_late_is_told_so(folder: WorkspaceDir, agent_log: Any) -> None:
+def test_who_comes_too_late_is_told_so(folder: WorkspaceDir, agent_log: Log) -> None:
     for number in range(500):
         agent_log.feed(b"line %03d\n" % number)
     text, reached = on(folder, 9)
@@ -67,7 +61,7 @@ def test_who_comes_too_late_is_told_so(folder: WorkspaceDir, agent_log: Any) -> 
     assert on(folder, 10**9) == ("", 500 * 9)
 
 
-def test_while_it_is_rotated_nothing_is_said(folder: WorkspaceDir, agent_log: Any) -> None:
+def test_while_it_is_rotated_nothing_is_said(folder: WorkspaceDir, agent_log: Log) -> None:
     for number in range(500):
         agent_log.feed(b"line %03d\n" % number)
     # The moment between the new file and its mark.
@@ -79,7 +73,7 @@ def test_while_it_is_rotated_nothing_is_said(folder: WorkspaceDir, agent_log: An
 
 @pytest.mark.parametrize("name", ["app.log", "app.log.1", "app.log.start"])
 def test_what_a_workspace_puts_there_is_not_followed(
-    folder: WorkspaceDir, agent_log: Any, tmp_path: Path, name: str
+    folder: WorkspaceDir, agent_log: Log, tmp_path: Path, name: str
 ) -> None:
     for number in range(500):
         agent_log.feed(b"line %03d\n" % number)

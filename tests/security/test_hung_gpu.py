@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 import time
 from typing import Any
 
 import pytest
 
-from tests.provisioning.agent.agent_support import AGENT
+from provisioning.agent.program import gpus as gpus_of_the_agent
+from provisioning.agent.program.gpus import Gpus
 
 LIMIT_S = 20
 
 
-@pytest.fixture
-def agent() -> Any:
-    """The agent's file as a module."""
-    spec = importlib.util.spec_from_file_location("agent_under_test", AGENT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.GPU_DEADLINE_S = 0.05
-    return module
+@pytest.fixture(autouse=True)
+def deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus_of_the_agent, "DEADLINE_S", 0.05)
 
 
 class Driver:
@@ -55,8 +49,8 @@ def eventually(look: Any) -> Any:
     "call",
     ["nvmlDeviceGetHandleByUUID", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo"],
 )
-def test_a_driver_that_hangs_costs_one_deadline_and_says_so(agent, call):
-    gpus = agent.Gpus(["GPU-1"])
+def test_a_driver_that_hangs_costs_one_deadline_and_says_so(call):
+    gpus = Gpus(["GPU-1"])
     gpus.library = driver = Driver(hangs_in=call)
     assert gpus.sample() is None
     assert gpus.stale_s() == 0
@@ -74,8 +68,8 @@ def test_a_driver_that_hangs_costs_one_deadline_and_says_so(agent, call):
     assert gpus.stale_s() is None
 
 
-def test_a_driver_that_does_not_even_start(agent, monkeypatch):
-    gpus = agent.Gpus(["GPU-1"])
+def test_a_driver_that_does_not_even_start(monkeypatch):
+    gpus = Gpus(["GPU-1"])
     hung = threading.Event()
     monkeypatch.setattr(gpus, "_load", lambda: hung.wait(LIMIT_S))
     assert gpus.sample() is None
@@ -83,8 +77,8 @@ def test_a_driver_that_does_not_even_start(agent, monkeypatch):
     hung.set()
 
 
-def test_without_a_driver_there_is_nothing_and_no_thread_waits(agent, monkeypatch):
-    gpus = agent.Gpus(["GPU-1"])
+def test_without_a_driver_there_is_nothing_and_no_thread_waits(monkeypatch):
+    gpus = Gpus(["GPU-1"])
 
     def missing() -> None:
         raise OSError("no libnvidia-ml.so.1")
@@ -94,7 +88,7 @@ def test_without_a_driver_there_is_nothing_and_no_thread_waits(agent, monkeypatc
     gpus.thread.join(LIMIT_S)
     assert not gpus.thread.is_alive()
     assert (gpus.sample(), gpus.stale_s()) == (None, None)
-    none = agent.Gpus([])
+    none = Gpus([])
     assert (none.sample(), none.stale_s(), none.thread) == (None, None, None)
 
 

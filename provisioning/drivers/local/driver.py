@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from provisioning.driver import Driver, Plane
 from provisioning.drivers.local import (
+    bytecode,
     cgroups,
     disk,
     environment,
@@ -49,6 +50,7 @@ from provisioning.drivers.local.file_server import FileServers, Home
 from provisioning.drivers.local.home_archives import HomeArchives
 from provisioning.drivers.local.home_moves import HomeMoves
 from provisioning.drivers.local.isolation import SandboxProbe, probe
+from provisioning.drivers.local.launching import AGENT
 from provisioning.drivers.local.log_files import read_log
 from provisioning.drivers.local.observation import observe_workspace
 from provisioning.drivers.local.sandbox import USER_NAME
@@ -180,6 +182,7 @@ class LocalDriver(Driver):
     def arrange(self) -> None:
         """See `Driver.arrange`: nothing in a home is a program or device of root's for others."""
         self._sweep()
+        bytecode.make(AGENT.parent)
         try:
             for path in (self.base, self.homes):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from provisioning.drivers.local.environment import Environment
 from provisioning.drivers.local.failures import Busy, HomeChangesHands, HomeNowhere
 from provisioning.drivers.local.handover import TooDeep, hand_over
 from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
-from provisioning.drivers.local.launching import AGENT, RELAY, spawn
+from provisioning.drivers.local.launching import AGENT, spawn
 from provisioning.drivers.local.sandbox import SandboxPlan, bwrap_argv
 from provisioning.drivers.local.spares import write_etc
 from provisioning.drivers.local.staging import Mount, staged, user
@@ -183,8 +183,7 @@ class FileServers:
             system=system_folders(),
             readonly=self.environment.readonly,
             python=self.environment.python,
-            agent_file=str(AGENT),
-            relay_file=str(RELAY),
+            agent="",
             run=str(folder.run),
             gateway=str(nothing),
             etc=str(folder.etc),

@@ -17,13 +17,11 @@ from provisioning.errors import StartFailed
 LAUNCH_TIMEOUT_S = 10.0
 HERE = Path(__file__).resolve()
 LAUNCHER = HERE.with_name("launcher.py")
-AGENT = HERE.parents[2] / "agent" / "agent.py"
-RELAY = AGENT.with_name("relay.py")
+AGENT = HERE.parents[2] / "agent" / "program"
+AGENT_PROGRAM = AGENT / "agent.py"
 APPS = AGENT.with_name("apps")
 JUPYTER = AGENT.with_name("jupyter")
 """What JupyterLab finds by JUPYTER_PATH: an extension that shows the workspace that it runs in."""
-OVERLAY = AGENT.with_name("packages_overlay.py")
-CHECKOUTS = AGENT.with_name("checkouts.py")
 
 
 def spawn(plan: Mapping[str, Any], operation_lock: int) -> None:

@@ -13,15 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 UID = 1000
-AGENT_PATH = "/run/berth/agent.py"
-RELAY_PATH = "/run/berth/relay.py"
+AGENT_PATH = "/run/berth/agent"
+AGENT_PROGRAM_PATH = f"{AGENT_PATH}/agent.py"
 RUN_PATH = "/run/berth/ws"
 APPS_PATH = "/run/berth/apps"
 JUPYTER_PATH = "/run/berth/jupyter"
 SECRETS_PATH = "/run/berth/secrets"
 """Where the agent puts secrets that are files: in `/run`, which is memory of the sandbox's own."""
-OVERLAY_PATH = "/run/berth/packages_overlay.py"
-CHECKOUTS_PATH = "/run/berth/checkouts.py"
 GIT_PATH = "/run/berth/git"
 """Where the agent puts Git's settings and credentials: memory of the sandbox's own, too."""
 PROGRAMS_PATH = "/run/berth/bin"
@@ -53,9 +51,9 @@ class SandboxPlan:
 
     `system` lists (path, link target or empty) for /bin, /lib and the like; `readonly` are folders shown at
     their own path; `masked` are those of `PROC_MASKED` that exist here; `etc` is the folder with the files
-    of `ETC_OWN`, `gateway` that of the socket to the portal. An empty `home` shows none. `readonly_at` are
-    more paths here with their paths inside, and so are `writable_at`, which can be written; `command` is
-    instead of the agent with its configuration file.
+    of `ETC_OWN`, `agent` that of the agent, `gateway` that of the socket to the portal. An empty `home` or
+    `agent` shows none. `readonly_at` are more paths here with their paths inside, and so are `writable_at`,
+    which can be written; `command` is instead of the agent with its configuration file.
     Where `filtered`, the launcher puts the filter of system calls in for `{seccomp}`.
     """
 
@@ -63,8 +61,7 @@ class SandboxPlan:
     system: tuple[tuple[str, str], ...]
     readonly: tuple[str, ...]
     python: str
-    agent_file: str
-    relay_file: str
+    agent: str
     run: str
     gateway: str
     etc: str
@@ -140,7 +137,8 @@ def bwrap_argv(plan: SandboxPlan) -> tuple[str, ...]:
         argv += ["--ro-bind", path, path]
     if plan.home:
         argv += ["--bind", plan.home, plan.home_inside]
-    argv += ["--ro-bind", plan.agent_file, AGENT_PATH, "--ro-bind", plan.relay_file, RELAY_PATH]
+    if plan.agent:
+        argv += ["--ro-bind", plan.agent, AGENT_PATH]
     argv += ["--bind", plan.run, RUN_PATH, "--ro-bind", plan.gateway, NODE_PATH]
     for path, inside in plan.readonly_at:
         argv += ["--ro-bind", path, inside]
@@ -149,7 +147,7 @@ def bwrap_argv(plan: SandboxPlan) -> tuple[str, ...]:
     argv += ["--chdir", plan.home_inside if plan.home else "/", "--clearenv"]
     for key, value in sorted(plan.env.items()):
         argv += ["--setenv", key, value]
-    command = plan.command or (plan.python, "-I", "-S", AGENT_PATH, f"{RUN_PATH}/agent.json", "{app}")
+    command = plan.command or (plan.python, "-I", "-S", AGENT_PROGRAM_PATH, f"{RUN_PATH}/agent.json", "{app}")
     return (*argv, "--", *command)
 
 

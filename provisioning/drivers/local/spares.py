@@ -37,13 +37,11 @@ from pathlib import Path
 from provisioning.drivers.local import cgroups, network, processes
 from provisioning.drivers.local.environment import Environment, uv_program
 from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
-from provisioning.drivers.local.launching import AGENT, APPS, CHECKOUTS, JUPYTER, OVERLAY, RELAY, spawn
+from provisioning.drivers.local.launching import AGENT, APPS, JUPYTER, spawn
 from provisioning.drivers.local.sandbox import (
-    AGENT_PATH,
+    AGENT_PROGRAM_PATH,
     APPS_PATH,
-    CHECKOUTS_PATH,
     JUPYTER_PATH,
-    OVERLAY_PATH,
     PROGRAMS_PATH,
     RUN_PATH,
     SandboxPlan,
@@ -95,7 +93,7 @@ class Kind:
 
     def digest(self) -> str:
         """Differs when anything does that a spare has read or that its sandbox shows."""
-        files = (AGENT, RELAY, OVERLAY, CHECKOUTS, *sorted(APPS.rglob("*.py")))
+        files = (*sorted(AGENT.glob("*.py")), *sorted(APPS.rglob("*.py")))
         body = {
             "recipe": self.recipe.as_json(),
             "environment": asdict(self.environment),
@@ -262,15 +260,15 @@ class Spares:
 
     def _plan(self, kind: Kind, folder: WorkspaceDir) -> SandboxPlan:
         python = kind.environment.python
-        agent = (python, "-I", "-S", AGENT_PATH, "--unclaimed", "{claims}", "{owner}", "{app}", RUN_PATH)
+        agent = (python, "-I", "-S", AGENT_PROGRAM_PATH)
+        spare = (*agent, "--unclaimed", "{claims}", "{owner}", "{app}", RUN_PATH)
         recipe = json.dumps(kind.recipe.as_json())
         return SandboxPlan(
             bwrap=kind.sandbox.bwrap,
             system=system_folders(),
             readonly=kind.environment.readonly,
             python=python,
-            agent_file=str(AGENT),
-            relay_file=str(RELAY),
+            agent=str(AGENT),
             run=str(folder.run),
             gateway=str(gateway_folder(self.base.parent)),
             etc=str(folder.etc),
@@ -284,7 +282,7 @@ class Spares:
                 "HOME": "/nonexistent",
                 "PATH": os.pathsep.join(kind.environment.bin_dirs),
             },
-            command=(*agent, python, f"{APPS_PATH}/app_host.py", "{control}", recipe),
+            command=(*spare, python, f"{APPS_PATH}/app_host.py", "{control}", recipe),
             readonly_at=((str(APPS), APPS_PATH), *programs_at()),
             masked=masked_files(),
             disable_userns=kind.sandbox.disable_userns,
@@ -320,9 +318,9 @@ class Spares:
 
 
 def programs_at() -> tuple[tuple[str, str], ...]:
-    """What every sandbox has beside its environment: how packages of the user's own are kept, and uv."""
+    """What every sandbox has beside its environment and the agent: JupyterLab's extension, and uv."""
     uv = uv_program()
-    found = ((str(OVERLAY), OVERLAY_PATH), (str(CHECKOUTS), CHECKOUTS_PATH), (str(JUPYTER), JUPYTER_PATH))
+    found = ((str(JUPYTER), JUPYTER_PATH),)
     return (*found, (uv, f"{PROGRAMS_PATH}/uv")) if uv else found
 
 

@@ -20,7 +20,7 @@ from provisioning.drivers.local.environment import Environment
 from provisioning.drivers.local.failures import HomeChangesHands
 from provisioning.drivers.local.handover import TooDeep, hand_over
 from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
-from provisioning.drivers.local.launching import AGENT, JUPYTER, RELAY, spawn
+from provisioning.drivers.local.launching import AGENT, AGENT_PROGRAM, JUPYTER, spawn
 from provisioning.drivers.local.sandbox import (
     GIT_PATH,
     JUPYTER_PATH,
@@ -107,7 +107,7 @@ def launch(
                 plan, mounts = staged(plan)
             argv, env, home_inside, run_inside = bwrap_argv(plan), markers, plan.home_inside, RUN_PATH
         else:
-            argv = (settings.environment.python, "-I", "-S", str(AGENT), str(folder.config), "{app}")
+            argv = (settings.environment.python, "-I", "-S", str(AGENT_PROGRAM), str(folder.config), "{app}")
             env = {**markers, "BERTH_ROLE": "agent", "PATH": os.pathsep.join(settings.environment.bin_dirs)}
             home_inside, run_inside = str(home), str(folder.run)
         config = agent_config(spec, record, settings, home=home_inside, run=run_inside, devices=devices)
@@ -199,7 +199,7 @@ def agent_config(
     run: str,
     devices: Sequence[DeviceInfo],
 ) -> dict[str, Any]:
-    """The agent's configuration without the app's environment; see `provisioning/agent/agent.py`."""
+    """The agent's configuration without the app's environment; see `provisioning/agent/program/agent.py`."""
     overlay = packages.overlay(spec, settings.environment, home=home)
     return {
         "argv": packages.argv_of(spec.app.argv, overlay, settings.environment),
@@ -232,7 +232,7 @@ def agent_config(
 
 
 def checkout_of(spec: CheckoutSpec) -> dict[str, Any]:
-    """A repository as `provisioning/agent/checkouts.py` takes it. Raises `InvalidSpec`."""
+    """A repository as `provisioning/agent/program/checkouts.py` takes it. Raises `InvalidSpec`."""
     url, ref = git_urls.parsed(spec.url), git_urls.ref_problem(spec.ref)
     if isinstance(url, git_urls.UrlProblem) or ref is not None:
         raise InvalidSpec("The address of the Git repository is not one that is cloned. Correct it.")
@@ -409,8 +409,7 @@ def _sandbox(
         system=system_folders(),
         readonly=settings.environment.readonly,
         python=settings.environment.python,
-        agent_file=str(AGENT),
-        relay_file=str(RELAY),
+        agent=str(AGENT),
         run=str(folder.run),
         gateway=str(gateway_folder(folder.base)),
         etc=str(folder.etc),

@@ -105,7 +105,7 @@ class SpareMark:
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
-    """The agent's state file; see `provisioning/agent/agent.py`."""
+    """The agent's state file; see `provisioning/agent/program/agent.py`."""
 
     phase: Word
     generation: Whole

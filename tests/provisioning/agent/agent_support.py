@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-AGENT = Path(__file__).parents[3] / "provisioning" / "agent" / "agent.py"
+AGENT = Path(__file__).parents[3] / "provisioning" / "agent" / "program" / "agent.py"
 APP_TOKEN = "app-token-0123456789abcdef"
 AGENT_TOKEN = "agent-token-0123456789abcdef"
 

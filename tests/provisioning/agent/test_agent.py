@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 from agent_support import AGENT, AGENT_TOKEN, APP_TOKEN, Portal, free_port
 
-from provisioning.agent import agent as module
+from provisioning.agent.program import jupyter
+from provisioning.agent.program.config import EXIT_CONFIG, EXIT_PORT_TAKEN
+from provisioning.agent.program.log import TAIL_LINES, Log
 
 
 def test_ready_is_pushed_with_endpoint_and_token(portal, configuration, start, state):
@@ -165,7 +167,7 @@ def test_no_free_port_has_an_exit_code_of_its_own(configuration, start, state, a
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         configuration(ports=[taken.getsockname()[1]])
-        assert start().wait(10) == module.EXIT_PORT_TAKEN
+        assert start().wait(10) == EXIT_PORT_TAKEN
     assert state()["reason"] == "port_taken"
     assert app_pids() == []
 
@@ -182,7 +184,7 @@ def test_an_answer_from_a_strangers_port_is_not_readiness(portal, configuration,
         time.sleep(0.01)
     stranger = Portal(port)
     try:
-        assert process.wait(10) == module.EXIT_PORT_TAKEN
+        assert process.wait(10) == EXIT_PORT_TAKEN
     finally:
         stranger.close()
     assert state()["reason"] == "port_taken"
@@ -224,12 +226,12 @@ def test_a_bad_configuration_is_one_clear_line(tmp_path, text):
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(AGENT), str(tmp_path / "agent.json")], capture_output=True, text=True
     )
-    assert done.returncode == module.EXIT_CONFIG
+    assert done.returncode == EXIT_CONFIG
     assert done.stderr.startswith("berth agent: ") and len(done.stderr.splitlines()) == 1
 
 
 def test_the_log_rotates_and_redacts_over_chunk_borders(tmp_path):
-    log = module.Log(str(tmp_path / "app.log"), 1000, ["secret-token"])
+    log = Log(str(tmp_path / "app.log"), 1000, ["secret-token"])
     for piece in (b"a secret-", b"tok", b"en b secret", b"-x\n"):
         log.feed(piece)
     log.feed(b"", last=True)
@@ -239,13 +241,13 @@ def test_the_log_rotates_and_redacts_over_chunk_borders(tmp_path):
     assert (tmp_path / "app.log").stat().st_size <= 1000
     assert (tmp_path / "app.log.1").stat().st_size <= 1000
     tail = log.tail().splitlines()
-    assert tail[-1] == "line 099 of a hundred lines" and len(tail) <= module.TAIL_LINES
+    assert tail[-1] == "line 099 of a hundred lines" and len(tail) <= TAIL_LINES
 
 
 def test_a_full_disk_loses_lines_not_the_app(tmp_path):
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
-    log = module.Log("/dev/full", 1000, [])
+    log = Log("/dev/full", 1000, [])
     log.feed(b"lost\n")
     log.feed(b"lost too\n", last=True)
     assert log.pending == b""
@@ -258,23 +260,27 @@ def test_jupyter_activity_counts_kernels(monkeypatch):
     ]
     answers = {"/api/kernels": (200, kernels), "/api/terminals": (500, None)}
     monkeypatch.setattr(
-        module, "http_json", lambda method, url, *rest: next(a for p, a in answers.items() if url.endswith(p))
+        jupyter,
+        "http_json",
+        lambda method, url, *rest: next(a for p, a in answers.items() if url.endswith(p)),
     )
-    assert module.jupyter_activity(1, "t") == {
+    assert jupyter.jupyter_activity(1, "t") == {
         "kernels": {"count": 2, "busy": 1, "last_activity": "2026-01-02T00:00:00Z"},
         "terminals": None,
     }
 
 
-def test_imports_stay_small():
-    """The start of a workspace waits for this file to be read."""
+def test_imports_stay_small_until_the_app_has_been_started():
+    """The start of a workspace waits for what is read until then, and later for its compiling."""
     code = (
-        f"import sys; sys.argv=['agent.py']; source=open({str(AGENT)!r}).read()\n"
-        "exec(compile(source, 'agent.py', 'exec'), {'__name__': 'agent'})\n"
+        f"import sys; sys.argv=['agent.py']; there={{'__name__': 'agent', '__file__': {str(AGENT)!r}}}\n"
+        f"before=list(sys.path); exec(compile(open({str(AGENT)!r}).read(), 'agent.py', 'exec'), there)\n"
+        "there['module']('run'); assert sys.path == before\n"
         "slow = {'socket', 'subprocess', 'http.client', 'ctypes', 'threading', 'typing', 'pathlib', 'ssl'}\n"
-        "print(sorted(slow & set(sys.modules)))"
+        "print(sorted(slow & set(sys.modules)), sorted(m for m in sys.modules if 'berth_agent' in m))"
     )
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "[]"
+    first = ("app", "config", "log", "portal", "run", "state", "waking", "way")
+    assert done.stdout.strip() == f"[] {['berth_agent', *(f'berth_agent.{name}' for name in first)]}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import stat
@@ -13,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_support import AGENT, AGENT_TOKEN, APP_TOKEN
+from agent_support import AGENT_TOKEN, APP_TOKEN
+
+from provisioning.agent.program.log import Log
 
 ENV = {"name": "API_KEY", "kind": "env", "value": "planted-{token}-value"}
 FILE = {"name": "DEPLOY_KEY", "kind": "file", "value": "-----BEGIN\nplanted-line-of-a-key\n-----END\n"}
@@ -185,17 +186,8 @@ def test_a_file_needs_a_sandbox_whose_memory_can_hold_it(asked, configuration, s
 # --- the log ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def agent() -> Any:
-    found = importlib.util.spec_from_file_location("berth_agent_of_secrets", AGENT)
-    assert found is not None and found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
-
-
-def written(agent: Any, tmp_path: Path, hidden: list[str], pieces: list[bytes]) -> bytes:
-    log = agent.Log(str(tmp_path / "log"), 1 << 20, [APP_TOKEN])
+def written(tmp_path: Path, hidden: list[str], pieces: list[bytes]) -> bytes:
+    log = Log(str(tmp_path / "log"), 1 << 20, [APP_TOKEN])
     log.hide(hidden, b"[secret]")
     for piece in pieces:
         log.feed(piece)
@@ -203,24 +195,24 @@ def written(agent: Any, tmp_path: Path, hidden: list[str], pieces: list[bytes]) 
     return (tmp_path / "log").read_bytes()
 
 
-def test_a_value_is_taken_out_however_it_is_cut(agent, tmp_path):
+def test_a_value_is_taken_out_however_it_is_cut(tmp_path):
     value = "planted-value-0f8a7c"
     text = f"a {value} b {APP_TOKEN} c".encode()
     for size in (1, 2, 5, 7, len(text)):
         pieces = [text[at : at + size] for at in range(0, len(text), size)]
         (tmp_path / "log").unlink(missing_ok=True)
-        assert written(agent, tmp_path, [value], pieces) == b"a [secret] b [token] c"
+        assert written(tmp_path, [value], pieces) == b"a [secret] b [token] c"
 
 
-def test_each_line_of_a_key_and_the_longer_of_two(agent, tmp_path):
+def test_each_line_of_a_key_and_the_longer_of_two(tmp_path):
     hidden = ["first-line-of-it\nsecond-line-of-it\n", "planted-value", "planted-value-and-more", "short"]
     text = b"second-line-of-it planted-value-and-more planted-value short"
-    assert written(agent, tmp_path, hidden, [text]) == b"[secret] [secret] [secret] short"
+    assert written(tmp_path, hidden, [text]) == b"[secret] [secret] [secret] short"
 
 
-def test_a_long_value_costs_no_more_than_it_is_long(agent, tmp_path):
+def test_a_long_value_costs_no_more_than_it_is_long(tmp_path):
     value = "x" * 65_535 + "y"
-    log = agent.Log(str(tmp_path / "log"), 1 << 20, [])
+    log = Log(str(tmp_path / "log"), 1 << 20, [])
     log.hide([value], b"[secret]")
     log.feed(value.encode()[:60_000])
     log.feed(value.encode()[60_000:] + b" end", last=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -16,15 +15,12 @@ from typing import Any
 import pytest
 from agent_support import AGENT
 
+from provisioning.agent.program import git_settings
 from tests.git_server import GitServer, git
 
 HELPER = Path(AGENT).with_name("checkouts.py")
 TOKEN = "planted-token-5f1d"
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed here")
-_spec = importlib.util.spec_from_file_location("checkouts", HELPER)
-assert _spec and _spec.loader
-checkouts: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(checkouts)
 
 
 @pytest.fixture
@@ -52,7 +48,7 @@ class Cloning:
     def configure(self, **credential: str) -> None:
         folder = self.home.parent / "git"
         given = [{"host": "localhost", "origin": f"https://localhost:{self.server.port}", **credential}]
-        self.settings = checkouts.configure(str(folder), given, [])
+        self.settings = git_settings.configure(str(folder), given, [])
 
     def env(self) -> dict[str, str]:
         env = {

@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.agent import agent
+from provisioning.agent.program import jobs as jobs_module
+from provisioning.agent.program import marimo, observing
+from provisioning.agent.program.app import App
+from provisioning.agent.program.config import complete
+from provisioning.agent.program.log import Log
+from provisioning.agent.program.processes import descendants, process_table
+from provisioning.agent.program.terminals import terminals_of
+from provisioning.agent.program.way import Way
 from tests.instance import eventually
 
 APP = """
@@ -108,8 +115,8 @@ def test_what_a_kernel_has_started_is_counted_and_its_workers_are_not(monkeypatc
     }
     command = kernel if command is None else command
     lines = {APP_PID: b"server\0", 6: b"language-server\0", 10: kernel, 11: command}
-    monkeypatch.setattr(agent, "command_line", lambda pid: lines[pid])
-    assert agent.jobs_of([5, 6, 10, 11], table, AGENT_PID, APP_PID) == jobs
+    monkeypatch.setattr(jobs_module, "command_line", lambda pid: lines[pid])
+    assert jobs_module.jobs_of([5, 6, 10, 11], table, AGENT_PID, APP_PID) == jobs
 
 
 def test_of_each_terminal_it_is_known_when_something_was_typed_or_written():
@@ -117,14 +124,14 @@ def test_of_each_terminal_it_is_known_when_something_was_typed_or_written():
     if pid == 0:
         os.execvp("cat", ["cat"])
     try:
-        eventually(lambda: agent.process_table()[pid][6], limit_s=20, what="cat has its terminal")
-        row = agent.process_table()[pid]
-        assert agent.terminals_of([], {}) == {"count": 0, "last_activity": None}
+        eventually(lambda: process_table()[pid][6], limit_s=20, what="cat has its terminal")
+        row = process_table()[pid]
+        assert terminals_of([], {}) == {"count": 0, "last_activity": None}
         name = Path(f"/proc/{pid}/fd/0").readlink()
         os.utime(name, (1_800_000_000, 1_700_000_000))
-        found = agent.terminals_of([pid], {pid: row})
+        found = terminals_of([pid], {pid: row})
         assert found == {"count": 1, "last_activity": "2027-01-15T08:00:00Z"}
-        assert agent.terminals_of([pid], {pid: (*row[:6], (136 << 8) | (999 << 20))}) is None
+        assert terminals_of([pid], {pid: (*row[:6], (136 << 8) | (999 << 20))}) is None
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -154,16 +161,16 @@ def test_marimo_says_which_of_its_notebooks_run_a_cell(monkeypatch, sessions, st
         state = left.pop(0)
         return (200, {"state": state}) if state else (404, None)
 
-    monkeypatch.setattr(agent, "http_json", answer)
-    assert agent.marimo_activity(1, "t") == {"kernels": kernels}
+    monkeypatch.setattr(marimo, "http_json", answer)
+    assert marimo.marimo_activity(1, "t") == {"kernels": kernels}
 
 
 def test_a_marimo_that_does_not_answer_is_not_measured(monkeypatch):
     def answer(*_arguments):
         raise OSError
 
-    monkeypatch.setattr(agent, "http_json", answer)
-    assert agent.marimo_activity(1, "t") == {"kernels": None}
+    monkeypatch.setattr(marimo, "http_json", answer)
+    assert marimo.marimo_activity(1, "t") == {"kernels": None}
 
 
 WAITS = """
@@ -197,8 +204,8 @@ def test_a_cell_of_marimo_moves_the_wakeups_of_its_kernel_however_short_it_is(tm
             server.stdout.readline()
 
         def seen() -> dict[int, int]:
-            table = agent.process_table()
-            return agent.wakeups_of(agent.descendants(server.pid, table), table, server.pid)
+            table = process_table()
+            return marimo.wakeups_of(descendants(server.pid, table), table, server.pid)
 
         run()
         before = eventually(lambda: found if (found := seen()) == seen() else None, limit_s=20, what="rest")
@@ -209,13 +216,15 @@ def test_a_cell_of_marimo_moves_the_wakeups_of_its_kernel_however_short_it_is(tm
 
 def test_when_a_kernel_has_woken_is_kept_until_it_does_so_again(monkeypatch, configuration):
     config = configuration(activity="marimo")
-    agent.complete(config)
-    one = agent.Agent(config)
+    complete(config)
+    app = App(0, 0, -1)
+    way = Way(-1, app, None, Log(config["log_path"], 1, []))
+    one = observing.Observer(config, app, way, None)
     one.notice_wakeups({})
     assert one.woken is None
     now = [1_800_000_000.0]
     real = time.gmtime
-    monkeypatch.setattr(agent.time, "gmtime", lambda: real(now[0]))
+    monkeypatch.setattr(observing.time, "gmtime", lambda: real(now[0]))
     one.notice_wakeups({7: 3})
     first = one.woken
     now[0] += 60

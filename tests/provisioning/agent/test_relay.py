@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.agent.relay import Flow, Relay
+from provisioning.agent.program.relay import Flow, Relay
 
 PATIENCE_S = 30.0
 

@@ -79,9 +79,8 @@ class Jupyter:
         assert record is not None
         owned = processes.scan(self.pool.driver.instance, folder.name, spares=folder.claimed())
         call = f"jupyter_activity({record.ports[0]}, {self.token!r})"
-        code = (
-            f"import json; from provisioning.agent.agent import jupyter_activity; print(json.dumps({call}))"
-        )
+        source = "from provisioning.agent.program.jupyter import jupyter_activity"
+        code = f"import json; {source}; print(json.dumps({call}))"
         return json.loads(run_in_network(owned[-1].pid, code))
 
     def kernel(self, name: str = "python3", path: str = "") -> str:

@@ -16,7 +16,7 @@ from local_support import Pool, parent_of
 from proc_support import command
 
 from provisioning.drivers.local import processes
-from provisioning.drivers.local.sandbox import AGENT_PATH
+from provisioning.drivers.local.sandbox import AGENT_PROGRAM_PATH
 from tests.node_sockets import PortalSocket, SocketConnection, plug
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("sandbox")]
@@ -27,9 +27,8 @@ def agents(jupyter: Jupyter) -> list[int]:
     """The workspace's agent, and its relay where there is one: a fork of it, of the same command."""
     folder = jupyter.pool.driver._dir(jupyter.spec.ref)
     owned = processes.scan(jupyter.pool.driver.instance, folder.name, spares=folder.claimed())
-    found = [
-        one.pid for one in owned if command(one.pid).split(b"\0")[1:4] == [b"-I", b"-S", AGENT_PATH.encode()]
-    ]
+    words = [b"-I", b"-S", AGENT_PROGRAM_PATH.encode()]
+    found = [one.pid for one in owned if command(one.pid).split(b"\0")[1:4] == words]
     return sorted(found, key=lambda pid: parent_of(pid) in found)
 
 

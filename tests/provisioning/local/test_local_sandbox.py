@@ -16,8 +16,7 @@ PLAN = SandboxPlan(
     system=(("/bin", "usr/bin"), ("/opt-lib", "")),
     readonly=("/srv/berth/environments/notebook", "/opt/python/lib"),
     python="/srv/berth/environments/notebook/bin/python3",
-    agent_file="/app/agent.py",
-    relay_file="/app/relay.py",
+    agent="/app/agent",
     run="/srv/berth/local/ws-1/run",
     gateway="/srv/berth/local/.gateway",
     etc="/srv/berth/local/ws-1/etc",
@@ -58,13 +57,12 @@ def test_the_whole_argument_vector():
         "--ro-bind", "/srv/berth/environments/notebook", "/srv/berth/environments/notebook",
         "--ro-bind", "/opt/python/lib", "/opt/python/lib",
         "--bind", "/srv/berth/homes/analysts/ada", "/home/ada",
-        "--ro-bind", "/app/agent.py", "/run/berth/agent.py",
-        "--ro-bind", "/app/relay.py", "/run/berth/relay.py",
+        "--ro-bind", "/app/agent", "/run/berth/agent",
         "--bind", "/srv/berth/local/ws-1/run", "/run/berth/ws",
         "--ro-bind", "/srv/berth/local/.gateway", "/run/berth/node",
         "--chdir", "/home/ada", "--clearenv", "--setenv", "A", "b", "--setenv", "BERTH_WORKSPACE", "ws-1",
         "--", "/srv/berth/environments/notebook/bin/python3", "-I", "-S",
-        "/run/berth/agent.py", "/run/berth/ws/agent.json", "{app}",
+        "/run/berth/agent/agent.py", "/run/berth/ws/agent.json", "{app}",
     )
     # fmt: on
 

@@ -10,7 +10,7 @@ import pytest
 from jupyter_support import Jupyter
 from local_support import Pool, ask
 
-from provisioning.agent import packages_overlay
+from provisioning.agent.program import packages_overlay
 from provisioning.drivers.local import packages
 from provisioning.environment_messages import PackagesOf
 from provisioning.types import ObservedState

@@ -60,7 +60,8 @@ FACTS = """{
     "devices": sorted(os.listdir("/dev")),
     "tmp": [__import__("tempfile").gettempdir(), os.listdir("/tmp"), os.path.expanduser("~")],
     "threads": __import__("threading").active_count() < 4,
-    "writable": [path for path in ("/usr", sys.prefix, "/run/berth/agent.py") if os.access(path, os.W_OK)],
+    "writable": [path for path in ("/usr", sys.prefix, "/run/berth/agent", "/run/berth/agent/agent.py")
+                 if os.access(path, os.W_OK)],
 }""".replace("\n", " ")
 
 

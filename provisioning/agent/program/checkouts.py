@@ -1,8 +1,7 @@
 """Clones repositories into a home, beside the app, and says how that goes. Standard library only.
 
-Two uses. The agent imports `configure`, which writes credentials and Git's settings into a folder of the
-sandbox's own memory. And it runs this file as a process of its own, `python -I -S checkouts.py`, with what is
-to be done as JSON in BERTH_CHECKOUTS: `{"home", "workspace", "egress", "items": [{"what", "url", "ref",
+The agent runs this file as a process of its own (`cloning.py`), `python -I -S checkouts.py`, with what is to
+be done as JSON in BERTH_CHECKOUTS: `{"home", "workspace", "egress", "items": [{"what", "url", "ref",
 "folder", "timeout_s", "script_timeout_s", "limit_mib", "problem"}]}`. It writes one line of JSON for each
 step to its output: `{"what", "state", "code", "commit", "percent", "note", "detail"}`, with `state` one of
 cloning, cloned, kept, installing, installed, failed.
@@ -12,7 +11,7 @@ is there already is left as it is. No hook, submodule or filter of the repositor
 does, because that is what they are for, with the user's rights in the user's sandbox.
 """
 
-# ruff: noqa: PTH101, PTH103, PTH104, PTH108, PTH110, PTH112, PTH113, PTH114, PTH115, PTH118, PTH123
+# ruff: noqa: PTH104, PTH108, PTH110, PTH112, PTH113, PTH114, PTH115, PTH118, PTH123
 # ruff: noqa: PTH208, PTH211, SIM105, UP031
 
 from __future__ import annotations
@@ -95,55 +94,6 @@ CODES = (
     ),
 )
 """What Git says, in small letters, and which code that is; the first that is found."""
-
-
-# ---------------------------------------------------------------------------------------------
-# Credentials: imported by the agent
-# ---------------------------------------------------------------------------------------------
-
-
-def configure(folder: str, given: list[Item], known_hosts: list[str]) -> str:
-    """Write Git's settings below `folder`, with a credential for each of `given`; the path of the settings.
-
-    One of `given` is `{"host", "origin", "username", "password"}` for HTTPS or `{"host", "key",
-    "known_hosts"}` for SSH. Git asks for a credential for that very host alone. Raises `OSError`.
-    """
-    os.makedirs(folder, 0o700, exist_ok=True)
-    os.chmod(folder, 0o700)
-    settings = ["[include]", "\tpath = /etc/gitconfig"]
-    ssh: list[str] = []
-    hosts = list(known_hosts)
-    for number, each in enumerate(given):
-        path = "%s/credential-%d" % (folder, number)
-        if each.get("key"):
-            _write(path, each["key"].strip() + "\n")
-            hosts += str(each.get("known_hosts") or "").splitlines()
-            ssh += ["Match host %s" % each["host"], '  IdentityFile "%s"' % path, "  IdentitiesOnly yes"]
-        else:
-            _write(path, "username=%s\npassword=%s\n" % (each["username"], each["password"]))
-            settings += [
-                '[credential "%s"]' % each["origin"],
-                "\thelper =",
-                '\thelper = "!f() { test \\"$1\\" = get && cat %s; }; f"' % path,
-            ]
-    _write(folder + "/known_hosts", "".join(line + "\n" for line in hosts))
-    ssh += ["Host *", "  GlobalKnownHostsFile %s/known_hosts" % folder, "  Include ~/.ssh/config"]
-    _write(folder + "/ssh_config", "\n".join(ssh) + "\n")
-    settings += ["[core]", "\tsshCommand = ssh -F %s/ssh_config" % folder]
-    _write(folder + "/config", "\n".join(settings) + "\n")
-    os.chmod(folder, 0o500)
-    return folder + "/config"
-
-
-def _write(path: str, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o400)
-    with open(descriptor, "wb") as handle:
-        handle.write(text.encode())
-
-
-# ---------------------------------------------------------------------------------------------
-# The process
-# ---------------------------------------------------------------------------------------------
 
 
 class Failed(Exception):

@@ -14,6 +14,11 @@ while nothing has changed, that is reading one file.
 from __future__ import annotations
 
 import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .config import Config
 
 STAMP = ".berth-overlay"
 RECIPE = "2"
@@ -24,6 +29,15 @@ import sys
 from pip._internal.cli.main import main
 sys.exit(main())
 """
+
+
+def prepare(config: Config) -> None:
+    """Have the folder of the user's own packages ready. An app starts without it where that fails."""
+    try:
+        make(**config["packages"])
+    except OSError as error:
+        config["env"].pop("VIRTUAL_ENV", None)
+        sys.stderr.write("no packages of the user's own: %s\n" % error)  # noqa: UP031
 
 
 def make(folder: str, python: str, site: str, reset: bool = False) -> None:

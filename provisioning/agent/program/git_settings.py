@@ -1,0 +1,75 @@
+"""Git's settings and credentials for the app and the clones, in memory of the sandbox's own.
+
+Nothing of it is in the home.
+"""
+
+# ruff: noqa: PTH101, PTH103, PTH123, UP031
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .config import Config
+
+    Item = dict[str, Any]
+
+
+def prepare(config: Config) -> None:
+    """Have them ready, where there is memory for them. What cannot be made is said where it is cloned."""
+    given = {each.get("what", ""): each for each in config["git_credentials"]}
+    try:
+        if not config["git_dir"]:
+            raise OSError("there is no memory of its own without a sandbox")
+        usable = [each for each in given.values() if not each.get("problem")]
+        path = configure(config["git_dir"], usable, config["known_hosts"])
+        config["secret_env"]["GIT_CONFIG_SYSTEM"] = path
+        for item in config["checkouts"]:
+            item["problem"] = given.get(item["what"], {}).get("problem", "")
+    except (OSError, KeyError) as error:
+        sys.stderr.write("no settings of Git: %s\n" % error)
+        for item in config["checkouts"]:
+            item["problem"] = "no_place" if item["credential"] else ""
+
+
+def configure(folder: str, given: list[Item], known_hosts: list[str]) -> str:
+    """Write Git's settings below `folder`, with a credential for each of `given`; the path of the settings.
+
+    One of `given` is `{"host", "origin", "username", "password"}` for HTTPS or `{"host", "key",
+    "known_hosts"}` for SSH. Git asks for a credential for that very host alone. Raises `OSError`.
+    """
+    os.makedirs(folder, 0o700, exist_ok=True)
+    os.chmod(folder, 0o700)
+    settings = ["[include]", "\tpath = /etc/gitconfig"]
+    ssh: list[str] = []
+    hosts = list(known_hosts)
+    for number, each in enumerate(given):
+        path = "%s/credential-%d" % (folder, number)
+        if each.get("key"):
+            _write(path, each["key"].strip() + "\n")
+            hosts += str(each.get("known_hosts") or "").splitlines()
+            ssh += ["Match host %s" % each["host"], '  IdentityFile "%s"' % path, "  IdentitiesOnly yes"]
+        else:
+            _write(path, "username=%s\npassword=%s\n" % (each["username"], each["password"]))
+            settings += [
+                '[credential "%s"]' % each["origin"],
+                "\thelper =",
+                '\thelper = "!f() { test \\"$1\\" = get && cat %s; }; f"' % path,
+            ]
+    _write(folder + "/known_hosts", "".join(line + "\n" for line in hosts))
+    ssh += ["Host *", "  GlobalKnownHostsFile %s/known_hosts" % folder, "  Include ~/.ssh/config"]
+    _write(folder + "/ssh_config", "\n".join(ssh) + "\n")
+    settings += ["[core]", "\tsshCommand = ssh -F %s/ssh_config" % folder]
+    _write(folder + "/config", "\n".join(settings) + "\n")
+    os.chmod(folder, 0o500)
+    return folder + "/config"
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o400)
+    with open(descriptor, "wb") as handle:
+        handle.write(text.encode())

@@ -1,0 +1,99 @@
+"""What the granted GPUs do, through NVML."""
+
+from __future__ import annotations
+
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import threading
+    from typing import Any
+
+DEADLINE_S = 2.0
+
+
+class Gpus:
+    """Utilisation and memory of the granted GPUs through NVML; None where it cannot be read.
+
+    A driver may hang for ever in any call. A thread of its own asks it: heartbeats go on without it.
+    """
+
+    def __init__(self, uuids: list[str]) -> None:
+        self.uuids = list(uuids)
+        self.library: Any = None
+        self.broken = not self.uuids
+        self.thread: threading.Thread | None = None
+        self.asked: threading.Event
+        self.answered: threading.Event
+        self.waits_since = 0.0  # since when a question has been without an answer; 0: none is
+        self.answer: list[dict[str, Any]] | None = None
+
+    def _load(self) -> None:
+        import ctypes
+
+        self.library = ctypes.CDLL("libnvidia-ml.so.1")
+        if self.library.nvmlInit_v2() != 0:
+            raise OSError("NVML does not start")
+
+    def sample(self) -> list[dict[str, Any]] | None:
+        """A list of {uuid, utilization_percent, memory_used_mib, memory_total_mib}, or None.
+
+        It takes at most `DEADLINE_S`, and no time while an earlier question is still without an answer.
+        """
+        if self.broken:
+            return None
+        if self.thread is None:
+            import threading
+
+            self.asked, self.answered = threading.Event(), threading.Event()
+            self.thread = threading.Thread(target=self._ask, daemon=True)
+            self.thread.start()
+        if self.waits_since and not self.answered.is_set():
+            return None
+        if not self.waits_since:
+            self.answered.clear()
+            self.waits_since = time.monotonic()
+            self.asked.set()
+            if not self.answered.wait(DEADLINE_S):
+                return None
+        self.waits_since = 0.0
+        return self.answer
+
+    def stale_s(self) -> int | None:
+        """For how many seconds the driver has not answered; None when it answers."""
+        return int(time.monotonic() - self.waits_since) if self.waits_since else None
+
+    def _ask(self) -> None:
+        """Thread: ask the driver each time that it is wanted, until it cannot be asked at all."""
+        while not self.broken:
+            self.asked.wait()
+            self.asked.clear()
+            try:
+                if self.library is None:
+                    self._load()
+                self.answer = [self._device(uuid) for uuid in self.uuids]
+            except (OSError, AttributeError):
+                self.broken = True
+                self.answer = None
+            self.answered.set()
+
+    def _device(self, uuid: str) -> dict[str, Any]:
+        import ctypes
+
+        sample: dict[str, Any] = {
+            "uuid": uuid,
+            "utilization_percent": None,
+            "memory_used_mib": None,
+            "memory_total_mib": None,
+        }
+        handle = ctypes.c_void_p()
+        if self.library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) != 0:
+            return sample
+        rates = (ctypes.c_uint * 2)()
+        if self.library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(rates)) == 0:
+            sample["utilization_percent"] = int(rates[0])
+        memory = (ctypes.c_ulonglong * 3)()  # total, free, used
+        if self.library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0:
+            sample["memory_total_mib"] = int(memory[0]) >> 20
+            sample["memory_used_mib"] = int(memory[2]) >> 20
+        return sample

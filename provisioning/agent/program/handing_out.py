@@ -1,0 +1,102 @@
+"""Secrets and credentials for Git: what the portal hands out for one start, and where it is put.
+
+Values are in this process and in the app, and in no file but those in memory of the sandbox's own.
+"""
+
+# ruff: noqa: PTH101, PTH103, PTH118, PTH123
+
+from __future__ import annotations
+
+import os
+import time
+
+from .portal import REVOKED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .config import Config
+    from .log import Log
+    from .portal import Portal
+
+TIMEOUT_S = 30.0  # for how long the portal is asked
+
+
+def take(
+    config: Config, portal: Portal, log: Log, pause: Callable[[float], None], stopped: Callable[[], bool]
+) -> str:
+    """Have the portal hand out the secrets of this start; why the app cannot be started, or ""."""
+    deadline = time.monotonic() + TIMEOUT_S
+    wait_s = 0.1
+    while True:
+        status, answer = portal.post("secrets", {}, 10.0)
+        if stopped():
+            return "stopped"
+        if status == 200:
+            break
+        if status in REVOKED:
+            return "revoked"
+        if 400 <= status < 500 and status not in (408, 429):
+            return "secrets_refused"
+        if time.monotonic() > deadline:
+            return "secrets_unavailable"
+        pause(wait_s)
+        wait_s = min(wait_s * 2, 2.0)
+    found = unpacked(answer)
+    if found is None:
+        return "secrets_refused"
+    config["git_credentials"] = git_credentials(answer)
+    secret = [each.get(name, "") for each in config["git_credentials"] for name in ("password", "key")]
+    log.hide([*(value for _name, _kind, value in found), *filter(None, secret)], b"[secret]")
+    folder = config["secrets_dir"]
+    if not folder and any(kind == "file" for _name, kind, _value in found):
+        return "secrets_need_sandbox"
+    try:
+        config["secret_env"] = place_secrets(found, folder)
+    except OSError as error:
+        log.note("the secrets that are files could not be written: %s" % error)  # noqa: UP031
+        return "secrets_refused"
+    return ""
+
+
+def unpacked(answer: Any) -> list[tuple[str, str, str]] | None:
+    """Name, kind and value of each secret in the portal's answer; None for what is no such answer."""
+    found: list[tuple[str, str, str]] = []
+    try:
+        for each in answer["secrets"]:
+            name, kind, value = str(each["name"]), str(each["kind"]), str(each["value"])
+            if not (name.isascii() and name.isidentifier()) or kind not in ("env", "file") or "\0" in value:
+                return None
+            found.append((name, kind, value))
+    except (KeyError, TypeError):
+        return None
+    return found
+
+
+def git_credentials(answer: Any) -> list[Config]:
+    """The credentials for repositories in the portal's answer, as `checkouts.configure` takes them."""
+    found: list[Config] = []
+    given = answer.get("git") if isinstance(answer, dict) else None
+    for each in given if isinstance(given, list) else ():
+        if isinstance(each, dict) and all(isinstance(value, str) for value in each.values()):
+            found.append(each)
+    return found
+
+
+def place_secrets(found: list[tuple[str, str, str]], folder: str) -> dict[str, str]:
+    """The variables that the app gets; what is a file is written below `folder`. Raises `OSError`."""
+    env = {name: value for name, kind, value in found if kind == "env"}
+    files = [(name, value) for name, kind, value in found if kind == "file"]
+    if files:
+        os.makedirs(folder, 0o700, exist_ok=True)
+        os.chmod(folder, 0o700)
+        for name, value in files:
+            path = os.path.join(folder, name)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)
+            with open(descriptor, "wb") as handle:
+                handle.write(value.encode())
+        os.chmod(folder, 0o500)
+        env["BERTH_SECRETS_DIR"] = folder
+    return env

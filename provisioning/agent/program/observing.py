@@ -1,0 +1,84 @@
+"""What the workspace does now: the figures of a heartbeat."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from .gpus import Gpus
+from .jobs import jobs_of
+from .jupyter import jupyter_activity
+from .marimo import marimo_activity, wakeups_of
+from .processes import descendants, process_table
+from .sockets import sockets_on
+from .terminals import terminals_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .app import App
+    from .config import Config
+    from .unclaimed import Unclaimed
+    from .way import Way
+
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Observer:
+    """Looks at the processes below this one, at their sockets, terminals and GPUs, and asks the app."""
+
+    def __init__(self, config: Config, app: App, way: Way, unclaimed: Unclaimed | None) -> None:
+        self.config = config
+        self.app = app
+        self.way = way
+        self.unclaimed = unclaimed
+        self.gpus = Gpus(config["devices"])
+        self.wakeups: dict[int, int] = {}
+        self.woken: str | None = None  # when a heartbeat has seen them change
+
+    def sample(self) -> Config:
+        """What the workspace does now; what cannot be read is null, never zero."""
+        activity: Config = {
+            "kernels": None,
+            "terminals": None,
+            "connections": None,
+            "cpu_seconds": None,
+            "rss_mib": None,
+            "processes": None,
+            "jobs": None,
+            "gpus": self.gpus.sample(),
+            "gpus_stale_s": self.gpus.stale_s(),
+        }
+        found = sockets_on(self.app.port)
+        if found is not None:
+            activity["connections"] = found[1]
+        if self.way.direct and self.unclaimed:
+            own = self.unclaimed.connections()
+            activity["connections"] = None if found is None or own is None else found[1] + own
+        try:
+            table = process_table()
+            pids = [pid for pid in descendants(os.getpid(), table) if pid != self.way.relay_pid]
+            reaped = os.times()
+            ticks = sum(table[pid][2] for pid in pids)
+            activity["cpu_seconds"] = round(ticks / CLOCK_TICKS + reaped[2] + reaped[3], 2)
+            activity["rss_mib"] = sum(table[pid][3] for pid in pids) * PAGE_BYTES >> 20
+            activity["processes"] = len(pids)
+            activity["jobs"] = jobs_of(pids, table, os.getpid(), self.app.pid)
+            activity["terminals"] = terminals_of(pids, table)
+            if self.config["activity"] == "marimo":
+                self.notice_wakeups(wakeups_of(pids, table, self.app.pid))
+        except (OSError, ValueError, IndexError):
+            pass
+        if self.config["activity"] == "jupyter":
+            activity.update(jupyter_activity(self.app.port, self.config["app_token"]))
+        elif self.config["activity"] == "marimo":
+            activity.update(marimo_activity(self.app.port, self.config["app_token"]))
+            if activity["kernels"] is not None:
+                activity["kernels"]["last_activity"] = self.woken
+        return activity
+
+    def notice_wakeups(self, found: dict[int, int]) -> None:
+        """Keep the time if a kernel has run something since the last heartbeat."""
+        if found != self.wakeups:
+            self.wakeups = found
+            self.woken = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

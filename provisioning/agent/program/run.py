@@ -1,0 +1,298 @@
+"""One run of the agent: start, ready, heartbeats, end.
+
+What the app does not wait for is imported where it is used: after the app has been started.
+"""
+
+# ruff: noqa: PTH208, UP031
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from .app import free_port, start_app
+from .config import EXIT_CONFIG, EXIT_PORT_TAKEN, load_config
+from .log import Log
+from .portal import REVOKED, Portal
+from .state import State
+from .waking import Waking
+from .way import Way
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import threading
+    from types import FrameType
+    from typing import Any
+
+    from .app import App
+    from .children import Children
+    from .config import Config
+    from .unclaimed import Unclaimed
+
+PROBE_FIRST_S = 0.015
+PROBE_MAX_S = 0.1
+BACKOFF_MAX_S = 15.0
+
+
+class Agent:
+    """One run. `run` returns the exit code of the process."""
+
+    app: App
+    way: Way
+    ended: threading.Event
+
+    def __init__(self, config: Config, unclaimed: Unclaimed | None = None, listener: int = -1) -> None:
+        self.config = config
+        self.unclaimed = unclaimed
+        self.listener = listener
+        self.log = Log(
+            config["log_path"], config["log_max_bytes"], [config["app_token"], config["agent_token"]]
+        )
+        self.state = State(config["state_path"], config["generation"])
+        self.portal = Portal(config)
+        self.waking = Waking()
+        self.stop_signal = False
+        self.end_reason = ""  # set once, by whoever decides first
+        self.ready = False
+
+    def endpoint(self) -> str:
+        return str(self.config["endpoint"]).replace("{port}", str(self.app.port))
+
+    # -- threads --------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Thread: the app's output to the log until every writer has gone."""
+        while True:
+            try:
+                data = os.read(self.app.output, 65536)
+            except OSError:
+                break
+            if not data:
+                break
+            self.log.feed(data)
+        self.log.feed(b"", last=True)
+
+    def announce(self) -> None:
+        """Thread: say where the app will answer, so that the way to it is laid while it starts.
+
+        Tried once: `ready` says it again.
+        """
+        self.revoked(self.portal.post("launched", {"endpoint": self.endpoint()})[0])
+        # Now and not at the first heartbeat, when these files may be of a newer Berth.
+        from . import observing as _observing  # noqa: F401
+
+    def report(self) -> None:
+        """Thread: wait for readiness, tell the portal, then send heartbeats until the end."""
+        if not self.wait_ready():
+            return
+        wait_s = 0.2
+        while not self.ended.is_set():
+            status, _ = self.portal.post("ready", {"endpoint": self.endpoint()})
+            if 200 <= status < 300:
+                break
+            if self.revoked(status):
+                return
+            self.ended.wait(wait_s)
+            wait_s = min(wait_s * 2, BACKOFF_MAX_S)
+        from .observing import Observer
+
+        observer = Observer(self.config, self.app, self.way, self.unclaimed)
+        interval_s = float(self.config["heartbeat_s"])
+        while not self.ended.wait(interval_s):
+            if not self.state.written:
+                self.state.write("ready", self.app.port)
+            status, answer = self.portal.post("heartbeat", {"activity": observer.sample()})
+            if self.revoked(status):
+                return
+            if status == 200 and isinstance(answer, dict) and isinstance(answer.get("next_s"), (int, float)):
+                interval_s = min(max(float(answer["next_s"]), 0.05), 3600.0)
+
+    def wait_ready(self) -> bool:
+        """True once the app answers; ends the workspace when it does not in time."""
+        from .processes import descendants, process_table
+        from .sockets import answers, listens_itself
+
+        deadline = time.monotonic() + self.config["start_timeout_s"]
+        pause_s = PROBE_FIRST_S
+        started = time.monotonic()
+        while not self.ended.is_set():
+            if answers(self.app.port, self.config["ready_path"], 5.0):
+                pids = descendants(os.getpid(), process_table())
+                if listens_itself(self.app.port, pids) is False:
+                    self.end("port_taken")
+                    return False
+                self.ready = True
+                self.state.write("ready", self.app.port)
+                self.waking.rouse()  # the main thread sees to the way to it
+                return True
+            if time.monotonic() > deadline:
+                self.end("start_timeout")
+                return False
+            if time.monotonic() - started > 3:
+                pause_s = PROBE_MAX_S
+            self.ended.wait(pause_s)
+        return False
+
+    def revoked(self, status: int) -> bool:
+        """Whether this start is over by the portal's answer, which ends it."""
+        if status in REVOKED:
+            self.end("revoked")
+        return status in REVOKED
+
+    def end(self, reason: str) -> None:
+        """Any thread: have the main thread end the workspace for `reason`."""
+        if not self.end_reason:
+            self.end_reason = reason
+        self.waking.rouse()
+
+    # -- the main thread --------------------------------------------------------------------
+
+    def on_term(self, _number: int, _frame: FrameType | None) -> None:
+        """Handler of SIGTERM and SIGINT; the wake-up descriptor rouses the main loop."""
+        self.stop_signal = True
+
+    def run(self) -> int:
+        signal.signal(signal.SIGTERM, self.on_term)
+        signal.signal(signal.SIGINT, self.on_term)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.set_wakeup_fd(self.waking.write_end, warn_on_full_buffer=False)
+        trouble = self.take_secrets() if self.config["secrets"] else ""
+        if trouble:
+            return self.ended_before(trouble, None)
+        port = free_port(self.config["ports"])
+        if port is None:
+            self.state.write("exited", None, reason="port_taken", exit_code=None)
+            return EXIT_PORT_TAKEN
+        try:
+            self.start(port)
+        except OSError as error:
+            self.log.note("the app could not be started: %s" % error)
+            return self.ended_before("exec_failed", 127)
+        self.way = Way(self.listener, self.app, self.unclaimed, self.log)
+        self.way.find(self.ready)
+        return self.keep()
+
+    def take_secrets(self) -> str:
+        """Why the app cannot be started, or ""."""
+        from .handing_out import take
+
+        self.state.write("starting", None)
+        return take(self.config, self.portal, self.log, self.waking.pause, lambda: self.stop_signal)
+
+    def ended_before(self, reason: str, exit_code: int | None) -> int:
+        """The end of a run without an app."""
+        self.state.write("exited", None, reason=reason, exit_code=exit_code)
+        self.portal.post("exited", {"exit_code": exit_code, "log_tail": self.log.tail()})
+        return 0
+
+    def start(self, port: int) -> None:
+        """Have the app started, with all that it finds ready. Raises `OSError`."""
+        if self.config["packages"]:
+            from .packages_overlay import prepare
+
+            prepare(self.config)
+        if self.config["checkouts"]:
+            from .git_settings import prepare as prepare_git
+
+            prepare_git(self.config)
+        if self.unclaimed:
+            self.app = self.unclaimed.become(self.config, port, self.listener)
+        else:
+            self.app = start_app(self.config, port)
+
+    def keep(self) -> int:
+        """From the start of the app to the end of all that it has started."""
+        import threading
+
+        from .children import Children, become_subreaper
+
+        children = Children(self.app, self.way, self.waking)
+        self.ended = threading.Event()
+        self.state.write("starting", self.app.port)
+        cloning = None
+        if self.config["checkouts"]:
+            from .cloning import Cloning
+
+            cloning = Cloning(self.config, self.portal, self.log, self.ended.wait, self.end)
+            cloning.start(self.app.port)
+        pump = threading.Thread(target=self.pump, daemon=True)
+        pump.start()
+        become_subreaper()
+        threading.Thread(target=self.announce, daemon=True).start()
+        threading.Thread(target=self.report, daemon=True).start()
+        if cloning and cloning.output >= 0:
+            threading.Thread(target=cloning.follow, daemon=True).start()
+        self.wait_for_end(children)
+        self.ended.set()
+        if self.app.exit_code is None:
+            children.end_app(self.config["stop_timeout_s"])
+        reason = self.end_reason or ("stopped" if self.stop_signal else "app_exit")
+        children.end_rest()
+        pump.join(1.0)
+        if reason == "start_timeout":
+            self.log.note("the app did not answer within %s s" % self.config["start_timeout_s"])
+        code = self.app.exit_code
+        if reason == "port_taken":
+            self.state.write("exited", self.app.port, reason=reason, exit_code=None)
+            return EXIT_PORT_TAKEN
+        self.state.write("exited", self.app.port, reason=reason, exit_code=code)
+        if reason in ("app_exit", "start_timeout"):
+            self.post_exited(code)
+        return 0
+
+    def wait_for_end(self, children: Children) -> None:
+        """Until the app has ended, a stop was asked for, or a thread gave a reason."""
+        while True:
+            children.reap()
+            if self.app.exit_code is not None or self.stop_signal or self.end_reason:
+                return
+            self.way.find(self.ready)
+            asked = self.way.direct is None and self.unclaimed
+            self.waking.pause(60.0, *([asked.control.fileno()] if asked else ()))
+
+    def post_exited(self, code: int | None) -> None:
+        """Tell the portal that the app has ended; it also finds out by itself, so not for ever."""
+        body: dict[str, Any] = {"exit_code": code, "log_tail": self.log.tail()}
+        wait_s = 0.2
+        for _ in range(5):
+            status, _answer = self.portal.post("exited", body, 5.0)
+            if 0 < status < 500 or self.stop_signal:
+                return
+            self.waking.pause(wait_s)
+            wait_s *= 2
+
+
+def close_on_exec(keep: int = 3) -> None:
+    """What the launcher left open (the lock that says we live) must not reach the app."""
+    try:
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) >= keep:
+                try:
+                    os.set_inheritable(int(name), False)
+                except OSError:
+                    continue
+    except OSError:
+        pass
+
+
+def main(arguments: list[str]) -> int:
+    os.umask(0o077)
+    close_on_exec()
+    if len(arguments) > 6 and arguments[1] == "--unclaimed":
+        from .unclaimed import Unclaimed
+
+        unclaimed = Unclaimed(int(arguments[2]), int(arguments[3]), arguments[5], arguments[6:])
+        claimed = unclaimed.wait()
+        return Agent(claimed, unclaimed, int(arguments[4])).run() if claimed else 0
+    if len(arguments) not in (2, 3):
+        print("usage: agent.py CONFIG [LISTENER]", file=sys.stderr)
+        return EXIT_CONFIG
+    listener = int(arguments[2]) if len(arguments) == 3 else -1
+    try:
+        config = load_config(arguments[1])
+    except (OSError, ValueError, TypeError) as error:
+        print("berth agent: %s" % error, file=sys.stderr)
+        return EXIT_CONFIG
+    return Agent(config, listener=listener).run()

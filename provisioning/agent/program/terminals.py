@@ -1,0 +1,35 @@
+"""Terminals, and when something was typed or written in one."""
+
+# ruff: noqa: UP031
+
+from __future__ import annotations
+
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .processes import Table
+
+TTY_MAJORS = range(136, 144)  # of pseudo-terminals
+
+
+def terminals_of(pids: list[int], table: Table) -> dict[str, Any] | None:
+    """Terminals of these processes, and when something was typed or written in one; None when unknown.
+
+    The kernel keeps that time to eight seconds.
+    """
+    numbers = {table[pid][6] for pid in pids} - {0}
+    paths = []
+    for number in numbers:
+        major, minor = number >> 8 & 0xFFF, number & 0xFF | number >> 12 & 0xFFF00
+        if major in TTY_MAJORS:
+            paths.append("/dev/pts/%d" % ((major - TTY_MAJORS[0]) * 256 + minor))
+    try:
+        times = [max(found.st_atime, found.st_mtime) for found in map(os.stat, paths)]
+    except OSError:
+        return None  # it has closed meanwhile, or is not to be seen from here
+    last = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(max(times))) if times else None
+    return {"count": len(times), "last_activity": last}

@@ -1,0 +1,106 @@
+"""A spare: an app's program that runs before it is known for whom."""
+
+# ruff: noqa: SIM105
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+
+from .app import execute, filled_in
+from .config import complete
+from .state import write_atomically
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .app import App
+    from .config import Config
+
+CONTROL_TIMEOUT_S = 1.0
+
+
+class Unclaimed:
+    """An app's program, started ahead of time, and the wait for the workspace that takes it over."""
+
+    def __init__(self, claims: int, owner: int, folder: str, command: list[str]) -> None:
+        self.listener = socket.socket(fileno=claims)
+        self.owner = owner
+        self.folder = folder
+        # The agent's own end must not reach the program; the other one must.
+        self.control, theirs = socket.socketpair()
+        theirs.set_inheritable(True)
+        argv = [argument.replace("{control}", str(theirs.fileno())) for argument in command]
+        env = {key: value for key, value in os.environ.items() if key != "BERTH_ROLE"}
+        self.app = execute(argv[0], argv, env, "/", 0)
+        theirs.close()
+
+    def wait(self) -> Config | None:
+        """The configuration of the workspace that has taken this over; None when there will be none."""
+        poller = select.poll()
+        poller.register(self.owner, select.POLLIN)
+        poller.register(self.control, select.POLLIN)
+        while True:
+            events = {descriptor for descriptor, _ in poller.poll()}
+            if self.owner in events:
+                return None
+            if self.control.fileno() in events:
+                if not self.control.recv(64):
+                    return None  # the program has ended
+                state = {"phase": "unclaimed", "generation": 0}
+                write_atomically(self.folder + "/state.json", json.dumps(state).encode())
+                poller.register(self.listener, select.POLLIN)
+            if self.listener.fileno() in events:
+                break
+        connection, _ = self.listener.accept()
+        # Other processes of the sandbox's program may hold copies of this socket, so closing is not enough.
+        self.listener.shutdown(2)
+        self.listener.close()
+        os.close(self.owner)
+        with connection:
+            connection.sendall(b"yours\n")
+            text = bytearray()
+            while not text.endswith(b"\n"):
+                data = connection.recv(65536)
+                if not data:
+                    return None
+                text += data
+            config: Config = json.loads(text)
+            complete(config)
+            try:
+                connection.sendall(b"taken\n")
+            except OSError:
+                pass  # who asked has died since; the workspace is written down and runs
+        return config
+
+    def become(self, config: Config, port: int, listener: int) -> App:
+        """Have the program be the app of `config`, with a copy of `listener`. Raises `OSError`."""
+        argv, env = filled_in(config, port)
+        claim = {"argv": argv, "env": env, "home": config["home"], "rlimits": config["rlimits"]}
+        text = json.dumps(claim).encode() + b"\n"
+        # With the first bytes; what a full buffer has left over follows.
+        sent = socket.send_fds(self.control, [text], [listener]) if listener >= 0 else 0
+        if sent < len(text):
+            self.control.sendall(text[sent:])
+        self.app.port = port
+        return self.app
+
+    def listening(self) -> bool | None:
+        """Whether the app answers on the listener itself; None where it has not said yet. Does not wait."""
+        self.control.setblocking(False)
+        try:
+            return self.control.recv(64) == b"listening\n"
+        except BlockingIOError:
+            return None
+        except OSError:
+            return False
+
+    def connections(self) -> int | None:
+        """How many connections the app has on the listener, by its own count; None where it does not tell."""
+        try:
+            self.control.settimeout(CONTROL_TIMEOUT_S)
+            self.control.sendall(b"?")
+            return int(self.control.recv(64).rpartition(b"\n")[0].rpartition(b"\n")[2])
+        except (OSError, ValueError):
+            return None

@@ -1,0 +1,80 @@
+"""The way to the app: the driver's listener, which the app serves itself or a relay joins to its port."""
+
+# ruff: noqa: UP031
+
+from __future__ import annotations
+
+import os
+import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .app import App
+    from .log import Log
+    from .unclaimed import Unclaimed
+
+
+class Way:
+    """How connections of `listener`, a descriptor or -1, come to `app`."""
+
+    def __init__(self, listener: int, app: App, unclaimed: Unclaimed | None, log: Log) -> None:
+        self.listener = listener
+        self.app = app
+        self.unclaimed = unclaimed
+        self.log = log
+        self.direct: bool | None = None if unclaimed and listener >= 0 else False  # None: not known yet
+        self.relay_pid = 0
+        self.lifeline = -1
+
+    def find(self, ready: bool) -> None:
+        """See whether the app answers on the listener itself, and have a relay where it does not."""
+        if self.direct is None and self.unclaimed:
+            self.direct = self.unclaimed.listening()
+            if self.direct is None and ready:
+                self.direct = False
+        if self.direct is False and not self.relay_pid:
+            self.start_relay()  # at first, or because somebody in the workspace has ended it
+
+    def start_relay(self) -> None:
+        """Have a process of its own join the listener's connections to the app. It ends with this one."""
+        if self.listener < 0:
+            return
+        # Before the fork: the agent needs most of what it imports as well, and another relay may have to
+        # start when Berth has been updated here.
+        from . import relay as _relay  # noqa: F401
+
+        lifeline, held = os.pipe()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(lifeline)
+            os.close(held)
+            self.log.note("the way to the app could not be made: %s" % error)
+            return
+        if pid == 0:
+            become_relay(self.listener, self.app.port, lifeline)
+        os.close(lifeline)
+        if self.lifeline >= 0:
+            os.close(self.lifeline)
+        self.relay_pid, self.lifeline = pid, held
+
+
+def become_relay(listener: int, port: int, lifeline: int) -> None:
+    """In a child: run `relay.py` with nothing else open, above all not the lock that says we live.
+
+    Never returns.
+    """
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        first, second = sorted((listener, lifeline))
+        for low, high in ((3, first), (first + 1, second), (second + 1, os.sysconf("SC_OPEN_MAX"))):
+            os.closerange(low, high)
+        from .relay import serve
+
+        serve(listener, port, lifeline)
+    except BaseException as error:
+        os.write(2, ("berth relay: %s\n" % error).encode())
+    finally:
+        os._exit(0)
