@@ -77,6 +77,31 @@ class BerthClient:
         """How a team stands: what it uses, waits for, borrows and may have, by resource."""
         return self._object("GET", f"/teams/{quote(team, safe='')}/usage")
 
+    def queue(self, **filters: str) -> Iterator[dict[str, Any]]:
+        """What waits, in the order in which it is looked at (`team`, `resource`)."""
+        return self._rows("/queue", filters)
+
+    def quota_requests(self, **filters: str) -> Iterator[dict[str, Any]]:
+        """Requests for more, newest first (`status`, `team`, `requester`, …)."""
+        return self._rows("/quota-requests", filters)
+
+    def quota_request(self, request_id: str) -> dict[str, Any]:
+        return self._object("GET", f"/quota-requests/{quote(request_id, safe='')}")
+
+    def ask_for_more(self, *, idempotency_key: str = "", **request: Any) -> dict[str, Any]:
+        """Ask: `team`, `resource`, `amount` in base units, `why`, and where wanted `kind` and `until`."""
+        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+        return self._object("POST", "/quota-requests", json=_given(request), headers=headers)
+
+    def decide(self, request_id: str, verb: str, **given: Any) -> dict[str, Any]:
+        """`approve` (`amount`, `until`, `note`), `deny` (`reason`) or `withdraw` a request."""
+        path = f"/quota-requests/{quote(request_id, safe='')}/{verb}"
+        return self._object("POST", path, json=_given(given))
+
+    def event_list(self, workspace_id: str) -> Iterator[dict[str, Any]]:
+        """What has happened to a workspace, oldest first."""
+        return self._rows(f"{_path(workspace_id)}/events")
+
     def preview(self, **request: str) -> dict[str, Any]:
         """The verdict on a request: `template`, `flavor` and, where there is a choice, `team`."""
         return self._object("POST", "/admission/preview", json=_given(request))
@@ -191,14 +216,21 @@ class BerthClient:
             yield response
 
     def events(
-        self, workspace_id: str, *, after: int = 0, until: float | None = None
+        self,
+        workspace_id: str,
+        *,
+        after: int = 0,
+        until: float | None = None,
+        still_here: bool = False,
     ) -> Iterator[dict[str, Any]]:
-        """Events as they happen, first those after event `after`.
+        """Events as they happen, first those after event `after`; with `still_here` empty ones between them.
 
         Ends when the portal ends the stream, which it does now and then, or some seconds after
         `until` on the monotonic clock: call it again with the id of the last event.
         """
-        return self._stream(f"{_path(workspace_id)}/events/stream", after=after, until=until)
+        return self._stream(
+            f"{_path(workspace_id)}/events/stream", after=after, until=until, still_here=still_here
+        )
 
     def log_stream(self, workspace_id: str, *, after: int = 0, tail: int = 200) -> Iterator[dict[str, Any]]:
         """What its program writes, as it comes: the last `tail` lines first, or what follows message `after`.
@@ -209,7 +241,13 @@ class BerthClient:
         return self._stream(f"{_path(workspace_id)}/logs/stream", after=after, params={"tail": tail})
 
     def _stream(
-        self, path: str, *, after: int = 0, until: float | None = None, params: Any = None
+        self,
+        path: str,
+        *,
+        after: int = 0,
+        until: float | None = None,
+        params: Any = None,
+        still_here: bool = False,
     ) -> Iterator[dict[str, Any]]:
         headers = {"Accept": "text/event-stream"}
         if after:
@@ -225,6 +263,8 @@ class BerthClient:
                     return
                 if line.startswith("data: "):
                     yield json.loads(line[6:])
+                elif still_here and line.startswith(":"):
+                    yield {}
 
     def users(self, **filters: str) -> Iterator[dict[str, Any]]:
         """Accounts that pass the filters (`q`, `status`, `role`, `team`); for administrators."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,18 @@ from portal.cli import config
 from portal.cli.client import BerthClient
 from portal.cli.errors import (
     EXIT_REFUSED,
-    NEEDS_APPROVAL,
     CliError,
     Missing,
     NotSignedIn,
-    Refused,
-    TimedOut,
     Unreachable,
     Usage,
 )
+from portal.cli.signals import held_signals
+from portal.cli.terminal import Progress
+from portal.cli.waiting import line_of, wait_gone, wait_ready, wait_stopped, why_of
 
-RETRY_S = 1.0
+CLEAN_UP_TRIES = 3
+CLEAN_UP_RETRY_S = 1.0
 Workspace = dict[str, Any]
 
 
@@ -74,6 +75,14 @@ def _is_local(url: str) -> bool:
 
 
 def up(client: BerthClient, arguments: argparse.Namespace) -> int:
+    if arguments.reuse and not arguments.name:
+        raise Usage("--reuse goes with --name.", "Name the workspace that is used again: --name NAME.")
+    if arguments.reuse and (there := _there(client, arguments)):
+        if there["state"] == "stopping":
+            there = wait_stopped(client, there, timeout_s=arguments.timeout, show=_silent)
+        if there["state"] in ("stopped", "failed"):
+            there = client.start(there["id"])
+        return _started(client, there, arguments, goes_on=True)
     template = arguments.template or _first(
         (row["slug"] for row in client.templates() if row["available"]), "template"
     )
@@ -87,14 +96,64 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
         "checkpointed": arguments.checkpointed,
         "secrets": arguments.secret,
         "git": _git(arguments),
-        "idempotency_key": str(uuid.uuid4()),
+        "idempotency_key": arguments.idempotency_key or str(uuid.uuid4()),
     }
+    workspace: Workspace | None = None
+    code = EXIT_REFUSED
     try:
-        workspace = client.create_workspace(**request)
-    except Unreachable:
-        # The answer may have got lost on the way; with its key, asking again makes no second one.
-        workspace = client.create_workspace(**request)
-    return _started(client, workspace, arguments)
+        try:
+            workspace = client.create_workspace(**request)
+        except Unreachable:
+            # The answer may have got lost on the way; with its key, asking again makes no second one.
+            workspace = client.create_workspace(**request)
+        code = _started(client, workspace, arguments, goes_on=not arguments.clean_up)
+        return code
+    except (KeyboardInterrupt, Unreachable):
+        if workspace is None and arguments.clean_up:
+            # It may have been made before its answer was here: with the key the portal says which one.
+            with held_signals(), contextlib.suppress(CliError):
+                workspace = client.create_workspace(**request)
+        raise
+    finally:
+        if arguments.clean_up and workspace is not None and code != 0:
+            with held_signals():
+                _clean_up(client, workspace)
+
+
+def _there(client: BerthClient, arguments: argparse.Namespace) -> Workspace | None:
+    """One's own workspace of this name. Raises `Usage` where it is another one than is asked for."""
+    rows = client.workspaces(owner=client.me()["username"], name=arguments.name, team=arguments.team)
+    found = [row for row in rows if row["state"] not in ("terminating", "terminated")]
+    if len(found) > 1:
+        raise Usage(f"You have “{arguments.name}” in several teams.", "Add --team.")
+    for what in ("template", "flavor"):
+        if found and (asked := getattr(arguments, what)) and found[0][what] != asked:
+            raise Usage(
+                f"{arguments.name} is there with the {what} {found[0][what]}, and not {asked}.",
+                "Delete it with `berth rm`, or choose another --name.",
+            )
+    return found[0] if found else None
+
+
+def _clean_up(client: BerthClient, workspace: Workspace) -> None:
+    """Delete what did not become ready. Where that cannot be asked for, say so."""
+    error: CliError | None = None
+    for _ in range(CLEAN_UP_TRIES):
+        try:
+            client.delete(workspace["id"])
+        except Missing:
+            return
+        except Unreachable as failed:
+            error = failed
+            time.sleep(CLEAN_UP_RETRY_S)
+        except CliError as failed:
+            error = failed
+            break
+        else:
+            print(f"{workspace['name']} is deleted.", file=sys.stderr, flush=True)
+            return
+    said = f"{workspace['name']} could not be deleted: {error.message if error else ''}"
+    print(f"{said} Run `berth rm {workspace['id']} --yes`.", file=sys.stderr, flush=True)
 
 
 def _git(arguments: argparse.Namespace) -> dict[str, str] | None:
@@ -120,71 +179,21 @@ def start(client: BerthClient, arguments: argparse.Namespace) -> int:
     return _started(client, workspace, arguments)
 
 
-def _started(client: BerthClient, workspace: Workspace, arguments: argparse.Namespace) -> int:
-    show = _silent if arguments.json else _show
-    show(_line(workspace))
-    if arguments.wait:
-        workspace = wait_ready(client, workspace, timeout_s=arguments.timeout, show=show)
+def _started(
+    client: BerthClient, workspace: Workspace, arguments: argparse.Namespace, *, goes_on: bool = True
+) -> int:
+    with _progress(arguments) as show:
+        show(line_of(workspace))
+        if arguments.wait:
+            workspace = wait_ready(client, workspace, timeout_s=arguments.timeout, show=show, goes_on=goes_on)
     failed = arguments.wait and workspace["state"] != "running"
     if arguments.json:
         print_json(workspace)
     elif failed:
-        raise CliError(_why(workspace), f"`berth logs {workspace['id']}` shows what it wrote.")
+        raise CliError(why_of(workspace), f"`berth logs {workspace['id']}` shows what it wrote.")
     else:
         print(workspace["url"])
     return EXIT_REFUSED if failed else 0
-
-
-def wait_ready(
-    client: BerthClient, workspace: Workspace, *, timeout_s: float, show: Callable[[str], None]
-) -> Workspace:
-    """Follow its events until it runs, or never will.
-
-    Raises `TimedOut`, its start goes on then, and `Refused` where it goes on only when somebody approves.
-    """
-    ends_at = time.monotonic() + timeout_s
-    last, shown = 0, _line(workspace)
-    while True:
-        try:
-            workspace = client.workspace(workspace["id"])
-            if _line(workspace) != shown:
-                shown = _line(workspace)
-                show(shown)
-            if workspace["state"] not in ("pending", "provisioning"):
-                return workspace
-            if (workspace["queue"] or {}).get("outcome") == NEEDS_APPROVAL:
-                raise Refused(
-                    _why(workspace),
-                    f"Ask for more at {workspace['portal_url']}.",
-                    status=409,
-                    code=NEEDS_APPROVAL,
-                )
-            since = datetime.fromisoformat(workspace["state_since"])
-            for event in client.events(workspace["id"], after=last, until=ends_at):
-                last = event["id"]
-                # History comes first and says nothing new: only what moves it asks for a look.
-                if event["kind"] in MOVES and datetime.fromisoformat(event["at"]) >= since:
-                    break
-        except Unreachable as error:
-            # The portal may be restarting; the workspace does not mind.
-            if time.monotonic() > ends_at:
-                raise
-            show(f"{error.message} Trying again …")
-            time.sleep(RETRY_S)
-        if time.monotonic() > ends_at:
-            raise TimedOut(
-                f"{workspace['name']} was not ready after {timeout_s:g} s; its start goes on.",
-                f"Look at {workspace['portal_url']}, or run `berth logs {workspace['id']}`.",
-            )
-
-
-MOVES = frozenset(
-    f"workspace.{trigger}"
-    for trigger in (
-        *("place", "ready", "no_capacity", "fail", "stop", "stopped", "cancel"),
-        *("lost", "terminate", "gone", "retry", "start"),
-    )
-)
 
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -254,7 +263,7 @@ def open_(client: BerthClient, arguments: argparse.Namespace) -> int:
         print_json({"id": workspace["id"], "state": workspace["state"], "url": workspace["url"]})
     else:
         if workspace["state"] != "running":
-            print(f"Note: {_line(workspace)}", file=sys.stderr)
+            print(f"Note: {line_of(workspace)}", file=sys.stderr)
         print(workspace["url"])
     if arguments.browser:
         import webbrowser
@@ -267,7 +276,10 @@ def open_(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def stop(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace = client.stop(find(client, arguments)["id"])
-    return print_json(workspace) if arguments.json else print_line(_line(workspace))
+    if arguments.wait:
+        with _progress(arguments) as show:
+            workspace = wait_stopped(client, workspace, timeout_s=arguments.timeout, show=show)
+    return print_json(workspace) if arguments.json else print_line(line_of(workspace))
 
 
 def extend(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -284,7 +296,12 @@ def extend(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
-    workspace = find(client, arguments)
+    try:
+        workspace = find(client, arguments)
+    except Missing:
+        if not arguments.ignore_missing:
+            raise
+        return print_json({"id": None, "deleted": False}) if arguments.json else 0
     if not arguments.yes:
         if not sys.stdin.isatty():
             raise Usage("Nobody is there to be asked.", "Add --yes to delete without a question.")
@@ -293,9 +310,12 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CliError("Nothing was deleted.")
     client.delete(workspace["id"])
+    if arguments.wait:
+        with _progress(arguments) as show:
+            wait_gone(client, workspace, timeout_s=arguments.timeout, show=show)
     if arguments.json:
         return print_json({"id": workspace["id"], "deleted": True})
-    return print_line(f"{workspace['name']} is being deleted.")
+    return print_line(f"{workspace['name']} {'is deleted' if arguments.wait else 'is being deleted'}.")
 
 
 def packages(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -340,36 +360,18 @@ def find(client: BerthClient, arguments: argparse.Namespace) -> Workspace:
     return rows[0]
 
 
-def _line(workspace: Workspace) -> str:
-    error = workspace["error"]
-    more = f": {error['message']}" if error and error["message"] else ""
-    simulated = " (simulated)" if workspace["simulated"] else ""
-    return f"{workspace['name']} is {workspace['state']}{simulated}{_place(workspace)}{more}"
-
-
-def _place(workspace: Workspace) -> str:
-    """Where it stands in the queue, and when it is expected to start, in this machine's time."""
-    queue = workspace["queue"] or {}
-    words = ""
-    if queue.get("position"):
-        words += f", position {queue['position']}"
-    if queue.get("eta"):
-        at = datetime.fromisoformat(queue["eta"]).astimezone()
-        today = at.date() == datetime.now(at.tzinfo).date()
-        words += f", expected to start {at:%H:%M}" if today else f", expected to start {at:%d %b %H:%M}"
-    return words
-
-
-def _why(workspace: Workspace) -> str:
-    return f"{_line(workspace).rstrip('.')}."
-
-
-def _show(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+@contextlib.contextmanager
+def _progress(arguments: argparse.Namespace) -> Iterator[Callable[[str], None]]:
+    """What shows how a workspace comes along: with --json nothing but the result is printed."""
+    if arguments.json:
+        yield _silent
+        return
+    with Progress(sys.stderr, os.environ) as progress:
+        yield progress.show
 
 
 def _silent(text: str) -> None:
-    """With --json nothing but the result is printed."""
+    """Where nothing is said."""
 
 
 def print_line(text: str) -> int:

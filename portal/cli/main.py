@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,9 +14,10 @@ from typing import Any
 from portal.cli import config, terminal
 from portal.cli.errors import EXIT_INTERRUPTED, EXIT_USAGE, CliError
 from portal.cli.parser import parser
+from portal.cli.signals import EXIT_TERMINATED, Terminated, terminating
 
 LOOKING = ("whoami", "logout", "show", "templates", "flavors", "preview")
-MODULES = {**dict.fromkeys(LOOKING, "looking"), "logs": "logs"}
+MODULES = {**dict.fromkeys(LOOKING, "looking"), "logs": "logs", "queue": "watching", "events": "watching"}
 """In which module a command is; in `commands` where it is not named."""
 GROUPS = {
     "user": "users",
@@ -25,6 +27,7 @@ GROUPS = {
     "files": "files",
     "homes": "homes",
     "orphans": "orphans",
+    "requests": "requests",
     "service_account": "service_accounts",
 }
 """Commands of commands, and the module of each."""
@@ -47,13 +50,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not getattr(arguments, "raw", False):
         sys.stdout, sys.stderr = terminal.guarded(sys.stdout), terminal.guarded(sys.stderr)
     try:
-        return _run(arguments)
+        with contextlib.ExitStack() as quiet:
+            if arguments.quiet:
+                # What comes there is progress and notes; errors are raised, and told below.
+                quiet.enter_context(contextlib.redirect_stderr(io.StringIO()))
+            return _run(arguments)
     except CliError as error:
         _report(error, as_json=arguments.json)
         return error.exit_code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as ending:
         print("Interrupted.", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return EXIT_TERMINATED if isinstance(ending, Terminated) else EXIT_INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has left; Python must not complain about it at its own end either.
         with contextlib.suppress(OSError):
@@ -73,13 +80,17 @@ def _run(arguments: argparse.Namespace) -> int:
         from portal.cli import node
 
         return node.run(arguments)
+    if arguments.function == "completion":
+        from portal.cli import completion
+
+        return completion.completion(arguments)
     run = _function(arguments.function)
     if arguments.function in ("login", "logout"):
         return run(arguments)
     from portal.cli.client import BerthClient
 
     stored = config.load(os.environ)
-    with BerthClient(stored.url, stored.token) as client:
+    with terminating(), BerthClient(stored.url, stored.token) as client:
         return run(client, arguments)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import IO, Any
 
 # Sequences that terminals obey: CSI (colours, cursor), OSC, DCS and the like with their end, and single ones.
@@ -33,6 +34,11 @@ class HarmlessStream:
         self._stream.write(harmless(text))
         return len(text)
 
+    def unguarded(self, text: str) -> None:
+        """Write sequences of our own."""
+        self._stream.write(text)
+        self._stream.flush()
+
     def writelines(self, lines: list[str]) -> None:
         for line in lines:
             self.write(line)
@@ -44,3 +50,32 @@ class HarmlessStream:
 def guarded(stream: Any) -> Any:
     """The stream, as a `HarmlessStream` where it leads to a terminal: a file or a pipe gets all as it is."""
     return HarmlessStream(stream) if stream is not None and stream.isatty() else stream
+
+
+class Progress:
+    """How something comes along: one line that is written anew on a terminal, else a line for each step.
+
+    Lines for each step are also for CI, TERM=dumb and NO_COLOR; colours there are none. In a `with`
+    statement, so that the line is ended.
+    """
+
+    def __init__(self, stream: Any, environ: Mapping[str, str]) -> None:
+        plain = environ.get("TERM") == "dumb" or bool(environ.get("NO_COLOR")) or bool(environ.get("CI"))
+        self._in_place = isinstance(stream, HarmlessStream) and not plain
+        self._stream = stream
+        self._begun = False
+
+    def show(self, text: str) -> None:
+        if not self._in_place:
+            print(text, file=self._stream, flush=True)
+            return
+        # Ours are the only sequences: what is shown was written by others.
+        self._stream.unguarded(f"\r\x1b[K{harmless(text).replace(chr(10), ' ')}")
+        self._begun = True
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._begun:
+            self._stream.unguarded("\n")

@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from portal.cli.client import BerthClient
-from portal.cli.commands import fresh_lines
 from portal.cli.errors import CliError, Missing, NotSignedIn, Refused, Unreachable
 
 
@@ -123,21 +122,6 @@ def test_an_id_cannot_lead_elsewhere() -> None:
 
     with client(answer) as portal:
         assert portal.workspace("../teams?x")["path"] == "/api/v1/workspaces/..%2Fteams%3Fx"
-
-
-@pytest.mark.parametrize(
-    ("seen", "now", "fresh"),
-    [
-        ([], ["a"], ["a"]),
-        (["a"], ["a"], []),
-        (["a", "b"], ["a", "b", "c"], ["c"]),
-        (["a", "b"], ["b", "c"], ["c"]),
-        (["b"], ["a", "b", "c"], ["c"]),
-        (["a"], ["x", "y"], ["x", "y"]),
-    ],
-)
-def test_what_is_new_in_a_log(seen: list[str], now: list[str], fresh: list[str]) -> None:
-    assert fresh_lines(seen, now) == fresh
 
 
 def test_neither_django_nor_the_client_is_loaded_for_the_help() -> None:

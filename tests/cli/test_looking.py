@@ -9,7 +9,7 @@ import stat
 import pytest
 
 from portal.catalog import selectors
-from portal.cli import commands
+from portal.cli import waiting
 from portal.cli.client import BerthClient
 from portal.cli.errors import Refused
 from portal.common.actors import SYSTEM
@@ -102,7 +102,7 @@ def test_nor_is_one_that_waits_for_it_already(as_bob, bob, team):
     )
     client = BerthClient(os.environ["BERTH_URL"], os.environ["BERTH_TOKEN"])
     with client, pytest.raises(Refused) as refused:
-        commands.wait_ready(client, client.workspace(str(workspace.pk)), timeout_s=60, show=print)
+        waiting.wait_ready(client, client.workspace(str(workspace.pk)), timeout_s=60, show=print)
     assert refused.value.exit_code == 7
     assert "Ask for more at" in refused.value.next_action
 

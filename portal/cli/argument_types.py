@@ -1,0 +1,47 @@
+"""What arguments may be, and those that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+
+MAX_HOURS = 366 * 24
+
+
+def port(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 65535:
+        raise argparse.ArgumentTypeError("must be from 1 to 65535")
+    return number
+
+
+def one_workspace(command: argparse.ArgumentParser) -> None:
+    command.add_argument("workspace", help="its name or id")
+    command.add_argument("--team", default="", metavar="SLUG", help="where you have the name in two teams")
+
+
+def wait(command: argparse.ArgumentParser, words: str = "until it is ready") -> None:
+    command.add_argument("--wait", action="store_true", help=words)
+    command.add_argument(
+        "--timeout", type=positive, default=600, metavar="SECONDS", help="of waiting; default: 600"
+    )
+
+
+def hours(text: str) -> float:
+    hours = float(text)
+    if not 1 / 60 <= hours <= MAX_HOURS:
+        raise argparse.ArgumentTypeError(f"must be from 0.02 to {MAX_HOURS}")
+    return hours
+
+
+def amount_of(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1e9:
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return number
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number

@@ -1,0 +1,144 @@
+"""`berth completion SHELL`: a script of the shell's that knows all commands and options; asks no portal."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from portal.cli.parser import parser
+
+Option = tuple[tuple[str, ...], str, bool]
+"""Its spellings, what it does, and whether a value follows."""
+
+
+@dataclass
+class Command:
+    """A command: its words, those that may follow, and its options."""
+
+    words: tuple[str, ...]
+    verbs: dict[str, str] = field(default_factory=dict)
+    options: list[Option] = field(default_factory=list)
+    choices: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def script(shell: str) -> str:
+    found = list(_commands(parser(), ()))
+    return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](found)
+
+
+def completion(arguments: argparse.Namespace) -> int:
+    print(script(arguments.shell), end="")
+    return 0
+
+
+def _commands(of: argparse.ArgumentParser, words: tuple[str, ...]) -> Iterator[Command]:
+    made = Command(words)
+    below: list[tuple[tuple[str, ...], argparse.ArgumentParser]] = []
+    for action in of._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for choice in action._choices_actions:
+                made.verbs[choice.dest] = choice.help or ""
+                below.append(((*words, choice.dest), action.choices[choice.dest]))
+        elif action.option_strings:
+            spelled = tuple(action.option_strings)
+            made.options.append((spelled, action.help or "", action.nargs != 0))
+            if action.choices:
+                made.choices.update(dict.fromkeys(spelled, tuple(map(str, action.choices))))
+        elif action.choices:
+            made.verbs.update({str(choice): action.help or "" for choice in action.choices})
+    yield made
+    for path, each in below:
+        yield from _commands(each, path)
+
+
+def _bash(commands: list[Command]) -> str:
+    cases = []
+    for each in commands:
+        words = [*each.verbs, *(name for names, _, _ in each.options for name in names)]
+        takes = " ".join(name for names, _, valued in each.options if valued for name in names)
+        cases.append(f'    "{" ".join(each.words)}") words="{" ".join(words)}"; takes=" {takes} " ;;')
+    values = [
+        f'    "{" ".join(each.words)} {name}") words="{" ".join(choices)}" ;;'
+        for each in commands
+        for name, choices in each.choices.items()
+    ]
+    known = "|".join(f'"{" ".join(each.words)}"' for each in commands if each.words)
+    return _BASH.format(cases="\n".join(cases), values="\n".join(values) or "    -) ;;", known=known)
+
+
+_BASH = """\
+# Completion of berth for bash: put it into ~/.local/share/bash-completion/completions/berth,
+# or write into ~/.bashrc:  source <(berth completion bash)
+_berth_words() {{
+  case "$1" in
+{cases}
+  esac
+}}
+_berth_values() {{
+  words=""
+  case "$1" in
+{values}
+  esac
+}}
+_berth() {{
+  local word path="" words="" takes="" previous="" index
+  local current="${{COMP_WORDS[COMP_CWORD]}}"
+  COMPREPLY=()
+  _berth_words ""
+  for ((index = 1; index < COMP_CWORD; index++)); do
+    word="${{COMP_WORDS[index]}}"
+    if [[ -n $previous ]]; then previous=""; continue; fi
+    if [[ $takes == *" $word "* ]]; then previous="$word"; continue; fi
+    case "${{path:+$path }}$word" in
+      {known}) path="${{path:+$path }}$word"; _berth_words "$path" ;;
+    esac
+  done
+  if [[ -n $previous ]]; then
+    _berth_values "${{path:+$path }}$previous"
+    if [[ -z $words ]]; then COMPREPLY=($(compgen -f -- "$current")); return; fi
+  fi
+  COMPREPLY=($(compgen -W "$words" -- "$current"))
+}}
+complete -F _berth berth
+"""
+
+
+def _zsh(commands: list[Command]) -> str:
+    """zsh runs bash's own, by its emulation: one list of commands for both."""
+    return (
+        "#compdef berth\n# Completion of berth for zsh: write into ~/.zshrc, after compinit:"
+        "  source <(berth completion zsh)\nautoload -U +X bashcompinit && bashcompinit\n" + _bash(commands)
+    )
+
+
+def _fish(commands: list[Command]) -> str:
+    lines = [
+        "# Completion of berth for fish: put it into ~/.config/fish/completions/berth.fish",
+        "function __berth_at",
+        "    set -l words (commandline -opc)",
+        "    set -l path",
+        "    for word in $words[2..]",
+        "        string match -q -- '-*' $word; or set -a path $word",
+        "    end",
+        "    set -l count (count $argv)",
+        "    test $count -eq 0; and test (count $path) -eq 0; and return",
+        '    test $count -gt 0; and test (count $path) -ge $count; and test "$path[1..$count]" = "$argv"',
+        "end",
+        "complete -c berth -f",
+    ]
+    for each in commands:
+        condition = f'-n "__berth_at {" ".join(each.words)}"'.replace(' "__berth_at "', " __berth_at")
+        for verb, words in each.verbs.items():
+            lines.append(f"complete -c berth {condition} -a {verb} -d {_quoted(words)}")
+        for names, words, valued in each.options:
+            spelled = " ".join(f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in names)
+            choices = next((each.choices[name] for name in names if name in each.choices), ())
+            value = f" -x -a {_quoted(' '.join(choices))}" if choices else " -r -F" if valued else ""
+            lines.append(f"complete -c berth {condition} {spelled}{value} -d {_quoted(words)}")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -1,0 +1,110 @@
+"""`berth requests …`: requests for more quota, and what becomes of them."""
+
+from __future__ import annotations
+
+import argparse
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from portal.cli.client import BerthClient
+from portal.cli.commands import print_json, print_line, print_table
+from portal.cli.errors import Missing, Unreachable, Usage
+
+UNITS = {"workspaces": 1, "memory_mib": 1024, "disk_mib": 1024, "gpu_hours": 3_600_000}
+"""How many of REST's units are one of what people count: GiB, GPU-hours. GPUs and cores have thousandths."""
+THOUSANDTHS = 1000
+
+
+def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
+    rows = list(client.quota_requests(status="" if arguments.all else "open", team=arguments.team))
+    if arguments.json:
+        return print_json(rows)
+    table: list[tuple[str, ...]] = [("ID", "STATUS", "TEAM", "WHO", "RESOURCE", "AMOUNT", "UNTIL", "WHY")]
+    for row in rows:
+        amount = f"{row['amount'] / _unit(row['resource']):g}"
+        until = (row["until"] or "-")[:16]
+        words = (row["id"][:8], row["status"], row["team"], row["requester"], row["resource"], amount, until)
+        table.append((*words, row["why"].splitlines()[0] if row["why"] else ""))
+    return print_table(table) if rows else 0
+
+
+def ask(client: BerthClient, arguments: argparse.Namespace) -> int:
+    team = arguments.team or _only_team(client)
+    request = {
+        "team": team,
+        "kind": arguments.kind,
+        "resource": arguments.resource,
+        "amount": base_units(arguments.amount, arguments.resource),
+        "until": _until(arguments.hours),
+        "why": arguments.why,
+    }
+    key = str(uuid.uuid4())
+    try:
+        made = client.ask_for_more(idempotency_key=key, **request)
+    except Unreachable:
+        # The answer may have got lost on the way; with its key, asking again asks once.
+        made = client.ask_for_more(idempotency_key=key, **request)
+    return _said(made, arguments)
+
+
+def approve(client: BerthClient, arguments: argparse.Namespace) -> int:
+    found = _find(client, arguments.request)
+    given: dict[str, Any] = {"note": arguments.note, "until": _until(arguments.hours)}
+    if arguments.amount is not None:
+        given["amount"] = base_units(arguments.amount, found["resource"])
+    return _said(client.decide(found["id"], "approve", **given), arguments)
+
+
+def deny(client: BerthClient, arguments: argparse.Namespace) -> int:
+    found = _find(client, arguments.request)
+    return _said(client.decide(found["id"], "deny", reason=arguments.reason), arguments)
+
+
+def withdraw(client: BerthClient, arguments: argparse.Namespace) -> int:
+    return _said(client.decide(_find(client, arguments.request)["id"], "withdraw"), arguments)
+
+
+def _find(client: BerthClient, wanted: str) -> dict[str, Any]:
+    """The request of this id, or the only open one whose id begins so. Raises `Missing`, `Usage`."""
+    try:
+        return client.quota_request(str(uuid.UUID(wanted)))
+    except ValueError:
+        pass
+    rows = [row for row in client.quota_requests(status="open") if row["id"].startswith(wanted.lower())]
+    if not rows or not wanted:
+        raise Missing(f"No open request begins with “{wanted}”.", "`berth requests` lists them.")
+    if len(rows) > 1:
+        raise Usage(f"Several open requests begin with “{wanted}”.", "Write more of its id.")
+    return rows[0]
+
+
+def _said(request: dict[str, Any], arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        return print_json(request)
+    amount = request["amount"]
+    if request["status"] == "approved":
+        amount = request["granted_amount"] or amount
+    number = f"{amount / _unit(request['resource']):g}"
+    return print_line(
+        f"{request['id'][:8]}: {request['status']}, {number} {request['resource']} for {request['team']}."
+    )
+
+
+def _unit(resource: str) -> int:
+    return UNITS.get(resource, THOUSANDTHS)
+
+
+def base_units(amount: float, resource: str) -> int:
+    return round(amount * _unit(resource))
+
+
+def _until(hours: float | None) -> str:
+    return "" if hours is None else (datetime.now(UTC) + timedelta(hours=hours)).isoformat()
+
+
+def _only_team(client: BerthClient) -> str:
+    teams = [row["slug"] for row in client.me()["teams"]]
+    if len(teams) != 1:
+        raise Usage("Say for which team.", f"Add --team with one of: {', '.join(teams) or 'none is yours'}.")
+    return str(teams[0])

@@ -1,0 +1,153 @@
+"""Waiting for a workspace: until it runs, has stopped, or has gone; and what is said meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from portal.cli.client import BerthClient
+from portal.cli.errors import NEEDS_APPROVAL, Missing, Refused, TimedOut, Unreachable
+
+RETRY_S = 1.0
+Workspace = dict[str, Any]
+Show = Callable[[str], None]
+MOVES = frozenset(
+    f"workspace.{trigger}"
+    for trigger in (
+        *("place", "ready", "no_capacity", "fail", "stop", "stopped", "cancel"),
+        *("lost", "terminate", "gone", "retry", "start"),
+    )
+)
+STARTING = ("pending", "provisioning")
+
+
+def wait_ready(
+    client: BerthClient, workspace: Workspace, *, timeout_s: float, show: Show, goes_on: bool = True
+) -> Workspace:
+    """Follow its events until it runs, or never will.
+
+    Raises `TimedOut`, its start goes on then unless the caller ends it, and `Refused` where it goes on only
+    when somebody approves.
+    """
+
+    def done(now: Workspace) -> bool:
+        if now["state"] in STARTING and (now["queue"] or {}).get("outcome") == NEEDS_APPROVAL:
+            ask = f"Ask for more at {now['portal_url']}."
+            raise Refused(why_of(now), ask, status=409, code=NEEDS_APPROVAL)
+        return now["state"] not in STARTING
+
+    more = "its start goes on" if goes_on else "it is deleted"
+    return _follow(
+        client,
+        workspace,
+        done,
+        timeout_s,
+        show,
+        TimedOut(
+            f"{workspace['name']} was not ready after {timeout_s:g} s; {more}.",
+            f"Look at {workspace['portal_url']}, or run `berth logs {workspace['id']}`." if goes_on else "",
+        ),
+    )
+
+
+def wait_stopped(client: BerthClient, workspace: Workspace, *, timeout_s: float, show: Show) -> Workspace:
+    """Until nothing of it runs. Raises `TimedOut`; its end goes on then."""
+    late = f"{workspace['name']} has not stopped after {timeout_s:g} s; its end goes on."
+    ended = ("stopped", "failed", "terminated")
+    return _follow(
+        client, workspace, lambda now: now["state"] in ended, timeout_s, show, _late(workspace, late)
+    )
+
+
+def wait_gone(client: BerthClient, workspace: Workspace, *, timeout_s: float, show: Show) -> None:
+    """Until nothing is left of it. Raises `TimedOut`; its end goes on then."""
+    late = f"{workspace['name']} has not gone after {timeout_s:g} s; its end goes on."
+    try:
+        _follow(
+            client,
+            workspace,
+            lambda now: now["state"] == "terminated",
+            timeout_s,
+            show,
+            _late(workspace, late),
+        )
+    except Missing:
+        return
+
+
+def _late(workspace: Workspace, words: str) -> TimedOut:
+    return TimedOut(words, f"Look at {workspace['portal_url']}.")
+
+
+def _follow(
+    client: BerthClient,
+    workspace: Workspace,
+    done: Callable[[Workspace], bool],
+    timeout_s: float,
+    show: Show,
+    late: TimedOut,
+) -> Workspace:
+    ends_at = time.monotonic() + timeout_s
+    last, shown = 0, line_of(workspace)
+    while True:
+        try:
+            workspace = client.workspace(workspace["id"])
+            if line_of(workspace) != shown:
+                shown = line_of(workspace)
+                show(shown)
+            if done(workspace):
+                return workspace
+            since = datetime.fromisoformat(workspace["state_since"])
+            for event in client.events(workspace["id"], after=last, until=ends_at, still_here=True):
+                if not event:
+                    # Its place in the queue moves without an event of its own.
+                    break
+                last = event["id"]
+                # History comes first and says nothing new: only what moves it asks for a look.
+                if event["kind"] in MOVES and datetime.fromisoformat(event["at"]) >= since:
+                    break
+        except Unreachable as error:
+            # The portal may be restarting; the workspace does not mind.
+            if time.monotonic() > ends_at:
+                raise
+            show(f"{error.message} Trying again …")
+            time.sleep(RETRY_S)
+        if time.monotonic() > ends_at:
+            raise late
+
+
+def line_of(workspace: Workspace) -> str:
+    """How it stands, in a line: state, stage, place in the queue, when it is expected, what went wrong."""
+    error = workspace["error"]
+    more = f": {error['message']}" if error and error["message"] else ""
+    simulated = " (simulated)" if workspace["simulated"] else ""
+    return (
+        f"{workspace['name']} is {workspace['state']}{simulated}{_stage(workspace)}{_place(workspace)}{more}"
+    )
+
+
+def why_of(workspace: Workspace) -> str:
+    return f"{line_of(workspace).rstrip('.')}."
+
+
+def _stage(workspace: Workspace) -> str:
+    """Which step of its start is under way."""
+    if workspace["state"] != "provisioning":
+        return ""
+    found = (stage["label"] for stage in workspace.get("stages") or () if stage["state"] == "current")
+    return f", {label}" if (label := next(found, "")) else ""
+
+
+def _place(workspace: Workspace) -> str:
+    """Where it stands in the queue, and when it is expected to start, in this machine's time."""
+    queue = workspace["queue"] or {}
+    words = ""
+    if queue.get("position"):
+        words += f", position {queue['position']}"
+    if queue.get("eta"):
+        at = datetime.fromisoformat(queue["eta"]).astimezone()
+        today = at.date() == datetime.now(at.tzinfo).date()
+        words += f", expected to start {at:%H:%M}" if today else f", expected to start {at:%d %b %H:%M}"
+    return words

@@ -1,0 +1,125 @@
+"""What pipelines need: up --reuse, --idempotency-key and --clean-up, stop and rm --wait"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from portal.cli.client import BerthClient
+from portal.cli.errors import Unreachable
+from portal.cli.signals import Terminated
+from portal.common.actors import SYSTEM
+from portal.quotas.services import limits
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from tests.factories import WorkspaceFactory
+from tests.workspaces.gateway.gateway_support import eventually
+
+UP = ("up", "--flavor", "sim-cpu", "--name", "job")
+GOING = (State.TERMINATING, State.TERMINATED)
+
+
+def test_reuse_takes_what_is_there(as_bob: Any, workers: None) -> None:
+    first = as_bob(*UP, "--reuse", "--wait", "--json")
+    assert first.code == 0, first.err
+    again = as_bob(*UP, "--reuse", "--wait", "--json")
+    assert (again.code, again.json["id"], again.json["state"]) == (0, first.json["id"], "running")
+    ran = as_bob("stop", "job", "--wait")
+    assert (ran.code, ran.out) == (0, "job is stopped (simulated)\n"), ran.err
+    started = as_bob(*UP, "--reuse", "--wait", "--json")
+    assert (started.json["id"], started.json["state"]) == (first.json["id"], "running")
+    assert as_bob("rm", "job", "--yes", "--wait").out == "job is deleted.\n"
+    assert Workspace.objects.get().state == State.TERMINATED
+    assert as_bob("rm", "job", "--yes").code == 5
+    assert as_bob("rm", "job", "--yes", "--ignore-missing").code == 0
+
+
+def test_reuse_takes_no_other_one(as_bob: Any) -> None:
+    assert as_bob(*UP).code == 0
+    ran = as_bob("up", "--flavor", "sim-h100-x1", "--name", "job", "--reuse")
+    assert ran.code == 2 and "with the flavor sim-cpu" in ran.err
+    assert as_bob("up", "--reuse").code == 2
+    assert Workspace.objects.count() == 1
+
+
+def test_a_key_of_the_pipelines_makes_one(as_bob: Any) -> None:
+    first, second = (as_bob(*UP, "--idempotency-key", "job-7", "--json").json["id"] for _ in range(2))
+    assert first == second
+    assert Workspace.objects.count() == 1
+
+
+def test_waiting_for_the_end_has_an_end(as_bob: Any, bob: Any, team: Any, pool: Any) -> None:
+    WorkspaceFactory(owner=bob, team=team, pool=pool, name="job", state=State.STOPPING)
+    ran = as_bob("stop", "job", "--wait", "--timeout", "1")
+    assert ran.code == 6 and "its end goes on" in ran.err
+
+
+def test_what_is_late_is_deleted(as_bob: Any) -> None:
+    ran = as_bob(*UP, "--wait", "--timeout", "1", "--clean-up")
+    assert ran.code == 6
+    assert "job is deleted." in ran.err and "it is deleted." in ran.err
+    assert Workspace.objects.get().state in GOING
+
+
+def test_what_was_there_before_is_left_as_it_is(as_bob: Any) -> None:
+    assert as_bob(*UP).code == 0
+    ran = as_bob(*UP, "--reuse", "--wait", "--timeout", "1", "--clean-up")
+    assert ran.code == 6 and "its start goes on" in ran.err
+    assert Workspace.objects.get().state == State.PROVISIONING
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_pipeline_that_is_cancelled_leaves_nothing(as_bob: Any, number: Any, code: int) -> None:
+    def cancel() -> None:
+        try:
+            eventually(Workspace.objects.first)
+            os.kill(os.getpid(), number)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    ran = as_bob(*UP, "--wait", "--timeout", "120", "--clean-up")
+    thread.join(20)
+    assert (ran.code, "Interrupted." in ran.err) == (code, True)
+    assert Workspace.objects.get().state in GOING
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_what_was_made_when_it_was_cancelled_is_found(as_bob: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    create, asked = BerthClient.create_workspace, []
+
+    def interrupted(self: BerthClient, **request: Any) -> Any:
+        made = create(self, **request)
+        asked.append(request["idempotency_key"])
+        if len(asked) == 1:
+            raise Terminated
+        return made
+
+    monkeypatch.setattr(BerthClient, "create_workspace", interrupted)
+    assert as_bob(*UP, "--clean-up").code == 143
+    assert len(set(asked)) == 1
+    assert Workspace.objects.get().state in GOING
+
+
+def test_a_clean_up_that_cannot_be_done_says_so(as_bob: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: Any) -> None:
+        raise Unreachable("It is away.")
+
+    monkeypatch.setattr(BerthClient, "delete", away)
+    monkeypatch.setattr("portal.cli.commands.CLEAN_UP_RETRY_S", 0.01)
+    ran = as_bob(*UP, "--wait", "--timeout", "1", "--clean-up")
+    assert ran.code == 6
+    assert f"Run `berth rm {Workspace.objects.get().pk} --yes`." in ran.err
+
+
+def test_an_approval_is_not_waited_for_and_leaves_nothing(as_bob: Any, team: Any) -> None:
+    limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", nominal=0)
+    ran = as_bob("up", "--flavor", "sim-h100-x1", "--wait", "--timeout", "600", "--clean-up")
+    assert ran.code == 7
+    assert not Workspace.objects.exists()
