@@ -31,7 +31,7 @@ def logs(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def _follow(client: BerthClient, workspace_id: str, arguments: argparse.Namespace) -> int:
     """Print what comes until the workspace has ended; with --json a line for each of the log's."""
-    after, seen, last = 0, deque[str](maxlen=REMEMBERED), ""
+    after, seen = 0, deque[str](maxlen=REMEMBERED)
     while True:
         try:
             for told in client.log_stream(workspace_id, after=after, tail=arguments.tail):
@@ -42,8 +42,8 @@ def _follow(client: BerthClient, workspace_id: str, arguments: argparse.Namespac
                     text = "".join(f"{line}\n" for line in fresh)
                 seen.extend(text.splitlines())
                 _print(text, as_json=arguments.json)
-                if told["message"] != last and (last := told["message"]):
-                    print(last, file=sys.stderr, flush=True)
+                if told["message"]:
+                    print(told["message"], file=sys.stderr, flush=True)
                 if told["over"]:
                     return _end(told, as_json=arguments.json)
         except Unreachable as error:
