@@ -8,6 +8,7 @@ from django.db import connection
 from portal.accounts.models import HAS_PASSWORD, AccountStatus, Role, Team, User
 from portal.common.actors import SystemActor
 from portal.common.errors import NotAllowed, StateConflict
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 
@@ -104,7 +105,7 @@ def require_delete_account(actor: User | SystemActor, user: User) -> None:
     if not may_delete_own_account(user):
         raise NotAllowed(Reason(AccountCode.ACCOUNT_DELETION_OFF))
     for reason in reasons_to_stay(user):
-        raise StateConflict(reason, code=reason.code.value)
+        raise StateConflict(reason, code=reason.code)
 
 
 def orphaned_by(user: User) -> list[Team]:
@@ -174,5 +175,6 @@ def require_another_administrator(user: User) -> None:
     """Raise `StateConflict` where `user` is the last administrator who can sign in with a password."""
     if is_last_administrator(user):
         raise StateConflict(
-            Reason(AccountCode.LAST_ADMINISTRATOR, {"username": user.username}), code="last_administrator"
+            Reason(AccountCode.LAST_ADMINISTRATOR, {"username": user.username}),
+            code=ProblemCode.LAST_ADMINISTRATOR,
         )

@@ -312,7 +312,7 @@ def join(*, user: User, kind: LinkKind, link: str, password: str) -> User:
     """
     locked = deactivation.locked(user)
     if links.opened(locked.pk, link) is None:
-        raise StateConflict(Reason(AccountCode.LINK_SPENT), code=AccountCode.LINK_SPENT.value)
+        raise StateConflict(Reason(AccountCode.LINK_SPENT), code=AccountCode.LINK_SPENT)
     _set_password(locked, password)
     sessions.end_all(locked)
     locked.save(update_fields=["password", "session_salt"])

@@ -98,7 +98,7 @@ def welcome(request: HttpRequest, user_id: UUID, link: str) -> HttpResponse:
     """Where a link leads: its user chooses a password and is signed in. A spent link says so."""
     opened = links.opened(user_id, link)
     if opened is None:
-        raise StateConflict(Reason(AccountCode.LINK_SPENT), code=AccountCode.LINK_SPENT.value)
+        raise StateConflict(Reason(AccountCode.LINK_SPENT), code=AccountCode.LINK_SPENT)
     user, kind = opened
     form = NewPasswordForm(request.POST or None)
     if request.method == "POST" and form.is_valid():

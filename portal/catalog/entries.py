@@ -18,6 +18,7 @@ from portal.common import etags
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, StateConflict
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import CatalogCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
@@ -226,7 +227,7 @@ def _read(model: type[E], entry: E) -> E:
 
 def _taken(slug: str) -> StateConflict:
     reason = Reason(CatalogCode.SLUG_TAKEN, {"slug": slug})
-    return StateConflict(reason, code="slug_taken", errors={"slug": [reason]})
+    return StateConflict(reason, code=ProblemCode.SLUG_TAKEN, errors={"slug": [reason]})
 
 
 def _noun(entry: Template | Flavor) -> str:

@@ -25,7 +25,8 @@ from portal.catalog.models import (
     UpstreamAuth,
     WorkLost,
 )
-from portal.common.api import ReasonSerializer, StrictSerializer
+from portal.common.api import StrictSerializer
+from portal.common.problem_serializers import ReasonSerializer
 from portal.common.reasons.wording import message_of
 from provisioning.git_urls import MAX_REF, MAX_URL
 

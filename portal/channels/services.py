@@ -19,6 +19,7 @@ from portal.channels.kinds import SUBJECTS, TEAM_TYPES
 from portal.channels.models import Channel, Message, MessageStatus
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.htmx import public_url
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import AccountCode, ChannelCode
 from portal.common.reasons.reason import Reason
 from portal.common.sealed_texts import seal
@@ -52,7 +53,7 @@ def create(*, actor: User, team: Team | None, name: str, url: str, kinds: Sequen
             raise NotAllowed(Reason(AccountCode.NO_SUCH_USER, {"username": actor.username}))
         if Channel.objects.filter(user=channel.user, team=team).count() >= MAX_CHANNELS:
             raise StateConflict(
-                Reason(ChannelCode.TOO_MANY, {"limit": MAX_CHANNELS}), code="too_many_channels"
+                Reason(ChannelCode.TOO_MANY, {"limit": MAX_CHANNELS}), code=ProblemCode.TOO_MANY_CHANNELS
             )
         channel.save(force_insert=True)
         _record(actor, AuditKind.CHANNEL_CREATED, channel, f"made the channel “{channel.name}”")
@@ -125,9 +126,9 @@ def send_test(*, actor: User, channel: Channel) -> Message:
     row = Channel.objects.select_for_update(of=("self",)).select_related("team", "user").get(pk=channel.pk)
     policies.require_channel(actor, row)
     if not row.enabled:
-        raise StateConflict(Reason(ChannelCode.ENDED), code="channel_disabled")
+        raise StateConflict(Reason(ChannelCode.ENDED), code=ProblemCode.CHANNEL_DISABLED)
     if row.messages.filter(kind=TEST, status=MessageStatus.PENDING).exists():
-        raise StateConflict(Reason(ChannelCode.ON_ITS_WAY), code="on_its_way")
+        raise StateConflict(Reason(ChannelCode.ON_ITS_WAY), code=ProblemCode.ON_ITS_WAY)
     now = timezone.now()
     made = Message.objects.create(
         channel=row,

@@ -29,6 +29,8 @@ from rest_framework.views import APIView
 from portal.common import idempotency, storage
 from portal.common.errors import InvalidInput, NotFound
 from portal.common.pagination import Pages
+from portal.common.problem_codes import ProblemCode
+from portal.common.problem_serializers import ProblemSerializer
 from portal.common.problems import CONTENT_TYPE, document, plain_response
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
@@ -55,30 +57,6 @@ if TYPE_CHECKING:
 
 else:
     UserRequest = Request
-
-
-class ReasonSerializer(serializers.Serializer[Any]):
-    """The refusal for programs: compare `code`, read `params`."""
-
-    code = serializers.CharField()
-    params = serializers.DictField(help_text="Names, and amounts in base units.")
-
-
-class ProblemSerializer(serializers.Serializer[Any]):
-    """A problem (RFC 9457)."""
-
-    type = serializers.CharField(help_text="`urn:berth:problem:` and the code")
-    title = serializers.CharField()
-    status = serializers.IntegerField()
-    code = serializers.CharField(help_text="Stable; for programs.")
-    detail = serializers.CharField(help_text="A sentence for people.")
-    next_action = serializers.CharField(required=False, help_text="What to do about it.")
-    reason = ReasonSerializer(required=False, help_text="Finer than `code`, where there is more to know.")
-    instance = serializers.CharField(required=False)
-    request_id = serializers.CharField(required=False, help_text="Tell it to an operator.")
-    errors = serializers.DictField(  # type: ignore[assignment]
-        required=False, help_text="Fields, and the sentences about each."
-    )
 
 
 class StrictSerializer(serializers.Serializer[Any]):
@@ -157,16 +135,16 @@ class ApiView(APIView):
         try:
             return super().handle_exception(exc)
         except RequestDataTooBig:
-            return _problem(413, "too_large", _("The body is too large."), self.request)
+            return _problem(413, ProblemCode.TOO_LARGE, _("The body is too large."), self.request)
         except SuspiciousOperation as error:
-            return _problem(400, "bad_request", str(error), self.request)
+            return _problem(400, ProblemCode.BAD_REQUEST, str(error), self.request)
         except Exception as error:
             # Reported as Django reports it, so that logs, tests and monitors see it; answered in our form.
             got_request_exception.send(sender=type(self), request=self.request._request)
             log.error("%s %s failed", self.request.method, self.request.path, exc_info=error)
             return _problem(
                 500,
-                "internal_error",
+                ProblemCode.INTERNAL_ERROR,
                 _("Something went wrong inside the portal."),
                 self.request,
                 next_action=_("Try again; if it stays, tell an operator the request_id."),
@@ -225,7 +203,7 @@ class WhoeverSignedIn(IsAuthenticated):
         return super().has_permission(request, view) and Scope.SCIM not in scopes
 
 
-def _problem(status: int, code: str, detail: str, request: Request, **extra: Any) -> Response:
+def _problem(status: int, code: ProblemCode, detail: str, request: Request, **extra: Any) -> Response:
     response = Response(document(status, code, detail, request, **extra), status=status)
     response.content_type = CONTENT_TYPE
     response.exception = True
@@ -239,7 +217,7 @@ def unknown_endpoint(request: HttpRequest, **_kwargs: Any) -> JsonResponse:
     """404 in the API's form for every path below /api/ that is none of its own."""
     return plain_response(
         404,
-        "not_found",
+        ProblemCode.NOT_FOUND,
         _("There is no such endpoint."),
         request,
         next_action=_("See /api/v1/docs/ for those that there are."),

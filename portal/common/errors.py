@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from typing import Any
 
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of, sentence_of
 
 
 class PortalError(Exception):
-    """Base: a stable `code`, an HTTP status, and the reason, whose text is made at the edge.
+    """Base: a stable `code`, a `ProblemCode` or the reason's, an HTTP status, and the reason, whose text is
+    made at the edge.
 
     `extra` holds members that the API's problem document carries beside the standard ones; its `errors`
     map fields to reasons (or to a validator's own sentences), see `field_errors`.
     """
 
-    code = "error"
+    code: StrEnum = ProblemCode.ERROR
     status = 500
     title = "Something went wrong"
 
-    def __init__(self, reason: Reason, *, code: str = "", **extra: Any) -> None:
+    def __init__(self, reason: Reason, *, code: StrEnum | None = None, **extra: Any) -> None:
         super().__init__(reason)
         self.reason = reason
         self.extra = extra
-        if code:
+        if code is not None:
             self.code = code
 
     @property
@@ -58,7 +61,7 @@ class PortalError(Exception):
 class InvalidInput(PortalError):
     """The request cannot be understood or breaks a rule; `extra["errors"]` maps fields to reasons."""
 
-    code = "invalid"
+    code = ProblemCode.INVALID
     status = 400
     title = "The request is not valid"
 
@@ -66,7 +69,7 @@ class InvalidInput(PortalError):
 class TooMany(PortalError):
     """More of it than one may do in this time; `retry_after_s` says when it may be tried again."""
 
-    code = "too_many"
+    code = ProblemCode.TOO_MANY
     status = 429
     title = "Too many requests"
 
@@ -78,7 +81,7 @@ class TooMany(PortalError):
 class NotAllowed(PortalError):
     """The actor may see the thing but not do this with it."""
 
-    code = "not_allowed"
+    code = ProblemCode.NOT_ALLOWED
     status = 403
     title = "You may not do this"
 
@@ -86,7 +89,7 @@ class NotAllowed(PortalError):
 class NotFound(PortalError):
     """It does not exist, or the actor may not know that it does."""
 
-    code = "not_found"
+    code = ProblemCode.NOT_FOUND
     status = 404
     title = "Not found"
 
@@ -94,7 +97,7 @@ class NotFound(PortalError):
 class StateConflict(PortalError):
     """The thing is in a state in which this cannot be done, or somebody else was faster."""
 
-    code = "conflict"
+    code = ProblemCode.CONFLICT
     status = 409
     title = "Not possible in the present state"
 
@@ -102,7 +105,7 @@ class StateConflict(PortalError):
 class PreconditionFailed(PortalError):
     """The client's `If-Match` names another version than the present one."""
 
-    code = "precondition_failed"
+    code = ProblemCode.PRECONDITION_FAILED
     status = 412
     title = "Changed meanwhile"
 
@@ -110,7 +113,7 @@ class PreconditionFailed(PortalError):
 class NotPossible(PortalError):
     """No pool can ever run this as it was asked for."""
 
-    code = "impossible"
+    code = ProblemCode.IMPOSSIBLE
     status = 422
     title = "No pool can run this"
 
@@ -118,7 +121,7 @@ class NotPossible(PortalError):
 class NeedsApproval(PortalError):
     """It is possible, but not within what the team may hold; `extra["ask"]` says what to ask for."""
 
-    code = "needs_approval"
+    code = ProblemCode.NEEDS_APPROVAL
     status = 409
     title = "Needs approval"
 
@@ -126,6 +129,6 @@ class NeedsApproval(PortalError):
 class Unavailable(PortalError):
     """A part of the system does not answer at present."""
 
-    code = "unavailable"
+    code = ProblemCode.UNAVAILABLE
     status = 503
     title = "Temporarily unavailable"

@@ -17,12 +17,11 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
 from portal.common.errors import PreconditionFailed
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 
 ANY: frozenset[str] = frozenset()
-CODE = "changed_meanwhile"
-"""Of the problem, for programs."""
 FORM_FIELD = "version"
 """The hidden field in which a form carries the version that it was made of."""
 IF_MATCH = OpenApiParameter(
@@ -67,6 +66,6 @@ def require_expected(expected: Collection[str], row: Any, *more: object, name: s
     if expected and version_of(row, *more) not in expected:
         raise PreconditionFailed(
             Reason(CommonCode.CHANGED_BY_SOMEBODY, {"name": name, "by": by}),
-            code=CODE,
+            code=ProblemCode.CHANGED_MEANWHILE,
             changed_by=by,
         )

@@ -54,7 +54,7 @@ def key_of(request: Request) -> str:
         return ""
     if not _KEY.fullmatch(key):
         code = CommonCode.IDEMPOTENCY_KEY_INVALID
-        raise InvalidInput(Reason(code), code=code.value)
+        raise InvalidInput(Reason(code), code=code)
     return key
 
 
@@ -62,7 +62,7 @@ def require_no_key(request: Request) -> None:
     """Refuse a key where nothing would come of it. Raises `InvalidInput`."""
     if META in request.META:
         code = CommonCode.IDEMPOTENCY_KEY_NOT_TAKEN
-        raise InvalidInput(Reason(code), code=code.value)
+        raise InvalidInput(Reason(code), code=code)
 
 
 def answer_once(request: Request, act: Callable[[], Response]) -> Response:
@@ -120,6 +120,6 @@ def _again(found: KeptAnswer, digest: str) -> Response:
         kept = {}
     if kept.get("asked") != digest:
         code = CommonCode.IDEMPOTENCY_KEY_REUSED
-        raise StateConflict(Reason(code), code=code.value)
+        raise StateConflict(Reason(code), code=code)
     body = json.loads(kept["body"]) if kept["body"] else None
     return Response(body, status=kept["status"], headers={**kept["headers"], REPLAYED: "true"})

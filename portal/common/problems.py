@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -11,6 +12,7 @@ from django.core.exceptions import ValidationError as DjangoValidationError
 from django.http import Http404, HttpRequest, JsonResponse
 from rest_framework import exceptions
 from rest_framework.response import Response
+from rest_framework.settings import api_settings
 from rest_framework.views import set_rollback
 
 from portal.common.errors import PortalError, TooMany
@@ -83,7 +85,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
     extra = {}
     if isinstance(error, exceptions.ValidationError):
         code, detail = "invalid", "One or more fields are not valid."
-        extra["errors"] = error.detail if isinstance(error.detail, dict) else {"": error.detail}
+        extra["errors"] = _by_field(error.detail)
     else:
         code, detail = str(error.default_code), str(error.detail)
     auth_header = getattr(error, "auth_header", None)
@@ -93,6 +95,30 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
     if wait:
         headers["Retry-After"] = str(math.ceil(wait))
     return _response(document(error.status_code, code, detail, request, **extra), headers)
+
+
+def _by_field(found: Any) -> dict[str, list[str]]:
+    """What DRF found wrong, as fields and sentences.
+
+    A field in another one is `git.url`, one of a list of objects `rules.0.claim`; a plain value in a list is
+    said of the list. What is about a body as a whole has the empty name.
+    """
+    errors: dict[str, list[str]] = {}
+
+    def gather(item: Any, name: str) -> None:
+        if isinstance(item, Mapping):
+            for key, inner in item.items():
+                plain_value = isinstance(key, int) and not isinstance(inner, Mapping)
+                of_itself = key == api_settings.NON_FIELD_ERRORS_KEY
+                gather(inner, name if plain_value or of_itself else f"{name}.{key}" if name else str(key))
+        elif isinstance(item, list):
+            for at, inner in enumerate(item):
+                gather(inner, f"{name}.{at}".lstrip(".") if isinstance(inner, Mapping | list) else name)
+        else:
+            errors.setdefault(name, []).append(str(item))
+
+    gather(found, "")
+    return errors
 
 
 def retry_after(error: PortalError) -> dict[str, str]:

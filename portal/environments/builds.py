@@ -19,6 +19,7 @@ from portal.celery import app
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import NotFound, StateConflict
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import EnvironmentCode
 from portal.common.reasons.reason import Reason
 from portal.environments import policies, selectors, sources
@@ -116,7 +117,7 @@ def cancel(*, actor: User | SystemActor, build_id: UUID) -> EnvironmentBuild:
     build, version = locked_build(build_id)
     policies.require_manage(actor, version.environment.team)
     if not build.open:
-        raise StateConflict(Reason(EnvironmentCode.NOTHING_TO_CANCEL), code="no_build_to_cancel")
+        raise StateConflict(Reason(EnvironmentCode.NOTHING_TO_CANCEL), code=ProblemCode.NO_BUILD_TO_CANCEL)
     _cancel(actor, build, version)
     return build
 

@@ -7,7 +7,8 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from portal.common.api import ReasonSerializer, StrictSerializer
+from portal.common.api import StrictSerializer
+from portal.common.problem_serializers import ReasonSerializer
 from portal.common.reasons.wording import message_of, reason_of
 from portal.environments import selectors
 from portal.environments.models import (

@@ -15,6 +15,7 @@ from portal.accounts.models import Team, User
 from portal.common.actors import SystemActor, label_of
 from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.etags import ANY, require_expected
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import EnvironmentCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
@@ -74,7 +75,9 @@ def create(
         raise InvalidInput(Reason(EnvironmentCode.NOT_VALID), errors={"slug": [taken]})
     limit = MAX_OF_TEAM if team is not None else MAX_OF_SITE
     if Environment.objects.filter(team=team).count() >= limit:
-        raise StateConflict(Reason(EnvironmentCode.TOO_MANY, {"limit": limit}), code="too_many_environments")
+        raise StateConflict(
+            Reason(EnvironmentCode.TOO_MANY, {"limit": limit}), code=ProblemCode.TOO_MANY_ENVIRONMENTS
+        )
     environment = Environment(
         team=team,
         slug=slug or _slug_of(name),
@@ -92,7 +95,7 @@ def create(
             environment.save(force_insert=True)
     except IntegrityError as error:
         taken = Reason(EnvironmentCode.NAME_TAKEN, {"slug": environment.slug})
-        raise StateConflict(taken, code="name_taken", errors={"slug": [taken]}) from error
+        raise StateConflict(taken, code=ProblemCode.NAME_TAKEN, errors={"slug": [taken]}) from error
     _record(actor, AuditKind.ENVIRONMENT_CREATED, environment, f"made the environment {environment.slug}")
     make_version(actor, environment, kind, text, build=build)
     return environment
@@ -214,9 +217,9 @@ def build_for_request(*, actor: User, environment: Environment) -> EnvironmentVe
     version = selectors.newest_version(environment)
     if version is None or not policies.built_when_asked(environment):
         waits = {"environment": environment.name, "state": "", "percent": None}
-        raise StateConflict(Reason(EnvironmentCode.NOT_READY, waits), code="environment_not_ready")
+        raise StateConflict(Reason(EnvironmentCode.NOT_READY, waits), code=ProblemCode.ENVIRONMENT_NOT_READY)
     if (refusal := selectors.not_installed(environment, version)) is not None:
-        raise StateConflict(refusal, code="environment_not_installed")
+        raise StateConflict(refusal, code=ProblemCode.ENVIRONMENT_NOT_INSTALLED)
     builds.ask(actor, version)
     return version
 
@@ -232,7 +235,7 @@ def restore(
     version = selectors.version_by_number(environment, number)
     if version.state != VersionState.READY:
         raise StateConflict(
-            Reason(EnvironmentCode.VERSION_NOT_READY, {"number": number}), code="version_not_ready"
+            Reason(EnvironmentCode.VERSION_NOT_READY, {"number": number}), code=ProblemCode.VERSION_NOT_READY
         )
     if environment.current_id != version.pk:
         environment.current = version
@@ -259,11 +262,13 @@ def delete(*, actor: User | SystemActor, environment: Environment, expected: Col
     _require(expected, environment)
     if environment.curated:
         kept = Reason(EnvironmentCode.CURATED_KEPT, {"name": environment.name})
-        raise StateConflict(kept, code="curated_environment_kept")
+        raise StateConflict(kept, code=ProblemCode.CURATED_ENVIRONMENT_KEPT)
     workspaces, templates = selectors.users_of(environment)
     if workspaces or templates:
         used = {"name": environment.name, "workspaces": workspaces, "templates": templates}
-        raise StateConflict(Reason(EnvironmentCode.ENVIRONMENT_IN_USE, used), code="environment_in_use")
+        raise StateConflict(
+            Reason(EnvironmentCode.ENVIRONMENT_IN_USE, used), code=ProblemCode.ENVIRONMENT_IN_USE
+        )
     builds.cancel_all(actor, environment)
     _record(actor, AuditKind.ENVIRONMENT_DELETED, environment, f"deleted the environment {environment.slug}")
     environment.delete()
@@ -353,7 +358,7 @@ def require_built(environment: Environment) -> None:
     """Raises `StateConflict` for what each node has by itself."""
     if environment.kind != Kind.BUILT:
         reason = Reason(EnvironmentCode.INSTALLED_ON_NODES, {"name": environment.name})
-        raise StateConflict(reason, code="installed_on_nodes")
+        raise StateConflict(reason, code=ProblemCode.INSTALLED_ON_NODES)
 
 
 def _touch(actor: User | SystemActor, environment: Environment) -> None:

@@ -24,6 +24,7 @@ from django.http import StreamingHttpResponse
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 
 from portal.common.errors import TooMany
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import EventCode
 from portal.common.reasons.reason import Reason
 from portal.events import live
@@ -40,7 +41,7 @@ _PRELUDE = b"retry: 2000\n\n"
 class TooManyStreams(TooMany):
     """One user has as many streams open in one process as one may: nobody uses up the sockets of all."""
 
-    code = "too_many_streams"
+    code = ProblemCode.TOO_MANY_STREAMS
     title = "Too many streams"
 
 

@@ -20,6 +20,7 @@ from portal.celery import app
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, NotPossible, StateConflict
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import CheckCode, CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
@@ -110,7 +111,7 @@ def _request(
             return under_way
         raise StateConflict(
             Reason(CheckCode.CHECK_UNDER_WAY, {"kind": under_way.kind, "device": display_name(device)}),
-            code="check_under_way",
+            code=ProblemCode.CHECK_UNDER_WAY,
             run=str(under_way.pk),
         )
     if device.mig_mode and device.kind == DeviceKind.GPU:
@@ -127,7 +128,7 @@ def _request(
                 CheckCode.CHECK_UNDER_WAY,
                 {"kind": CheckKind.REPARTITION.value, "device": display_name(at_work)},
             ),
-            code="check_under_way",
+            code=ProblemCode.CHECK_UNDER_WAY,
         )
     holders = device.allocated.filter(active=True)
     if workspace is not None:
@@ -135,7 +136,7 @@ def _request(
     if holders.exists():
         raise StateConflict(
             Reason(CheckCode.DEVICE_IN_USE, {"kind": kind.value, "device": display_name(device)}),
-            code="device_in_use",
+            code=ProblemCode.DEVICE_IN_USE,
         )
     return make_run(actor=actor, device=device, kind=kind, level=level, cause=cause, workspace=workspace)
 

@@ -11,13 +11,13 @@ from rest_framework.response import Response
 
 from portal.common.api import (
     ApiView,
-    ReasonSerializer,
     StrictSerializer,
     UserRequest,
     body_of,
     operation,
     routes,
 )
+from portal.common.problem_serializers import ReasonSerializer
 from portal.home_files.api import SCOPES
 from portal.home_files.archive_presenters import trouble
 from portal.workspaces import selectors

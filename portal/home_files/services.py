@@ -200,7 +200,7 @@ def _place(actor: User, workspace: Workspace) -> tuple[Pool, str]:
     home_use.require_still(workspace.owner_id, workspace.team_id)
     place = home_places.node_of(workspace)
     if place is None:
-        raise StateConflict(Reason(FileCode.HOME_NOWHERE), code=FileCode.HOME_NOWHERE.value)
+        raise StateConflict(Reason(FileCode.HOME_NOWHERE), code=FileCode.HOME_NOWHERE)
     return place
 
 
@@ -232,7 +232,7 @@ def _ask(actor: User, workspace: Workspace, do: str, **given: Any) -> dict[str, 
         raise refusal(str(refused.get("code")), str(refused.get("name", "")))
     if "error" in body:
         if body.get("code") == FileCode.HOME_NOWHERE:
-            raise StateConflict(Reason(FileCode.HOME_NOWHERE), code=FileCode.HOME_NOWHERE.value)
+            raise StateConflict(Reason(FileCode.HOME_NOWHERE), code=FileCode.HOME_NOWHERE)
         raise Unavailable(Reason(FileCode.NOT_READ, {"message": str(body["error"])[:500]}))
     found = body.get("ok")
     return found if isinstance(found, dict) else {}
@@ -250,7 +250,7 @@ def refusal(code: str, name: str) -> PortalError:
         return NotFound(reason)
     if reason.code in (FileCode.BAD_NAME, FileCode.RESERVED_NAME):
         return InvalidInput(reason)
-    return StateConflict(reason, code=str(reason.code))
+    return StateConflict(reason, code=reason.code)
 
 
 _UPLOADS = (

@@ -11,6 +11,7 @@ from typing import Any
 from portal.accounts.models import User
 from portal.accounts.policies import require_administrator
 from portal.common.errors import InvalidInput, StateConflict, Unavailable
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import IdentityCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
@@ -42,7 +43,8 @@ def look_up(*, actor: User, provider: Provider, username: str) -> Found:
     require_administrator(actor)
     if not isinstance(provider, Ldap):
         raise StateConflict(
-            Reason(IdentityCode.TESTED_IN_A_BROWSER, {"provider": provider.name}), code="tested_in_a_browser"
+            Reason(IdentityCode.TESTED_IN_A_BROWSER, {"provider": provider.name}),
+            code=ProblemCode.TESTED_IN_A_BROWSER,
         )
     username = strip_nul(username).strip()
     services.tested(actor=actor, provider=provider, username=username)

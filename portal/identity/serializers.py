@@ -6,7 +6,8 @@ from typing import Any
 
 from rest_framework import serializers
 
-from portal.common.api import ReasonSerializer, StrictSerializer
+from portal.common.api import StrictSerializer
+from portal.common.problem_serializers import ReasonSerializer
 from portal.identity.decisions import Effect
 from portal.identity.models import IdentityLink
 

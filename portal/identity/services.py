@@ -16,6 +16,7 @@ from portal.accounts.models import ROLE_FIELDS, Membership, Role, Team, User
 from portal.accounts.policies import require_administrator
 from portal.common.actors import SystemActor
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import IdentityCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
@@ -296,7 +297,7 @@ def link(
             row.save(force_insert=True)
     except IntegrityError as error:
         named = {"provider": provider.name}
-        raise StateConflict(Reason(IdentityCode.LINK_TAKEN, named), code="link_taken") from error
+        raise StateConflict(Reason(IdentityCode.LINK_TAKEN, named), code=ProblemCode.LINK_TAKEN) from error
     if subject and not user.linked:
         user.linked = True
         user.save(update_fields=["linked"])

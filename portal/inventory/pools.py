@@ -15,6 +15,7 @@ from portal.common import etags
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import CommonCode, InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.events import services as events
@@ -109,11 +110,13 @@ def delete(*, actor: User | SystemActor, pool: Pool, expected: frozenset[str] = 
     row = _locked(pool)
     etags.require_expected(expected, row, name=row.name, by=changed_by(row))
     if not row.retiring:
-        raise StateConflict(Reason(InventoryCode.POOL_NOT_RETIRED, {"pool": row.name}), code="not_retired")
+        raise StateConflict(
+            Reason(InventoryCode.POOL_NOT_RETIRED, {"pool": row.name}), code=ProblemCode.NOT_RETIRED
+        )
     count = Allocation.objects.filter(node__pool=row, released_at=None).values("workspace").distinct().count()
     if count:
         reason = Reason(InventoryCode.POOL_IN_USE, {"pool": row.name, "count": count})
-        raise StateConflict(reason, code="in_use", count=count)
+        raise StateConflict(reason, code=ProblemCode.IN_USE, count=count)
     emit(PoolDeleted(row, actor))
     before, before_at = document_of(row), row.updated_at
     now = timezone.now()

@@ -18,6 +18,7 @@ from portal.accounts.policies import require_operator
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
@@ -81,7 +82,7 @@ def create_pool(
             pool.save()
     except IntegrityError as error:
         reason = Reason(InventoryCode.POOL_SLUG_TAKEN, {"slug": slug})
-        raise StateConflict(reason, code="slug_taken", errors={"slug": [reason]}) from error
+        raise StateConflict(reason, code=ProblemCode.SLUG_TAKEN, errors={"slug": [reason]}) from error
     pools.keep_created(actor, pool)
     kind = "a simulated pool" if pool.simulated else "the pool"
     emit(CapacityChanged())

@@ -23,6 +23,7 @@ from portal.accounts.models import Role, Team, User
 from portal.accounts.policies import is_member, require_person, require_role_for
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError, StateConflict
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import AccountCode, JoinCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
@@ -43,7 +44,7 @@ BATCH = 200
 class TooManyJoinRequests(PortalError):
     """One user asks more often than one may."""
 
-    code = "too_many_join_requests"
+    code = ProblemCode.TOO_MANY_JOIN_REQUESTS
     status = 429
     title = "Too many requests"
 
@@ -72,7 +73,9 @@ def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
         raise NotAllowed(Reason(AccountCode.USER_DEACTIVATED, {"username": actor.username}))
     team = selectors.listed_team(actor, slug)
     if is_member(actor, team):
-        raise StateConflict(Reason(JoinCode.ALREADY_IN_TEAM, {"team": team.name}), code="already_in_team")
+        raise StateConflict(
+            Reason(JoinCode.ALREADY_IN_TEAM, {"team": team.name}), code=ProblemCode.ALREADY_IN_TEAM
+        )
     require_person(actor)
     # An auditor sees every team, and works in none.
     require_role_for(actor, Role.MEMBER)
@@ -114,7 +117,7 @@ def _refuse_too_soon(theirs: QuerySet[JoinRequest], team: Team, now: datetime) -
     if last is not None and last.decided_at is not None:
         until = (last.decided_at + timedelta(days=settings.BERTH_JOIN_AGAIN_DAYS)).isoformat()
         reason = Reason(JoinCode.ASK_TO_JOIN_LATER, {"team": team.name, "until": until})
-        raise StateConflict(reason, code="ask_to_join_later", again_at=until)
+        raise StateConflict(reason, code=ProblemCode.ASK_TO_JOIN_LATER, again_at=until)
 
 
 def _refuse_too_many(theirs: QuerySet[JoinRequest], now: datetime) -> None:
@@ -297,7 +300,7 @@ def _closed_already(request: JoinRequest) -> StateConflict:
     params = {} if code is JoinCode.JOIN_CLOSED_ALREADY else {"who": who}
     return StateConflict(
         Reason(code, params),
-        code="decided_already",
+        code=ProblemCode.DECIDED_ALREADY,
         join_request=str(request.pk),
         status_of_request=request.status,
     )

@@ -17,7 +17,6 @@ from portal.common.api import (
     ApiView,
     ListViewSet,
     ReadViewSet,
-    ReasonSerializer,
     Router,
     UserRequest,
     body_of,
@@ -26,6 +25,7 @@ from portal.common.api import (
     operation,
     routes,
 )
+from portal.common.problem_serializers import ReasonSerializer
 from portal.common.reasons.codes import MachineCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of

@@ -116,7 +116,7 @@ def authority() -> Authority:
     try:
         return Authority.load(settings.BERTH_TLS_DIR)
     except NoAuthority as error:
-        raise Unavailable(Reason(MachineCode.NO_AUTHORITY), code=MachineCode.NO_AUTHORITY.value) from error
+        raise Unavailable(Reason(MachineCode.NO_AUTHORITY), code=MachineCode.NO_AUTHORITY) from error
 
 
 def join(*, asked: Join, address: str) -> Joined:
@@ -389,4 +389,4 @@ def _taken(name: str) -> PortalError:
 
 def _coded(error: type[PortalError], code: MachineCode, **params: object) -> PortalError:
     """A refusal by whose `code` a joining machine decides."""
-    return error(Reason(code, params), code=code.value)
+    return error(Reason(code, params), code=code)

@@ -66,7 +66,7 @@ def _answered(view: View, request: HttpRequest) -> HttpResponse:
             raise TooMany(
                 Reason(MachineCode.JOIN_TOO_OFTEN),
                 retry_after_s=wait_s,
-                code=MachineCode.JOIN_TOO_OFTEN.value,
+                code=MachineCode.JOIN_TOO_OFTEN,
             )
         return view(request)
     except (BadBody, InvalidJson) as error:
@@ -99,7 +99,7 @@ def join(request: HttpRequest) -> HttpResponse:
         raise TooMany(
             Reason(MachineCode.JOIN_TOO_OFTEN),
             retry_after_s=math.ceil(FAILURES_WINDOW.total_seconds()),
-            code=MachineCode.JOIN_TOO_OFTEN.value,
+            code=MachineCode.JOIN_TOO_OFTEN,
         )
     try:
         joined = joining.join(asked=asked, address=origins.present().address)

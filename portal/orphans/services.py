@@ -22,6 +22,7 @@ from portal.accounts.policies import require_operator
 from portal.common.actors import SYSTEM, SystemActor, label_of
 from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.formatting import format_memory
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import OrphanCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
@@ -178,14 +179,16 @@ def remove(*, actor: User | SystemActor, orphan_id: UUID, confirm: str = "") -> 
     if row.state == OrphanState.REMOVING:
         return row
     if row.state != OrphanState.FOUND:
-        raise StateConflict(Reason(OrphanCode.GONE_ALREADY, {"name": row.name}), code="gone")
+        raise StateConflict(Reason(OrphanCode.GONE_ALREADY, {"name": row.name}), code=ProblemCode.GONE)
     if row.kind == OrphanKind.WORKSPACE:
-        raise StateConflict(Reason(OrphanCode.ENDS_BY_ITSELF, {"name": row.name}), code="ends_by_itself")
+        raise StateConflict(
+            Reason(OrphanCode.ENDS_BY_ITSELF, {"name": row.name}), code=ProblemCode.ENDS_BY_ITSELF
+        )
     if row.kind == OrphanKind.HOME and confirm.strip() != row.name:
         reason = Reason(OrphanCode.NAME_NOT_TYPED, {"name": row.name})
         raise InvalidInput(reason, errors={"confirm": [reason]})
     if owned([key_of(row)]):
-        raise StateConflict(Reason(OrphanCode.HAS_OWNER, {"name": row.name}), code="has_owner")
+        raise StateConflict(Reason(OrphanCode.HAS_OWNER, {"name": row.name}), code=ProblemCode.HAS_OWNER)
     row.state, row.removed_by, row.problem = OrphanState.REMOVING, label_of(actor), ""
     _order(row)
     _record(actor, AuditKind.ORPHAN_REMOVAL_ASKED, row, f"asked that {_words(row)} be removed")

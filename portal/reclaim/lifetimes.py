@@ -14,6 +14,7 @@ from portal.catalog.lifetimes import terms_of
 from portal.catalog.models import MAX_LIFETIME_H
 from portal.common.errors import InvalidInput, StateConflict
 from portal.common.formatting import format_day_time, format_duration
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import CommonCode, LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.events import services as events
@@ -97,7 +98,7 @@ def extend(*, actor: User, workspace_id: UUID, seconds: int, idempotency_key: st
     except IntegrityError as error:
         # Somebody has used the key for another workspace at this moment.
         raise StateConflict(
-            Reason(CommonCode.IDEMPOTENCY_KEY_REUSED), code="idempotency_key_reused"
+            Reason(CommonCode.IDEMPOTENCY_KEY_REUSED), code=CommonCode.IDEMPOTENCY_KEY_REUSED
         ) from error
     return Extension(workspace, replayed=False)
 
@@ -107,12 +108,13 @@ def _check(workspace: Workspace, seconds: int) -> None:
     if workspace.state != State.RUNNING:
         raise StateConflict(Reason(LifetimeCode.NOT_RUNNING_NOW, name), state=workspace.state)
     if workspace.ends_at is None:
-        raise StateConflict(Reason(LifetimeCode.HAS_NO_END, name), code="has_no_end")
+        raise StateConflict(Reason(LifetimeCode.HAS_NO_END, name), code=ProblemCode.HAS_NO_END)
     most_s = extendable_s(workspace)
     if most_s <= 0:
         max_s = longest_s(workspace)
         raise StateConflict(
-            Reason(LifetimeCode.AT_LONGEST_LIFETIME, {**name, "max_s": max_s}), code="at_longest_lifetime"
+            Reason(LifetimeCode.AT_LONGEST_LIFETIME, {**name, "max_s": max_s}),
+            code=ProblemCode.AT_LONGEST_LIFETIME,
         )
     if not min(MIN_EXTENSION_S, most_s) <= seconds <= most_s:
         short = seconds < MIN_EXTENSION_S
@@ -124,7 +126,9 @@ def _check(workspace: Workspace, seconds: int) -> None:
         raise InvalidInput(reason, errors={"hours": [reason]})
     team = workspace.team
     if workspace.resources["accelerators"]["count"] and team.slug in teams_without_hours():
-        raise StateConflict(Reason(LifetimeCode.HOURS_SPENT, {"team": team.name}), code="hours_spent")
+        raise StateConflict(
+            Reason(LifetimeCode.HOURS_SPENT, {"team": team.name}), code=ProblemCode.HOURS_SPENT
+        )
     _check_bookings(workspace, seconds)
 
 
@@ -145,7 +149,7 @@ def _check_bookings(workspace: Workspace, seconds: int) -> None:
     for reservation in booked:
         if any(workspace.amounts.get(name) for name in reservation.amounts):
             reason = Reason(LifetimeCode.BOOKED_BEFORE, {"until": reservation.starts_at.isoformat()})
-            raise StateConflict(reason, code="booked_before")
+            raise StateConflict(reason, code=ProblemCode.BOOKED_BEFORE)
 
 
 def _move_end(actor: User, workspace: Workspace, seconds: int) -> None:

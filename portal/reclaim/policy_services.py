@@ -14,6 +14,7 @@ from portal.accounts.policies import may_view_team
 from portal.common import etags
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.events import services as events
@@ -49,7 +50,7 @@ def create(*, actor: User | SystemActor, target: str, given: Mapping[str, Any]) 
             _record(actor, row, AuditKind.RECLAIM_POLICY_CREATED, f"made the {row}")
     except IntegrityError as error:
         reason = Reason(LifetimeCode.POLICY_TAKEN, {"target": target})
-        raise StateConflict(reason, code="policy_taken", errors={"for": [reason]}) from error
+        raise StateConflict(reason, code=ProblemCode.POLICY_TAKEN, errors={"for": [reason]}) from error
     return row
 
 

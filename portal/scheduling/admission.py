@@ -342,9 +342,10 @@ def _not_admitted(verdict: Verdict) -> PortalError:
     """The refusal that a verdict stands for, with all that it knows."""
     if verdict.outcome is Outcome.NEEDS_APPROVAL:
         ask = verdict.ask
+        more: dict[str, Any] = {"blocker": dict(verdict.blocker)} if verdict.blocker else {}
         return NeedsApproval(
             verdict.reason,
-            blocker=dict(verdict.blocker),
+            **more,
             ask={"kind": ask.kind, "resource": ask.resource, "amount": ask.amount} if ask else None,
         )
     return NotPossible(

@@ -9,8 +9,13 @@ from typing import Any
 from rest_framework import serializers
 
 from portal.catalog.serializers import WarningSerializer
-from portal.common.api import ReasonSerializer, StrictSerializer
-from portal.common.reasons.codes import PlacementCode, Rule
+from portal.common.api import StrictSerializer
+from portal.common.problem_serializers import (
+    AskSerializer,
+    BlockerSerializer,
+    NodeReasonSerializer,
+    ReasonSerializer,
+)
 from portal.common.reasons.wording import message_of
 from portal.scheduling import admission
 from portal.scheduling.engine.placement.types import NodeReason
@@ -34,41 +39,6 @@ class PreviewSerializer(StrictSerializer):
         max_length=40,
         help_text="Short name of the software environment; without it, the template's.",
     )
-
-
-class NodeReasonSerializer(serializers.Serializer[Any]):
-    node = serializers.CharField()
-    reason = serializers.CharField()
-    code = serializers.ChoiceField(
-        [(item.value, item.name) for item in PlacementCode], help_text="The same as a code."
-    )
-
-
-class HolderSerializer(serializers.Serializer[Any]):
-    team = serializers.CharField()
-    amount = serializers.IntegerField()
-    until = serializers.DateTimeField(allow_null=True, help_text="When some of it is expected back.")
-    idle = serializers.IntegerField(help_text="How much of it is known to do nothing.")
-    idle_s = serializers.IntegerField(allow_null=True, help_text="For at least how long, in seconds.")
-
-
-class BlockerSerializer(serializers.Serializer[Any]):
-    """The rule in the way. Amounts are in the resource's unit: milli-GPU, milli-CPU, MiB."""
-
-    rule = serializers.ChoiceField([item.value for item in Rule])
-    resource = serializers.CharField(allow_blank=True)
-    wanted = serializers.IntegerField()
-    free = serializers.IntegerField()
-    limit = serializers.IntegerField()
-    holders = HolderSerializer(many=True)
-
-
-class AskSerializer(serializers.Serializer[Any]):
-    """What to ask for at `quota-requests`, so that it can start."""
-
-    kind = serializers.ChoiceField(["quota", "member_cap", "ledger"])
-    resource = serializers.CharField()
-    amount = serializers.IntegerField()
 
 
 class VerdictSerializer(serializers.Serializer[Any]):

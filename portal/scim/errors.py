@@ -16,7 +16,7 @@ class ScimRefusal(PortalError):
     title = "Refused"
 
     def __init__(self, status: int, reason: Reason, scim_type: str = "") -> None:
-        super().__init__(reason, code=reason.code.value)
+        super().__init__(reason, code=reason.code)
         self.status = status
         self.scim_type = scim_type
 

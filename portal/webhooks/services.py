@@ -17,6 +17,7 @@ from portal.common import signatures
 from portal.common.actors import SystemActor
 from portal.common.errors import InvalidInput, StateConflict
 from portal.common.outgoing.client import UrlProblem, url_problem
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import WebhookCode
 from portal.common.reasons.reason import Reason
 from portal.common.sealed_texts import Unreadable, seal, unseal
@@ -71,7 +72,9 @@ def create(
     if team is not None:
         Team.objects.select_for_update().get(pk=team.pk)
     if Endpoint.objects.filter(team=team).count() >= limit:
-        raise StateConflict(Reason(WebhookCode.TOO_MANY, {"limit": limit}), code="too_many_webhooks")
+        raise StateConflict(
+            Reason(WebhookCode.TOO_MANY, {"limit": limit}), code=ProblemCode.TOO_MANY_WEBHOOKS
+        )
     endpoint.save(force_insert=True)
     _record(
         actor,
@@ -156,7 +159,7 @@ def send_test(*, actor: User | SystemActor, endpoint: Endpoint) -> Delivery:
     policies.require_endpoint(actor, endpoint)
     _require_enabled(endpoint)
     if endpoint.deliveries.filter(entry_id=None, status=DeliveryStatus.PENDING).exists():
-        raise StateConflict(Reason(WebhookCode.ON_ITS_WAY), code="on_its_way")
+        raise StateConflict(Reason(WebhookCode.ON_ITS_WAY), code=ProblemCode.ON_ITS_WAY)
     now = timezone.now()
     made = Delivery.objects.create(
         endpoint=endpoint,
@@ -176,7 +179,7 @@ def send_again(*, actor: User | SystemActor, delivery: Delivery) -> Delivery:
     _require_enabled(delivery.endpoint)
     again = Delivery.objects.filter(pk=delivery.pk).exclude(status=DeliveryStatus.PENDING)
     if not again.update(status=DeliveryStatus.PENDING, attempt_count=0, due_at=timezone.now(), ended_at=None):
-        raise StateConflict(Reason(WebhookCode.ON_ITS_WAY), code="on_its_way")
+        raise StateConflict(Reason(WebhookCode.ON_ITS_WAY), code=ProblemCode.ON_ITS_WAY)
     delivery.refresh_from_db()
     transaction.on_commit(hint)
     return delivery
@@ -207,7 +210,7 @@ def _locked(endpoint: Endpoint) -> Endpoint:
 
 def _require_enabled(endpoint: Endpoint) -> None:
     if not endpoint.enabled:
-        raise StateConflict(Reason(WebhookCode.ENDED), code="webhook_disabled")
+        raise StateConflict(Reason(WebhookCode.ENDED), code=ProblemCode.WEBHOOK_DISABLED)
 
 
 def _checked(

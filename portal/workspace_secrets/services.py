@@ -14,6 +14,7 @@ from portal.catalog.domain_events import EntryDeleting
 from portal.catalog.models import Template
 from portal.common import etags
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import AccountCode, SecretCode
 from portal.common.reasons.reason import Reason
 from portal.common.sealed_texts import seal
@@ -62,13 +63,15 @@ def put(
         _require_active(actor)
         row = Secret.objects.filter(**columns_of(holder), name=name).first()
         if row is not None and only_new:
-            raise StateConflict(Reason(SecretCode.NAME_TAKEN, {"name": name}), code="name_taken")
+            raise StateConflict(Reason(SecretCode.NAME_TAKEN, {"name": name}), code=ProblemCode.NAME_TAKEN)
         if row is not None:
             _expect(expected, row)
         elif expected:
             raise NotFound(Reason(SecretCode.NO_SUCH_SECRET))
         elif Secret.objects.filter(**columns_of(holder)).count() >= MAX_SECRETS:
-            raise StateConflict(Reason(SecretCode.TOO_MANY, {"limit": MAX_SECRETS}), code="too_many_secrets")
+            raise StateConflict(
+                Reason(SecretCode.TOO_MANY, {"limit": MAX_SECRETS}), code=ProblemCode.TOO_MANY_SECRETS
+            )
         created = row is None
         if row is None:
             row = Secret(**columns_of(holder), name=name, created_at=now, created_by=actor, version=0)

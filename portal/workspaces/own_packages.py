@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 
 from portal.accounts.models import Team, User
 from portal.common.errors import StateConflict, Unavailable
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.environments import services as environments
@@ -189,7 +190,9 @@ def save(
     policies.require_home(actor, workspace)
     if not own.packages and not source.strip():
         named = {"name": workspace.name}
-        raise StateConflict(Reason(WorkspaceCode.NOTHING_INSTALLED, named), code="nothing_installed")
+        raise StateConflict(
+            Reason(WorkspaceCode.NOTHING_INSTALLED, named), code=ProblemCode.NOTHING_INSTALLED
+        )
     version = workspace.environment_version
     return environments.create(
         actor=actor,

@@ -10,6 +10,7 @@ from portal.accounts.models import Membership, Role, Team, User
 from portal.accounts.policies import is_owner, require_work_in, works_in
 from portal.common.actors import SystemActor
 from portal.common.errors import NotAllowed, StateConflict
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import AccountCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.workspaces.models import Workspace, WorkspaceQuerySet
@@ -68,7 +69,7 @@ def require_home(actor: User, workspace: Workspace) -> None:
     if not uses_home(actor, workspace):
         raise NotAllowed(Reason(WorkspaceCode.HOME_IS_PRIVATE, {"owner": workspace.owner.username}))
     if workspace.simulated:
-        raise StateConflict(Reason(WorkspaceCode.SIMULATED), code="workspace_simulated")
+        raise StateConflict(Reason(WorkspaceCode.SIMULATED), code=ProblemCode.WORKSPACE_SIMULATED)
 
 
 def require_operate(actor: User | SystemActor, workspace: Workspace) -> None:
@@ -88,7 +89,8 @@ def require_active_owner(owner: User) -> None:
     active = User.objects.select_for_update(no_key=True).filter(pk=owner.pk, is_active=True)
     if not active.values_list("pk", flat=True).first():
         raise StateConflict(
-            Reason(AccountCode.USER_DEACTIVATED, {"username": owner.username}), code="user_deactivated"
+            Reason(AccountCode.USER_DEACTIVATED, {"username": owner.username}),
+            code=ProblemCode.USER_DEACTIVATED,
         )
 
 
@@ -96,7 +98,7 @@ def require_place(workspace: Workspace) -> None:
     """Raise `StateConflict` where its user works in its team no more: the team pays for nobody else."""
     if not works_in(workspace.owner, workspace.team):
         named = {"username": workspace.owner.username, "team": workspace.team.name}
-        raise StateConflict(Reason(AccountCode.NOT_A_MEMBER, named), code="not_a_member")
+        raise StateConflict(Reason(AccountCode.NOT_A_MEMBER, named), code=ProblemCode.NOT_A_MEMBER)
 
 
 def require_priority(actor: User, team: Team, priority: int) -> None:

@@ -25,6 +25,7 @@ from portal.common import rate_limits
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, StateConflict, TooMany
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import AccountCode, CatalogCode, CommonCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.environments.models import Environment
@@ -191,7 +192,8 @@ def create_once(
                 # Somebody took the free name between our look and our write: look again.
                 continue
             raise StateConflict(
-                Reason(WorkspaceCode.NAME_TAKEN, {"name": name, "team": team.name}), code="name_taken"
+                Reason(WorkspaceCode.NAME_TAKEN, {"name": name, "team": team.name}),
+                code=ProblemCode.NAME_TAKEN,
             ) from error
         break
     workspace.refresh_from_db()
@@ -309,7 +311,7 @@ def claim_key(actor: User, key: str, digest: str) -> Workspace | None:
 
 def _repeated(found: IdempotencyKey, digest: str) -> Workspace:
     if found.request_digest != digest or found.workspace is None:
-        raise StateConflict(Reason(CommonCode.IDEMPOTENCY_KEY_REUSED), code="idempotency_key_reused")
+        raise StateConflict(Reason(CommonCode.IDEMPOTENCY_KEY_REUSED), code=CommonCode.IDEMPOTENCY_KEY_REUSED)
     return found.workspace
 
 
@@ -323,7 +325,7 @@ def refuse_deletion(event: EntryDeleting) -> None:
     if count:
         shown = using.order_by("-created_at").values_list("name", flat=True)[:USERS_NAMED]
         named = {"name": entry.name, "count": count, "names": list(shown)}
-        raise StateConflict(Reason(CatalogCode.ENTRY_IN_USE, named), code="in_use", count=count)
+        raise StateConflict(Reason(CatalogCode.ENTRY_IN_USE, named), code=ProblemCode.IN_USE, count=count)
 
 
 def free_name(*, actor: User, team: Team, template: Template) -> str:
@@ -497,7 +499,7 @@ def delete_all_of(event: UserDeleted) -> None:
     if left and not event.delete_workspaces:
         names = [workspace.name for workspace in left]
         held = {"username": event.user.username, "count": len(names), "names": names[:20]}
-        raise StateConflict(Reason(AccountCode.USER_HAS_WORKSPACES, held), code="has_workspaces")
+        raise StateConflict(Reason(AccountCode.USER_HAS_WORKSPACES, held), code=ProblemCode.HAS_WORKSPACES)
     for workspace in left:
         delete(actor=event.actor, workspace_id=workspace.pk)
 

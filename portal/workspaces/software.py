@@ -61,7 +61,7 @@ def chosen(template: Template, team: Team | None, environment: Environment | Non
         return default_of(template, team)
     reason = refusal_of(template, team, environment)
     if reason is not None:
-        raise _refusals[reason.code](reason, code=reason.code.value, errors={"environment": [reason]})
+        raise _refusals[reason.code](reason, code=reason.code, errors={"environment": [reason]})
     return _of(environment)
 
 

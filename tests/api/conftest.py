@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jsonschema_rs
 import pytest
+import yaml
 from django.test import Client
 
 # Fixtures: a portal that listens, and a Redis beside it.
@@ -57,11 +61,30 @@ def api(with_token: Callable[..., Client]) -> Callable[..., Api]:
     return as_program
 
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.yaml"
+
+
+@cache
+def _problems() -> Any:
+    """What the OpenAPI document says of problems, and nothing beside it: what is sent has to stand there."""
+    schemas = yaml.load(DOCUMENT.read_text(), Loader=yaml.CSafeLoader)["components"]["schemas"]
+    closed = {**schemas["Problem"], "additionalProperties": False}
+    return jsonschema_rs.validator_for(
+        {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "$ref": "#/components/schemas/Problem",
+            "components": {"schemas": {**schemas, "Problem": closed}},
+        },
+        validate_formats=True,
+    )
+
+
 def problem(response: Any, status: int, code: str) -> dict[str, Any]:
     """The problem document, after a look at what every one must have."""
     assert response.status_code == status, response.content
     assert response["Content-Type"] == "application/problem+json"
     body: dict[str, Any] = response.json()
+    _problems().validate(body)
     assert body["status"] == status
     assert body["code"] == code
     assert body["type"] == f"urn:berth:problem:{code}"

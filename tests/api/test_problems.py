@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from rest_framework import serializers
 
+from portal.common.problems import exception_handler
 from portal.workspaces import selectors
 from tests.api.conftest import V1, problem
 
@@ -56,6 +58,35 @@ def test_a_body_that_is_not_ours(api: Any, bob: Any, body: str) -> None:
 def test_a_body_that_is_too_large(api: Any, bob: Any, settings: Any) -> None:
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100
     problem(api(bob).post("workspaces", {"name": "x" * 200}), 413, "too_large")
+
+
+class _Claim(serializers.Serializer[Any]):
+    claim = serializers.CharField()
+
+
+class _Nested(serializers.Serializer[Any]):
+    git = _Claim()
+    rules = _Claim(many=True)
+    argv = serializers.ListField(child=serializers.IntegerField())
+
+    def validate(self, attrs: Any) -> Any:
+        raise serializers.ValidationError("Not together.")
+
+
+def test_errors_are_fields_and_sentences_however_deep() -> None:
+    def errors_of(body: Any) -> Any:
+        serializer = _Nested(data=body)
+        assert not serializer.is_valid()
+        answer = exception_handler(serializers.ValidationError(serializer.errors), {})
+        assert answer is not None
+        return answer.data["errors"]
+
+    assert errors_of({"git": {}, "rules": [{"claim": "x"}, {}], "argv": ["x", 1, "y"]}) == {
+        "git.claim": ["This field is required."],
+        "rules.1.claim": ["This field is required."],
+        "argv": ["A valid integer is required."] * 2,
+    }
+    assert errors_of({"git": {"claim": "x"}, "rules": [], "argv": []}) == {"": ["Not together."]}
 
 
 def test_a_fault_of_our_own_says_nothing_of_its_insides(

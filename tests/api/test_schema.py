@@ -22,7 +22,8 @@ from portal.openapi.operations import NAMES, TAGS
 from tests.factories import make_token
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "openapi.yaml"
-DOCUMENT = yaml.safe_load(COMMITTED.read_text())
+DOCUMENT = yaml.load(COMMITTED.read_text(), Loader=yaml.CSafeLoader)
+RESPONSES = DOCUMENT["components"]["responses"]
 OPERATIONS = [
     (path, method, operation)
     for path, methods in DOCUMENT["paths"].items()
@@ -81,13 +82,20 @@ def test_each_operation_is_documented(path: str, method: str, operation: dict[st
     assert path.startswith("/api/v1/")
     assert not path.endswith("/")
     assert operation["summary"]
-    problems = [answer for status, answer in operation["responses"].items() if status.startswith(("4", "5"))]
+    answers = operation["responses"]
+    assert all("$ref" in answer or answer["description"] for answer in answers.values())
+    problems = [answer for status, answer in answers.items() if status.startswith(("4", "5"))]
     assert len(problems) >= 2
     if path in OAUTH:
         assert all(list(answer["content"]) == ["application/json"] for answer in problems)
         assert "400" in operation["responses"]
         return
-    assert all(list(answer["content"]) == ["application/problem+json"] for answer in problems)
+    defined = [answer["$ref"].rpartition("/")[2] for answer in problems]
+    assert all(
+        RESPONSES[name]["content"]
+        == {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+        for name in defined
+    )
     if method in ("post", "put") and "requestBody" in operation:
         assert "400" in operation["responses"]
         assert "415" in operation["responses"]

@@ -24,6 +24,7 @@ from portal.accounts.mfa.passkeys import Purpose
 from portal.accounts.models import ApiToken, User
 from portal.accounts.session_store import PROVEN_AT
 from portal.common.errors import InvalidInput, PortalError
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import MfaCode
 from portal.common.reasons.reason import Reason
 
@@ -35,7 +36,7 @@ View = Callable[..., HttpResponse]
 class ProofTooOld(PortalError):
     """What is asked for needs a fresh proof of who asks, at `accounts:confirm`."""
 
-    code = "reauthentication_required"
+    code = ProblemCode.REAUTHENTICATION_REQUIRED
     status = 403
     title = "Confirm that it is you"
 

@@ -12,6 +12,7 @@ from django_htmx.http import HttpResponseClientRedirect
 
 from portal.accounts.models import User
 from portal.common.errors import PortalError
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import MfaCode
 from portal.common.reasons.reason import Reason
 
@@ -21,7 +22,7 @@ V = TypeVar("V", bound=Callable[..., Any])
 class SetUpFirst(PortalError):
     """The account needs a second factor before it may be used."""
 
-    code = "mfa_required"
+    code = ProblemCode.MFA_REQUIRED
     status = 403
     title = "Set up a second factor first"
 

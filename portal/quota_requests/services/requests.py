@@ -24,6 +24,7 @@ from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.formatting import format_amount, format_resource_amount
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import RequestCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
@@ -153,7 +154,7 @@ def ask_to_start(
     if waiting.queue_entry.outcome != QueueOutcome.NEEDS_APPROVAL:
         raise StateConflict(
             Reason(RequestCode.NEEDS_NO_APPROVAL, {"template": template.name, "flavor": flavor.name}),
-            code="needs_no_approval",
+            code=ProblemCode.NEEDS_NO_APPROVAL,
         )
     return ask(actor=actor, team=team, workspace=waiting, **wanted)
 
@@ -168,7 +169,7 @@ def _refuse_twice(actor: User, team: Team, kind: str, resource: str, workspace: 
         params = {"resource": resource, "amount": first.amount, "team": team.name}
         raise StateConflict(
             Reason(RequestCode.ASKED_ALREADY, params),
-            code="asked_already",
+            code=ProblemCode.ASKED_ALREADY,
             quota_request=str(first.pk),
             url=url_of(first),
         )
@@ -359,7 +360,7 @@ def _decided_already(request_id: UUID) -> StateConflict:
     at = (present.decided_at or timezone.now()).isoformat()
     return StateConflict(
         Reason(code, {"who": who, "at": at}),
-        code="decided_already",
+        code=ProblemCode.DECIDED_ALREADY,
         quota_request=str(request_id),
         status_of_request=present.status,
     )

@@ -10,6 +10,7 @@ from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.formatting import format_thousandths
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import QuotaCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
@@ -124,7 +125,7 @@ def delete_cohort(*, actor: User | SystemActor, cohort: Cohort) -> None:
     if teams or inside:
         who = [*(f"the cohort {name}" for name in inside), *teams]
         params = {"name": cohort.name, "names": who[:MAX_NAMED], "more": max(0, len(who) - MAX_NAMED)}
-        raise StateConflict(Reason(QuotaCode.COHORT_IN_USE, params), code="cohort_in_use")
+        raise StateConflict(Reason(QuotaCode.COHORT_IN_USE, params), code=ProblemCode.COHORT_IN_USE)
     quotas = list(cohort.quotas.values("resource", "nominal", "borrowing_limit", "lending_limit"))
     name, slug = cohort.name, cohort.slug
     everything[cohort.pk].delete()

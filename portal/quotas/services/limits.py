@@ -15,6 +15,7 @@ from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.formatting import format_amount, format_resource, format_thousandths
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import QuotaCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
@@ -141,7 +142,7 @@ def remove_quota(
 
 
 def _there_is_one(reason: Reason) -> StateConflict:
-    return StateConflict(reason, code="already_set")
+    return StateConflict(reason, code=ProblemCode.ALREADY_SET)
 
 
 def _owner(team: Team | None, cohort: Cohort | None) -> Team | Cohort:

@@ -19,6 +19,7 @@ from portal.catalog.models import UpstreamAuth
 from portal.catalog.selectors import as_of
 from portal.common import origins, passes
 from portal.common.errors import StateConflict, Unavailable
+from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
@@ -131,7 +132,7 @@ def issue_ticket(*, actor: User, workspace: Workspace) -> str:
             state=workspace.state,
         )
     if workspace.simulated:
-        raise StateConflict(Reason(WorkspaceCode.SIMULATED), code="simulated")
+        raise StateConflict(Reason(WorkspaceCode.SIMULATED), code=ProblemCode.SIMULATED)
     try:
         ticket = tickets.issue(
             live.connection(), external_name=workspace.external_name, user_id=str(actor.pk)

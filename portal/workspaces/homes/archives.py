@@ -197,7 +197,7 @@ def _held(actor: User, workspace: Workspace) -> tuple[Pool, Node]:
     policies.require_home(actor, workspace)
     found = home_places.node_of(workspace)
     if found is None:
-        raise StateConflict(Reason(FileCode.HOME_NOWHERE), code=FileCode.HOME_NOWHERE.value)
+        raise StateConflict(Reason(FileCode.HOME_NOWHERE), code=FileCode.HOME_NOWHERE)
     pool, name = found
     if not home_places.are_apart(pool):
         raise _conflict(ArchiveCode.NOT_HERE)
@@ -236,7 +236,7 @@ def _default_name() -> str:
 
 
 def _conflict(code: ArchiveCode, **params: Any) -> StateConflict:
-    return StateConflict(Reason(code, params), code=code.value)
+    return StateConflict(Reason(code, params), code=code)
 
 
 # --- the steps -----------------------------------------------------------------------------------------

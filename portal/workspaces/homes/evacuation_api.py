@@ -15,7 +15,6 @@ from portal.accounts.policies import require_operator
 from portal.common.api import (
     ApiViewSet,
     ReadViewSet,
-    ReasonSerializer,
     Router,
     StrictSerializer,
     UserRequest,
@@ -24,6 +23,7 @@ from portal.common.api import (
     filters,
     operation,
 )
+from portal.common.problem_serializers import ReasonSerializer
 from portal.common.reasons.codes import HomeMoveCode
 from portal.common.reasons.wording import message_of
 from portal.inventory.api import SCOPES

@@ -356,7 +356,7 @@ def _locked(evacuation_id: UUID) -> HomeEvacuation | None:
 
 
 def _conflict(reason: Reason) -> StateConflict:
-    return StateConflict(reason, code=reason.code.value)
+    return StateConflict(reason, code=reason.code)
 
 
 def _named(found: HomeEvacuation) -> str:

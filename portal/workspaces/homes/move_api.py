@@ -14,7 +14,6 @@ from rest_framework.response import Response
 from portal.accounts.models import Team, User
 from portal.common.api import (
     ReadViewSet,
-    ReasonSerializer,
     Router,
     StrictSerializer,
     UserRequest,
@@ -24,6 +23,7 @@ from portal.common.api import (
     operation,
 )
 from portal.common.errors import NotFound
+from portal.common.problem_serializers import ReasonSerializer
 from portal.common.reasons.codes import HomeMoveCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.inventory.models import Pool

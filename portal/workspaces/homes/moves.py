@@ -119,10 +119,10 @@ def begin(
         if under_way.active and under_way.target_name == node:
             return under_way
         reason = Reason(HomeMoveCode.ALREADY_MOVING, {"node": under_way.target_name})
-        raise StateConflict(reason, code=reason.code.value)
+        raise StateConflict(reason, code=reason.code)
     if place.node.name == node:
         reason = Reason(HomeMoveCode.ALREADY_THERE, {"node": node})
-        raise StateConflict(reason, code=reason.code.value)
+        raise StateConflict(reason, code=reason.code)
     target = next((each for each in targets_in(pool, other_than=place.node_id) if each.name == node), None)
     if target is None or not home_use.believed(pool, node):
         reason = Reason(HomeMoveCode.NO_SUCH_TARGET, {"node": strip_nul(node)[:63]})
@@ -130,7 +130,7 @@ def begin(
     home_use.require_still(user.pk, team.pk)
     if home_use.in_use(user.pk, team.pk, place.node_id):
         reason = Reason(HomeMoveCode.IN_USE)
-        raise StateConflict(reason, code=reason.code.value)
+        raise StateConflict(reason, code=reason.code)
     asked_by = evacuation.asked_by if evacuation is not None else actor
     now = timezone.now()
     used = HomeUsage.objects.filter(user=user, team=team, node=place.node).first()
@@ -160,7 +160,7 @@ def cancel_move(*, actor: User, move_id: UUID) -> HomeMove:
     if move.state == HomeMoveState.CANCELLED:
         return move
     if not move.active:
-        raise StateConflict(Reason(HomeMoveCode.ENDED), code=HomeMoveCode.ENDED.value)
+        raise StateConflict(Reason(HomeMoveCode.ENDED), code=HomeMoveCode.ENDED)
     _give_up(move, HomeMoveState.CANCELLED, actor, None)
     return move
 

@@ -22,9 +22,9 @@ def require_still(user_id: UUID, team_id: UUID) -> None:
     move = HomeMove.objects.filter(user=user_id, team=team_id, state__in=ACTIVE_MOVES).first()
     if move is not None:
         reason = Reason(HomeMoveCode.HOME_BEING_MOVED, {"node": move.target_name})
-        raise StateConflict(reason, code=reason.code.value)
+        raise StateConflict(reason, code=reason.code)
     if HomeArchive.objects.filter(user=user_id, team=team_id, state__in=ACTIVE_ARCHIVES).exists():
-        raise StateConflict(Reason(ArchiveCode.BEING_WORKED_ON), code=ArchiveCode.BEING_WORKED_ON.value)
+        raise StateConflict(Reason(ArchiveCode.BEING_WORKED_ON), code=ArchiveCode.BEING_WORKED_ON)
 
 
 def in_use(user_id: UUID, team_id: UUID, node_id: UUID) -> bool:

@@ -1,0 +1,162 @@
+"""A problem (RFC 9457) as the OpenAPI document describes it: all that any error of REST may say.
+
+What errors carry beside the standard members (`PortalError.extra`) stands here too, so that one definition
+holds for every answer; `tests.api.conftest.problem` compares each error that a test meets with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import ENUMERATIONS, PlacementCode, Rule
+
+REASON_CODES = sorted({code.value for each in ENUMERATIONS for code in each})
+
+
+@extend_schema_field({"$ref": "#/components/schemas/ReasonCode"})
+class ReasonCodeField(serializers.CharField):
+    """A code of `REASON_CODES`; `SCHEMAS` has the definition, once for all."""
+
+
+@extend_schema_field({"$ref": "#/components/schemas/ProblemCode"})
+class ProblemCodeField(serializers.CharField):
+    """A `ProblemCode`, or where a refusal needs no kind of its own, the code of its reason."""
+
+
+SCHEMAS: dict[str, Any] = {
+    "ReasonCode": {
+        "type": "string",
+        "enum": REASON_CODES,
+        "description": "Why something is refused, waits or is as it is. Others may come.",
+    },
+    "ProblemCode": {
+        "description": (
+            "What kind of error it is: one of these, or the code of its reason. Stable once released; others "
+            "may come, which are to be treated as their status."
+        ),
+        "anyOf": [
+            {"type": "string", "enum": [code.value for code in ProblemCode]},
+            {"$ref": "#/components/schemas/ReasonCode"},
+        ],
+    },
+}
+"""Definitions of the OpenAPI document by their names."""
+
+
+class ReasonSerializer(serializers.Serializer[Any]):
+    """The refusal for programs: compare `code`, read `params`."""
+
+    code = ReasonCodeField(help_text="Why, as a code to decide by.")
+    params = serializers.DictField(help_text="Names, and amounts in base units.")
+
+
+class NodeReasonSerializer(serializers.Serializer[Any]):
+    """Why one node cannot take it."""
+
+    node = serializers.CharField(help_text="Name of the node.")
+    reason = serializers.CharField(help_text="A sentence for people.")
+    code = serializers.ChoiceField(
+        [(item.value, item.name) for item in PlacementCode], help_text="The same as a code."
+    )
+
+
+class HolderSerializer(serializers.Serializer[Any]):
+    """A team that holds some of what is wanted."""
+
+    team = serializers.CharField(help_text="Short name of the team.")
+    amount = serializers.IntegerField(help_text="How much it holds, in the resource's base unit.")
+    until = serializers.DateTimeField(allow_null=True, help_text="When some of it is expected back.")
+    idle = serializers.IntegerField(help_text="How much of it is known to do nothing.")
+    idle_s = serializers.IntegerField(allow_null=True, help_text="For at least how long, in seconds.")
+
+
+class BlockerSerializer(serializers.Serializer[Any]):
+    """The rule in the way. Amounts are in the resource's unit: milli-GPU, milli-CPU, MiB."""
+
+    rule = serializers.ChoiceField([item.value for item in Rule], help_text="Which rule, as a code.")
+    resource = serializers.CharField(
+        allow_blank=True, help_text="The resource it is about, as `gpu:h100`; empty where it is about none."
+    )
+    wanted = serializers.IntegerField(help_text="How much the request needs.")
+    free = serializers.IntegerField(help_text="How much the rule leaves now.")
+    limit = serializers.IntegerField(help_text="How much the rule allows in all.")
+    holders = HolderSerializer(many=True, help_text="Who holds what is wanted.")
+
+
+class AskSerializer(serializers.Serializer[Any]):
+    """What to ask for at `quota-requests`, so that it can start."""
+
+    kind = serializers.ChoiceField(
+        ["quota", "member_cap", "ledger"], help_text="What has to grow: the request's `kind`."
+    )
+    resource = serializers.CharField(help_text="The resource, as `gpu:h100`.")
+    amount = serializers.IntegerField(help_text="How much more, in the resource's base unit.")
+
+
+class ProblemSerializer(serializers.Serializer[Any]):
+    """A problem (RFC 9457). Members that are not named here may come later: ignore what you do not know, and
+    treat a `code` that is new to you as its `status`."""
+
+    type = serializers.CharField(help_text="`urn:berth:problem:` and the code.")
+    title = serializers.CharField(help_text="What kind of error it is, in a few words.")
+    status = serializers.IntegerField(
+        min_value=400, max_value=599, help_text="The status of the answer, again."
+    )
+    code = ProblemCodeField(help_text="What kind of error it is, for programs.")
+    detail = serializers.CharField(help_text="A sentence for people.")
+    next_action = serializers.CharField(required=False, help_text="What to do about it, in a sentence.")
+    instance = serializers.CharField(required=False, help_text="The path that was asked.")
+    request_id = serializers.CharField(
+        required=False, help_text="Stands in the portal's log: tell it to an operator."
+    )
+    reason = ReasonSerializer(required=False, help_text="Finer than `code`, where there is more to know.")
+    errors = serializers.DictField(  # type: ignore[assignment]
+        child=serializers.ListField(child=serializers.CharField()),
+        required=False,
+        help_text=(
+            "With 400 and 409: what is wrong with single fields. A field in another one is named with a dot "
+            "(`git.url`), one of an object in a list with its place (`rules.0.claim`); the empty name is the "
+            "body itself."
+        ),
+    )
+    reasons = NodeReasonSerializer(
+        many=True, required=False, help_text="With `impossible`: why, for each node."
+    )
+    blocker = BlockerSerializer(required=False, help_text="With `needs_approval`: the rule in the way.")
+    ask = AskSerializer(
+        required=False,
+        allow_null=True,
+        help_text="With `needs_approval`: what to ask for; null where asking does not help.",
+    )
+    state = serializers.CharField(
+        required=False, help_text="With `conflict` and `precondition_failed`: the present state."
+    )
+    changed_by = serializers.CharField(
+        required=False, help_text="With `changed_meanwhile`: who changed it since, as people know them."
+    )
+    count = serializers.IntegerField(required=False, help_text="With `in_use`: by how many.")
+    run = serializers.UUIDField(
+        required=False, help_text="With `check_under_way`: the GPU check that is under way."
+    )
+    quota_request = serializers.UUIDField(
+        required=False, help_text="With `asked_already` and `decided_already`: the request for more."
+    )
+    join_request = serializers.UUIDField(
+        required=False, help_text="With `decided_already`: the request to join."
+    )
+    status_of_request = serializers.CharField(
+        required=False, help_text="With `decided_already`: what became of the request."
+    )
+    url = serializers.CharField(required=False, help_text="With `asked_already`: the page of that request.")
+    again_at = serializers.DateTimeField(
+        required=False, help_text="With `ask_to_join_later`: when one may ask again."
+    )
+    next_start = serializers.DateTimeField(
+        required=False,
+        allow_null=True,
+        help_text="With a reservation that does not fit: when it would; null where that is not known.",
+    )
