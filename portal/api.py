@@ -25,6 +25,7 @@ from portal.inventory import sample_api as samples
 from portal.join_requests import api as join_requests
 from portal.ledger import api as ledger
 from portal.machines import api as machines
+from portal.openapi import api as version
 from portal.orphans import api as orphans
 from portal.quota_requests import api as quota_requests
 from portal.quotas.api import limits, site
@@ -103,6 +104,7 @@ v1 = [
     *site_file.urlpatterns,
     *quota_requests.urlpatterns,
     *inbox.urlpatterns,
+    *version.urlpatterns,
     *routes("schema", Schema, "schema"),
     *routes("docs", Docs, "docs"),
 ]

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
+from django.urls import reverse
 from django.utils import timezone
 from rest_framework.decorators import action
 from rest_framework.response import Response
@@ -155,7 +156,8 @@ def token_of(request: UserRequest) -> ApiToken | None:
 def new_token(made: tokens.NewToken) -> Response:
     """The one answer that holds a secret."""
     data = NewTokenSerializer(made.token, context={"secret": made.secret}).data
-    return Response(data, status=201, headers=NO_STORE)
+    location = reverse("api:token-detail", args=[made.token.pk])
+    return Response(data, status=201, headers={**NO_STORE, "Location": location})
 
 
 router = Router()

@@ -192,12 +192,14 @@ class ChannelViewSet(ReadViewSet):
         description="One attempt, by a worker. The message shows what was answered.",
         request=None,
         responses={202: MessageSerializer},
+        goes_on_s=2,
         errors=[404, 409],
     )
     @action(detail=True, methods=["post"])
     def test(self, request: UserRequest, channel_id: UUID) -> Response:
         made = services.send_test(actor=request.user, channel=self.managed())
-        return Response(MessageSerializer(made).data, status=202)
+        location = reverse("api:channel-message-list", args=[channel_id])
+        return Response(MessageSerializer(made).data, status=202, headers={"Location": location})
 
 
 class MessageFilter(filters.FilterSet):

@@ -26,7 +26,7 @@ from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 from rest_framework.views import APIView
 
-from portal.common import idempotency, storage
+from portal.common import idempotency, rate_limits, storage
 from portal.common.errors import InvalidInput, NotFound
 from portal.common.pagination import Pages
 from portal.common.problem_codes import ProblemCode
@@ -47,6 +47,23 @@ V = TypeVar("V", bound=type[viewsets.GenericViewSet[Any]])
 # What every endpoint may answer: who asks is not known, may not, or asks too often.
 ALWAYS = (401, 403, 429)
 TAKES_KEYS = "takes_idempotency_keys"
+RATE_LIMIT_POLICY = "RateLimit-Policy"
+MADE = (201, 202)
+LOCATION = OpenApiParameter(
+    "Location",
+    {"type": "string", "format": "uri-reference"},
+    OpenApiParameter.HEADER,
+    required=True,
+    description="The path of what was made, or of what shows how far it is.",
+    response=list(MADE),
+)
+RETRY_AFTER = OpenApiParameter(
+    "Retry-After",
+    {"type": "integer", "minimum": 1},
+    OpenApiParameter.HEADER,
+    description="After how many seconds it is worth looking at `Location` again.",
+    response=list(MADE),
+)
 
 if TYPE_CHECKING:
 
@@ -127,6 +144,15 @@ class ApiView(APIView):
     def _takes_keys(self, request: Request) -> bool:
         name = getattr(self, "action", None) or (request.method or "").lower()
         return getattr(getattr(self, name, None), TAKES_KEYS, False)
+
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        answer: Any = super().finalize_response(request, response, *args, **kwargs)
+        # Who it was found to be, without looking again: what could not be looked up is answered, too.
+        user = getattr(request, "_user", None)
+        known = user.pk if user is not None and user.is_authenticated else None
+        if policy := rate_limits.policy_of_requests(known):
+            answer[RATE_LIMIT_POLICY] = policy
+        return answer
 
     def handle_exception(self, exc: Exception) -> Response:
         if (refused := storage.unavailable(exc)) is not None:
@@ -257,18 +283,28 @@ def operation(
     description: str = "",
     parameters: Iterable[OpenApiParameter] = (),
     once: bool = False,
+    located: bool = True,
+    goes_on_s: int = 0,
     **more: Any,
 ) -> Callable[[F], F]:
     """Document one method. Errors are problems; those of authentication come by themselves.
 
     With `once` it takes an `Idempotency-Key`, and with one it is carried out in one transaction, so it should
     wait for nothing but the database. A method that lists the parameter sees to its keys by itself.
+
+    What answers 201 or 202 says in `Location` where that is, unless what is made has no address of its own or
+    the one that was asked (not `located`). Where it goes on after the answer, `goes_on_s` is after how many
+    seconds there may be something new: it is sent as `Retry-After`.
     """
     given = [*parameters, idempotency.PARAMETER] if once else list(parameters)
+    made = any((each[0] if isinstance(each, tuple) else each) in MADE for each in responses)
+    told = [*([LOCATION] if made and located else []), *([RETRY_AFTER] if goes_on_s else [])]
     problems = {*ALWAYS, *errors, *((400, 409) if once else ())}
 
     def documented_method(method: F) -> F:
-        chosen: Any = _carried_out_once(method) if once else method
+        chosen: Any = _looked_at_again(method, goes_on_s) if goes_on_s else method
+        if once:
+            chosen = _carried_out_once(chosen)
         if idempotency.PARAMETER in given:
             setattr(chosen, TAKES_KEYS, True)
         described = extend_schema(
@@ -279,13 +315,24 @@ def operation(
                 **responses,
                 **{(status, CONTENT_TYPE): ProblemSerializer for status in sorted(problems)},
             },
-            parameters=given,
+            parameters=[*given, *told],
             **more,
         )
         found: F = described(chosen)
         return found
 
     return documented_method
+
+
+def _looked_at_again(method: Callable[..., Response], after_s: int) -> Callable[..., Response]:
+    @wraps(method)
+    def answered(view: Any, request: Request, *args: Any, **kwargs: Any) -> Response:
+        response = method(view, request, *args, **kwargs)
+        if response.status_code in MADE:
+            response["Retry-After"] = str(after_s)
+        return response
+
+    return answered
 
 
 def _carried_out_once(method: Callable[..., Response]) -> Callable[..., Response]:

@@ -127,8 +127,9 @@ class NeedsApproval(PortalError):
 
 
 class Unavailable(PortalError):
-    """A part of the system does not answer at present."""
+    """A part of the system does not answer at present; most come back within `retry_after_s`."""
 
+    retry_after_s = 10
     code = ProblemCode.UNAVAILABLE
     status = 503
     title = "Temporarily unavailable"

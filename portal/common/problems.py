@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from rest_framework.settings import api_settings
 from rest_framework.views import set_rollback
 
-from portal.common.errors import PortalError, TooMany
+from portal.common.errors import PortalError, TooMany, Unavailable
 
 CONTENT_TYPE = "application/problem+json"
 log = logging.getLogger(__name__)
@@ -123,7 +123,9 @@ def _by_field(found: Any) -> dict[str, list[str]]:
 
 def retry_after(error: PortalError) -> dict[str, str]:
     """The header of a refusal that ends by itself."""
-    return {"Retry-After": str(error.retry_after_s)} if isinstance(error, TooMany) else {}
+    if isinstance(error, TooMany | Unavailable):
+        return {"Retry-After": str(error.retry_after_s)}
+    return {}
 
 
 def _response(body: dict[str, Any], headers: dict[str, str] | None = None) -> Response:

@@ -127,6 +127,17 @@ def of_request(user_id: UUID | None, network: str) -> int:
     return _count_by_share(f"address:{network}", settings.BERTH_REQUESTS_PER_MINUTE_PER_ADDRESS)
 
 
+def policy_of_requests(user_id: UUID | None) -> str:
+    """What `of_request` holds somebody to, as `RateLimit-Policy` says it; empty without a limit."""
+    name = "user" if user_id is not None else "address"
+    limit = (
+        settings.BERTH_REQUESTS_PER_MINUTE
+        if user_id is not None
+        else settings.BERTH_REQUESTS_PER_MINUTE_PER_ADDRESS
+    )
+    return f'"{name}";q={limit};w={MINUTE_S}' if limit > 0 else ""
+
+
 def _count_by_share(what: str, limit: int) -> int:
     """`count` for a window of a minute, which asks Redis once for each share of it."""
     if limit <= 0:

@@ -102,6 +102,7 @@ class EnvironmentViewSet(ReadViewSet):
         "once, unless `build` is false.",
         request=EnvironmentCreateSerializer,
         responses={201: EnvironmentSerializer},
+        goes_on_s=10,
         errors=[400, 404, 409, 415],
     )
     def create(self, request: UserRequest) -> Response:
@@ -252,6 +253,7 @@ class BuildViewSet(_OfEnvironment):
         "version are below it once a node is there.",
         request=BuildCreateSerializer,
         responses={202: VersionSerializer},
+        goes_on_s=10,
         parameters=[IF_MATCH],
         errors=[400, 404, 409, 412, 415],
     )
@@ -264,7 +266,8 @@ class BuildViewSet(_OfEnvironment):
             )
         else:
             version = services.rebuild(actor=request.user, environment=environment)
-        return Response(VersionSerializer(version).data, status=202)
+        location = reverse("api:environment-version-detail", args=[slug, version.number])
+        return Response(VersionSerializer(version).data, status=202, headers={"Location": location})
 
     @operation(
         "Cancel a build",

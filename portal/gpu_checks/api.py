@@ -7,6 +7,7 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 from django.http import HttpResponse
+from django.urls import reverse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiExample
 from rest_framework import serializers
@@ -143,6 +144,7 @@ class GpuCheckViewSet(ReadViewSet):
         "under way already answers with that.",
         request=GpuCheckCreateSerializer,
         responses={202: GpuCheckSerializer},
+        goes_on_s=5,
         errors=[400, 404, 409, 415, 422],
         examples=[
             OpenApiExample("a quick check", {"device": "GPU-8f6d7c1e-…", "level": "quick"}, request_only=True)
@@ -155,7 +157,8 @@ class GpuCheckViewSet(ReadViewSet):
             run = runs.request_scrub(actor=request.user, device_id=device.pk)
         else:
             run = runs.request_check(actor=request.user, device_id=device.pk, level=given["level"])
-        return self.answer(selectors.check_by_id(run.pk), status=202)
+        location = reverse("api:gpu-check-detail", args=[run.pk])
+        return self.answer(selectors.check_by_id(run.pk), status=202, Location=location)
 
     @operation(
         "Take back a GPU check that has not begun",

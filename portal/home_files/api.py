@@ -168,7 +168,7 @@ class DownloadsView(ApiView):
         workspace = _workspace(request, workspace_id)
         given = body_of(request, FileDownloadSerializer)
         url = services.download_url(actor=request.user, workspace=workspace, **given)
-        return Response({"url": url}, status=201)
+        return Response({"url": url}, status=201, headers={"Location": url})
 
 
 class UploadsView(ApiView):
@@ -186,7 +186,7 @@ class UploadsView(ApiView):
         workspace = _workspace(request, workspace_id)
         given = body_of(request, FileUploadSerializer)
         url = services.upload_url(actor=request.user, workspace=workspace, **given)
-        return Response({"url": url}, status=201)
+        return Response({"url": url}, status=201, headers={"Location": url})
 
 
 def _workspace(request: UserRequest, workspace_id: UUID) -> Workspace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from django.urls import reverse
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.response import Response
@@ -86,13 +87,15 @@ class ArchivesView(ApiView):
         description="While no workspace uses it. What is started meanwhile waits.",
         request=NewHomeArchiveSerializer,
         responses={201: HomeArchiveSerializer},
+        goes_on_s=5,
         errors=[400, 404, 409, 415],
     )
     def post(self, request: UserRequest, workspace_id: UUID) -> Response:
         workspace = _workspace(request, workspace_id)
         given = body_of(request, NewHomeArchiveSerializer)
         made = home_archives.make(actor=request.user, workspace=workspace, name=given["name"])
-        return Response(HomeArchiveSerializer(made).data, status=201)
+        location = reverse("api:workspace-files-archive", args=[workspace_id, made.pk])
+        return Response(HomeArchiveSerializer(made).data, status=201, headers={"Location": location})
 
 
 class ArchiveView(ApiView):

@@ -124,6 +124,7 @@ class LinkViewSet(ListViewSet):
         once=True,
         request=IdentityLinkCreateSerializer,
         responses={201: IdentityLinkSerializer},
+        located=False,
         errors=[400, 404, 409, 415],
     )
     def create(self, request: UserRequest, idp: str) -> Response:

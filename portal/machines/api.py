@@ -116,6 +116,7 @@ class JoinTokenViewSet(ListViewSet):
         description="For operators. The answer holds the token, this once: one machine joins with it, within "
         "an hour.",
         responses={201: NewJoinTokenSerializer},
+        located=False,
         errors=[404, 409, 503],
     )
     def create(self, request: UserRequest, slug: str) -> Response:

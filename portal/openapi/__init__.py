@@ -1,1 +1,1 @@
-"""The OpenAPI document of REST: names of its operations, its problems, its headers. Knows no room."""
+"""The OpenAPI document of REST: names of its operations, its problems, its version. Knows no room."""

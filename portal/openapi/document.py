@@ -10,9 +10,13 @@ from portal.common.problem_serializers import SCHEMAS
 from portal.common.problems import CONTENT_TYPE
 from portal.openapi.operations import TAGS
 
-RETRY_AFTER = {
+_RETRY_AFTER = {
     "description": "After how many seconds it may be tried again.",
     "schema": {"type": "integer", "minimum": 1},
+}
+_POLICY = {
+    "description": 'What holds for whoever asks: `"user";q=3000;w=60` is 3000 requests in 60 seconds.',
+    "schema": {"type": "string"},
 }
 _AUTHENTICATE = {
     "description": "How to prove who one is (RFC 9110).",
@@ -32,7 +36,11 @@ PROBLEMS: dict[str, str] = {
     "503": "A part does not answer just now.",
 }
 """What each status of an error means, wherever it is answered."""
-_HEADERS = {"401": {"WWW-Authenticate": _AUTHENTICATE}, "429": {"Retry-After": RETRY_AFTER}}
+_HEADERS = {
+    "401": {"WWW-Authenticate": _AUTHENTICATE},
+    "429": {"Retry-After": _RETRY_AFTER, "RateLimit-Policy": _POLICY},
+    "503": {"Retry-After": _RETRY_AFTER},
+}
 ANSWERS = {
     "200": "Done; this is what was asked for.",
     "201": "Made; this is it.",

@@ -348,8 +348,9 @@ TAGS: Mapping[str, Tag] = {
         },
     ),
     "site": Tag(
-        "The site as a file.",
+        "The site as a file, and which Berth it is.",
         {
+            "version": {GET: "getVersion"},
             "site": {GET: "exportSite"},
             "site/plan": {POST: "planSite"},
             "site/apply": {POST: "applySite"},

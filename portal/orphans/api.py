@@ -6,6 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from django.db.models import QuerySet
+from django.urls import reverse
 from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.response import Response
@@ -92,15 +93,15 @@ class OrphanViewSet(ReadViewSet):
         "`confirm` has to be its name: nothing brings it back. Twice is success.",
         request=RemoveSerializer,
         responses={202: OrphanSerializer},
+        goes_on_s=10,
         errors=[400, 404, 409, 415],
     )
     @action(detail=True, methods=["post"])
     def remove(self, request: UserRequest, orphan_id: UUID) -> Response:
         require_fresh(request)
         confirm = body_of(request, RemoveSerializer)["confirm"]
-        return self.answer(
-            services.remove(actor=request.user, orphan_id=orphan_id, confirm=confirm), status=202
-        )
+        removed = services.remove(actor=request.user, orphan_id=orphan_id, confirm=confirm)
+        return self.answer(removed, status=202, Location=reverse("api:orphan-detail", args=[removed.pk]))
 
 
 router = Router()

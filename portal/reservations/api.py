@@ -226,6 +226,7 @@ class BookingPermissionViewSet(ListViewSet):
         description="For approvers, never for themselves. Giving it twice is success.",
         request=PermitSerializer,
         responses={201: BookingPermissionSerializer},
+        located=False,
         errors=[400, 404, 415],
     )
     def create(self, request: UserRequest) -> Response:

@@ -138,12 +138,14 @@ class WebhookViewSet(_Webhooks, ReadViewSet):
         description="One attempt, by a worker. The delivery shows what was answered.",
         request=None,
         responses={202: DeliverySerializer},
+        goes_on_s=2,
         errors=[404, 409],
     )
     @action(detail=True, methods=["post"])
     def test(self, request: UserRequest, webhook_id: UUID) -> Response:
         made = services.send_test(actor=request.user, endpoint=self.managed())
-        return Response(DeliverySerializer(made).data, status=202)
+        headers = {"Location": _location_of(made)}
+        return Response(DeliverySerializer(made).data, status=202, headers=headers)
 
     @operation(
         "Make another secret for a webhook",
@@ -211,6 +213,7 @@ class DeliveryViewSet(ReadViewSet):
         description="Under the same `webhook-id`, by a worker.",
         request=None,
         responses={202: DeliverySerializer},
+        goes_on_s=2,
         errors=[404, 409],
     )
     @action(detail=True, methods=["post"], url_path="again")
@@ -218,7 +221,11 @@ class DeliveryViewSet(ReadViewSet):
         endpoint = selectors.managed_endpoint(request.user, webhook_id)
         delivery = selectors.delivery_by_id(endpoint, delivery_id)
         again = services.send_again(actor=request.user, delivery=delivery)
-        return self.answer(again, status=202)
+        return self.answer(again, status=202, Location=_location_of(again))
+
+
+def _location_of(delivery: Delivery) -> str:
+    return reverse("api:webhook-delivery-detail", args=[delivery.endpoint_id, delivery.pk])
 
 
 router = Router()

@@ -112,6 +112,7 @@ class SecretViewSet(ReadViewSet):
         description="Makes it (201), or gives it another value (200). Workspaces take it when they start.",
         request=SecretWriteSerializer,
         responses={200: SecretSerializer, 201: SecretSerializer},
+        located=False,
         parameters=[NAME, IF_MATCH],
         errors=[400, 404, 409, 412, 415],
     )

@@ -58,6 +58,8 @@ from portal.workspaces.transitions import locked
 
 SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}
 MAX_LOG_LINES = 5000
+LOOK_AGAIN_S = 2
+"""After how long a workspace that starts or ends may be further."""
 IF_MATCH = OpenApiParameter(
     "If-Match",
     str,
@@ -125,6 +127,7 @@ class WorkspaceViewSet(ListViewSet):
         request=WorkspaceCreateSerializer,
         responses={201: WorkspaceSerializer},
         parameters=[idempotency.PARAMETER],
+        goes_on_s=LOOK_AGAIN_S,
         errors=[400, 409, 415, 422],
     )
     def create(self, request: UserRequest) -> Response:
@@ -145,7 +148,7 @@ class WorkspaceViewSet(ListViewSet):
             git=git_of(request, given),
         )
         self.kwargs["workspace_id"] = creation.workspace.pk
-        headers = {"Location": reverse("api:workspace-detail", args=[creation.workspace.pk])}
+        headers = {"Location": _location_of(creation.workspace)}
         if creation.replayed:
             headers[idempotency.REPLAYED] = "true"
         return self.answer(self.get_object(), status=201, **headers)
@@ -171,6 +174,7 @@ class WorkspaceViewSet(ListViewSet):
         ),
         responses={202: WorkspaceSerializer, 204: None},
         parameters=[IF_MATCH],
+        goes_on_s=LOOK_AGAIN_S,
         errors=[404, 409, 412],
     )
     def destroy(self, request: UserRequest, workspace_id: UUID) -> Response:
@@ -182,6 +186,7 @@ class WorkspaceViewSet(ListViewSet):
         description="A stopped one, or a failed one again. Starting what runs or starts is success.",
         responses={202: WorkspaceSerializer},
         parameters=[IF_MATCH],
+        goes_on_s=LOOK_AGAIN_S,
         errors=[404, 409, 412, 422],
     )
     @action(detail=True, methods=["post"])
@@ -193,6 +198,7 @@ class WorkspaceViewSet(ListViewSet):
         description="Its files stay. Stopping what is stopped or stopping is success.",
         responses={202: WorkspaceSerializer},
         parameters=[IF_MATCH],
+        goes_on_s=LOOK_AGAIN_S,
         errors=[404, 409, 412],
     )
     @action(detail=True, methods=["post"])
@@ -200,7 +206,7 @@ class WorkspaceViewSet(ListViewSet):
         return self._accepted(self._act(services.stop))
 
     def _accepted(self, workspace: Workspace) -> Response:
-        return self.answer(workspace, status=202)
+        return self.answer(workspace, status=202, Location=_location_of(workspace))
 
     def _act(self, service: Callable[..., Workspace]) -> Workspace:
         """Call the service, under the client's precondition where it sends one."""
@@ -282,6 +288,10 @@ class WorkspaceViewSet(ListViewSet):
 def _tail(request: UserRequest) -> int:
     given: str = request.query_params.get("tail", "200")
     return whole_number(given, CommonCode.LINES_INVALID, field="tail", maximum=MAX_LOG_LINES)
+
+
+def _location_of(workspace: Workspace) -> str:
+    return reverse("api:workspace-detail", args=[workspace.pk])
 
 
 def require_match(request: UserRequest, workspace_id: UUID) -> None:

@@ -92,7 +92,8 @@ class PackagesResetView(ApiView):
     def post(self, request: UserRequest, workspace_id: UUID) -> Response:
         selectors.workspace_by_id(request.user, workspace_id)
         own_packages.reset(actor=request.user, workspace_id=workspace_id)
-        return Response({"reset_at_next_start": True}, status=202)
+        location = reverse("api:workspace-packages", args=[workspace_id])
+        return Response({"reset_at_next_start": True}, status=202, headers={"Location": location})
 
 
 class PackagesKeepView(ApiView):
@@ -120,6 +121,7 @@ class PackagesSaveView(ApiView):
         request=SaveSerializer,
         responses={201: EnvironmentSerializer},
         parameters=[idempotency.PARAMETER],
+        goes_on_s=10,
         errors=[400, 404, 409, 415, 503],
     )
     def post(self, request: UserRequest, workspace_id: UUID) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -33,13 +34,19 @@ class Api:
         return self.client.get(path if path.startswith(("/", "http")) else V1 + path, headers=headers)
 
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
-        return self.client.generic(
+        answer = self.client.generic(
             method,
             V1 + path,
             "" if body is None else json.dumps(body),
             content_type="application/json",
             headers=headers,
         )
+        if answer.status_code == 202 or (answer.status_code == 201 and "Retry-After" in answer):
+            # Whatever goes on says where to look, and the document says that it does.
+            assert answer["Location"].startswith(V1)
+            assert {"Location", "Retry-After"} >= headers_of(answer) >= {"Location"}
+            assert ("Retry-After" in answer) == ("Retry-After" in headers_of(answer))
+        return answer
 
     def post(self, path: str, body: Any = None, **headers: str) -> Any:
         return self.send("POST", path, body, **headers)
@@ -65,9 +72,23 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.yaml"
 
 
 @cache
+def document() -> Any:
+    """The OpenAPI document, as it is committed."""
+    return yaml.load(DOCUMENT.read_text(), Loader=yaml.CSafeLoader)
+
+
+def headers_of(answer: Any) -> set[str]:
+    """The headers that the document says of this answer."""
+    request = answer.wsgi_request
+    route = "/" + re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", request.resolver_match.route).rstrip("/")
+    operation = document()["paths"][route][request.method.lower()]
+    return set(operation["responses"][str(answer.status_code)].get("headers", {}))
+
+
+@cache
 def _problems() -> Any:
     """What the OpenAPI document says of problems, and nothing beside it: what is sent has to stand there."""
-    schemas = yaml.load(DOCUMENT.read_text(), Loader=yaml.CSafeLoader)["components"]["schemas"]
+    schemas = document()["components"]["schemas"]
     closed = {**schemas["Problem"], "additionalProperties": False}
     return jsonschema_rs.validator_for(
         {

@@ -119,7 +119,7 @@ def test_an_owner_makes_and_deletes_one_over_rest(api, alice, ci, issuer):
         ({"name": " "}, "name"),
         ({"conditions": []}, "conditions"),
         ({"conditions": [{"claim": "ref", "value": "x"}]}, "conditions"),
-        ({"conditions": [{"claim": "sub", "match": "regex", "value": "x"}]}, "conditions"),
+        ({"conditions": [{"claim": "sub", "match": "regex", "value": "x"}]}, "conditions.0.match"),
         ({"scopes": []}, "scopes"),
         ({"scopes": ["nonsense"]}, "scopes"),
         ({"lifetime_s": 59}, "lifetime_s"),

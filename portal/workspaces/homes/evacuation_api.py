@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
+from django.urls import reverse
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.decorators import action
@@ -163,6 +164,7 @@ class NodeHomesViewSet(ApiViewSet):
         "Asked for again meanwhile it is the same, and afterwards what stayed is tried again.",
         request=MoveHomesSerializer,
         responses={201: HomeEvacuationSerializer},
+        goes_on_s=10,
         errors=[400, 404, 409, 415],
     )
     @homes.mapping.post
@@ -171,7 +173,9 @@ class NodeHomesViewSet(ApiViewSet):
         given = body_of(request, MoveHomesSerializer)
         made = evacuations.evacuate(actor=request.user, node_id=node_id, to=given["to"])
         found = evacuations.evacuation(request.user, made.pk)
-        return Response(HomeEvacuationSerializer(found, context=self.get_serializer_context()).data, 201)
+        shown = HomeEvacuationSerializer(found, context=self.get_serializer_context()).data
+        location = reverse("api:home-evacuation-detail", args=[made.pk])
+        return Response(shown, status=201, headers={"Location": location})
 
 
 router = Router()

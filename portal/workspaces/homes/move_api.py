@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
+from django.urls import reverse
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.decorators import action
@@ -103,6 +104,7 @@ class HomeMoveViewSet(ReadViewSet):
         "Asked for again while it goes there, it is the same move.",
         request=NewHomeMoveSerializer,
         responses={201: HomeMoveSerializer},
+        goes_on_s=10,
         errors=[400, 404, 409, 415],
     )
     def create(self, request: UserRequest) -> Response:
@@ -113,9 +115,7 @@ class HomeMoveViewSet(ReadViewSet):
         if user is None or team is None or pool is None:
             raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
         move = home_moves.move_home(actor=request.user, user=user, team=team, pool=pool, node=given["node"])
-        answer = self.answer(move)
-        answer.status_code = 201
-        return answer
+        return self.answer(move, status=201, Location=reverse("api:home-move-detail", args=[move.pk]))
 
     @operation(
         "Cancel a move of a home folder",

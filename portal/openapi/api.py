@@ -1,0 +1,34 @@
+"""What a program asks first: which Berth this is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from portal.common.api import ApiView, WhoeverSignedIn, operation, routes
+from provisioning.version import VERSION
+
+
+class BerthVersionSerializer(serializers.Serializer[Any]):
+    """Which Berth answers, and which version of REST it speaks."""
+
+    version = serializers.CharField(help_text="Of Berth, as `1.2.0` (Semantic Versioning).")
+    api = serializers.CharField(help_text="Of REST, as it stands in addresses: `v1`.")
+
+
+class VersionView(ApiView):
+    permission_classes = [WhoeverSignedIn]
+
+    @operation(
+        "Read which version of Berth answers",
+        description="For whoever is signed in, whatever the scopes of the token.",
+        responses={200: BerthVersionSerializer},
+    )
+    def get(self, request: Request) -> Response:
+        return Response(BerthVersionSerializer({"version": VERSION, "api": "v1"}).data)
+
+
+urlpatterns = routes("version", VersionView, "version")

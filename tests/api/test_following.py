@@ -1,0 +1,54 @@
+"""What goes on after the answer says where to look, and when again; who asks too often, when to come back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from portal.common import rate_limits
+from provisioning.version import VERSION
+from tests.api.conftest import document, problem
+from tests.factories import WorkspaceFactory
+
+pytestmark = pytest.mark.django_db
+
+AT_THE_NEXT_START = "resetWorkspacePackages"
+"""When that is nobody knows."""
+
+
+def test_what_goes_on_says_where_to_look_and_when() -> None:
+    for methods in document()["paths"].values():
+        for operation in methods.values():
+            if (taken := operation["responses"].get("202")) is not None:
+                expected = {"Location"} if operation["operationId"] == AT_THE_NEXT_START else None
+                assert set(taken["headers"]) == (expected or {"Location", "Retry-After"}), operation
+
+
+def test_a_workspace_that_ends_is_found_where_the_answer_says(api: Any, alice: Any, team: Any) -> None:
+    workspace = WorkspaceFactory(owner=alice, team=team, state="stopped")
+    answer = api(alice).post(f"workspaces/{workspace.pk}/stop")
+    assert answer.status_code == 202
+    assert int(answer["Retry-After"]) > 0
+    assert api(alice).get(answer["Location"]).json()["id"] == str(workspace.pk)
+
+
+def test_which_berth_answers(api: Any, alice: Any) -> None:
+    assert api(alice, "pools:read").get("version").json() == {"version": VERSION, "api": "v1"}
+    problem(api(None).get("version"), 401, "not_authenticated")
+
+
+def test_the_limit_to_requests_is_said(api: Any, alice: Any, settings: Any, monkeypatch: Any) -> None:
+    settings.BERTH_REQUESTS_PER_MINUTE = 7
+    settings.BERTH_REQUESTS_PER_MINUTE_PER_ADDRESS = 5
+    assert api(alice).get("me")["RateLimit-Policy"] == '"user";q=7;w=60'
+    assert api(None).get("me")["RateLimit-Policy"] == '"address";q=5;w=60'
+
+    monkeypatch.setattr(rate_limits, "of_request", lambda *_: 12)
+    refused = api(alice).get("me")
+    problem(refused, 429, "throttled")
+    assert refused["Retry-After"] == "12"
+    assert set(document()["components"]["responses"]["TooManyRequests"]["headers"]) <= set(refused.headers)
+
+    settings.BERTH_REQUESTS_PER_MINUTE = 0
+    assert "RateLimit-Policy" not in api(alice).get("me")
