@@ -148,6 +148,17 @@ def test_the_choice_stands_in_the_address(alice: User, team: Team, local_pool: P
     assert 'value="mine"' in body
 
 
+@pytest.mark.parametrize(("typed", "named"), [("jupyterlab", "marimo"), ("mine", "mine")])
+def test_a_start_before_the_form_has_followed_names_it_after_its_template(
+    alice: User, team: Team, local_pool: Pool, as_user: Browse, typed: str, named: str
+) -> None:
+    form = {**CHOICE, "template": "marimo", "name": typed, "suggested": "jupyterlab", "once": "a1"}
+    client = as_user(alice)
+    assert client.post("/workspaces/new/", form).status_code == 302
+    assert client.post("/workspaces/new/", form).status_code == 302
+    assert Workspace.objects.get().name == named
+
+
 def test_a_form_sent_twice_makes_one_workspace_and_its_address_leads_there(
     alice: User, team: Team, local_pool: Pool, as_user: Browse
 ) -> None:

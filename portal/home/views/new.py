@@ -53,8 +53,8 @@ def new(request: SignedInRequest) -> HttpResponse:
     if request.method == "POST" and "check" not in data:
         try:
             if "ask" in data:
-                return _to_ask(request, chosen, data.get("name", ""))
-            return _create(request, chosen, data.get("name", ""), once)
+                return _to_ask(request, chosen, _name_to_start(data))
+            return _create(request, chosen, _name_to_start(data), once)
         except PortalError as refused:
             error = refused
     environment = _environment(data)
@@ -69,8 +69,7 @@ def new(request: SignedInRequest) -> HttpResponse:
     if choice.team and choice.template:
         suggested = services.free_name(actor=request.user, team=choice.team, template=choice.template)
     name = data.get("name", "")
-    # A name that the person has not touched follows the choice of template and team.
-    rename = name in ("", data.get("suggested", ""))
+    rename = not _name_to_start(data)
     context = {
         "choice": choice,
         "name": suggested if rename else name,
@@ -100,6 +99,15 @@ def new(request: SignedInRequest) -> HttpResponse:
         "error": error,
     }
     return render(request, "home/new.html", context, status=error.status if error else 200)
+
+
+def _name_to_start(data: Mapping[str, str]) -> str:
+    """The name that a form means: one that the person has not touched is none, and follows the choice.
+
+    So does a start in the same instant as another template is chosen, before the form has followed.
+    """
+    name = data.get("name", "")
+    return "" if name == data.get("suggested", "") else name
 
 
 def _environment(data: Mapping[str, str]) -> str | None:
