@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.factories import FlavorFactory, UserFactory, local_pool_with, node_info
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -19,32 +21,24 @@ if TYPE_CHECKING:
 @pytest.fixture
 def ada(db: None) -> User:
     """Administrator; in no team."""
-    from tests.factories import UserFactory
-
     return UserFactory(username="ada", is_superuser=True)
 
 
 @pytest.fixture
 def fay(db: None) -> User:
     """In no team, with no role."""
-    from tests.factories import UserFactory
-
     return UserFactory(username="fay")
 
 
 @pytest.fixture
 def petra(db: None) -> User:
     """Approver; in no team, and no operator."""
-    from tests.factories import UserFactory
-
     return UserFactory(username="petra", is_approver=True)
 
 
 @pytest.fixture
 def eight(catalog: None) -> Pool:
     """This machine with 8 × H100; the flavors of one GPU and of two are gpu-1 and gpu-2."""
-    from tests.factories import FlavorFactory, local_pool_with, node_info
-
     for count in (1, 2):
         FlavorFactory(slug=f"gpu-{count}", accelerator_count=count, accelerator_model="NVIDIA H100 80GB HBM3")
     pool = local_pool_with(node_info(gpus=8, cpu_milli=64_000, memory_mib=262_144))

@@ -9,6 +9,7 @@ root, or where no such user can be had.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import stat
@@ -102,8 +103,6 @@ def main(arguments: list[str]) -> int:
 
 def _unshare() -> None:
     """What Python has from 3.12 on."""
-    import ctypes
-
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(0x00020000) < 0:
         number = ctypes.get_errno()

@@ -7,11 +7,13 @@ from datetime import timedelta
 
 import httpx
 import pytest
+from django.contrib.sessions.models import Session
 from django.core import mail
 
-from portal.accounts import last_seen, limits
+from portal.accounts import deactivation, last_seen, limits, mails
 from portal.accounts.breached_passwords import in_file, is_breached
 from portal.accounts.models import FailureWindow, UserSession
+from portal.accounts.tasks import forget_sign_ins
 from portal.events.kinds import AuditKind
 from portal.events.models import Event
 from tests.factories import PASSWORD
@@ -131,8 +133,6 @@ def test_mails_for_forgotten_passwords_are_limited_by_address(as_user, settings,
 
 @pytest.mark.parametrize("name", ["alice\nBcc: evil@example.org", "alice\r\nSubject: x", "a@b.c\nTo: x@y.z"])
 def test_no_header_comes_into_a_mail_from_what_was_typed(as_user, alice, settings, name):
-    from portal.accounts import mails
-
     settings.BERTH_MAIL = True
     as_user().post("/sign-in/forgotten/", {"name": name})
     mails.send_forgotten(name)
@@ -175,8 +175,6 @@ def test_ending_others_does_not_make_it_longer(as_user, alice, settings, clock):
 
 
 def test_a_stale_cookie_of_a_session_that_was_ended_is_none(as_user, alice, ada):
-    from portal.accounts import deactivation
-
     client = as_user()
     assert enters(client)
     deactivation.deactivate(actor=ada, user=alice)
@@ -302,10 +300,6 @@ def test_nothing_is_asked_by_default(monkeypatch):
 
 
 def test_what_is_over_is_deleted_from_time_to_time(as_user, alice, settings, clock):
-    from django.contrib.sessions.models import Session
-
-    from portal.accounts.tasks import forget_sign_ins
-
     assert enters(as_user())
     limits.count("k", window=WINDOW)
     forget_sign_ins()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
@@ -81,8 +83,6 @@ def test_fields_hide_what_is_typed_and_let_managers_fill_it_in(ada, as_user):
         path_of(users.invite(actor=ada, username="gina").url): Client(),
         "/account/": as_user(ada),
     }
-    import re
-
     for path, client in pages.items():
         text = client.get(path).content.decode()
         fields = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from allauth.mfa.models import Authenticator
 from django.core.cache import cache
 
 from portal.accounts import deactivation, links, sessions, users
@@ -279,8 +280,6 @@ def test_trust_ends_with_deactivation(trusted, alice):
 
 
 def test_trust_ends_with_the_factors_that_it_was_given_with(trusted, alice):
-    from allauth.mfa.models import Authenticator
-
     Authenticator.objects.filter(user=alice).delete()
     with_app(alice)
     assert not enters_by_password(trusted)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from portal.accounts import users
 from portal.accounts.models import ApiToken, User
 from tests.accounts.authenticators import Passkey, code_of, with_app, with_codes
-from tests.factories import PASSWORD
+from tests.factories import PASSWORD, UserFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -211,8 +213,6 @@ def test_inviting_a_member_asks_nothing(stale):
 def test_without_password_and_factor_one_signs_in_anew(stale, ada, bob):
     ada.set_unusable_password()
     ada.save(update_fields=["password"])
-    from tests.factories import UserFactory
-
     assert UserFactory(is_superuser=True).administers
     client = stale
     client.force_login(ada, backend="django.contrib.auth.backends.ModelBackend")
@@ -234,6 +234,4 @@ def test_somebodys_role_is_unchanged_where_the_actor_lost_theirs(stale, ada, bob
 
 
 def _json(body):
-    import json
-
     return json.dumps(body) if body is not None else ""

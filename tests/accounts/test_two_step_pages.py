@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import re
+from pathlib import Path
 
 import pytest
 from allauth.mfa.models import Authenticator
@@ -187,9 +189,6 @@ def test_others_are_not_asked(as_user, alice, petra, demanded):
 
 def test_the_setting_knows_all_site_roles(settings):
     """It is checked before roles are known to the program; both have to say the same."""
-    import ast
-    from pathlib import Path
-
     import portal.settings
 
     source = Path(portal.settings.__file__).read_text()

@@ -8,6 +8,7 @@ import pytest
 
 from portal.catalog.models import Template
 from tests.api.conftest import problem
+from tests.factories import MembershipFactory
 
 pytestmark = pytest.mark.django_db
 SHELL = {"slug": "shell", "name": "Shell", "program": "bash", "argv": ["bash", "{port}", "{token_file}"]}
@@ -94,8 +95,6 @@ def test_a_restricted_flavor_is_for_its_teams_alone(
     ask = {"team": "vision", "template": "jupyterlab", "flavor": "tiny"}
     problem(api(bob).post("workspaces", ask), 400, "invalid")
     # An operator sees it, and may still not charge it to another team.
-    from tests.factories import MembershipFactory
-
     MembershipFactory(team=team, user=olga)
     refused = problem(api(olga).post("workspaces", ask), 403, "not_allowed")
     assert refused["reason"]["code"] == "flavor_not_for_team"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.test import Client
 
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -187,8 +188,6 @@ def test_a_key_that_is_none(api: Any, bob: Any, place: None, key: str) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_many_at_once_with_one_key_make_exactly_one(bob: Any, place: None, name: str) -> None:
     """Threads with connections of their own, as web workers have."""
-    from django.test import Client
-
     _, secret = make_token(bob)
     together = threading.Barrier(6)
     answers: list[Any] = []
@@ -218,8 +217,6 @@ def test_many_at_once_with_one_key_make_exactly_one(bob: Any, place: None, name:
 
 @pytest.mark.django_db(transaction=True)
 def test_many_at_once_without_a_name_each_get_their_own(bob: Any, place: None) -> None:
-    from django.test import Client
-
     _, secret = make_token(bob)
     together = threading.Barrier(4)
     answers: list[Any] = []

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.test import AsyncClient
+from django.utils import timezone
 
 from portal.common.actors import SYSTEM
 from portal.events import live, services, stream
@@ -179,8 +180,6 @@ async def test_it_ends_with_the_right_to_see_it(alice: Any, one: Workspace, hint
 
 
 async def test_it_ends_with_the_token(bob: Any, one: Workspace, hints: Hints) -> None:
-    from django.utils import timezone
-
     token, secret = await sync_to_async(make_token)(bob)
     response = await follow(one, Authorization=f"Bearer {secret}")
     content = aiter(response)

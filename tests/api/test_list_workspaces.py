@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from django.utils import timezone
 
 from portal.inventory.models import AllocatedDevice, Allocation
 from portal.workspaces.lifecycle import State
@@ -66,8 +68,6 @@ def test_a_state_that_there_is_not(api: Any, bob: Any) -> None:
 
 @pytest.mark.parametrize("position", ["p=garbage", "p=%00", "o=99999999999999999999", "p=" + "9" * 40, "r=x"])
 def test_a_forged_cursor_is_refused_or_harmless(api: Any, bob: Any, position: str) -> None:
-    from base64 import b64encode
-
     cursor = quote(b64encode(position.encode()).decode())
     for path in ("workspaces", "templates", "flavors", "tokens", "nodes", "devices", "teams"):
         assert api(bob).get(f"{path}?cursor={cursor}").status_code in (200, 400), path
@@ -92,8 +92,6 @@ def test_pages_follow_each_other_while_rows_come(api: Any, bob: Any) -> None:
 
 
 def _held(pool: Any, team: Any, count: int) -> None:
-    from django.utils import timezone
-
     node = pool.nodes.first()
     device = node.devices.first()
     for _ in range(count):

@@ -11,6 +11,7 @@ from rest_framework import serializers
 from portal.common.problems import exception_handler
 from portal.workspaces import selectors
 from tests.api.conftest import V1, problem
+from tests.factories import make_token
 
 pytestmark = pytest.mark.django_db
 
@@ -132,8 +133,6 @@ def test_a_bad_token(header: str) -> None:
 
 
 def test_a_token_in_the_url_is_not_looked_at(bob: Any) -> None:
-    from tests.factories import make_token
-
     _, secret = make_token(bob)
     problem(Client().get(f"{V1}me?token={secret}"), 401, "not_authenticated")
 

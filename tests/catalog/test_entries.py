@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ from django.utils import timezone
 from portal.accounts.models import Membership, Role, Team
 from portal.catalog import documents, entries, rules, selectors
 from portal.catalog.models import Flavor, Template
+from portal.catalog.services import ensure_accelerator_flavors, ensure_starting_catalog
 from portal.common import etags
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, PreconditionFailed, StateConflict
@@ -389,8 +391,6 @@ def test_what_is_in_use_is_not_deleted_and_says_by_whom(olga, bob, team):
 
 
 def test_a_deleted_entry_of_the_starting_catalog_does_not_come_back(olga, catalog):
-    from portal.catalog.services import ensure_starting_catalog
-
     for model, slug in ((Template, "marimo"), (Flavor, "cpu-large")):
         entries.delete(actor=olga, entry=model.objects.get(slug=slug))
     ensure_starting_catalog()
@@ -399,8 +399,6 @@ def test_a_deleted_entry_of_the_starting_catalog_does_not_come_back(olga, catalo
 
 
 def test_a_deleted_flavor_of_found_accelerators_does_not_come_back(olga, catalog):
-    from portal.catalog.services import ensure_accelerator_flavors
-
     pool = local_pool_with(node_info(gpus=1))
     flavor = Flavor.objects.get(accelerator_count=1)
     entries.delete(actor=olga, entry=flavor)
@@ -448,8 +446,6 @@ def test_a_change_does_not_reach_a_start_that_is_under_way(olga, bob, team):
 
 
 def test_the_startup_script_runs_first_and_its_failure_is_the_starts(olga, tmp_path):
-    import subprocess
-
     made = make(olga, argv=["/bin/echo", "main", "{port}"], startup=f"touch {tmp_path}/first")
     done = subprocess.run(made.command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "main {port}\n")

@@ -10,9 +10,17 @@ from portal.catalog import documents, entries
 from portal.catalog.models import Flavor, Template
 from portal.catalog_pages.forms import FlavorForm, TemplateForm, initial_of
 from portal.catalog_pages.previews import preview
+from portal.common import etags
 from portal.common.actors import SYSTEM
 from portal.scheduling import fits
-from tests.factories import FlavorFactory, TemplateFactory, WorkspaceFactory, local_pool_with, node_info
+from tests.factories import (
+    FlavorFactory,
+    MembershipFactory,
+    TemplateFactory,
+    WorkspaceFactory,
+    local_pool_with,
+    node_info,
+)
 
 pytestmark = pytest.mark.django_db
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
@@ -86,8 +94,6 @@ def test_an_owner_is_led_to_the_own_teams_form(as_user, alice, bob, team):
 def test_who_was_faster_is_named(as_user, olga, ada, catalog):
     entry = Template.objects.get(slug="marimo")
     mine = as_typed(None, entry, name="Mine")
-    from portal.common import etags
-
     mine["version"] = etags.version_of(entry)
     entries.change(actor=ada, entry=entry, given={"name": "Hers"})
     late = as_user(olga).post("/catalog/templates/marimo/edit/", mine)
@@ -172,8 +178,6 @@ def test_a_member_sees_no_command_and_no_versions(as_user, alice, bob, charlie, 
 
 
 def test_a_member_of_two_teams_does_not_copy_what_only_a_keeper_reads(as_user, alice, charlie, team):
-    from tests.factories import MembershipFactory
-
     given = {"slug": "t", "name": "T", "program": "bash", "argv": ["bash", "{port}", "--inner"]}
     entries.create(actor=alice, model=Template, given=given, team=team)
     MembershipFactory(team=team, user=charlie)

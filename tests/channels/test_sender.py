@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
-from portal.channels import sending
+from portal.channels import sender, sending
 from portal.channels.sending import Job
 from tests.receivers import LIMIT_S, receiver, status
 
@@ -73,8 +76,6 @@ def test_a_redirect_into_the_site_is_not_followed_there(settings):
 
 def test_a_template_is_no_way_to_read_a_file(tmp_path):
     """Past the check of parameters, the process itself opens no file."""
-    from portal.channels import sender
-
     secret = tmp_path / "secret.json"
     secret.write_text('{"text": "very secret"}')
     url = f"workflows://127.0.0.1:1/abcdefgh/abcdefgh?template={secret}"
@@ -118,9 +119,6 @@ attempt("allowed", lambda: socket.socket().connect(("127.0.0.1", 1)))
 
 
 def test_what_the_process_may_do_holds_below_every_library(tmp_path):
-    import subprocess
-    import sys
-
     from django.conf import settings
 
     secret = tmp_path / "secret"
@@ -154,8 +152,6 @@ def test_by_itself_the_site_allows_none_of_these(settings, url):
     from portal import settings as defaults
 
     settings.BERTH_CHANNEL_SCHEMAS = defaults.BERTH_CHANNEL_SCHEMAS
-    from portal.channels import sender
-
     assert sender.made_of(url, frozenset(settings.BERTH_CHANNEL_SCHEMAS))[0] is None
 
 

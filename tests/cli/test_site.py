@@ -7,6 +7,7 @@ import json
 import pytest
 
 from portal.cli import commands, main
+from portal.cli.errors import CliError
 
 
 class Portal:
@@ -61,7 +62,5 @@ def test_apply_sends_the_file(tmp_path, capsys):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    from portal.cli.errors import CliError
-
     with pytest.raises(CliError):
         run(Portal([]), "plan", "-f", str(tmp_path / "none.yaml"))

@@ -5,13 +5,19 @@ from __future__ import annotations
 import ast
 import json
 import logging
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from django.http import HttpResponse
+from django.middleware.security import SecurityMiddleware
 from django.test import Client, RequestFactory
 from django.urls import get_resolver
 
+from portal.accounts import users
 from portal.common import logs
 from portal.common.message_storage import PortalCookieStorage
 from portal.common.middleware import NoStoreMiddleware
@@ -53,8 +59,6 @@ def test_nothing_of_a_person_stays_in_a_cache(as_user, alice, path):
 
 
 def test_a_view_that_says_how_long_it_may_be_kept_is_heard(rf: RequestFactory):
-    from django.http import HttpResponse
-
     kept = NoStoreMiddleware(lambda _request: HttpResponse(headers={"Cache-Control": "max-age=60"}))(
         rf.get("/")
     )
@@ -69,9 +73,6 @@ def test_assets_are_kept(client):
 
 def test_over_https_the_name_and_all_below_it_stay_with_it(client, settings):
     settings.SECURE_HSTS_SECONDS = 31_536_000
-    from django.http import HttpResponse
-    from django.middleware.security import SecurityMiddleware
-
     request = RequestFactory().get("/", secure=True)
     answered = SecurityMiddleware(lambda _request: HttpResponse())(request)
     assert answered["Strict-Transport-Security"] == "max-age=31536000; includeSubDomains"
@@ -236,10 +237,6 @@ def test_each_cookie_is_for_its_purpose_alone(alice, settings):
 
 def test_over_https_no_workspace_can_plant_a_cookie_of_the_portals():
     """Names are fixed when the settings are read, so they are read once more as they are over https."""
-    import os
-    import subprocess
-    import sys
-
     code = (
         "import django; django.setup()\n"
         "from django.conf import settings as s\n"
@@ -294,8 +291,6 @@ def test_who_was_refused_what_is_logged(as_user, with_token, alice, bob, caplog)
 
 
 def test_a_link_that_signs_in_is_in_no_log(ada, caplog):
-    from portal.accounts import users
-
     link = users.invite(actor=ada, username="gina").url
     browser = Client(enforce_csrf_checks=True)
     assert browser.post("/" + link.split("/", 3)[3], {"password": "x"}).status_code == 403

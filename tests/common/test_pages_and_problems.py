@@ -6,9 +6,11 @@ import uuid
 
 import pytest
 from django.core.checks import run_checks
+from django.core.management import call_command
 from django.test import Client
 
 from portal.common.texts import strip_nul, strip_nul_json
+from tests.factories import PASSWORD
 
 pytestmark = pytest.mark.django_db
 
@@ -64,8 +66,6 @@ def test_pages_allow_no_code_and_no_frame_from_elsewhere(page):
 
 
 def test_cookies_are_for_the_portal_alone(alice):
-    from tests.factories import PASSWORD
-
     answered = Client().post("/sign-in/", {"username": "alice", "password": PASSWORD})
     cookie = answered.cookies["berth"]
     assert cookie["httponly"]
@@ -122,6 +122,4 @@ def test_texts_that_every_database_takes(given, kept):
 
 
 def test_models_and_migrations_agree():
-    from django.core.management import call_command
-
     call_command("makemigrations", "--check", "--dry-run", verbosity=0)

@@ -7,13 +7,17 @@ import json
 from types import SimpleNamespace
 
 import pytest
+import redis
 
 from portal.celery import app as control
+from portal.common.errors import Unavailable
 from portal.embedded.clock import SCHEDULE
 from portal.inventory import polling
-from portal.workspaces import housekeeping, services
+from portal.inventory.models import Pool
+from portal.workspaces import housekeeping, results, services
 from provisioning import messages
 from provisioning.node.tasks import run
+from provisioning.node.worker import announce
 from provisioning.node.worker import app as node
 from provisioning.types import (
     Command,
@@ -27,7 +31,7 @@ from provisioning.types import (
     WorkspaceRef,
 )
 from tests.factories import inventory_of, node_info
-from tests.workspaces.helpers import answer, run_until_ready
+from tests.workspaces.helpers import answer, run_until_ready, seen
 
 REF = WorkspaceRef("00000000-0000-0000-0000-000000000001", 1)
 POOL = PoolConfig("p", "simulated", {"nodes": 1})
@@ -82,20 +86,14 @@ def test_every_message_that_is_sent_fits_the_task_that_takes_it(
                     sent.deliver(message)
 
     deliver_all()
-    from portal.inventory.models import Pool
-
     Pool.objects.update(inventory_due_at=None)
     polling.refresh_due()
     housekeeping.ask_for_owned()
     local = make(alice)
     run_until_ready_of(local, sent)
-    from portal.common.errors import Unavailable
-
     with pytest.raises(Unavailable):
         services.read_logs(workspace=local)
     services.stop(actor=alice, workspace_id=local.pk)
-    from provisioning.node.worker import announce
-
     announce(SimpleNamespace(task_consumer=SimpleNamespace(queues=["engine", "node.elsewhere"])))
     services.delete(actor=alice, workspace_id=workspace.pk)
     sent.messages = [message for message in sent if message.queue != "node.node-1"] + _checked(sent)
@@ -112,16 +110,11 @@ def test_every_message_that_is_sent_fits_the_task_that_takes_it(
 
 
 def _no_redis(*_: object, **__: object) -> object:
-    import redis
-
     raise redis.ConnectionError("none here")
 
 
 def run_until_ready_of(workspace, sent) -> None:
     own = [message for message in sent.of("node.execute") if message.queue == "node.node-1"]
-    from portal.workspaces import results
-    from tests.workspaces.helpers import seen
-
     for message in own:
         sent.messages.remove(message)
         results.apply_result(seen(message.command, "running", ready=True))

@@ -13,14 +13,14 @@ import signal
 import sys
 from typing import Any
 
+from provisioning.node import tasks
+
 
 def die(*_: Any, **__: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main(place: str) -> None:
-    from provisioning.node import tasks
-
     path, _, name = place.rpartition(".")
     try:
         owner: Any = importlib.import_module(path)

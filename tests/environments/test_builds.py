@@ -35,7 +35,7 @@ from tests.environments.helpers import (
     ready,
     version_of,
 )
-from tests.factories import inventory_of, node_info
+from tests.factories import WorkspaceFactory, inventory_of, node_info
 from tests.senders import NODE_KEY, OTHER_KEY, sent_by, trust
 
 pytestmark = pytest.mark.django_db
@@ -318,8 +318,6 @@ def test_what_nothing_uses_is_removed_after_a_while_and_nothing_else(local_pool,
 
 
 def test_an_old_version_stays_while_a_workspace_uses_it(local_pool, sent, bob, team):
-    from tests.factories import WorkspaceFactory
-
     made = ready(sent)
     old = made.current
     workspace = WorkspaceFactory(owner=bob, team=team, environment_version=old, state="stopped")

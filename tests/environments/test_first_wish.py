@@ -10,7 +10,9 @@ from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotPossible, StateConflict
 from portal.environments import curated, services
 from portal.environments.models import Environment, EnvironmentBuild
+from portal.scheduling import cycle
 from portal.workspaces.models import Workspace
+from portal.workspaces.troubles import stored_message
 from tests.environments.helpers import built, failed, only, progress
 from tests.factories import local_pool_with, node_info
 from tests.races import at_once
@@ -29,8 +31,6 @@ def vscode(catalog, team, sent, clock) -> Template:
 
 
 def why(row: Workspace) -> str:
-    from portal.workspaces.troubles import stored_message
-
     row.queue_entry.refresh_from_db()
     return stored_message(row.queue_entry.reason)
 
@@ -45,8 +45,6 @@ def test_the_first_wish_has_it_built_and_starts_by_itself(vscode, make, bob, sen
     assert EnvironmentBuild.objects.get().asked_by == bob
     assert why(row) == "“VS Code” is being installed on this pool."
     progress(command, "installing", done=40, total=62)
-    from portal.scheduling import cycle
-
     cycle.decide()
     assert why(row).startswith("“VS Code” is being installed on this pool: installing 40 of 62")
     assert "installing 40 of 62" in as_user(bob).get(f"/workspaces/{row.pk}/").content.decode()
@@ -73,8 +71,6 @@ def test_the_second_one_waits_for_the_same_build(vscode, make, bob, alice, sent)
 def test_a_build_that_fails_says_why_and_whom_to_ask(vscode, make, bob, sent, as_user):
     row = make(bob, template="vscode")
     assert failed(only(sent), "resolution_failed", "no code-server for this machine")
-    from portal.scheduling import cycle
-
     cycle.decide()
     said = why(row)
     assert said.startswith("“VS Code” could not be installed. The packages do not go together")

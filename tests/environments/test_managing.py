@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from portal.accounts.models import Role
+from portal.catalog.models import Template
 from portal.common import etags
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, PreconditionFailed, StateConflict
-from portal.environments import selectors, services, sources
+from portal.environments import builds, selectors, services, sources
 from portal.environments.models import BuildState, Environment, EnvironmentBuild, SourceKind, VersionState
 from portal.events.models import Event
 from tests.environments.helpers import LOCK, built, commands, environment, only, ready, version_of
@@ -185,8 +186,6 @@ def test_a_rebuild_of_what_is_ready_is_a_new_version_of_the_same_source(team, al
 
 
 def test_deleting_names_who_uses_it(team, alice, bob, local_pool, sent, catalog):
-    from portal.catalog.models import Template
-
     made = ready(sent, team=team, actor=alice)
     workspace = WorkspaceFactory(owner=bob, team=team, name="train", environment_version=made.current)
     Template.objects.filter(slug="jupyterlab").update(environment=made)
@@ -248,8 +247,6 @@ def test_without_a_node_it_waits_for_one(team, alice):
 
 
 def test_cancelled_by_who_manages_it(team, alice, bob, local_pool, sent):
-    from portal.environments import builds
-
     services.create(actor=alice, team=team, name="Tools", **LINES)
     build = EnvironmentBuild.objects.get()
     with pytest.raises(NotAllowed):

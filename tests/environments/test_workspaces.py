@@ -16,7 +16,7 @@ from portal.environments import upkeep
 from portal.environments.models import Environment
 from portal.inventory import services as inventory
 from portal.inventory.models import Node
-from portal.scheduling import admission, capacity
+from portal.scheduling import admission, capacity, cycle
 from portal.scheduling.admission import Outcome
 from portal.workspaces import services, software
 from portal.workspaces.lifecycle import State
@@ -24,7 +24,7 @@ from portal.workspaces.models import Workspace
 from provisioning.types import HeldEnvironment
 from tests.environments.helpers import LOCK, built, commands, environment, failed, only, progress, ready
 from tests.environments.test_builds import DIGEST, second_node
-from tests.factories import MembershipFactory, TeamFactory, inventory_of, node_info
+from tests.factories import MembershipFactory, TeamFactory, inventory_of, local_pool_with, node_info
 
 pytestmark = pytest.mark.django_db
 
@@ -135,8 +135,6 @@ def test_a_template_whose_program_it_lacks_is_refused_but_an_editor_is_the_nodes
 
 
 def test_an_environment_brings_the_program_that_the_node_lacks(team, bob, catalog, sent):
-    from tests.factories import local_pool_with
-
     held = HeldEnvironment(DIGEST, 300, ("jupyter-lab",))
     local_pool_with(node_info(programs=("bash",)))
     made = ready(sent)
@@ -161,8 +159,6 @@ def test_it_goes_to_the_node_that_has_it(team, bob, local_pool, sent):
 def test_one_that_is_on_no_node_waits_and_starts_by_itself_when_it_is_there(
     team, bob, local_pool, sent, run_node
 ):
-    from portal.scheduling import cycle
-
     made = ready(sent, name="Data science")
     # The node has lost it.
     inventory.apply_inventory(pool=local_pool, inventory=inventory_of(node_info()))
@@ -199,8 +195,6 @@ def test_simulated_pools_take_any(team, bob, pool, local_pool, sent):
 
 
 def test_the_cuda_of_an_environment_counts_as_a_templates_does(team, bob, catalog, sent):
-    from tests.factories import local_pool_with
-
     local_pool_with(node_info(gpus=1, driver_version="550.54", cuda_version="12.4"))
     flavor = Flavor.objects.get(accelerator_count=1)
     newer = environment(name="Torch")

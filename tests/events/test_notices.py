@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import socketserver
+import threading
 from smtplib import SMTPRecipientsRefused, SMTPServerDisconnected
 
 import pytest
 from django.core import mail as outbox
 from django.db import transaction
 
-from portal.events import mail, services
+from portal.events import live, mail, services
 from portal.events.models import Notification
 from portal.events.tasks import send_mails
 
@@ -49,8 +51,6 @@ def test_who_was_switched_off_is_not_told(alice):
 
 
 def test_a_live_hint_goes_to_the_readers_channel(alice, monkeypatch):
-    from portal.events import live
-
     sent = []
     monkeypatch.setattr(live, "publish_to", lambda user_id, kind: sent.append((user_id, kind)))
     tell(alice)
@@ -130,8 +130,6 @@ def test_a_broken_server_ends_the_round_and_a_refused_reader_does_not(
 
 def test_a_round_opens_one_connection_and_closes_it(alice, bob, mailing, settings):
     """Against a server that speaks SMTP: three mails, one of them refused, one connection."""
-    import socketserver
-    import threading
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from portal.common import svg
 from portal.fleet.presenters import charts
 from portal.inventory import samples
-from portal.inventory.models import Device, Node, Pool
+from portal.inventory.models import Device, DeviceHour, DeviceSeries, Node, Pool
 from portal.inventory.series import HOUR, MONTH, Held, Point, Series
 from provisioning.gpu.samples import Sample
 from tests.factories import local_pool_with, node_info
@@ -252,8 +252,6 @@ def test_the_page_and_its_part(client, bob, real):
 
 
 def test_parts_are_small(client, bob, real):
-    from portal.inventory.models import DeviceHour, DeviceSeries
-
     client.force_login(bob)
     now_s = filled(61)
     series = DeviceSeries.objects.get()

@@ -22,6 +22,7 @@ from portal.workspaces.models import Workspace
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.factories import FlavorFactory, local_pool_with, node_info, simulated_pool
 from tests.rows import preempt_at
+from tests.workspaces.helpers import run_until_ready
 
 pytestmark = pytest.mark.django_db
 H100 = "NVIDIA H100 80GB HBM3"
@@ -279,8 +280,6 @@ def test_a_split_gpu_names_who_holds_its_instances(catalog, make, alice, olga, a
 
 
 def test_draining_asks_first_then_tells_everybody_there(lab, make, alice, olga, as_user, sent):
-    from tests.workspaces.helpers import run_until_ready
-
     workspace = make(alice, "gpu-1")
     run_until_ready(sent, workspace)
     node = Node.objects.get(allocations__workspace=workspace)

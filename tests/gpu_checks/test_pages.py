@@ -15,7 +15,7 @@ from portal.events import live
 from portal.gpu_checks import results, runs
 from portal.gpu_checks.models import CheckStatus, GpuCheckRun
 from portal.gpu_checks.presenters import format_measure
-from portal.inventory.models import Device
+from portal.inventory.models import Device, Pool
 from tests.api.conftest import Api, problem
 from tests.factories import make_token, node_info, simulated_pool
 from tests.gpu_checks.helpers import answer, checked_pool, commands, only, unavailable
@@ -212,8 +212,6 @@ def test_a_simulated_check_is_called_so_everywhere(olga, as_user, operator, cata
 
 
 def test_operators_set_when_a_pool_is_checked(olga, bob, as_user, operator, h100):
-    from portal.inventory.models import Pool
-
     url = "/pools/this-machine/"
     form = {"check_every_h": "24", "check_level": "quick", "hand_out_max_age_h": "0", "scrub_required": "on"}
     assert as_user(bob).post(f"{url}checks/", form).status_code == 403

@@ -17,6 +17,7 @@ from portal.inventory import services as inventory
 from portal.inventory.cordons import cordon_device
 from portal.inventory.models import AllocatedDevice, CordonCause, Device, Pool
 from portal.inventory.node_commands import config_of
+from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from provisioning.registry import driver_for
 from tests.factories import inventory_of, node_info, rescript, simulated_pool
@@ -330,8 +331,6 @@ def in_use(device: Device) -> bool:
 def test_leaked_memory_of_a_simulated_device_keeps_it_from_the_next_one(
     clock, catalog, tmp_path, make, alice, sent, settle
 ):
-    from portal.workspaces import services
-
     pool = simulated_pool(str(tmp_path / "sim"), nodes=1, gpus=1)
     Pool.objects.filter(pk=pool.pk).update(scrub_required=True)
     workspace = make(alice, "sim-h100-x1")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.events.models import Event
-from portal.gpu_checks import policy, preflight, runs
+from portal.gpu_checks import policy, preflight, results, runs
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, GpuCheckRun
 from portal.inventory.cordons import cordon_device, lift_cordon
 from portal.inventory.models import CordonCause, Device, Pool
@@ -219,8 +220,6 @@ def test_a_silent_node_does_not_keep_it_for_ever(workspace, sent, clock):
 
 
 def test_the_deadline_holds_even_when_its_node_goes_on_telling(workspace, sent, clock):
-    from portal.gpu_checks import results
-
     command = only(sent)
     for _ in range(preflight.DEADLINE_S // 10 + 1):
         results.apply_progress(run_id=command.run, lease=command.lease, progress={"phase": "beat"})
@@ -393,8 +392,6 @@ def test_the_scrub_is_queued_in_the_transaction_that_releases(running, alice, se
     real = runs.make_run
 
     def spy(**fields):
-        from django.db import connection
-
         seen.append(connection.in_atomic_block)
         return real(**fields)
 

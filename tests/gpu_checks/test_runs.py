@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, NotPossible, StateConflict
 from portal.common.reasons.codes import PlacementCode
@@ -119,8 +120,6 @@ def test_what_a_workspace_uses_is_not_checked(gpus, make, alice, sent):
 
 
 def flavor_of_one_gpu() -> str:
-    from portal.catalog.models import Flavor
-
     return Flavor.objects.filter(accelerator_count=1).order_by("slug").first().slug
 
 

@@ -8,12 +8,13 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from provisioning.host import membership
+from provisioning.host import keys, membership
 from provisioning.host.folder import NodeFolder
 from provisioning.service.environ import ROOT
 from provisioning.signing import public_text
@@ -203,8 +204,6 @@ def test_a_portal_in_trouble(join: Berth, doors: Doors, folder: NodeFolder, answ
 
 
 def test_a_certificate_for_another_key_is_not_taken(join: Berth, doors: Doors, folder: NodeFolder) -> None:
-    from provisioning.host import keys
-
     doors.answer_join = lambda _: (201, doors.granted("b", keys.make("b").csr))
     done = join()
     assert done.code == 1 and "the certificate is for another key" in done.err
@@ -243,8 +242,6 @@ def test_a_killed_join_leaves_nothing_in_the_way(
     join: Berth, doors: Doors, folder: NodeFolder, port: str
 ) -> None:
     """Killed while the portal thinks, so that the token is not used."""
-    import threading
-
     came, go = threading.Event(), threading.Event()
 
     def think(_: object) -> tuple[int, dict]:

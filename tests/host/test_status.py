@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from provisioning.drivers.local import isolation
+from provisioning.drivers.local.isolation import SandboxProbe
 from provisioning.host import abilities, membership, rotation
 from provisioning.host.folder import NodeFolder
 from provisioning.host.notify import notify
@@ -119,9 +121,6 @@ def test_what_this_machine_can_hold_is_found_out_by_trying(folder: NodeFolder) -
 
 
 def test_what_is_missing_names_its_package(folder: NodeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    from provisioning.drivers.local import isolation
-    from provisioning.drivers.local.isolation import SandboxProbe
-
     reason = "Workspaces are not kept apart: install bubblewrap (the package “bubblewrap”)."
     monkeypatch.setattr(isolation, "probe", lambda: SandboxProbe("", reason=reason))
     found = abilities.look(folder, as_service=False)

@@ -20,9 +20,12 @@ from portal.inventory import cordons
 from portal.inventory import services as inventory
 from portal.inventory.domain_events import CapacityChanged
 from portal.inventory.models import CordonCause, Device, Node, Pool, PoolState
+from portal.join_requests import policies as join_policies
 from portal.join_requests import services as joins
+from portal.quota_requests import policies as quota_policies
 from portal.quota_requests.models import QuotaRequest
 from portal.quota_requests.services import requests as quota
+from portal.reservations import policies as reservation_policies
 from portal.reservations import services as reservations
 from portal.reservations.models import Reservation
 from tests.factories import MembershipFactory, UserFactory, make_token
@@ -223,10 +226,6 @@ def test_all_who_could_decide_are_told_at_each_step(team, alice, bob, fay, petra
 
 def test_whom_a_row_waits_for_is_whom_its_room_tells(full, alice, bob, charlie, fay, petra, olga, ada):
     """Selectors ask by actor, notices by request: both have to name the same people."""
-    from portal.join_requests import policies as join_policies
-    from portal.quota_requests import policies as quota_policies
-    from portal.reservations import policies as reservation_policies
-
     people = (alice, bob, charlie, fay, petra, olga, ada)
     tells = {
         "quota": quota_policies.deciders_of,

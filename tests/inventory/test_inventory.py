@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 
 import pytest
@@ -10,15 +11,16 @@ from django.utils import timezone
 from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
-from portal.events.models import Event
+from portal.events.models import Event, Notification
 from portal.inventory import counting, polling, selectors, services
 from portal.inventory.counting import Count
 from portal.inventory.models import Device, Node, Pool, PoolState
 from portal.inventory.node_commands import config_of
+from portal.workspaces import services as workspaces
 from provisioning.registry import driver_for
 from provisioning.types import DeviceInfo, DeviceKind, Failure
 from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool
-from tests.workspaces.helpers import active
+from tests.workspaces.helpers import active, answer
 
 pytestmark = pytest.mark.django_db
 
@@ -264,8 +266,6 @@ def test_a_cordon_keeps_new_work_away_and_says_who_and_why(make, alice, olga, lo
 
 
 def test_cordons_are_for_operators(alice, local_pool):
-    import uuid
-
     with pytest.raises(NotAllowed):
         services.set_cordon(actor=alice, node_id=local_pool.nodes.get().pk, cordoned=True)
     with pytest.raises(NotFound):
@@ -293,9 +293,6 @@ def test_devices_that_are_held_are_counted(catalog, make, alice):
 
 
 def test_what_is_free_after_a_release_is_as_before(make, alice, local_pool, sent, settle):
-    from portal.workspaces import services as workspaces
-    from tests.workspaces.helpers import answer
-
     workspace = make(alice)
     sent.clear()
     workspace.lease = ""
@@ -364,8 +361,6 @@ def test_what_placement_needs_of_devices_and_nodes_is_kept(catalog):
 
 
 def test_devices_that_cannot_be_seen_are_out_of_use_and_not_gone(catalog):
-    from portal.events.models import Event
-
     pool = local_pool_with(node_info(gpus=2, accelerator_state="ok"))
     blind = node_info(accelerator_state="driver_mismatch", accelerator_note="Reboot after the update.")
     services.apply_inventory(pool=pool, inventory=inventory_of(blind))
@@ -382,8 +377,6 @@ def test_devices_that_cannot_be_seen_are_out_of_use_and_not_gone(catalog):
 
 
 def told(user) -> dict[str, tuple[str, int]]:
-    from portal.events.models import Notification
-
     return {each.kind: (each.title, each.repeats) for each in Notification.objects.filter(user=user)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import time
 
 import pytest
 from django.db import connection
@@ -181,8 +182,6 @@ def test_a_silent_minute_leaves_a_gap():
 def test_the_tasks_do_it():
     tasks = control_app.tasks
     control_app.loader.import_default_modules()
-    import time
-
     start_s = int(time.time()) // 60 * 60 - 60
     with sent_by("node.node-1"):
         tasks["control.apply_samples"].run(

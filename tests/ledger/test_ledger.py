@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
+from django.conf import settings as django_settings
+from django.db import transaction
 from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from portal.common.errors import InvalidInput, NotAllowed, NotFound
+from portal.common.errors import InvalidInput, NeedsApproval, NotAllowed, NotFound
 from portal.events.models import Event, Notification
 from portal.ledger import services as ledger
 from portal.ledger.accounting import GPU_HOUR
@@ -136,8 +138,6 @@ def test_the_team_is_warned_at_80_and_stopped_at_100(make, alice, bob, olga, tea
 
 
 def test_hours_that_come_back_let_it_start_again(make, alice, olga, team, priced, clock):
-    from portal.common.errors import NeedsApproval
-
     open_for(team, olga, hours=0)
     with pytest.raises(NeedsApproval):
         make(alice, "sim-h100-x1")
@@ -148,9 +148,6 @@ def test_hours_that_come_back_let_it_start_again(make, alice, olga, team, priced
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_never_below_zero_by_more_than_one_tick(make, alice, olga, team, priced, clock, sent, seed):
-    from django.conf import settings as django_settings
-    from django.db import transaction
-
     chance = random.Random(seed)
     with transaction.atomic():
         open_for(team, olga, hours=chance.randrange(0, 3))

@@ -16,19 +16,32 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 
-from portal.accounts import service_accounts
-from portal.accounts.models import Role, Team, User, UserSession
+from portal.accounts import links, service_accounts, team_egress
+from portal.accounts.models import Delegation, Role, Team, User, UserSession
 from portal.catalog import entries
 from portal.catalog.models import Flavor, Template
+from portal.channels import sending
 from portal.common.actors import SYSTEM
 from portal.common.scopes import Scope
+from portal.environments.models import EnvironmentBuild, EnvironmentVersion, VersionState
 from portal.events.models import Notification
 from portal.events.services import notify
 from portal.gpu_checks.models import CheckCause, GpuCheckRun
+from portal.identity.models import IdentityLink, LinkedBy
+from portal.inventory.models import Node, Pool
+from portal.machines.models import JoinToken, Machine
+from portal.orphans.models import Orphan
+from portal.quota_requests.models import AutoApproveRule, QuotaRequest
+from portal.quotas.models import Cohort, Grant, MemberCap, Quota, TeamShare
 from portal.reclaim import policy_services as policies
+from portal.reservations.models import BookingPermission, Reservation
 from portal.service_accounts.models import TrustRule
+from portal.webhooks.models import Delivery
+from portal.workspaces import asking, dispatch
+from portal.workspaces.gateway import file_tickets, tickets
 from portal.workspaces.lifecycle import State
-from tests.factories import PASSWORD, MembershipFactory, UserFactory, make_token
+from portal.workspaces.models import HomeArchive, HomeEvacuation, HomeMove, HomePlace, LostHome
+from tests.factories import PASSWORD, MembershipFactory, UserFactory, local_pool_with, make_token, node_info
 from tests.permissions.table import ROWS, WHO, Row
 from tests.workspaces.helpers import run_until_ready
 
@@ -69,12 +82,6 @@ LISTED = {(row.method, row.route) for row in ROWS}
 
 def requested(user: Any) -> dict[str, Any]:
     """An open request of the user's for a cap, a grant of such a cap, a rule, and somebody's delegation."""
-    from datetime import timedelta
-
-    from portal.accounts.models import Delegation
-    from portal.quota_requests.models import AutoApproveRule, QuotaRequest
-    from portal.quotas.models import Grant, MemberCap
-
     team = Team.objects.get(slug="vision")
     now = timezone.now()
     cap: dict[str, Any] = {"team": team, "user": user, "resource": "workspaces"}
@@ -97,10 +104,7 @@ def requested(user: Any) -> dict[str, Any]:
 
 def limited() -> dict[str, Any]:
     """A quota and a cap of vision's, which is in the cohort research."""
-    from portal.common.actors import SYSTEM
     from portal.ledger import services
-    from portal.quotas.models import Cohort, MemberCap, Quota, TeamShare
-    from portal.reservations.models import BookingPermission, Reservation
 
     team = Team.objects.get(slug="vision")
     cohort = Cohort.objects.create(slug="research", name="Research")
@@ -131,7 +135,6 @@ def limited() -> dict[str, Any]:
 def hooked(owner: Any) -> dict[str, Any]:
     """A webhook of vision's, and what it was sent."""
     from portal.webhooks import services
-    from portal.webhooks.models import Delivery
 
     team = Team.objects.get(slug="vision")
     made = services.create(actor=owner, team=team, **HOOK).endpoint
@@ -151,9 +154,7 @@ def listening(user: Any) -> dict[str, Any]:
 
 def environment() -> dict[str, Any]:
     """The environment tools of vision's: version 1 is ready, version 2 is being built."""
-    from portal.common.actors import SYSTEM
     from portal.environments import services
-    from portal.environments.models import EnvironmentBuild, EnvironmentVersion, VersionState
 
     made = services.create(
         actor=SYSTEM,
@@ -171,8 +172,6 @@ def environment() -> dict[str, Any]:
 
 def left_over(pool: Any) -> dict[str, Any]:
     """A folder that nobody owns."""
-    from portal.orphans.models import Orphan
-
     now = timezone.now()
     made = Orphan.objects.create(
         pool=pool, node="gpu-07", kind="folder", name=f"ws-{'0' * 32}", first_seen_at=now, seen_at=now
@@ -182,9 +181,6 @@ def left_over(pool: Any) -> dict[str, Any]:
 
 def closed_and_opened() -> dict[str, Any]:
     """vision's network as it was, and so in its version 1."""
-    from portal.accounts import team_egress
-    from portal.common.actors import SYSTEM
-
     for egress in ("none", ""):
         team_egress.set_egress(actor=SYSTEM, team=Team.objects.get(slug="vision"), egress=egress)
     return {"<int:number>": 1}
@@ -192,7 +188,6 @@ def closed_and_opened() -> dict[str, Any]:
 
 def secrets(people: dict[str, Any]) -> dict[str, Any]:
     """A secret TOKEN_A of bob's, of vision's and of JupyterLab's; bob's is named."""
-    from portal.catalog.models import Template
     from portal.workspace_secrets import services
 
     of = {"bob": people["bob"], "alice": Team.objects.get(slug="vision")}
@@ -203,8 +198,6 @@ def secrets(people: dict[str, Any]) -> dict[str, Any]:
 
 def machines(pool: Any) -> dict[str, Any]:
     """A machine of the pool, and a token for another one."""
-    from portal.machines.models import JoinToken, Machine
-
     now = timezone.now()
     machine = Machine.objects.create(
         name="gpu-07", pool=pool, gateway_port=8646, certificate_expires_at=now, joined_at=now
@@ -215,9 +208,6 @@ def machines(pool: Any) -> dict[str, Any]:
 
 def lost_home(user: Any) -> dict[str, Any]:
     """The user's home in vision, on a removed machine of a pool in which nothing else is asked for."""
-    from portal.workspaces.models import LostHome
-    from tests.factories import local_pool_with
-
     team, pool = Team.objects.get(slug="vision"), local_pool_with(slug="elsewhere")
     lost = LostHome.objects.create(user=user, team=team, pool=pool, node="gpu-06", lost_at=timezone.now())
     return {"<uuid:lost_home_id>": lost.pk}
@@ -225,9 +215,6 @@ def lost_home(user: Any) -> dict[str, Any]:
 
 def moving_home(user: Any) -> dict[str, Any]:
     """A home of the user's that goes from one machine to another; that in vision stays and can be used."""
-    from portal.inventory.models import Node, Pool
-    from portal.workspaces.models import HomeEvacuation, HomeMove, HomePlace
-
     team, pool, now = (
         Team.objects.create(slug="moving", name="Moving"),
         Pool.objects.get(slug="elsewhere"),
@@ -264,8 +251,6 @@ def joining() -> dict[str, Any]:
 
 def invited() -> dict[str, Any]:
     """A guest's link."""
-    from portal.accounts import links
-
     gina = UserFactory(username="gina", password=None)
     return {
         "<uuid:user_id>": gina.pk,
@@ -275,8 +260,6 @@ def invited() -> dict[str, Any]:
 
 def linked(user: Any) -> str:
     """A sign-in provider where the user has a link."""
-    from portal.identity.models import IdentityLink, LinkedBy
-
     IdentityLink.objects.create(user=user, provider="corp", subject="dans", how=LinkedBy.CREATED)
     return "corp"
 
@@ -544,9 +527,6 @@ class Stage:
 
 def archive(workspace: Any) -> Any:
     """An archive of the home that the workspace uses."""
-    from portal.inventory.models import Node
-    from portal.workspaces.models import HomeArchive
-
     now, node = timezone.now(), Node.objects.get(pool=workspace.pool)
     return HomeArchive.objects.create(
         user=workspace.owner,
@@ -565,11 +545,6 @@ def archive(workspace: Any) -> Any:
 
 @pytest.fixture
 def stage(make, alice, bob, charlie, olga, team, catalog, sent, settings, monkeypatch, providers) -> Stage:
-    from portal.channels import sending
-    from portal.workspaces import asking, dispatch
-    from portal.workspaces.gateway import file_tickets, tickets
-    from tests.factories import local_pool_with, node_info
-
     pool = local_pool_with(node_info(gpus=1))
     dan = MembershipFactory(team=team, user=UserFactory(username="dan")).user
     UserFactory(username="erin")

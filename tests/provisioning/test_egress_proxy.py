@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from provisioning import egress_proxy
+from provisioning.drivers.local.network import addresses_here
 from provisioning.egress_proxy import EgressProxy, Refused, Rules, host_rule, request_of
 
 TUNNELLED = b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -84,8 +85,6 @@ def test_public_addresses_and_opened_networks_are_permitted_and_this_machine_nev
     assert Rules(()).permits("93.184.216.34") and Rules(()).permits("2606:2800:220:1::1")
     assert opened.permits("10.1.2.3") and opened.permits("::ffff:10.1.2.3")
     assert not opened.permits("127.0.0.1")
-    from provisioning.drivers.local.network import addresses_here
-
     assert addresses_here() and not any(opened.permits(address) for address in addresses_here())
     assert not Rules((), here=frozenset({"93.184.216.34"})).permits("93.184.216.34")
 

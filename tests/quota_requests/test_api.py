@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from portal.common.scopes import Scope
 from portal.quota_requests.models import QuotaRequest
 from portal.quotas.models import Grant, Quota
 from portal.workspaces.models import Workspace
@@ -137,8 +138,6 @@ def test_delegations(bob, alice, olga, petra, team, eight, with_token):
     ],
 )
 def test_what_only_approvers_do_needs_its_scope(petra, with_token, method, path):
-    from portal.common.scopes import Scope
-
     others = [scope for scope in Scope.values if scope not in {"quotas:decide", "all", "scim"}]
     assert getattr(with_token(petra, *others), method)(path, {}, **JSON).status_code == 403
     assert getattr(with_token(petra, "quotas:decide"), method)(path, {}, **JSON).status_code == 400

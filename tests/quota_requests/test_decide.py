@@ -5,9 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from django.utils import timezone
 
 from portal.accounts import approvers
 from portal.accounts.models import Delegation
+from portal.catalog import selectors as catalog
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.reasons.codes import RequestCode
 from portal.events.models import Event, Notification
@@ -15,7 +17,9 @@ from portal.ledger.models import LedgerAccount
 from portal.quota_requests import policies
 from portal.quota_requests.models import QuotaRequest, RequestStatus
 from portal.quota_requests.services import grants, requests, rules
+from portal.quota_requests.services import requests as services
 from portal.quotas.models import Grant, MemberCap, Quota
+from portal.scheduling import cycle
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import QueueEntry
@@ -70,10 +74,6 @@ def test_a_cap_is_raised_for_who_asked_alone(bob, alice, petra, team, eight):
 
 
 def test_gpu_hours_are_credited_and_make_no_grant(bob, petra, team, eight, monkeypatch):
-    from django.utils import timezone
-
-    from portal.quota_requests.services import requests as services
-
     now, credited = timezone.now(), []
     ledger = SimpleNamespace(credit=lambda **given: credited.append(given))
     monkeypatch.setattr(services, "ledger", ledger)
@@ -280,8 +280,6 @@ def test_a_short_grant_gives_no_warning_a_day_before(bob, alice, petra, team, ei
 @pytest.fixture
 def waiting(bob, team, eight):
     """bob's workspace of one GPU, of which the team has none, and the request that it waits for."""
-    from portal.catalog import selectors as catalog
-
     Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
     workspace = workspaces.create_waiting(
         actor=bob,
@@ -334,8 +332,6 @@ def test_a_workspace_of_somebody_else_cannot_wait(waiting, alice, team):
 
 
 def test_a_cycle_that_keeps_its_site_learns_of_the_approval_at_once(waiting, petra, sent):
-    from portal.scheduling import cycle
-
     workspace, made = waiting
     cycle.run()
     requests.approve(actor=petra, request_id=made.pk)

@@ -9,12 +9,14 @@ from django.utils import timezone
 
 from portal.accounts.models import Role
 from portal.common.actors import SYSTEM
+from portal.inventory import services as inventory
 from portal.quotas.models import Grant
+from portal.quotas.presenters.bars import in_order
 from portal.quotas.selectors import limits, site
 from portal.quotas.services import cohorts
 from portal.quotas.services import limits as services
 from portal.workspaces.lifecycle import State
-from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory
+from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory, inventory_of, node_info
 
 pytestmark = pytest.mark.django_db
 H100 = "gpu:h100"
@@ -161,9 +163,6 @@ def test_the_tree_lists_cohorts_with_their_teams(team, shared, hold, charlie):
 
 
 def test_the_site_says_what_is_there_and_how_much_of_it_is_promised(team, shared, local_pool):
-    from portal.inventory import services as inventory
-    from tests.factories import inventory_of, node_info
-
     inventory.apply_inventory(pool=local_pool, inventory=inventory_of(node_info(gpus=4)))
     local_pool.nodes.get().devices.filter(index=0).update(healthy=False)
     line = next(line for line in site.site_view(limits.usage_snapshot()) if line.resource == H100)
@@ -172,8 +171,6 @@ def test_the_site_says_what_is_there_and_how_much_of_it_is_promised(team, shared
 
 
 def test_order_is_accelerators_machine_simulated():
-    from portal.quotas.presenters.bars import in_order
-
     names = [
         "workspaces",
         "simulated_cpu_milli",

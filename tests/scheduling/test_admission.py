@@ -8,7 +8,7 @@ from portal.catalog import selectors as catalog_selectors
 from portal.catalog.models import Flavor, Template
 from portal.common.reasons.codes import AdmissionCode, PlacementCode, Rule
 from portal.common.reasons.reason import Reason
-from portal.inventory.models import PoolState
+from portal.inventory.models import Device, PoolState
 from portal.scheduling import capacity, offers
 from portal.scheduling.admission import Outcome, assess
 from portal.workspaces.lifecycle import State
@@ -163,8 +163,6 @@ def test_simulated_nodes_have_every_program(pool):
 
 
 def test_an_unhealthy_or_absent_device_is_not_granted(pool):
-    from portal.inventory.models import Device
-
     four = Flavor.objects.get(slug="sim-h100-x4")
     devices = list(Device.objects.order_by("node__name", "index"))
     Device.objects.filter(pk=devices[0].pk).update(healthy=False)

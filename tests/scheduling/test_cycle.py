@@ -9,6 +9,7 @@ import pytest
 from django.utils import timezone
 
 from portal.accounts.models import Role
+from portal.catalog import selectors
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import NeedsApproval
 from portal.events.models import Event, Notification
@@ -97,8 +98,6 @@ def test_more_than_the_team_may_ever_hold_needs_approval(make, alice, team, pool
 
 
 def test_one_that_waits_for_approval_starts_by_itself_when_it_is_granted(alice, team, pool, run_node):
-    from portal.catalog import selectors
-
     Quota.objects.create(team=team, resource=H100, nominal=2000)
     waiting = services.create_waiting(
         actor=alice,
@@ -134,8 +133,6 @@ def test_what_the_cohort_does_not_use_is_borrowed(make, alice, dora, team, other
 
 
 def verdict_of(user, team, flavor):
-    from portal.catalog import selectors
-
     return assess(
         template=selectors.all_templates().get(slug="jupyterlab"),
         flavor=selectors.all_flavors().get(slug=flavor),

@@ -17,6 +17,7 @@ from portal.catalog import selectors
 from portal.common.actors import SYSTEM
 from portal.common.errors import NeedsApproval, NotPossible, PortalError
 from portal.inventory import cordons
+from portal.inventory import services as inventory
 from portal.inventory.models import AllocatedDevice, Device
 from portal.quotas.models import Cohort, MemberCap, Quota, SiteLimit, TeamShare
 from portal.scheduling import cycle, snapshot_cache
@@ -192,7 +193,6 @@ def test_nothing_is_over_allocated_and_previews_hold(worlds, sent, seed, monkeyp
 
 
 def test_a_kept_snapshot_follows_limits_and_is_read_anew_when_nodes_change(make, alice, olga, team, pool):
-    from portal.inventory import services as inventory
     from portal.quotas.services import limits
 
     flavor = selectors.all_flavors().get(slug="sim-h100-x2")

@@ -11,6 +11,7 @@ from django.utils import timezone
 from portal.common.errors import InvalidInput, NotAllowed
 from portal.quotas.models import Quota
 from portal.workspaces.models import Preemption, Workspace
+from tests.factories import WorkspaceFactory
 
 pytestmark = pytest.mark.django_db
 H100 = "gpu:simulated-h100"
@@ -57,8 +58,6 @@ def test_the_queue_over_rest(crowd, with_token, bob, charlie):
 
 
 def test_five_hundred_cost_the_queries_of_five(crowd, as_user, bob, django_assert_max_num_queries):
-    from tests.factories import WorkspaceFactory
-
     template = crowd[0]
     for n in range(60):
         WorkspaceFactory(

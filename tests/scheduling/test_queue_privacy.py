@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from portal.catalog.models import Flavor, Template
 from portal.common.reasons.codes import EnvironmentCode
 from portal.common.reasons.reason import Reason
 from portal.workspaces.models import QueueEntry, Workspace
@@ -52,16 +53,12 @@ def test_who_may_see_them_is_told(hidden, bob, olga, as_user):
 
 
 def test_a_size_for_everybody_is_named_to_everybody(hidden, stranger, as_user):
-    from portal.catalog.models import Flavor
-
     Flavor.objects.filter(slug="vision-secret-size").update(restricted=False)
     (row,) = as_user(stranger).get("/api/v1/queue").json()["results"]
     assert (row["flavor"], row["name"]) == ("vision-secret-size", None)
 
 
 def test_previews_say_what_is_deprecated(make, team, bob, local_pool, catalog, as_user):
-    from portal.catalog.models import Flavor, Template
-
     Flavor.objects.filter(slug="cpu-small").update(
         deprecated=True, successor=Flavor.objects.get(slug="cpu-large")
     )

@@ -6,6 +6,7 @@ import pytest
 from django.core.exceptions import ValidationError
 
 from portal.catalog.models import Template
+from portal.catalog.selectors import all_flavors
 from portal.common.reasons.codes import AdmissionCode
 from portal.inventory.models import AllocatedDevice, Pool
 from portal.scheduling import software_requirements
@@ -47,8 +48,6 @@ def needs(**fields: str) -> Template:
 
 
 def verdict(team, actor, slug: str):
-    from portal.catalog.selectors import all_flavors
-
     return assess(
         template=Template.objects.get(slug="jupyterlab"),
         flavor=all_flavors().get(slug=slug),

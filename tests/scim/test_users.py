@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 import pytest
+from django.db import IntegrityError
 from django.test import Client
 
 from portal.accounts import deactivation, users
@@ -13,6 +14,7 @@ from portal.accounts.models import AccountStatus, User
 from portal.common.actors import SYSTEM
 from portal.events.models import Event
 from portal.identity.models import GivenRole, IdentityLink
+from portal.scim import services
 from portal.scim.models import ScimUser
 from portal.workspaces.lifecycle import State
 from tests.factories import PASSWORD, MembershipFactory, UserFactory, WorkspaceFactory, make_token
@@ -367,9 +369,6 @@ def test_a_body_of_another_kind_or_too_large_is_refused(idp):
 
 def test_two_who_make_the_same_user_at_once_are_told_apart(idp, monkeypatch):
     """The second has looked before the first was done."""
-    from django.db import IntegrityError
-
-    from portal.scim import services
 
     def meanwhile(**_: object) -> None:
         raise IntegrityError

@@ -6,7 +6,7 @@ import ipaddress
 from typing import Any
 
 import pytest
-from django.test import Client
+from django.test import Client, RequestFactory
 
 from portal.common import front_door
 from portal.common.serving import SyncHandler
@@ -113,8 +113,6 @@ def test_a_proxy_without_a_secret_is_warned_of(settings):
 
 
 def environ(path: str, **headers: str) -> dict[str, Any]:
-    from django.test import RequestFactory
-
     return RequestFactory().get(path, headers=headers).environ
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -148,8 +149,6 @@ def test_a_flood_of_questions_about_health_is_one_write(anew, monkeypatch):
 def test_another_writer_is_no_failure(anew, monkeypatch):
     if connection.vendor != "sqlite":
         pytest.skip("PostgreSQL has no one lock of writers")
-    import sqlite3
-
     monkeypatch.setattr(health, "WRITE_WITHIN_MS", 50)
     with sqlite3.connect(connection.settings_dict["NAME"]) as other:
         other.execute("BEGIN IMMEDIATE")

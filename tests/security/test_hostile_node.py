@@ -18,6 +18,7 @@ from django.test import Client
 
 from portal.celery import app as control_app
 from portal.events.models import Event, Notification
+from portal.inventory import node_commands, polling
 from portal.inventory.models import Node
 from portal.machines import certificates, door, services
 from portal.machines import tasks as machine_tasks
@@ -26,7 +27,10 @@ from portal.workspaces import tasks as workspace_tasks
 from portal.workspaces.lifecycle import State
 from portal.workspaces.secrets import agent_token
 from provisioning import messages
+from provisioning.host import membership
+from provisioning.node import hello as node_hello
 from provisioning.signed_celery import SENDER
+from provisioning.signing import public_text
 from provisioning.types import Failure, NodeHello, Op, Result
 from tests.newcomers import Newcomer, open_doors, token_for
 from tests.senders import sent_by
@@ -162,8 +166,6 @@ def test_names_of_others_are_not_given(token: str, settings: Any, local_pool: An
 def test_a_key_for_which_everybody_can_sign_or_that_another_has_is_refused(
     joined: Newcomer, local_pool: Any, olga: Any
 ) -> None:
-    from provisioning.signing import public_text
-
     second = token_for(local_pool, olga)
     for key in (
         "01" + "00" * 31,
@@ -220,9 +222,6 @@ def test_two_machines_with_one_identity_are_seen(joined: Newcomer, olga: Any, cl
 
 
 def test_a_machine_says_the_same_of_itself_as_when_it_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    from provisioning.host import membership
-    from provisioning.node import hello as node_hello
-
     monkeypatch.setenv("BERTH_NODE_INSTANCE", "ab" * 16)
     said = node_hello.hello()
     assert (said.machine_id, said.instance) == (membership.machine_id("ab" * 16), "ab" * 16)
@@ -307,8 +306,6 @@ def test_what_a_revoked_node_has_sent_is_dropped_even_when_it_was_let_in_before(
 def test_a_revoked_node_is_asked_nothing_and_gets_nothing(
     joined: Newcomer, olga: Any, local_pool: Any, sent: Any
 ) -> None:
-    from portal.inventory import node_commands, polling
-
     assert "gpu-a" in node_commands.nodes_to_ask(local_pool)
     services.revoke(actor=olga, machine_id=Machine.objects.get().pk)
     assert "gpu-a" not in node_commands.nodes_to_ask(local_pool)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from typing import Any
 
 import pytest
+from django.test import Client
 
+from portal.workspaces.secrets import agent_token
 from provisioning.agent.program import gpus as gpus_of_the_agent
 from provisioning.agent.program.gpus import Gpus
+from tests.workspaces.helpers import run_until_ready
 
 LIMIT_S = 20
 
@@ -94,13 +98,6 @@ def test_without_a_driver_there_is_nothing_and_no_thread_waits(monkeypatch):
 
 @pytest.mark.django_db
 def test_the_page_says_that_the_driver_is_silent(clock, make, alice, local_pool, sent, as_user):
-    import json
-
-    from django.test import Client
-
-    from portal.workspaces.secrets import agent_token
-    from tests.workspaces.helpers import run_until_ready
-
     workspace = make(alice)
     run_until_ready(sent, workspace)
     token = agent_token(workspace.pk, workspace.generation)

@@ -19,7 +19,7 @@ from portal.workspaces import tasks as workspace_tasks
 from portal.workspaces.lifecycle import State
 from provisioning import messages, signing
 from provisioning.errors import InvalidSpec
-from provisioning.node import local_settings
+from provisioning.node import gpu_tasks, local_settings, preparing, tasks
 from provisioning.node.worker import app as node_app
 from provisioning.service.environ import ROOT
 from provisioning.signed_celery import STAMP, Gate, Identity, SignedCelery, SignedTask
@@ -344,6 +344,4 @@ def test_home_folders_are_where_the_node_says(tmp_path, monkeypatch):
 
 
 def test_every_task_of_the_node_takes_its_driver_within_the_nodes_settings():
-    from provisioning.node import gpu_tasks, preparing, tasks
-
     assert {module.driver_for for module in (gpu_tasks, preparing, tasks)} == {local_settings.driver_for}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pytest
@@ -117,8 +118,6 @@ def test_a_passkey_answers_with_levels_without_end(client):
 
 
 def test_a_token_exchange_with_levels_without_end(client):
-    import base64
-
     deep = base64.urlsafe_b64encode(("[" * LEVELS).encode()).decode().rstrip("=")
     answered = client.post(
         "/api/v1/token-exchange",

@@ -11,6 +11,7 @@ import pytest
 
 from provisioning.service import processes
 from provisioning.service.environ import MARKER
+from provisioning.service.supervisor import LAUNCHER
 
 INSTANCE = "0123456789ab"
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -88,8 +89,6 @@ def test_a_process_is_named_by_its_start_too(start: Start) -> None:
 
 def test_the_launcher_ends_its_program_with_its_parent(start: Start) -> None:
     """The parent dies of SIGKILL; the program gets the signal that it was promised."""
-    from provisioning.service.supervisor import LAUNCHER
-
     read, write = os.pipe()
     parent = subprocess.Popen(
         [

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -146,8 +147,6 @@ def test_an_environment_in_use_is_left(tmp_path: Path) -> None:
     unused = tmp_path / "environments" / "notebook-unused"
     (used / "bin").mkdir(parents=True)
     unused.mkdir()
-    import subprocess
-
     with subprocess.Popen(
         [
             sys.executable,

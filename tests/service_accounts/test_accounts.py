@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from portal.accounts import deactivation, service_accounts, services, sessions, token_lookup, tokens, users
-from portal.accounts.models import AccountKind, AccountStatus, Role, User
+from portal.accounts.models import AccountKind, AccountStatus, ApiToken, Role, User
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.events.models import Event
@@ -265,8 +265,6 @@ def test_who_is_somebody_else_is_told_so(api, ci):
 
 
 def test_500_rows_of_tokens_are_shown_50_at_a_time(as_user, olga, ci, django_assert_max_num_queries):
-    from portal.accounts.models import ApiToken
-
     ApiToken.objects.bulk_create(
         ApiToken(user=ci, name=f"t{n}", prefix=f"berth_{n}", digest=str(n), scopes=["all"])
         for n in range(500)

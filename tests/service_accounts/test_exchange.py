@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import json
 from typing import Any
 from urllib.parse import urlencode
 
@@ -176,11 +180,6 @@ def test_no_signature_at_all(issuer, rule):
 
 
 def test_the_public_key_as_a_shared_secret(issuer, rule):
-    import base64
-    import hashlib
-    import hmac
-    import json
-
     public = issuer.keys["first"].public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     parts = [{"alg": "HS256", "kid": "first", "typ": "JWT"}, issuer.claims()]
     text = ".".join(base64.urlsafe_b64encode(json.dumps(p).encode()).rstrip(b"=").decode() for p in parts)

@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 from portal.accounts.models import Team
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import InvalidInput, NotAllowed
+from portal.environments import curated
 from portal.environments.models import Environment, EnvironmentVersion, VersionState
 from portal.events.models import Event
 from portal.inventory.models import Pool
@@ -25,6 +26,7 @@ from portal.reclaim.models import ReclaimPolicy
 from portal.site_file import applying, exporting
 from portal.site_file.planning import Act, plan
 from portal.site_file.schema import schema
+from provisioning.preloading import JUPYTER_MAIN
 from tests.factories import UserFactory
 
 pytestmark = pytest.mark.django_db
@@ -264,7 +266,6 @@ def test_the_published_schema_is_the_present_one():
 
 def test_the_starting_catalog_is_a_site_file(ada):
     from portal.catalog.initial_catalog import FILE, TEMPLATES
-    from provisioning.preloading import JUPYTER_MAIN
 
     done = applying.apply(actor=ada, text=FILE.read_text(encoding="utf-8"))
     assert {step.name for step in done} >= {"jupyterlab", "marimo", "terminal", "vscode", "cpu-small"}
@@ -358,8 +359,6 @@ def test_a_wrong_line_of_a_source_is_refused_with_the_line_of_the_file(ada):
 
 
 def test_pruning_deletes_environments_but_those_that_come_with_berth(ada):
-    from portal.environments import curated
-
     applying.apply(actor=ada, text=FILE)
     curated.ensure()
     gone = applying.compare(actor=ada, text=FILE, prune=True)

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.contrib.sessions.models import Session
 
 from portal.accounts.models import Team, User
+from portal.accounts.tokens import create_token
 from portal.inventory.models import Pool
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import QueueEntry, Workspace, WorkspaceStatus
@@ -37,8 +39,6 @@ def scene(
     visit: Visit, alice: User, team: Team, pool: Pool, make: Make, workspace_in: Make
 ) -> Iterator[dict[str, str]]:
     """A well-filled portal: every state, long names, warnings, a token; page names and their paths."""
-    from portal.accounts.tokens import create_token
-
     long_team = TeamFactory(slug="l" * 40, name=LONG_TEAM[:80])
     MembershipFactory(team=long_team, user=alice)
     rows = {state.value: workspace_in(state.value, alice) for state in State}
@@ -400,8 +400,6 @@ def test_a_right_taken_away_takes_the_page_away(
 def test_an_ended_session_leads_to_sign_in_from_a_live_page(
     visit: Visit, alice: User, workspace_in: Make
 ) -> None:
-    from django.contrib.sessions.models import Session
-
     workspace = workspace_in("running", alice)
     page = visit(alice)
     page.goto(f"/workspaces/{workspace.pk}/")

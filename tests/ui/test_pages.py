@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from django.template.loader import render_to_string
 from django.test import Client
 from django.utils import timezone
 
@@ -544,8 +545,6 @@ def test_a_fault_of_the_portal_itself_has_a_page_without_the_database(
 
 @pytest.mark.parametrize("code", ["400", "403", "403_csrf", "404", "429", "500", "503"])
 def test_every_error_template_renders_without_context(code: str) -> None:
-    from django.template.loader import render_to_string
-
     assert code[:3] in text_of_html(render_to_string(f"{code}.html"))
 
 

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.contrib.sessions.models import Session
 
 from portal.accounts.models import User
+from portal.accounts.session_store import PROVEN_AT, SessionStore
 from tests.accounts.authenticators import code_of, with_app
 from tests.factories import PASSWORD
 
@@ -173,10 +175,6 @@ def test_the_pages_are_accessible_and_fit_a_phone(
 
 def _make_stale() -> None:
     """All sessions were proven long ago."""
-    from django.contrib.sessions.models import Session
-
-    from portal.accounts.session_store import PROVEN_AT, SessionStore
-
     for row in Session.objects.all():
         store = SessionStore(row.session_key)
         store[PROVEN_AT] = 0

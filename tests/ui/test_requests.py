@@ -13,7 +13,7 @@ from portal.events.services import notify
 from portal.quota_requests.models import QuotaRequest
 from portal.quota_requests.services import requests, rules
 from portal.quotas.models import Cohort, Grant, Quota, TeamShare
-from tests.factories import UserFactory, node_info
+from tests.factories import FlavorFactory, UserFactory, local_pool_with, node_info
 from tests.quota_requests.helpers import ask, in_hours
 from tests.ui.test_browser import COLOUR_RULES, DESKTOP, NARROW, PHONE, overflows, too_small, violations
 
@@ -35,8 +35,6 @@ def petra(db: None) -> User:
 
 @pytest.fixture
 def gpus(catalog: None) -> None:
-    from tests.factories import FlavorFactory, local_pool_with
-
     FlavorFactory(slug="gpu-1", accelerator_count=1, accelerator_model="NVIDIA H100 80GB HBM3")
     local_pool_with(node_info(gpus=8))
 

@@ -12,6 +12,7 @@ import threading
 import time
 
 import pytest
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
@@ -128,8 +129,6 @@ def test_what_was_before_is_no_news(hook, tell, there):
 
 
 def test_what_is_rolled_back_is_told_to_nobody(hook, tell, there):
-    from django.db import transaction
-
     hook(there.url)
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         tell()
@@ -373,8 +372,6 @@ def test_an_entry_becomes_a_delivery_once(hook, tell, there):
     assert fan_out.run() == 1
     assert fan_out.run() == 0
     # Were the cursor put back, the database would refuse a second one.
-    from django.db import IntegrityError, transaction
-
     Outbox.objects.update(last_id=0)
     with pytest.raises(IntegrityError), transaction.atomic():
         fan_out.run()

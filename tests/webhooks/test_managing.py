@@ -6,6 +6,8 @@ import logging
 import re
 
 import pytest
+from django.conf import settings
+from django.utils import timezone
 
 from portal.accounts.models import Membership, Role
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
@@ -14,6 +16,7 @@ from portal.common.sealed_texts import unseal
 from portal.events.event_types import TYPE_OF_KIND, TYPES, Audience
 from portal.events.kinds import AuditKind
 from portal.events.models import Event
+from portal.events.type_choices import SUBJECTS
 from portal.webhooks import selectors, services
 from portal.webhooks.models import Delivery, Endpoint
 from tests.api.conftest import problem
@@ -25,8 +28,6 @@ BODY = {"name": "Bot", "url": "https://example.org/hooks", "types": ["workspace.
 
 
 def test_a_kind_has_one_type_and_types_have_subjects_that_pages_know():
-    from portal.events.type_choices import SUBJECTS
-
     kinds = [kind for each in TYPES.values() for kind in each.kinds]
     assert len(kinds) == len(set(kinds)) == len(TYPE_OF_KIND)
     assert {each.subject for each in TYPES.values()} == set(SUBJECTS)
@@ -35,8 +36,6 @@ def test_a_kind_has_one_type_and_types_have_subjects_that_pages_know():
 
 
 def test_the_document_lists_every_type():
-    from django.conf import settings
-
     text = (settings.BASE_DIR / "docs" / "notices.md").read_text()
     assert [name for name in TYPES if f"`{name}`" not in text] == []
 
@@ -240,8 +239,6 @@ def test_the_page_of_one_shows_log_and_answers_escaped(as_user, alice, hook, tel
 
 
 def test_a_long_log_takes_no_more_queries(as_user, alice, hook, django_assert_max_num_queries, there):
-    from django.utils import timezone
-
     endpoint = hook(there.url)
     now = timezone.now()
     Delivery.objects.bulk_create(

@@ -18,6 +18,7 @@ from portal.workspace_secrets import effective, services
 from portal.workspace_secrets.models import Secret
 from portal.workspaces import secret_delivery
 from portal.workspaces import services as workspaces
+from portal.workspaces.dispatch import spec_of
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import StartSecrets, Workspace
 from portal.workspaces.secrets import agent_token
@@ -161,8 +162,6 @@ def test_without_secrets_nobody_asks(sent, clock, make, bob, local_pool):
 
 
 def test_what_a_workspace_is_does_not_depend_on_whether_there_are_secrets(sent, started, bob):
-    from portal.workspaces.dispatch import spec_of
-
     before = spec_of(started).digest()
     Secret.objects.all().delete()
     assert spec_of(started).secrets is False and spec_of(started).digest() == before

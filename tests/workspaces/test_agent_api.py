@@ -9,11 +9,13 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from portal.events.models import Event
 from portal.workspaces import reports, results, services
 from portal.workspaces.lifecycle import HOLDING, State
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import agent_token, app_token
 from provisioning.types import Op
+from tests.factories import make_token
 from tests.rows import error_message
 from tests.sweeps import sweep
 from tests.workspaces.helpers import active, answer, endpoint_of, run_until_ready, seen, taken
@@ -46,8 +48,6 @@ def test_without_a_genuine_token_nothing_is_believed(workspace, report, alice, w
     genuine = token_of(workspace)
     other = Workspace(pk=uuid.uuid4(), generation=1)
     name, generation, mac = genuine.split(".")
-    from tests.factories import make_token
-
     for token in (
         "",
         "x",
@@ -194,8 +194,6 @@ def test_ready_when_the_starts_answer_never_comes(workspace, sent, clock):
 
 
 def test_ready_twice_is_ready_once(workspace, sent):
-    from portal.events.models import Event
-
     token = token_of(workspace)
     for _ in range(2):
         assert post("ready", {"endpoint": endpoint_of(workspace)}, token=token).status_code == 204

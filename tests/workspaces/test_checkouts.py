@@ -9,8 +9,8 @@ import pytest
 from django.test import Client
 
 from portal.accounts.tokens import create_token
-from portal.catalog.models import Template
-from portal.common.errors import InvalidInput
+from portal.catalog.models import Flavor, Template
+from portal.common.errors import InvalidInput, StateConflict
 from portal.common.reasons.codes import GitCode
 from portal.events.models import Event
 from portal.inventory.models import Node
@@ -100,9 +100,6 @@ def test_a_templates_repository_is_taken_unless_another_or_none_is_named(
 def test_the_same_key_with_another_repository_is_another_request(
     clock, bob, team, template, local_pool, make
 ):
-    from portal.catalog.models import Flavor
-    from portal.common.errors import StateConflict
-
     wanted = {
         "actor": bob,
         "team": team,

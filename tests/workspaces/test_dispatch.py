@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 
 import pytest
+import redis
 from django.db import transaction
 from django.utils import timezone
 
+from portal.catalog import selectors
+from portal.catalog.models import Flavor
+from portal.common.errors import Unavailable
 from portal.events import live
 from portal.workspaces import dispatch, services
 from portal.workspaces.lifecycle import State
 from provisioning import messages
 from provisioning.types import Command, Op
-from tests.factories import WorkspaceFactory
+from tests.factories import WorkspaceFactory, local_pool_with, node_info
 from tests.senders import NODE_KEY, OTHER_KEY, sealed, trust
 from tests.sweeps import sweep
 from tests.workspaces.helpers import active, answer, run_until_ready, taken
@@ -66,9 +70,6 @@ def test_a_command_survives_the_way_through_json(make, alice, pool, sent):
 
 
 def test_commands_of_a_local_pool_go_to_the_node_that_holds_it(alice, team, catalog, sent):
-    from portal.catalog import selectors
-    from tests.factories import local_pool_with, node_info
-
     local_pool_with(node_info("alpha", cpu_milli=600), node_info("beta"))
     workspace = services.create(
         actor=alice,
@@ -117,8 +118,6 @@ def test_a_row_without_a_pool_cannot_be_sent_anything(db, sent):
 
 
 def test_a_catalog_that_changes_does_not_change_what_runs(make, alice, local_pool, sent, clock):
-    from portal.catalog.models import Flavor
-
     workspace = make(alice)
     before = taken(sent, Op.START)
     Flavor.objects.filter(slug="cpu-small").update(cpu_milli=7000)
@@ -150,8 +149,6 @@ class Answering:
 
 @pytest.fixture
 def replies(monkeypatch, settings, tmp_path):
-    import redis
-
     settings.BERTH_NODE_KEYS_DIR = tmp_path / "keys"
     trust(tmp_path / "keys", "node-1", NODE_KEY)
     trust(tmp_path / "keys", "node-2", OTHER_KEY)
@@ -172,8 +169,6 @@ def test_logs_are_asked_of_the_node_and_waited_for(make, alice, local_pool, sent
 
 
 def test_a_node_that_cannot_read_the_log_says_why(make, alice, local_pool, sent, replies):
-    from portal.common.errors import Unavailable
-
     workspace = make(alice)
     run_until_ready(sent, workspace)
     replies.append({"error": "The disk is gone."})
@@ -187,8 +182,6 @@ def test_a_node_that_cannot_read_the_log_says_why(make, alice, local_pool, sent,
 def test_a_log_that_another_node_has_written_is_not_shown(
     make, alice, local_pool, sent, replies, monkeypatch, name, private
 ):
-    from portal.common.errors import Unavailable
-
     workspace = make(alice)
     run_until_ready(sent, workspace)
     monkeypatch.setattr(Answering, "by", {"name": name, "private": private})
@@ -198,8 +191,6 @@ def test_a_log_that_another_node_has_written_is_not_shown(
 
 
 def test_a_node_that_does_not_answer_is_no_error_for_ever(make, alice, local_pool, sent, replies):
-    from portal.common.errors import Unavailable
-
     workspace = make(alice)
     run_until_ready(sent, workspace)
     with pytest.raises(Unavailable) as refused:

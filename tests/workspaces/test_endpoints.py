@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from portal.catalog.models import Template
+from portal.catalog.models import Flavor, Template
 from portal.scheduling import admission
 from portal.workspaces import reconcile, results
+from portal.workspaces.gateway import publishing
 from portal.workspaces.lifecycle import State
 from provisioning.drivers.local.driver import LocalDriver
 from provisioning.types import ObservedState, Op, PoolConfig, WorkspaceRef
@@ -54,8 +55,6 @@ def test_an_agent_that_names_a_service_of_the_host_is_not_routed_there(clock, ma
 
 
 def test_what_the_driver_can_never_run_is_impossible_before_it_is_made(local_pool, catalog):
-    from portal.catalog.models import Flavor
-
     flavor = Flavor.objects.create(slug="pair", name="Two nodes", cpu_milli=100, memory_mib=128, nodes=2)
     verdict = admission.assess(template=Template.objects.get(slug="jupyterlab"), flavor=flavor)
     assert verdict.outcome is admission.Outcome.IMPOSSIBLE
@@ -63,8 +62,6 @@ def test_what_the_driver_can_never_run_is_impossible_before_it_is_made(local_poo
 
 
 def test_a_pool_whose_configuration_is_broken_refuses_in_words(pool, catalog):
-    from portal.catalog.models import Flavor
-
     pool.config = {**pool.config, "no_such_knob": 1}
     pool.save()
     flavor = Flavor.objects.filter(pool=pool).order_by("slug")[0]
@@ -74,8 +71,6 @@ def test_a_pool_whose_configuration_is_broken_refuses_in_words(pool, catalog):
 
 
 def test_the_route_is_laid_while_the_app_starts(clock, make, alice, local_pool, sent, monkeypatch):
-    from portal.workspaces.gateway import publishing
-
     published = []
     monkeypatch.setattr(publishing, "publish", lambda row: published.append((row.state, row.endpoint)))
     workspace = make(alice)

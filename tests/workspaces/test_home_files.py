@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from django.test import Client
+from django.utils import timezone
 
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict, Unavailable
 from portal.home_files import services
+from portal.machines.models import MachineState
 from portal.workspaces import asking
 from portal.workspaces.gateway import file_tickets
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeUsage
-from tests.factories import WorkspaceFactory
+from tests.factories import MachineFactory, WorkspaceFactory
 from tests.workspaces.helpers import run_until_ready
 from tests.workspaces.test_own_packages import stop_it
 
@@ -95,8 +98,6 @@ def test_nobody_else_is_asked_for(workspace, alice, olga, as_user, node, tickets
 
 
 def test_what_changes_something_needs_the_forms_token(workspace, bob, node):
-    from django.test import Client
-
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(bob)
     for way in ("folder/", "rename/", "delete/"):
@@ -153,9 +154,6 @@ def test_a_download_has_a_ticket_of_its_own(workspace, bob, as_user, node, ticke
 
 
 def test_nobody_is_sent_to_a_machine_that_is_not_believed_any_more(workspace, bob, node, tickets):
-    from portal.machines.models import MachineState
-    from tests.factories import MachineFactory
-
     MachineFactory(pool=workspace.pool, name="node-1", state=MachineState.REVOKED)
     with pytest.raises(Unavailable):
         services.download_url(actor=bob, workspace=workspace, path="a")
@@ -163,8 +161,6 @@ def test_nobody_is_sent_to_a_machine_that_is_not_believed_any_more(workspace, bo
 
 
 def test_an_upload_may_take_what_the_home_has_left(workspace, bob, node, tickets, settings):
-    from django.utils import timezone
-
     services.upload_url(actor=bob, workspace=workspace, path="d/a")
     assert node.asked[-1][0]["ask"]["most_bytes"] == services.UNLIMITED
     settings.BERTH_HOME_LIMIT_MIB = 100

@@ -6,9 +6,11 @@ import uuid
 
 import pytest
 
+from portal.inventory.node_commands import config_of
 from portal.workspaces import housekeeping, results, services
 from portal.workspaces.lifecycle import HOLDING, State
 from portal.workspaces.models import Workspace
+from provisioning.registry import driver_for
 from provisioning.types import Observation, ObservedState, Op, WorkspaceRef
 from tests.factories import WorkspaceFactory
 from tests.workspaces.helpers import run_until_ready
@@ -123,9 +125,6 @@ def test_the_sweep_takes_few_queries(local_pool, sent, django_assert_max_num_que
 
 def test_an_orphan_on_the_simulated_backend_is_really_ended(make, alice, pool, settle, sent, run_node):
     """A database put back from an old copy: the row is gone, its workspace runs on."""
-    from portal.inventory.node_commands import config_of
-    from provisioning.registry import driver_for
-
     workspace = make(alice, "sim-h100-x1")
     settle()
     driver = driver_for(config_of(pool))

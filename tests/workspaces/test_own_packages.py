@@ -178,8 +178,6 @@ def test_the_pages_say_what_goes_and_who_shares_it(workspace, bob, team, as_user
 def test_a_member_is_given_the_list_and_an_owner_makes_it_an_environment(
     workspace, bob, as_user, asked, sent
 ):
-    from portal.accounts.models import Membership, Role
-
     browser = as_user(bob)
     page = browser.get(url(workspace)).content.decode()
     assert "numpy==2.2.0" in page and url(workspace, "save/") not in page

@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 
+from portal.accounts import services as accounts
+from portal.accounts.models import Membership, Role
 from portal.catalog import selectors as catalog_selectors
-from portal.inventory.models import AllocatedDevice
+from portal.common.errors import StateConflict
+from portal.events.models import Event
+from portal.inventory import services as inventory
+from portal.inventory.models import AllocatedDevice, Device, Node
 from portal.inventory.node_commands import config_of
 from portal.workspaces import reconcile, results, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import IdempotencyKey, Workspace
+from provisioning.registry import driver_for
 from provisioning.types import Op
 from tests.factories import FlavorFactory, MembershipFactory, UserFactory, simulated_pool
 from tests.races import at_once
@@ -96,8 +102,6 @@ def test_one_key_at_the_same_moment_makes_one_workspace(team, alice, local_pool,
 
 
 def test_one_name_at_the_same_moment_is_given_once(team, alice, local_pool, sent):
-    from portal.common.errors import StateConflict
-
     made = at_once(creations(team, [alice] * 8, "cpu-small", name="same"))
     assert Counter(type(item) for item in made) == {Workspace: 1, StateConflict: 7}, made
     assert {item.code for item in made if isinstance(item, StateConflict)} == {"name_taken"}
@@ -111,8 +115,6 @@ def test_no_name_at_the_same_moment_gives_each_its_own(team, alice, local_pool, 
 
 
 def test_one_answer_delivered_to_several_workers_counts_once(team, alice, local_pool, sent):
-    from portal.events.models import Event
-
     (workspace,) = (job() for job in creations(team, [alice], "cpu-small"))
     (start,) = sent.commands
     ready = seen(start, "running", ready=True, endpoint="http://127.0.0.1:18001")
@@ -121,8 +123,6 @@ def test_one_answer_delivered_to_several_workers_counts_once(team, alice, local_
 
 
 def test_start_stop_and_delete_at_the_same_moment_leave_no_half_state(team, alice, local_pool, sent):
-    from portal.common.errors import StateConflict
-
     (workspace,) = (job() for job in creations(team, [alice], "cpu-small"))
     run_until_ready(sent, workspace)
     verbs = [services.stop, services.delete, services.start, services.stop, services.delete]
@@ -146,10 +146,6 @@ def test_sweeps_at_the_same_moment_send_each_command_once(team, users, local_poo
 
 
 def test_the_last_two_owners_cannot_both_leave(team, alice):
-    from portal.accounts import services as accounts
-    from portal.accounts.models import Membership, Role
-    from portal.common.errors import StateConflict
-
     other = MembershipFactory(team=team, role=Role.OWNER).user
     outcome = at_once(
         [
@@ -162,10 +158,6 @@ def test_the_last_two_owners_cannot_both_leave(team, alice):
 
 
 def test_two_inventories_of_one_pool_at_the_same_moment(catalog, tmp_path):
-    from portal.inventory import services as inventory
-    from portal.inventory.models import Device, Node
-    from provisioning.registry import driver_for
-
     pool = simulated_pool(str(tmp_path / "sim"), slug="sim", nodes=3, gpus=4)
     Device.objects.all().delete()
     Node.objects.all().delete()

@@ -5,13 +5,18 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from portal.workspaces import reconcile, services
+from portal.catalog.models import Flavor, Template
+from portal.inventory.node_commands import config_of
+from portal.workspaces import reconcile, results, services
 from portal.workspaces.lifecycle import HOLDING, DesiredState, State
 from portal.workspaces.models import Workspace
+from provisioning.node.tasks import run
+from provisioning.registry import driver_for
 from provisioning.types import Op
-from tests.factories import FlavorFactory, WorkspaceFactory, rescript
+from tests.factories import FlavorFactory, TeamFactory, UserFactory, WorkspaceFactory, rescript
 from tests.rows import error_code
 from tests.snapshots import rows_changed
 from tests.sweeps import sweep
@@ -49,8 +54,6 @@ def test_a_command_expires_with_its_lease(make, alice, local_pool, sent, clock):
     make(alice)
     command = taken(sent, Op.START)
     assert command.expires_at == pytest.approx(timezone.now().timestamp() + 20)
-
-    from provisioning.node.tasks import run
 
     clock.shift(21)
     result = run(command, now=timezone.now().timestamp())
@@ -128,8 +131,6 @@ def test_a_hint_about_what_is_gone_or_not_due_does_nothing(make, alice, local_po
 
 
 def test_heartbeats_spare_the_driver(make, alice, local_pool, sent, clock):
-    from portal.workspaces import results
-
     workspace = make(alice)
     run_until_ready(sent, workspace)
     for _ in range(20):
@@ -197,8 +198,6 @@ def test_a_start_is_not_placed_twice_by_two_sweeps(make, alice, local_pool, sent
     ids=str,
 )
 def test_a_difficult_backend_delays_and_leaks_nothing(make, alice, pool, settle, script):
-    from provisioning.registry import driver_for
-
     rescript(pool, **script)
     names = [f"w{n}" for n in range(4)]
     rows = [make(alice, "sim-h100-x2", name=name) for name in names]
@@ -216,8 +215,6 @@ def test_a_difficult_backend_delays_and_leaks_nothing(make, alice, pool, settle,
     settle(600)
     assert set(Workspace.objects.values_list("state", flat=True)) == {State.TERMINATED}
     check_invariants()
-    from portal.inventory.node_commands import config_of
-
     driver = driver_for(config_of(pool))
     assert driver.usage() == {}
     assert driver.over_grants() == ()
@@ -263,9 +260,6 @@ def test_a_node_that_vanishes_keeps_its_workspaces_until_it_is_back(make, alice,
 
 
 def test_a_thousand_rows_are_swept_in_batches(local_pool, catalog, sent, django_assert_max_num_queries):
-    from portal.catalog.models import Flavor, Template
-    from tests.factories import TeamFactory, UserFactory
-
     shared = {
         "owner": UserFactory(),
         "team": TeamFactory(),
@@ -282,8 +276,6 @@ def test_a_thousand_rows_are_swept_in_batches(local_pool, catalog, sent, django_
 
 
 def test_holding_states_need_a_pool(db):
-    from django.db import IntegrityError, transaction
-
     for state in HOLDING:
         with pytest.raises(IntegrityError), transaction.atomic():
             WorkspaceFactory(state=state)

@@ -7,10 +7,12 @@ import uuid
 import pytest
 
 from portal.events.models import Event, Notification
-from portal.workspaces import results, services
+from portal.scheduling import cycle
+from portal.workspaces import reconcile, results, services
 from portal.workspaces.lifecycle import State, TerminationReason
 from portal.workspaces.models import Workspace
 from provisioning.types import Observation, ObservedState, Op, Result, WorkspaceRef
+from tests.factories import FlavorFactory
 from tests.rows import error_code, error_message
 from tests.sweeps import sweep
 from tests.workspaces.helpers import (
@@ -100,8 +102,6 @@ def test_a_late_answer_after_the_lease_was_given_anew_is_dropped(workspace, sent
 
 
 def test_a_start_that_is_under_way_is_looked_at_again(workspace, sent, clock):
-    from portal.workspaces import reconcile
-
     assert answer(sent, Op.START, "starting", endpoint=ENDPOINT)
     workspace.refresh_from_db()
     assert workspace.state == State.PROVISIONING
@@ -229,8 +229,6 @@ def test_an_app_that_ends_while_starting_fails_with_its_log(workspace, sent, sta
 
 
 def test_what_was_launched_and_has_gone_fails(workspace, sent, clock):
-    from portal.workspaces import reconcile
-
     assert answer(sent, Op.START, "starting")
     clock.shift(reconcile.STARTING_OBSERVE_S)
     sweep()
@@ -270,8 +268,6 @@ def test_a_timeout_on_a_backend_that_never_answered_says_so(workspace, sent, clo
 
 
 def observe(running: Workspace, sent, clock) -> None:
-    from portal.workspaces import reconcile
-
     clock.shift(reconcile.heartbeat_patience().total_seconds() + 1)
     sweep()
 
@@ -351,8 +347,6 @@ def test_the_drivers_endpoint_replaces_the_agents(running, sent, clock):
 
 @pytest.mark.parametrize("state", ["unknown", "running", "stopping", "starting"])
 def test_a_stop_goes_on_until_the_end_was_seen(running, alice, sent, run_node, clock, state):
-    from portal.workspaces import reconcile
-
     services.stop(actor=alice, workspace_id=running.pk)
     assert answer(sent, Op.STOP, state)
     running.refresh_from_db()
@@ -371,8 +365,6 @@ def test_a_stop_goes_on_until_the_end_was_seen(running, alice, sent, run_node, c
 
 @pytest.mark.parametrize("state", ["unknown", "running", "stopping", "stopped", "failed"])
 def test_a_deletion_goes_on_until_absence_was_seen(running, alice, sent, clock, state):
-    from portal.workspaces import reconcile
-
     services.delete(actor=alice, workspace_id=running.pk)
     assert answer(sent, Op.DELETE, state)
     running.refresh_from_db()
@@ -416,8 +408,6 @@ def test_an_observation_answered_after_a_stop_was_asked_leads_to_the_stop(runnin
 
 
 def test_release_wakes_the_queue(make, alice, local_pool, sent, clock):
-    from tests.factories import FlavorFactory
-
     FlavorFactory(slug="all", cpu_milli=8000)
     first = make(alice, "all")
     run_until_ready(sent, first)
@@ -452,9 +442,6 @@ def test_a_failure_with_broken_characters_is_kept_as_far_as_it_goes(workspace, s
 
 
 def test_who_waited_long_is_told_when_it_is_ready_and_nobody_else(make, alice, local_pool, sent, clock):
-    from portal.events.models import Notification
-    from portal.scheduling import cycle
-
     run_until_ready(sent, make(alice))
     assert not Notification.objects.filter(kind="workspace.ready").exists()
     local_pool.nodes.update(cordoned=True)
@@ -470,8 +457,6 @@ def test_who_waited_long_is_told_when_it_is_ready_and_nobody_else(make, alice, l
 
 
 def told(user, kind: str) -> list[tuple[str, str, int]]:
-    from portal.events.models import Notification
-
     found = Notification.objects.filter(user=user, kind=kind).order_by("pk")
     return [(notice.title, notice.body, notice.repeats) for notice in found]
 
@@ -498,8 +483,6 @@ def test_who_owns_what_has_disappeared_or_ended_is_told(running, sent, clock, al
 
 
 def test_who_stops_or_deletes_is_told_nothing(running, sent, alice):
-    from portal.events.models import Notification
-
     services.delete(actor=alice, workspace_id=running.pk)
     assert answer(sent, Op.DELETE, "absent")
     assert not Notification.objects.exists()

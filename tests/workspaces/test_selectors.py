@@ -5,15 +5,17 @@ from __future__ import annotations
 import uuid
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import NotFound
-from portal.workspaces import selectors, services
+from portal.workspaces import results, selectors, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from tests.factories import WorkspaceFactory
+from tests.factories import FlavorFactory, WorkspaceFactory
 from tests.sweeps import sweep
 from tests.workspaces.helpers import answer, endpoint_of, run_until_ready
 
@@ -73,9 +75,6 @@ def test_a_list_is_one_query(alice, team, local_pool, django_assert_num_queries)
 def test_pages_take_as_many_queries_for_many_as_for_few(
     alice, team, local_pool, path, django_assert_max_num_queries
 ):
-    from django.db import connection
-    from django.test.utils import CaptureQueriesContext
-
     client = Client()
     client.force_login(alice, backend="django.contrib.auth.backends.ModelBackend")
     many(2, alice, team, local_pool)
@@ -124,8 +123,6 @@ def states(workspace: Workspace) -> list[str]:
 
 
 def test_the_stages_of_a_life(make, alice, local_pool, sent, clock):
-    from tests.factories import FlavorFactory
-
     FlavorFactory(slug="all", cpu_milli=8000)
     blocker = make(alice, "all")
     workspace = make(alice, "all")
@@ -149,8 +146,6 @@ def test_the_stages_of_a_life(make, alice, local_pool, sent, clock):
     stages = {stage.key: stage for stage in selectors.stages(workspace)}
     assert stages["admitted"].seconds == pytest.approx(15, abs=0.1)
     assert stages["starting"].seconds == pytest.approx(5, abs=0.1)
-    from portal.workspaces import results
-
     results.agent_ready(workspace_id=workspace.pk, generation=1, endpoint=endpoint_of(workspace))
     workspace.refresh_from_db()
     assert states(workspace) == ["done"] * 5

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
+from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM
-from portal.common.errors import InvalidInput, NotAllowed, NotFound, NotPossible, StateConflict
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, NotPossible, StateConflict, Unavailable
 from portal.events.models import Event
-from portal.workspaces import services
+from portal.workspaces import results, services
+from portal.workspaces.housekeeping import clean_up
 from portal.workspaces.lifecycle import HOLDING, DesiredState, State, TerminationReason
 from portal.workspaces.models import IdempotencyKey, Workspace
 from provisioning.types import Op
-from tests.factories import WorkspaceFactory
+from tests.factories import FlavorFactory, MembershipFactory, WorkspaceFactory
 from tests.rows import error_code, error_message
 from tests.snapshots import rows_changed
-from tests.workspaces.helpers import active, answer, check_invariants, run_until_ready, taken
+from tests.workspaces.helpers import active, answer, check_invariants, run_until_ready, seen, taken
 
 pytestmark = pytest.mark.django_db
 
@@ -89,8 +93,6 @@ def test_a_taken_name_is_refused_and_leaves_nothing(make, alice, local_pool, sen
 
 
 def test_the_same_name_in_another_team_or_of_another_user_is_no_conflict(make, alice, bob, local_pool):
-    from tests.factories import MembershipFactory
-
     other = MembershipFactory(user=alice).team
     make(alice, name="same")
     make(bob, name="same")
@@ -106,8 +108,6 @@ def test_only_members_charge_a_team(make, local_pool, request, who):
 
 
 def test_what_no_pool_can_ever_run_is_refused_with_each_nodes_reason(make, alice, local_pool):
-    from tests.factories import FlavorFactory
-
     FlavorFactory(slug="huge", cpu_milli=1_000_000)
     with pytest.raises(NotPossible) as refused:
         make(alice, "huge")
@@ -119,8 +119,6 @@ def test_what_no_pool_can_ever_run_is_refused_with_each_nodes_reason(make, alice
 
 
 def test_what_fits_later_is_queued_with_the_blocker(make, alice, local_pool, sent):
-    from tests.factories import FlavorFactory
-
     FlavorFactory(slug="all", cpu_milli=8000)
     make(alice, "all")
     sent.clear()
@@ -169,8 +167,6 @@ def test_a_refused_request_does_not_burn_its_key(make, alice, local_pool):
 
 
 def test_old_keys_are_forgotten(make, alice, local_pool, clock):
-    from portal.workspaces.housekeeping import clean_up
-
     make(alice, name="a", idempotency_key="old")
     clock.shift(23 * 3600)
     make(alice, name="b", idempotency_key="new")
@@ -211,8 +207,6 @@ def test_a_member_does_not_operate_anothers_workspace(make, alice, bob, local_po
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_what_does_not_exist_is_not_found(alice, verb):
-    import uuid
-
     with pytest.raises(NotFound):
         verb(actor=alice, workspace_id=uuid.uuid4())
 
@@ -235,8 +229,6 @@ ANSWERS = {
 @pytest.mark.parametrize("column", [0, 1, 2], ids=["start", "stop", "delete"])
 @pytest.mark.parametrize("state", list(State))
 def test_every_verb_in_every_state(alice, team, local_pool, state, column):
-    from portal.catalog.models import Flavor, Template
-
     workspace = WorkspaceFactory(
         owner=alice,
         team=team,
@@ -284,9 +276,6 @@ def test_stopping_a_start_that_is_under_way(make, alice, local_pool, sent):
     services.stop(actor=alice, workspace_id=workspace.pk)
     assert len(sent.commands) == 0, "the start is under way: its answer comes first"
 
-    from portal.workspaces import results
-    from tests.workspaces.helpers import seen
-
     results.apply_result(seen(start, "starting"))
     assert answer(sent, Op.STOP, "stopped")
     workspace.refresh_from_db()
@@ -323,8 +312,6 @@ def test_a_delete_while_it_fails_ends_in_terminated(make, alice, local_pool, sen
 
 
 def test_a_queued_one_is_stopped_and_deleted_without_any_command(make, alice, local_pool, sent):
-    from tests.factories import FlavorFactory
-
     FlavorFactory(slug="all", cpu_milli=8000)
     make(alice, "all")
     sent.clear()
@@ -400,8 +387,6 @@ def test_logs_of_what_has_failed_are_those_that_were_kept(make, alice, local_poo
 
 
 def test_logs_without_redis_say_so(make, alice, local_pool, sent):
-    from portal.common.errors import Unavailable
-
     workspace = make(alice)
     with pytest.raises(Unavailable):
         services.read_logs(workspace=workspace)

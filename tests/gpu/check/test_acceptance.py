@@ -14,6 +14,7 @@ from provisioning.gpu.check.plan import Test
 from provisioning.gpu.check.session import Timing
 from tests.gpu.check.conftest import SIMULATION
 from tests.gpu.check.sim_cuda import UUID
+from tests.gpu.fake_nvml import FakeLibrary, installed
 
 pytestmark = pytest.mark.engine
 
@@ -68,8 +69,6 @@ def test_lines_that_are_missed(check: Callable[..., Any]) -> None:
 
 
 def test_without_a_device(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from tests.gpu.fake_nvml import FakeLibrary, installed
-
     with installed(None):
         assert bench.main([]) == 4
     assert "No acceptance without a device" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import subprocess
 import sys
@@ -187,8 +188,6 @@ def test_the_command_passes_everything_on(
 
 
 def _has_driver() -> bool:
-    import ctypes
-
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -457,8 +458,6 @@ got = os.fdopen(read, "rb")
 print(home_copy.read_home(got.read, target, home_copy.Room(target, 0))["entries"])
 thread.join()
 """
-    import subprocess
-
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code, str(home), str(tmp_path / "copy")],
         capture_output=True, text=True, timeout=300,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -269,8 +270,6 @@ def test_a_lost_record_is_unknown_until_it_is_deleted(make_pool):
 
 
 def test_a_full_disk_fails_the_start_and_leaves_nothing(make_pool, monkeypatch):
-    import errno
-
     pool = make_pool()
 
     def full(self: WorkspaceDir, record: object) -> None:

@@ -21,6 +21,7 @@ import pytest
 from local_support import PROBE, Pool, ask, filters_of, is_root
 from proc_support import alive, command, contents, open_ends
 
+from portal.catalog.initial_catalog import TEMPLATES
 from provisioning import preloading
 from provisioning.drivers.local import cgroups, isolation, processes, takeover
 from provisioning.drivers.local import driver as driver_module
@@ -515,8 +516,6 @@ def here(pool: Pool) -> Placement:
 
 
 def test_the_recipe_of_the_catalog_fits_its_template() -> None:
-    from portal.catalog.initial_catalog import TEMPLATES
-
     (template,) = [one for one in TEMPLATES if one["slug"] == "jupyterlab"]
     app = AppSpec(argv=tuple(template["argv"]), env=template["env"])
     assert preloading.recipe_for(app) is preloading.JUPYTERLAB

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from local_support import Pool, ask
 
+from portal.environments.sources import with_packages
 from provisioning.drivers.local import isolation
 from provisioning.drivers.local.driver import SPARES_FOR_S
 from provisioning.drivers.local.failures import EnvironmentMissing
+from provisioning.environment_messages import PackagesOf
 from provisioning.environments.store import STAMP, Store
 from provisioning.errors import Blame
 from provisioning.types import ObservedState
@@ -129,9 +131,6 @@ def test_what_somebody_installed_becomes_an_environment_that_others_start_in(
     pool: Pool, digest: str, tmp_path: Path
 ) -> None:
     """As the portal does it: the list of the node, the list of the new environment, a build, a start."""
-    from portal.environments.sources import with_packages
-    from provisioning.environment_messages import PackagesOf
-
     spec = pool.spec(environment=digest, environment_name="analysis")
     seen = pool.run(spec)
     folder = ask(seen, "os.environ['VIRTUAL_ENV']")
