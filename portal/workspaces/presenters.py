@@ -19,6 +19,7 @@ from portal.events.models import Event
 from portal.workspaces import checkout_reports, egress, own_packages, policies, secret_delivery, selectors
 from portal.workspaces.homes import limits as home_limits
 from portal.workspaces.homes import lost as lost_homes
+from portal.workspaces.homes import presenters as home_presenters
 from portal.workspaces.lifecycle import (
     DELETABLE,
     STARTABLE,
@@ -195,6 +196,7 @@ class Detail:
     approval: Any
     trouble: str
     waits_for: str
+    home_on_its_way: str
     eta_basis: str
     ask_url: str
     leaving: str
@@ -292,6 +294,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         approval=approval_of(workspace),
         trouble=_shown_trouble(workspace),
         waits_for=stored_message(workspace.queue_entry.reason),
+        home_on_its_way=home_presenters.move_waited_for(workspace),
         eta_basis=stored_message(workspace.queue_entry.eta_basis),
         ask_url=ask_url(actor, workspace),
         leaving=preempted_for(workspace),

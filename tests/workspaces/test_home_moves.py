@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -179,6 +180,19 @@ def test_what_is_started_meanwhile_waits_and_then_goes_there(place, make, bob, t
     cycle.run()
     assert place_of(workspace) == "gpu-b"
     assert home_places.node_of(workspace) == (place.pool, "gpu-b")
+
+
+def test_who_waits_for_it_sees_how_far_it_is(place, make, bob, as_user):
+    move = ask(bob, place)
+    workspace = make(bob)
+    began = timezone.now() - timedelta(minutes=1)
+    HomeMove.objects.filter(pk=move.pk).update(
+        state="copying", started_at=began, bytes_done=1 << 30, bytes_total=4 << 30
+    )
+    page = as_user(bob).get(f"/workspaces/{workspace.pk}/").content.decode()
+    assert re.search("1 GiB of 4 GiB, about (3 min|2 min 59 s)", page)
+    home_moves.cancel_move(actor=bob, move_id=move.pk)
+    assert "of 4 GiB" not in as_user(bob).get(f"/workspaces/{workspace.pk}/").content.decode()
 
 
 def test_what_is_started_meanwhile_goes_on_where_it_was_after_a_cancelling(place, make, bob, sent):

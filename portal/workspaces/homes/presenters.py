@@ -21,8 +21,17 @@ from portal.machines.models import MachineState
 from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes.lost import may_begin_anew
+from portal.workspaces.lifecycle import State
 from portal.workspaces.machine_removal import Losses
-from portal.workspaces.models import HomeMove, HomeMoveState, HomePlace, HomeUsage, LostHome
+from portal.workspaces.models import (
+    ACTIVE_MOVES,
+    HomeMove,
+    HomeMoveState,
+    HomePlace,
+    HomeUsage,
+    LostHome,
+    Workspace,
+)
 
 SHOWN = 20
 
@@ -100,19 +109,35 @@ def rows(actor: User, found: Iterable[HomePlace]) -> list[HomeRow]:
 
 def move_row(actor: User, move: HomeMove) -> MoveRow:
     total, done = move.bytes_total, min(move.bytes_done, move.bytes_total)
-    amounts = _("%(done)s of %(total)s") % {"done": _size(done >> 20), "total": _size(total >> 20)}
     trouble = ""
     if move.reason:
         with contextlib.suppress(LookupError):
             trouble = sentence_of(Reason.from_json(move.reason))
     return MoveRow(
         move,
-        amounts if total and move.active else "",
+        _amounts(move),
         done * 100 // total if total else 0,
         _left(move),
         trouble,
         move.active and home_moves.may_move(actor, move.user_id),
     )
+
+
+def move_waited_for(workspace: Workspace) -> str:
+    """How far the home is on its way for which the workspace waits; empty where it waits for none."""
+    if workspace.state != State.PENDING:
+        return ""
+    of_home = HomeMove.objects.filter(user=workspace.owner_id, team=workspace.team_id)
+    move = of_home.filter(state__in=ACTIVE_MOVES).order_by("asked_at").first()
+    return ", ".join(filter(None, (_amounts(move), _left(move)))) if move is not None else ""
+
+
+def _amounts(move: HomeMove) -> str:
+    """What is there of what there is; empty before that is known and when the move is over."""
+    total, done = move.bytes_total, min(move.bytes_done, move.bytes_total)
+    if not (total and move.active):
+        return ""
+    return _("%(done)s of %(total)s") % {"done": _size(done >> 20), "total": _size(total >> 20)}
 
 
 def _left(move: HomeMove) -> str:
