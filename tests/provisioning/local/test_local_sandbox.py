@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,10 @@ def test_the_whole_argument_vector():
         "/run/berth/agent/agent.py", "/run/berth/ws/agent.json", "{app}",
     )
     # fmt: on
+
+
+def test_what_has_no_agent_is_shown_none():
+    assert not [word for word in bwrap_argv(replace(PLAN, agent="", command=("x",))) if "agent" in word]
 
 
 def test_no_secret_folder_of_etc_is_shared():
