@@ -42,6 +42,7 @@ from portal.site_file import api as site_file
 from portal.webhooks import api as webhooks
 from portal.workspace_secrets import api as secrets
 from portal.workspaces import api as workspaces
+from portal.workspaces import bulk_api as bulk
 from portal.workspaces import package_api as packages
 from portal.workspaces.homes import api as homes
 from portal.workspaces.homes import evacuation_api as evacuations
@@ -65,6 +66,7 @@ class Docs(SpectacularSwaggerSplitView):
 app_name = "api"
 v1 = [
     *workspaces.urlpatterns,
+    *bulk.urlpatterns,
     *packages.urlpatterns,
     *homes.urlpatterns,
     *home_moves.urlpatterns,

@@ -9,6 +9,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 from django.urls import reverse
 from django.utils import timezone
+from drf_spectacular.utils import extend_schema_field
 from rest_framework.decorators import action
 from rest_framework.response import Response
 
@@ -28,6 +29,7 @@ from portal.common.scopes import Scope
 TOKEN_SCOPES = {"GET": Scope.TOKENS_READ, "*": Scope.TOKENS_WRITE}
 NO_STORE = {"Cache-Control": "no-store"}
 MAX_DAYS = 3650
+DAYS = {"type": "number", "minimum": 0, "maximum": MAX_DAYS}
 WHOSE = [("mine", "Your own."), ("all", "All that you may see.")]
 
 
@@ -59,9 +61,11 @@ class TokenFilter(filters.FilterSet):
     def of_kind(self, found: ApiTokenQuerySet, _name: str, value: str) -> QuerySet[ApiToken]:
         return found.filter(user__owning_team__isnull=value == AccountKind.PERSON)
 
+    @extend_schema_field({**DAYS, "description": "Not used for so many days."})
     def unused(self, found: ApiTokenQuerySet, _name: str, value: Any) -> QuerySet[ApiToken]:
         return selectors.tokens_unused_since(found, _days(-float(value)))
 
+    @extend_schema_field({**DAYS, "description": "Ends within so many days, or has ended."})
     def expiring(self, found: ApiTokenQuerySet, _name: str, value: Any) -> QuerySet[ApiToken]:
         return found.ending_by(_days(float(value)))
 

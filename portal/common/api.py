@@ -181,20 +181,32 @@ class ApiViewSet(ApiView, viewsets.GenericViewSet[Any]):
     """The endpoints of one resource. `get_queryset` has the rows that the actor may see and no others.
 
     `queryset` only tells the model to the documentation. `ordering` begins with a field of the row itself and
-    ends with a unique one. `missing` is the code of the refusal where there is no such row. Who may write is
+    ends with a unique one; `sorts` are orders to choose from by `sort`, the first that without it.
+    `missing` is the code of the refusal where there is no such row. Who may write is
     decided by the services, once, for pages and programs alike.
     """
 
     pagination_class = Pages
     filterset_class: type[filters.FilterSet] | None = None
     ordering: ClassVar[tuple[str, ...]]
+    sorts: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     missing: ClassVar[StrEnum]
 
     def known_params(self) -> frozenset[str]:
         if self.action != "list":
             return self.query_params
         names = self.filterset_class.base_filters.keys() if self.filterset_class else ()
-        return self.query_params | {"cursor", "page_size", *names}
+        return self.query_params | {"cursor", "page_size", *names, *({"sort"} if self.sorts else ())}
+
+    def sorted_by(self) -> tuple[str, ...]:
+        """The order of the list that was asked for. Raises `ValidationError`."""
+        given = self.request.query_params.get("sort") if self.sorts else None
+        if given is None:
+            return self.ordering
+        if given not in self.sorts:
+            sentence = serializers.ChoiceField.default_error_messages["invalid_choice"]
+            raise serializers.ValidationError({"sort": [sentence.format(input=given[:60])]})
+        return self.sorts[given]
 
     def get_object(self) -> Any:
         """The row that the path names. Raises `NotFound` with a text, unlike DRF's own."""

@@ -5,16 +5,39 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models import QuerySet
-from django_filters.rest_framework import DjangoFilterBackend  # type: ignore[import-untyped]
+from django_filters import rest_framework as filters  # type: ignore[import-untyped]
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
+BOOLEANS = ("true", "false")
 
-class FilterBackend(DjangoFilterBackend):
-    """django-filter's, that makes no form of its fields for a request that names none of them."""
+
+class FilterBackend(filters.DjangoFilterBackend):
+    """django-filter's, that makes no form of its fields for a request that names none of them.
+
+    It refuses what the OpenAPI document does not allow, where django-filter leaves the filter out: a list
+    that is not filtered as was asked is worse than a refusal.
+    """
 
     def filter_queryset(self, request: Request, queryset: QuerySet[Any], view: Any) -> QuerySet[Any]:
         filterset_class = self.get_filterset_class(view, queryset)
         if filterset_class is None or request.query_params.keys().isdisjoint(filterset_class.base_filters):
             return queryset
+        _require_documented(request, filterset_class)
         filtered: QuerySet[Any] = super().filter_queryset(request, queryset, view)
         return filtered
+
+
+def _require_documented(request: Request, filterset_class: type[filters.FilterSet]) -> None:
+    """Raise `ValidationError` for an empty value of what is no text, and for a boolean that is none."""
+    errors: dict[str, list[Any]] = {}
+    for name, given in request.query_params.lists():
+        known = filterset_class.base_filters.get(name)
+        if isinstance(known, filters.BooleanFilter):
+            if any(value not in BOOLEANS for value in given):
+                errors[name] = [serializers.BooleanField.default_error_messages["invalid"]]
+        elif known is not None and not isinstance(known, filters.CharFilter) and "" in given:
+            errors[name] = [serializers.CharField.default_error_messages["blank"]]
+    if errors:
+        raise ValidationError(errors)

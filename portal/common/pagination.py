@@ -25,7 +25,7 @@ class Pages(CursorPagination):
     page_size_query_param = "page_size"
 
     def get_ordering(self, request: Request, queryset: Any, view: Any) -> tuple[str, ...]:
-        return tuple(view.ordering)
+        return tuple(view.sorted_by())
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any] | None:
         try:

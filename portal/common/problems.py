@@ -57,19 +57,23 @@ def document(
     return body
 
 
+def document_of(error: PortalError, request: Any = None) -> dict[str, Any]:
+    """What a service has refused, as a problem."""
+    extra: dict[str, Any] = dict(error.extra)
+    if "errors" in extra:
+        extra["errors"] = error.field_errors
+    if error.next_action:
+        extra["next_action"] = error.next_action
+    extra["reason"] = error.reason.as_json()
+    return document(error.status, error.code, error.message, request, title=error.title, **extra)
+
+
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
     """DRF's hook: every exception becomes a problem, an unknown one a 500 without its insides."""
     request = context.get("request")
     if isinstance(error, PortalError):
         set_rollback()
-        extra = dict(error.extra)
-        if "errors" in extra:
-            extra["errors"] = error.field_errors
-        if error.next_action:
-            extra["next_action"] = error.next_action
-        extra["reason"] = error.reason.as_json()
-        body = document(error.status, error.code, error.message, request, title=error.title, **extra)
-        return _response(body, retry_after(error))
+        return _response(document_of(error, request), retry_after(error))
     if isinstance(error, Http404):
         error = exceptions.NotFound()
     elif isinstance(error, PermissionDenied):
@@ -82,7 +86,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
         return None
     set_rollback()
     headers: dict[str, str] = {}
-    extra = {}
+    extra: dict[str, Any] = {}
     if isinstance(error, exceptions.ValidationError):
         code, detail = "invalid", "One or more fields are not valid."
         extra["errors"] = _by_field(error.detail)

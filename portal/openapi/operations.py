@@ -26,6 +26,8 @@ TAGS: Mapping[str, Tag] = {
         "Workspaces: create, follow, start, stop, extend and delete them.",
         {
             "workspaces": {GET: "listWorkspaces", POST: "createWorkspace"},
+            "workspaces/stop": {POST: "stopWorkspaces"},
+            "workspaces/delete": {POST: "deleteWorkspaces"},
             "workspaces/{workspace_id}": {GET: "getWorkspace", DELETE: "deleteWorkspace"},
             "workspaces/{workspace_id}/start": {POST: "startWorkspace"},
             "workspaces/{workspace_id}/stop": {POST: "stopWorkspace"},

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from drf_spectacular.drainage import warn
 from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import OpenApiParameter
 
 from portal.openapi.operations import name_and_tag
 
@@ -17,6 +20,19 @@ class Schema(AutoSchema):
             warn(f"{self.method} {self.path} has no name in portal/openapi/operations.py")
             return str(super().get_operation_id())
         return found[0]
+
+    def get_override_parameters(self) -> list[Any]:
+        """The orders of a list, beside what its method lists."""
+        given = list(super().get_override_parameters())
+        sorts = getattr(self.view, "sorts", None)
+        if not sorts or getattr(self.view, "action", "") != "list":
+            return given
+        sort = OpenApiParameter(
+            "sort",
+            {"type": "string", "enum": list(sorts), "default": next(iter(sorts))},
+            description="In which order; with `-` the greatest or latest first.",
+        )
+        return [*given, sort]
 
     def get_tags(self) -> list[str]:
         found = name_and_tag(self.method, self.path)

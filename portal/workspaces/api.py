@@ -83,11 +83,17 @@ class WorkspaceFilter(filters.FilterSet):
     flavor = filters.CharFilter(field_name="flavor__slug", label="Short name of the flavor.")
     owner = filters.CharFilter(field_name="owner__username", label="Name of its user.")
     name = filters.CharFilter(label="Exactly this name.")
+    created_after = filters.IsoDateTimeFilter(
+        field_name="created_at", lookup_expr="gte", label="Created then or later (ISO 8601)."
+    )
+    created_before = filters.IsoDateTimeFilter(
+        field_name="created_at", lookup_expr="lt", label="Created before then (ISO 8601)."
+    )
 
 
 @documented(
     list="List workspaces",
-    of="Your own, those of teams that you own, and all for an operator; newest first.",
+    of="Your own, those of teams that you own, and all for an operator; newest first without `sort`.",
 )
 class WorkspaceViewSet(ListViewSet):
     queryset = Workspace.objects.none()
@@ -95,6 +101,12 @@ class WorkspaceViewSet(ListViewSet):
     filterset_class = WorkspaceFilter
     scopes = SCOPES
     ordering = ("-created_at", "-id")
+    sorts = {
+        "-created_at": ordering,
+        "created_at": ("created_at", "id"),
+        "name": ("name", "id"),
+        "-name": ("-name", "-id"),
+    }
     lookup_url_kwarg = "workspace_id"
     lookup_value_converter = "uuid"
 
@@ -105,7 +117,7 @@ class WorkspaceViewSet(ListViewSet):
         return found if "state" in self.request.query_params else found.live()
 
     def paginate_queryset(self, queryset: Any) -> Any:
-        found: Any = super().paginate_queryset(queryset.values(*listing.KEYS))
+        found: Any = super().paginate_queryset(queryset.values(*listing.KEYS, "name"))
         return listing.listed([row["id"] for row in found])
 
     def get_object(self) -> Workspace:

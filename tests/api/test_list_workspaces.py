@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -11,6 +12,7 @@ from django.utils import timezone
 
 from portal.inventory.models import AllocatedDevice, Allocation
 from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
 from tests.api.conftest import problem
 from tests.factories import FlavorFactory, TemplateFactory, UserFactory, WorkspaceFactory
 
@@ -43,6 +45,39 @@ def test_deleted_ones_only_when_asked_for(api: Any, bob: Any) -> None:
     assert names(api(bob).get("workspaces")) == ["here"]
     assert names(api(bob).get("workspaces?state=terminated")) == ["gone"]
     assert names(api(bob).get("workspaces?state=terminated&state=pending")) == ["gone", "here"]
+
+
+def test_when_they_were_created_and_in_which_order(api: Any, bob: Any) -> None:
+    rows = [WorkspaceFactory(owner=bob, name=name) for name in ("b", "c", "a")]
+    for day, row in enumerate(rows, start=1):
+        Workspace.objects.filter(pk=row.pk).update(created_at=datetime(2026, 3, day, tzinfo=UTC))
+    program = api(bob)
+
+    assert names(program.get("workspaces?created_after=2026-03-02T00:00:00Z")) == ["a", "c"]
+    assert names(program.get("workspaces?created_before=2026-03-02T00:00:00Z")) == ["b"]
+    for sort, expected in {"created_at": "bca", "-created_at": "acb", "name": "abc", "-name": "cba"}.items():
+        first = program.get(f"workspaces?sort={sort}&page_size=2").json()
+        rest = program.get(first["next"]).json()
+        assert "".join(row["name"] for row in first["results"] + rest["results"]) == expected
+    for wrong in ("owner", ""):
+        refused = problem(program.get(f"workspaces?sort={wrong}"), 400, "invalid")
+        assert list(refused["errors"]) == ["sort"]
+    problem(program.get("workspaces?created_after=soon"), 400, "invalid")
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("nodes?online=maybe", "online"),
+        ("nodes?online=", "online"),
+        ("nodes?online=1", "online"),
+        ("workspaces?created_after=", "created_after"),
+        ("devices?state=", "state"),
+        ("workspaces?state=stopped&state=", "state"),
+    ],
+)
+def test_a_filter_that_says_nothing_is_refused(api: Any, bob: Any, path: str, name: str) -> None:
+    assert list(problem(api(bob).get(path), 400, "invalid")["errors"]) == [name]
 
 
 @pytest.mark.parametrize(

@@ -260,6 +260,8 @@ POST   workspaces/<uuid:workspace_id>/files/archives/<uuid:archive_id>/cancel/ 3
 # --- REST: workspaces ---
 GET    api/v1/workspaces                                    401 200 200 200 200 200 200 200   workspaces:read
 POST   api/v1/workspaces                                    401 400 403 201 201 201 403 403   workspaces:write
+POST   api/v1/workspaces/stop                               401 202 202 202 202 202 202 202   workspaces:write
+POST   api/v1/workspaces/delete                             401 202 202 202 202 202 202 202   workspaces:write
 GET    api/v1/workspaces/<uuid:workspace_id>                401 404 200 404 200 200 200 200   workspaces:read
 DELETE api/v1/workspaces/<uuid:workspace_id>                401 404 403 404 202 202 403 202   workspaces:write
 POST   api/v1/workspaces/<uuid:workspace_id>/start          401 404 403 404 202 202 403 202   workspaces:write

@@ -416,6 +416,10 @@ class Stage:
             ("POST", "teams/<slug:slug>/members/<str:username>/role/"): {"role": "owner"},
             ("POST", "workspaces/new/"): wanted,
             ("POST", "api/v1/workspaces"): wanted,
+            **{
+                ("POST", f"api/v1/workspaces/{act}"): {"workspaces": [str(self.workspace.pk)]}
+                for act in ("stop", "delete")
+            },
             ("POST", "workspaces/<uuid:workspace_id>/extend/"): {"hours": "2"},
             ("POST", "api/v1/workspaces/<uuid:workspace_id>/extend"): {"hours": 2},
             ("POST", "api/v1/workspaces/<uuid:workspace_id>/keep"): {"hours": 2},

@@ -1,0 +1,125 @@
+"""Many workspaces in one request: each is stopped or deleted as if it were asked for alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from django.db import transaction
+from django.urls import reverse
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, operation, routes
+from portal.common.errors import PortalError
+from portal.common.problem_serializers import ProblemSerializer
+from portal.common.problems import document_of
+from portal.workspaces import selectors, services
+from portal.workspaces.api import LOOK_AGAIN_S, SCOPES
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from portal.workspaces.serializers import WorkspaceSerializer, with_held
+
+MAX_AT_ONCE = 100
+NOTE = (
+    f"At most {MAX_AT_ONCE}, in the order in which they are named; one that is refused keeps no other "
+    "from it. The answer has a result for each: its `status` is what it would have been answered alone."
+)
+
+
+class WorkspacesSerializer(StrictSerializer):
+    """Which workspaces."""
+
+    workspaces = serializers.ListField(
+        child=serializers.UUIDField(),
+        min_length=1,
+        max_length=MAX_AT_ONCE,
+        help_text="Their ids. One that is named twice counts once.",
+    )
+
+
+class BulkResultSerializer(serializers.Serializer[Any]):
+    """What became of one of them: the workspace as it is now, or why it was refused."""
+
+    id = serializers.UUIDField(help_text="Of the workspace, as it was named.")
+    status = serializers.IntegerField(help_text="What it would have been answered alone, as 202 or 404.")
+    workspace = WorkspaceSerializer(
+        allow_null=True, help_text="As it is now; null where it was refused or nothing is left of it."
+    )
+    problem = ProblemSerializer(allow_null=True, help_text="Why it was refused; null where it was not.")
+
+
+class BulkSerializer(serializers.Serializer[Any]):
+    """A result for each workspace that was named, in that order."""
+
+    results = BulkResultSerializer(many=True, help_text="One for each.")
+
+
+class BulkView(ApiView):
+    scopes = SCOPES
+    act: ClassVar[Callable[..., Workspace]]
+
+    def answer(self, request: UserRequest) -> Response:
+        """Act on each in a transaction of its own, so that no lock is held for longer than one takes."""
+        wanted = list(dict.fromkeys(body_of(request, WorkspacesSerializer)["workspaces"]))
+        problems: dict[Any, dict[str, Any]] = {}
+        for workspace_id in wanted:
+            try:
+                selectors.workspace_by_id(request.user, workspace_id)
+                with transaction.atomic():
+                    type(self).act(actor=request.user, workspace_id=workspace_id)
+            except PortalError as error:
+                problems[workspace_id] = document_of(error, request)
+        done = [each for each in wanted if each not in problems]
+        rows = with_held(selectors.workspaces_for(request.user)).filter(pk__in=done)
+        shown = {row.pk: row for row in rows}
+        results = [self._result(each, shown.get(each), problems.get(each)) for each in wanted]
+        headers = {"Location": reverse("api:workspace-list")}
+        return Response({"results": results}, status=202, headers=headers)
+
+    def _result(
+        self, workspace_id: Any, row: Workspace | None, problem: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        left = row is not None and row.state != State.TERMINATED
+        return {
+            "id": str(workspace_id),
+            "status": problem["status"] if problem else 202 if left else 204,
+            "workspace": WorkspaceSerializer(row).data if left else None,
+            "problem": problem,
+        }
+
+
+class StopView(BulkView):
+    act = services.stop
+
+    @operation(
+        "Stop many workspaces",
+        description=f"Their files stay. {NOTE}",
+        request=WorkspacesSerializer,
+        responses={202: BulkSerializer},
+        errors=[400, 415],
+        goes_on_s=LOOK_AGAIN_S,
+    )
+    def post(self, request: UserRequest) -> Response:
+        return self.answer(request)
+
+
+class DeleteView(BulkView):
+    act = services.delete
+
+    @operation(
+        "Delete many workspaces",
+        description=f"Home folders stay. {NOTE}",
+        request=WorkspacesSerializer,
+        responses={202: BulkSerializer},
+        errors=[400, 415],
+        goes_on_s=LOOK_AGAIN_S,
+    )
+    def post(self, request: UserRequest) -> Response:
+        return self.answer(request)
+
+
+urlpatterns = [
+    *routes("workspaces/stop", StopView, "workspaces-stop"),
+    *routes("workspaces/delete", DeleteView, "workspaces-delete"),
+]
