@@ -477,6 +477,9 @@ BERTH_MAX_LIFETIME_HOURS = max(0, env.int("BERTH_MAX_LIFETIME_HOURS", default=33
 BERTH_RECLAIM_NOTICE_MINUTES = max(1, env.int("BERTH_RECLAIM_NOTICE_MINUTES", default=30))
 BERTH_IDLE_GPU_MINUTES = max(0, env.int("BERTH_IDLE_GPU_MINUTES", default=120))
 BERTH_IDLE_MINUTES = max(0, env.int("BERTH_IDLE_MINUTES", default=0))
+# Of cores and memory, what a workspace keeps at most while its GPUs are released; 0: all that it had.
+BERTH_RELEASED_CORES = max(0, env.int("BERTH_RELEASED_CORES", default=4))
+BERTH_RELEASED_MEMORY_GIB = max(0, env.int("BERTH_RELEASED_MEMORY_GIB", default=32))
 BERTH_LEDGER_TICK_S = env.int("BERTH_LEDGER_TICK_S", default=60)
 # A build of an environment may take so many seconds and MiB; what nothing uses is removed after so many days.
 BERTH_ENVIRONMENT_BUILD_S = min(86_400, max(60, env.int("BERTH_ENVIRONMENT_BUILD_S", default=3600)))

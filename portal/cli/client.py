@@ -126,6 +126,14 @@ class BerthClient:
     def stop(self, workspace_id: str) -> dict[str, Any]:
         return self._object("POST", f"{_path(workspace_id)}/stop")
 
+    def release_gpu(self, workspace_id: str) -> dict[str, Any]:
+        """Have it go on without its GPUs: its app restarts."""
+        return self._object("POST", f"{_path(workspace_id)}/release-gpu")
+
+    def attach_gpu(self, workspace_id: str) -> dict[str, Any]:
+        """Have it take its GPUs again: its app restarts once they are free."""
+        return self._object("POST", f"{_path(workspace_id)}/attach-gpu")
+
     def extend(self, workspace_id: str, *, hours: float, idempotency_key: str = "") -> dict[str, Any]:
         """Let it run for longer."""
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}

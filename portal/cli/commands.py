@@ -282,6 +282,16 @@ def stop(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_json(workspace) if arguments.json else print_line(line_of(workspace))
 
 
+def release_gpu(client: BerthClient, arguments: argparse.Namespace) -> int:
+    workspace = client.release_gpu(find(client, arguments)["id"])
+    return print_json(workspace) if arguments.json else print_line(_line(workspace))
+
+
+def attach_gpu(client: BerthClient, arguments: argparse.Namespace) -> int:
+    workspace = client.attach_gpu(find(client, arguments)["id"])
+    return print_json(workspace) if arguments.json else print_line(_line(workspace))
+
+
 def extend(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace_id = find(client, arguments)["id"]
     key = str(uuid.uuid4())

@@ -126,6 +126,17 @@ def parser() -> argparse.ArgumentParser:
     one_workspace(stop)
     wait(stop, "until nothing of it runs")
 
+    release = command(
+        "release-gpu",
+        "release_gpu",
+        "Give a workspace's GPUs back: its app restarts, kernels lose their variables, files stay.",
+    )
+    _one(release)
+    attach = command(
+        "attach-gpu", "attach_gpu", "Take them again: its app restarts as soon as its GPUs are free."
+    )
+    _one(attach)
+
     extend = command("extend", "extend", "Let a workspace run for longer.")
     one_workspace(extend)
     extend.add_argument("--hours", type=hours, default=2.0, metavar="H", help="default: 2")

@@ -269,6 +269,8 @@ class AuditKind(StrEnum):
     WORKSPACE_RETRY = "workspace.retry"
     WORKSPACE_EXTENDED = "workspace.extended"
     WORKSPACE_KEPT = "workspace.kept"
+    WORKSPACE_GPU_RELEASED = "workspace.gpu_released"
+    WORKSPACE_GPU_ATTACHED = "workspace.gpu_attached"
     WORKSPACE_RECLAIM_WARNED = "workspace.reclaim_warned"
     WORKSPACE_CLAIMED = "workspace.claimed"
     WORKSPACE_UNCLAIMED = "workspace.unclaimed"

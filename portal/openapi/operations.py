@@ -32,6 +32,8 @@ TAGS: Mapping[str, Tag] = {
             "workspaces/{workspace_id}/start": {POST: "startWorkspace"},
             "workspaces/{workspace_id}/stop": {POST: "stopWorkspace"},
             "workspaces/{workspace_id}/extend": {POST: "extendWorkspace"},
+            "workspaces/{workspace_id}/release-gpu": {POST: "releaseWorkspaceGpu"},
+            "workspaces/{workspace_id}/attach-gpu": {POST: "attachWorkspaceGpu"},
             "workspaces/{workspace_id}/keep": {POST: "keepWorkspace"},
             "workspaces/{workspace_id}/activity": {GET: "getWorkspaceActivity"},
             "workspaces/{workspace_id}/logs": {GET: "getWorkspaceLog"},

@@ -1,7 +1,8 @@
-"""Over REST: how long workspaces live."""
+"""Over REST: how long workspaces live, and whether they have their GPUs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -16,8 +17,9 @@ from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, o
 from portal.common.scopes import Scope
 from portal.reclaim import keeping, lifetimes, presenters
 from portal.reclaim.engine.activity import SignalKind
-from portal.workspaces import selectors
+from portal.workspaces import gpus, selectors
 from portal.workspaces.api import IF_MATCH, require_match
+from portal.workspaces.models import Workspace
 from portal.workspaces.serializers import WorkspaceSerializer, etag_of, with_held
 
 
@@ -44,12 +46,16 @@ class SignalSerializer(serializers.Serializer[Any]):
     active = serializers.BooleanField()
 
 
+CAUSES = (
+    "`lifetime`, `longest`, `gpu_idle`, `idle`, `schedule`, `budget`; `release` and `release_gpu_idle` take "
+    "back its accelerators only."
+)
+
+
 class HeldSerializer(serializers.Serializer[Any]):
     """What is held against the workspace, in seconds."""
 
-    cause = serializers.CharField(
-        help_text="`lifetime`, `longest`, `gpu_idle`, `idle`, `schedule`, `budget`."
-    )
+    cause = serializers.CharField(help_text=CAUSES)
     value_s = serializers.FloatField()
     threshold_s = serializers.FloatField()
 
@@ -65,7 +71,7 @@ class ReclaimRuleSerializer(serializers.Serializer[Any]):
     """A value that holds for a workspace, and where it comes from."""
 
     name = serializers.CharField(
-        help_text="`idle_s`, `gpu_idle_s`, `longest_s`, `notice_s`, `stop_when_spent` or `week`."
+        help_text="`idle_s`, `gpu_idle_s`, `release_s`, `longest_s`, `notice_s`, `stop_when_spent` or `week`."
     )
     value = serializers.JSONField(allow_null=True)
     set_by = serializers.CharField(help_text="`settings`, or what the policy is for: `flavor:a100-full`.")
@@ -77,12 +83,17 @@ class ActivitySerializer(serializers.Serializer[Any]):
     observed_at = serializers.DateTimeField(allow_null=True)
     idle_s = serializers.FloatField(allow_null=True, help_text="Seen to do nothing at all; null: not known.")
     gpu_idle_s = serializers.FloatField(allow_null=True, help_text="Seen to do nothing on its GPUs.")
-    idle_limit_s = serializers.IntegerField(allow_null=True, help_text="After which it stops; null: never.")
-    kept_until = serializers.DateTimeField(allow_null=True)
-    stops_at = serializers.DateTimeField(allow_null=True, help_text="Where its stop has been announced.")
-    cause = serializers.CharField(
-        allow_null=True, help_text="`lifetime`, `longest`, `gpu_idle`, `idle`, `schedule`, `budget`."
+    idle_limit_s = serializers.IntegerField(
+        allow_null=True, help_text="After which a step is due; null: never."
     )
+    kept_until = serializers.DateTimeField(allow_null=True)
+    stops_at = serializers.DateTimeField(allow_null=True, help_text="Where a step has been announced: when.")
+    step = serializers.ChoiceField(
+        ["release", "stop"],
+        allow_null=True,
+        help_text="Which: `release` restarts its app without accelerators.",
+    )
+    cause = serializers.CharField(allow_null=True, help_text=CAUSES)
     signals = SignalSerializer(many=True)
     held = HeldSerializer(many=True)
     history = ChangeSerializer(many=True, help_text="Of the last two days.")
@@ -169,8 +180,61 @@ class Extend(ApiView):
         return Response(WorkspaceSerializer(row).data, headers=headers)
 
 
+class ReleaseGpu(ApiView):
+    """Its accelerators, given back."""
+
+    scopes = {"*": Scope.WORKSPACES_WRITE}
+
+    @operation(
+        "Release a workspace's GPUs",
+        description=(
+            "It goes on without accelerators: what runs is stopped and starts again without them, so kernels "
+            "lose their variables and files stay. What waits asks for less; what is stopped starts without "
+            "them. They are free once nothing of it is left on them. Releasing twice is success."
+        ),
+        request=None,
+        responses={202: WorkspaceSerializer},
+        parameters=[OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH), IF_MATCH],
+        errors=[404, 409, 412, 429],
+    )
+    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
+        return _changed(request, workspace_id, gpus.release)
+
+
+class AttachGpu(ApiView):
+    """Its accelerators, taken again."""
+
+    scopes = {"*": Scope.WORKSPACES_WRITE}
+
+    @operation(
+        "Attach a workspace's GPUs again",
+        description=(
+            "Takes back what `release-gpu` did: what runs is stopped now and waits in the queue as a start, "
+            "its expected time in `queue`; release it again to go on without. Attaching twice is success."
+        ),
+        request=None,
+        responses={202: WorkspaceSerializer},
+        parameters=[OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH), IF_MATCH],
+        errors=[404, 409, 412, 429],
+    )
+    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
+        return _changed(request, workspace_id, gpus.attach)
+
+
+def _changed(request: UserRequest, workspace_id: UUID, service: Callable[..., Workspace]) -> Response:
+    selectors.workspace_by_id(request.user, workspace_id)
+    with transaction.atomic():
+        require_match(request, workspace_id)
+        service(actor=request.user, workspace_id=workspace_id)
+    row = with_held(selectors.workspaces_for(request.user)).get(pk=workspace_id)
+    headers = {"ETag": etag_of(row), "Cache-Control": "private, no-cache"}
+    return Response(WorkspaceSerializer(row).data, status=202, headers=headers)
+
+
 urlpatterns = [
     *routes("workspaces/<uuid:workspace_id>/extend", Extend, "workspace-extend"),
     *routes("workspaces/<uuid:workspace_id>/keep", Keep, "workspace-keep"),
+    *routes("workspaces/<uuid:workspace_id>/release-gpu", ReleaseGpu, "workspace-release-gpu"),
+    *routes("workspaces/<uuid:workspace_id>/attach-gpu", AttachGpu, "workspace-attach-gpu"),
     *routes("workspaces/<uuid:workspace_id>/activity", Activity, "workspace-activity"),
 ]

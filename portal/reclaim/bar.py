@@ -47,7 +47,10 @@ def describe(external_name: str) -> dict[str, Any] | None:
     elif near and life.offered_s:
         button = _("Extend by %(time)s") % {"time": format_duration(life.offered_s)}
     if life.why:
-        text = _("%(why)s It stops, and its files stay.") % {"why": life.why}
+        text = _("%(why)s It stops, and its files stay.")
+        if life.releases:
+            text = _("%(why)s Its app restarts without them: kernels lose their variables, files stay.")
+        text %= {"why": life.why}
         say = {"tone": "bad", "text": text, "at": life.stops_at.isoformat()}
         found = {**found, "messages": [say, *found["messages"]]}
     ends = {

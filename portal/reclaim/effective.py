@@ -64,6 +64,7 @@ class Book:
         # A limit is never shorter than its notice, which may be as short as one likes.
         seconds = [max(limit - notice_s, 0) for limit in idle]
         seconds += [UNUSED_S for each in weeks if each.stop_at is not None]
+        seconds += [max(each.release_s - notice_s, 0) for each in every if each.release_s]
         unused = [max(each.gpu_unused_s - notice_s, 0) for each in every if each.gpu_unused_s]
         lives = [max(each.longest_s - notice_s, 0) for each in every if each.longest_s]
         return Nearest(
@@ -142,6 +143,7 @@ def terms_of(row: ReclaimPolicy) -> Terms:
         idle_gpu_s=seconds(row.idle_gpu_minutes, MINUTE_S),
         gpu_unused_s=seconds(row.gpu_unused_minutes, MINUTE_S),
         longest_s=seconds(row.longest_hours, HOUR_S),
+        release_s=seconds(row.release_gpu_minutes, MINUTE_S),
         notice_s=seconds(row.notice_minutes, MINUTE_S),
         stop_when_spent=row.stop_when_spent,
         week=_week(row),

@@ -1,4 +1,4 @@
-"""What users have been told before their workspaces are stopped, and when this was last looked at."""
+"""What users are told before their workspaces stop or lose their GPUs, and when this was last looked at."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from portal.reclaim.engine.ladder import Cause
 
 
 class ReclaimNotice(models.Model):
-    """A running workspace stops at `due_at`, unless something speaks against it by then.
+    """A running workspace stops, or releases its GPUs, at `due_at`, unless something speaks against it then.
 
     It holds for one `generation`, and only while nobody has said anything of the workspace's end since:
     `ends_version` is the workspace's own as the notice was given. `reason` (`code`, `params`) says why.
@@ -27,7 +27,7 @@ class ReclaimNotice(models.Model):
     )
     generation = models.PositiveIntegerField()
     ends_version = models.PositiveIntegerField()
-    cause = models.CharField(max_length=10, choices=[(each.value, each.value) for each in Cause])
+    cause = models.CharField(max_length=16, choices=[(each.value, each.value) for each in Cause])
     warned_at = models.DateTimeField()
     due_at = models.DateTimeField(db_index=True)
     reason = models.JSONField(default=dict)
@@ -175,6 +175,10 @@ class ReclaimPolicy(models.Model):
     idle_gpu_minutes = _minutes(MAX_MINUTES, _("Without work, for workspaces with accelerators; 0: never."))
     gpu_unused_minutes = _minutes(
         MAX_MINUTES, _("With all GPUs at 0 %, whatever else goes on; 0: never stopped for that.")
+    )
+    release_gpu_minutes = _minutes(
+        MAX_MINUTES,
+        _("Without work, after which GPUs are released and the app goes on without them; 0: never."),
     )
     longest_hours = _minutes(MAX_LIFETIME_H, _("The longest life, extensions included; 0: no limit."))
     notice_minutes = _minutes(MAX_NOTICE_MINUTES, _("The least notice before any stop."))

@@ -1,4 +1,4 @@
-"""Walks the ladder for all workspaces: gives notices, takes them back, and stops what is due.
+"""Walks the ladder for all workspaces: gives notices, takes them back, releases GPUs and stops what is due.
 
 It may be killed at any moment and be done twice at a time: a notice is a row, given together with its
 message or not at all, and who stops a workspace holds its lock and looks again.
@@ -30,9 +30,9 @@ from portal.events.kinds import AuditKind
 from portal.ledger.selectors import teams_without_hours
 from portal.reclaim import observing
 from portal.reclaim.effective import Book, Place, book, place_of
-from portal.reclaim.engine.ladder import Cause, Held, Notice, Standing, Step, Verdict, decide
+from portal.reclaim.engine.ladder import RELEASES, Cause, Held, Notice, Standing, Step, Verdict, decide
 from portal.reclaim.models import Absence, LastPass, ReclaimNotice, WorkspaceActivity
-from portal.workspaces import services
+from portal.workspaces import gpus, services
 from portal.workspaces.ends import shift_ends
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -62,16 +62,19 @@ CODES = {
     Cause.LONGEST: LifetimeCode.ENDS_BY_LONGEST,
     Cause.SCHEDULE: LifetimeCode.ENDS_BY_SCHEDULE,
     Cause.BUDGET: LifetimeCode.ENDS_BY_BUDGET,
+    Cause.RELEASE: LifetimeCode.RELEASED_BY_IDLE,
+    Cause.RELEASE_GPU_IDLE: LifetimeCode.RELEASED_BY_GPU_IDLE,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """How many workspaces were warned, left alone again, and stopped."""
+    """How many workspaces were warned, left alone again, stopped, and went on without GPUs."""
 
     warned: int = 0
     withdrawn: int = 0
     stopped: int = 0
+    released: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +110,10 @@ def run() -> Passed:
     # The soonest first. Who has to wait for the next pass has the whole notice then.
     first = sorted(steps[Step.WARN], key=lambda each: each[1].due_at_s or 0.0)[:MAX_WARNED]
     warned = sum(_warn(chunk, now) for chunk in _chunks(first))
-    stopped = sum(stop_if_due(candidate.pk) for candidate, _verdict in steps[Step.STOP])
+    due = [candidate.pk for step in (Step.RELEASE, Step.STOP) for candidate, _verdict in steps[step]]
+    done = [take_if_due(workspace_id) for workspace_id in due]
     _forget_strays()
-    return Passed(warned, withdrawn, stopped)
+    return Passed(warned, withdrawn, done.count(Step.STOP), done.count(Step.RELEASE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +334,14 @@ def _warn(found: Sequence[tuple[Candidate, Verdict]], now: datetime) -> int:
     events.record_all(
         actor=SYSTEM,
         kind=AuditKind.WORKSPACE_RECLAIM_WARNED,
-        entries=[(row.workspace, f"stops it on {format_day_time(row.due_at)}") for row in rows],
+        entries=[
+            (
+                row.workspace,
+                f"{'releases its GPUs' if row.cause in RELEASES else 'stops it'} on "
+                f"{format_day_time(row.due_at)}",
+            )
+            for row in rows
+        ],
     )
     return len(rows)
 
@@ -341,9 +352,17 @@ def _tell(rows: Sequence[ReclaimNotice]) -> None:
         notes=[
             events.Note(
                 user=row.workspace.owner,
-                title=_("%(name)s stops on %(time)s")
+                title=(
+                    _("%(name)s releases its GPUs on %(time)s")
+                    if row.cause in RELEASES
+                    else _("%(name)s stops on %(time)s")
+                )
                 % {"name": row.workspace.name, "time": format_day_time(row.due_at)},
-                body=_("%(why)s Its files are kept. On its page you can keep or extend it.")
+                body=(
+                    _("%(why)s Its app restarts without them: kernels lose their variables, files stay.")
+                    if row.cause in RELEASES
+                    else _("%(why)s Its files are kept. On its page you can keep or extend it.")
+                )
                 % {"why": message_of(Reason.from_json(row.reason))},
                 url=f"/workspaces/{row.workspace_id}/",
             )
@@ -352,30 +371,51 @@ def _tell(rows: Sequence[ReclaimNotice]) -> None:
     )
 
 
-def stop_if_due(workspace_id: UUID) -> bool:
-    """Stop one if that is still due now that it is locked; whether it was stopped."""
+def take_if_due(workspace_id: UUID) -> Step | None:
+    """Stop one, or release its GPUs, if that is still due now that it is locked; which of these was done."""
     try:
         with transaction.atomic():
             workspace = locked(workspace_id)
             if workspace.state != State.RUNNING:
-                return False
+                return None
             # With what has been reported since the last look: who has begun to work is not stopped.
             candidate = candidate_of(workspace, observing.present(workspace))
             verdict = verdict_of(candidate, timezone.now(), present_site())
-            if verdict.step is not Step.STOP:
-                return False
+            if verdict.step not in (Step.RELEASE, Step.STOP):
+                return None
             reason = reason_of_stop(verdict)
             ReclaimNotice.objects.filter(workspace=workspace_id).delete()
+            if verdict.step is Step.RELEASE and _released(workspace, reason):
+                return Step.RELEASE
             services.stop(actor=SYSTEM, workspace_id=workspace_id, cause=reason)
             _tell_stopped(workspace, reason)
-            return True
+            return Step.STOP
     except (NotFound, PortalError):
         log.info("workspace %s was not stopped: it has changed", workspace_id)
-        return False
+        return None
     except Exception:
         # One broken row must not keep the others from being stopped; it is tried again with the next pass.
         log.exception("stopping workspace %s failed", workspace_id)
+        return None
+
+
+def _released(workspace: Workspace, reason: Reason) -> bool:
+    """Release its GPUs, and tell; whether it can go on without them: no pool may take it, or no quota."""
+    try:
+        with transaction.atomic():
+            gpus.release(actor=SYSTEM, workspace_id=workspace.pk, cause=reason)
+    except PortalError as error:
+        log.info("workspace %s cannot go on without GPUs and is stopped: %s", workspace.pk, error)
         return False
+    events.notify(
+        [workspace.owner],
+        kind="workspace.gpu_released",
+        title=_("%(name)s has released its GPUs") % {"name": workspace.name},
+        body=_("%(why)s Its app restarts without them, and its files stay. Attach them on its page.")
+        % {"why": message_of(reason)},
+        url=f"/workspaces/{workspace.pk}/",
+    )
+    return True
 
 
 def _tell_stopped(workspace: Workspace, reason: Reason) -> None:

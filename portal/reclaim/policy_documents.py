@@ -21,8 +21,8 @@ from portal.reclaim.policies import present
 
 Document = dict[str, Any]
 LIMITS = (
-    "idle_minutes", "idle_gpu_minutes", "gpu_unused_minutes", "longest_hours", "notice_minutes",
-    "stop_when_spent",
+    "idle_minutes", "idle_gpu_minutes", "gpu_unused_minutes", "release_gpu_minutes", "longest_hours",
+    "notice_minutes", "stop_when_spent",
 )  # fmt: skip
 WEEK = ("zone", "days", "work_from", "work_until", "after_hours_minutes", "stop_at", "holidays")
 FIELDS = (*LIMITS, *WEEK)

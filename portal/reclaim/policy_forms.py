@@ -21,6 +21,7 @@ LABELS = {
     "idle_minutes": _("Idle limit without GPUs (minutes)"),
     "idle_gpu_minutes": _("Idle limit with GPUs (minutes)"),
     "gpu_unused_minutes": _("GPU idle limit (minutes)"),
+    "release_gpu_minutes": _("Release GPUs after (minutes)"),
     "longest_hours": _("Longest life (hours)"),
     "notice_minutes": _("Notice before a stop (minutes)"),
     "stop_when_spent": _("When the team's GPU-hours are spent"),
@@ -71,6 +72,11 @@ class PolicyForm(forms.Form):
     idle_gpu_minutes = _whole("idle_gpu_minutes", MAX_MINUTES, _("For workspaces with GPUs. 0: never."))
     gpu_unused_minutes = _whole(
         "gpu_unused_minutes", MAX_MINUTES, _("All its GPUs at 0 %, whatever else it does. 0: never.")
+    )
+    release_gpu_minutes = _whole(
+        "release_gpu_minutes",
+        MAX_MINUTES,
+        _("Without work: instead of stopping, its app restarts without GPUs. 0: never."),
     )
     longest_hours = _whole("longest_hours", MAX_LIFETIME_H, _("Extensions included. 0: no limit."))
     notice_minutes = _whole(

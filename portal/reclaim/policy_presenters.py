@@ -85,6 +85,7 @@ def says(terms: Terms, *, whole: bool = False) -> list[tuple[str, str]]:
     limit(_("Idle limit without GPUs"), terms.idle_s, never)
     limit(_("Idle limit with GPUs"), terms.idle_gpu_s, never)
     limit(_("GPU idle limit"), terms.gpu_unused_s, never)
+    limit(_("GPUs are released after"), terms.release_s, never)
     limit(_("Longest life"), terms.longest_s, _("no limit"))
     limit(_("Notice before a stop"), terms.notice_s, _("none"))
     if terms.stop_when_spent is not None:
@@ -202,7 +203,18 @@ def preview_words(found: Preview) -> str:
         whom = ngettext("interrupted %(count)s", "interrupted %(count)s", found.interrupted)
     else:
         whom = _("interrupted nobody")
-    return _("It would have stopped %(workspaces)s, freed %(hours)s GPU-hours, and %(whom)s.") % {
+    if found.releases == found.stops:
+        words = _(
+            "It would have released the GPUs of %(workspaces)s, freed %(hours)s GPU-hours, and %(whom)s."
+        )
+    elif found.releases:
+        words = _(
+            "It would have stopped, or released the GPUs of, %(workspaces)s, freed %(hours)s GPU-hours, and "
+            "%(whom)s."
+        )
+    else:
+        words = _("It would have stopped %(workspaces)s, freed %(hours)s GPU-hours, and %(whom)s.")
+    return words % {
         "workspaces": workspaces % {"count": found.workspaces},
         "hours": format_number(found.gpu_hours, 1 if found.gpu_hours < 10 else 0),
         "whom": whom % {"count": found.interrupted},

@@ -27,6 +27,11 @@ class ReclaimPolicyValuesSerializer(StrictSerializer):
     idle_minutes = _limit(MAX_MINUTES, "Without work, for workspaces without accelerators.")
     idle_gpu_minutes = _limit(MAX_MINUTES, "Without work, for workspaces with accelerators.")
     gpu_unused_minutes = _limit(MAX_MINUTES, "With all GPUs at 0 %, whatever else goes on.")
+    release_gpu_minutes = _limit(
+        MAX_MINUTES,
+        "Without work, after which accelerators are released and the app restarts without them, instead of "
+        "being stopped.",
+    )
     longest_hours = _limit(MAX_LIFETIME_H, "The longest life, extensions included.")
     notice_minutes = _limit(MAX_NOTICE_MINUTES, "The least notice before any stop; not for teams.")
     stop_when_spent = serializers.BooleanField(
@@ -88,7 +93,7 @@ class ReclaimInterruptionSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     team = serializers.CharField()
     at = serializers.DateTimeField()
-    cause = serializers.CharField(help_text="`longest`, `gpu_idle`.")
+    cause = serializers.CharField(help_text="`longest`, `gpu_idle`, `release_gpu_idle`.")
 
 
 class ReclaimPreviewSerializer(serializers.Serializer[Any]):
@@ -104,6 +109,7 @@ class ReclaimPreviewSerializer(serializers.Serializer[Any]):
     cut = serializers.BooleanField(help_text="There were more: the newest 20,000 were replayed.")
     workspaces = serializers.IntegerField(help_text="How many would have been stopped.")
     stops = serializers.IntegerField()
+    releases = serializers.IntegerField(help_text="How many of these stops only release GPUs.")
     gpu_hours = serializers.FloatField(help_text="For how long that would have freed GPUs.")
     interrupted = serializers.IntegerField(help_text="How many of these were not idle at that moment.")
     interruptions = ReclaimInterruptionSerializer(many=True, help_text="The first 20.")

@@ -20,7 +20,7 @@ from portal.common.reasons.wording import message_of, reason_of
 from portal.reclaim import keeping, lifetimes, observing, passes
 from portal.reclaim.effective import Book, place_of
 from portal.reclaim.engine.activity import SignalKind
-from portal.reclaim.engine.ladder import KEEPABLE, Standing, held_against, idle_limit_s
+from portal.reclaim.engine.ladder import KEEPABLE, RELEASES, Standing, Step, held_against, idle_limit_s
 from portal.reclaim.engine.terms import Effective, Source
 from portal.reclaim.engine.week import DAYS, Week
 from portal.reclaim.models import PolicyScope, ReclaimNotice
@@ -59,7 +59,8 @@ class Life:
     """How long a running workspace lives on.
 
     `stops_at` is when it is stopped, None where nothing stops it; `why` where that has been announced.
-    `idle` says that the announced stop is for idleness, against which it can be kept for `kept_for`.
+    `idle` says that the announced stop is for idleness, against which it can be kept for `kept_for`, and
+    `releases` that it is none: only its GPUs are released at `stops_at`, and its app restarts without them.
     `used_s` of `total_s` is over, from ready to its end. `offered` is what can be added at once, in hours as
     they are typed, and `most_s` at most: empty and 0 where it cannot be extended by the reader.
     """
@@ -74,6 +75,7 @@ class Life:
     offered_s: int
     most_s: int
     idle: bool
+    releases: bool
     kept_until: datetime | None
     kept_for: str
     facts: tuple[Fact, ...]
@@ -117,8 +119,11 @@ def facts_of(row: observing.Activity | None) -> tuple[Fact, ...]:
     return tuple(found)
 
 
-def idle_words(row: observing.Activity | None, limit_s: int | None) -> str:
-    """For how long it has done nothing, against the limit where there is one."""
+def idle_words(row: observing.Activity | None, limit_s: int | None, *, releases: bool = False) -> str:
+    """For how long it has done nothing, against the limit where there is one.
+
+    `releases`: its GPUs are released then, and it does not stop.
+    """
     if row is None or row.signals == "[]" or not observing.is_fresh(row.observed_at):
         return _("Not known yet, which counts as work.")
     if not row.idle_s:
@@ -126,7 +131,15 @@ def idle_words(row: observing.Activity | None, limit_s: int | None) -> str:
     values = {"idle": format_duration(row.idle_s), "limit": format_duration(limit_s)}
     if limit_s is None:
         return _("Nothing for %(idle)s. It does not stop for that.") % values
+    if releases:
+        return _("Nothing for %(idle)s. After %(limit)s its GPUs are released.") % values
     return _("Nothing for %(idle)s. After %(limit)s it stops.") % values
+
+
+def _step_of(notice: ReclaimNotice | None) -> str | None:
+    if notice is None:
+        return None
+    return (Step.RELEASE if notice.cause in RELEASES else Step.STOP).value
 
 
 def activity_of(workspace: Workspace) -> dict[str, Any]:
@@ -147,6 +160,7 @@ def activity_of(workspace: Workspace) -> dict[str, Any]:
         "policy": rules_of(held),
         "kept_until": row.kept_until if row is not None else None,
         "stops_at": notice.due_at if notice is not None else None,
+        "step": _step_of(notice),
         "cause": notice.cause if notice is not None else None,
         "signals": observing.signals_of(row),
         "held": held_against(standing, rules, now.timestamp()) if standing is not None else [],
@@ -187,10 +201,13 @@ def life_of(workspace: Workspace, actor: User | None) -> Life | None:
         offered_s=offered_s,
         most_s=most_s,
         idle=notice is not None and notice.cause in KEEPABLE,
+        releases=notice is not None and notice.cause in RELEASES,
         kept_until=row.kept_until if row is not None and (row.kept_until or now) > now else None,
         kept_for=format_duration(keeping.OFFERED_S) if may else "",
         facts=facts_of(row),
-        idle_words=idle_words(row, idle_limit_s(rules, now.timestamp())),
+        idle_words=idle_words(
+            row, idle_limit_s(rules, now.timestamp()), releases=rules.release_s is not None
+        ),
         rules=tuple(rule_words(held, site.book, standing, now)),
     )
 
@@ -225,6 +242,7 @@ def rules_of(held: Effective) -> list[dict[str, Any]]:
     values: dict[str, Any] = {
         "idle_s": held.policy.idle_s,
         "gpu_idle_s": held.policy.gpu_idle_s,
+        "release_s": held.policy.release_s,
         "longest_s": held.policy.longest_s,
         "notice_s": held.policy.notice_s,
         "stop_when_spent": held.policy.stop_when_spent,
@@ -272,6 +290,7 @@ def rule_words(held: Effective, book: Book, standing: Standing, now: datetime) -
     for name, label, limit_s, used_s in (
         ("idle_s", _("Idle limit"), policy.idle_s, standing.idle_s),
         ("gpu_idle_s", _("GPU idle limit"), policy.gpu_idle_s, standing.gpu_idle_s),
+        ("release_s", _("GPUs are released after"), policy.release_s, standing.idle_s),
         ("longest_s", _("Longest life"), policy.longest_s, lived_s),
         ("notice_s", _("Notice before a stop"), policy.notice_s, None),
     ):

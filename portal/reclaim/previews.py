@@ -48,7 +48,8 @@ class Preview:
     """What the policies with this one would have stopped from `since` on, beyond what was really stopped.
 
     `starts` is how many were looked at, all of them unless `cut`. `workspaces` would have been stopped,
-    `stops` times in all; `gpu_hours` would have been free; `interrupted` were not idle at that moment.
+    `stops` times in all, of which `releases` only take GPUs back; `gpu_hours` would have been free, and
+    `interrupted` were not idle at that moment.
     `recorded_since` is from when on times without work are kept; None where there are none yet.
     """
 
@@ -58,6 +59,7 @@ class Preview:
     cut: bool
     workspaces: int
     stops: int
+    releases: int
     gpu_hours: float
     interrupted: int
     interruptions: tuple[Interruption, ...]
@@ -75,7 +77,7 @@ def preview(draft: ReclaimPolicy) -> Preview:
     recorded = LastPass.objects.filter(pk=1).values_list("recorded_since", flat=True).first()
     since = now - timedelta(days=DAYS)
     if recorded is None:
-        return Preview(since, None, 0, False, 0, 0, 0.0, 0, ())
+        return Preview(since, None, 0, False, 0, 0, 0, 0.0, 0, ())
     since = max(since, recorded)
     rows = [row for row in effective.all_rows() if row.pk != draft.pk]
     book = effective.book([*rows, draft])
@@ -84,7 +86,7 @@ def preview(draft: ReclaimPolicy) -> Preview:
     starts = starts[:MAX_STARTS]
     spells = _spells({(row["workspace"], row["generation"]) for row in starts}, since)
     kept = _kept({row["workspace"] for row in starts}, since)
-    stops, hours, stopped = 0, 0.0, set()
+    stops, releases, hours, stopped = 0, 0, 0.0, set()
     interrupted: list[Interruption] = []
     for row in starts:
         key = (row["workspace"], row["generation"])
@@ -113,6 +115,7 @@ def preview(draft: ReclaimPolicy) -> Preview:
         )
         for each in replay(past, book.policy(place)):
             stops += 1
+            releases += each.released
             stopped.add(row["workspace"])
             hours += gpus * each.freed_s / 3600
             if each.interrupted:
@@ -134,6 +137,7 @@ def preview(draft: ReclaimPolicy) -> Preview:
         cut,
         len(stopped),
         stops,
+        releases,
         round(hours, 1),
         len({each.workspace for each in interrupted}),
         tuple(interrupted[:SHOWN]),

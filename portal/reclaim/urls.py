@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.reclaim import policy_views, views
+from portal.reclaim import gpu_views, policy_views, views
 
 app_name = "reclaim"
 AT = "reclaim-policies/"
@@ -10,6 +10,8 @@ ONE = f"{AT}<uuid:policy_id>/"
 urlpatterns = [
     path("workspaces/<uuid:workspace_id>/extend/", views.extend, name="extend"),
     path("workspaces/<uuid:workspace_id>/keep/", views.keep, name="keep"),
+    path("workspaces/<uuid:workspace_id>/release-gpu/", gpu_views.release, name="release-gpu"),
+    path("workspaces/<uuid:workspace_id>/attach-gpu/", gpu_views.attach, name="attach-gpu"),
     path(AT, policy_views.listing, name="policies"),
     path(f"{AT}new/", policy_views.new, name="new-policy"),
     path(f"{AT}preview/", policy_views.preview, name="preview-policy"),

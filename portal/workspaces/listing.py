@@ -41,6 +41,7 @@ _OWN = (
         "ends_at",
         "checkpointed",
         "loses_work",
+        "released_resources",
     ),
     "secrets",
     "git",
@@ -85,6 +86,7 @@ class ListedWorkspace(SimpleNamespace):
     preempting = Workspace.preempting
     runs_until = Workspace.runs_until
     simulated = Workspace.simulated
+    gpu_released = Workspace.gpu_released
 
 
 _ROWS = Prepared(

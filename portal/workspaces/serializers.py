@@ -227,6 +227,9 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     simulated = serializers.BooleanField(help_text="Whether nothing real runs behind it.")
     error = serializers.SerializerMethodField()
     resources = ResourcesSerializer()
+    gpu_released = serializers.BooleanField(
+        help_text="Whether it goes on without the accelerators of its flavor; `attach-gpu` takes them again."
+    )
     nodes = serializers.SerializerMethodField(help_text="Names of the nodes that it is on.")
     devices = serializers.SerializerMethodField()
     stages = serializers.SerializerMethodField()
@@ -262,6 +265,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
         fields = [
             *("id", "name", "state", "wanted", "reason", "error", "simulated", "url", "portal_url"),
             *("team", "owner", "template", "flavor", "pool", "nodes", "devices", "resources", "stages"),
+            "gpu_released",
             *("generation", "created_at", "state_since", "requested_at", "admitted_at", "placed_at"),
             *("launched_at", "ready_at", "heartbeat_at", "activity"),
             *("queue", "leaving", "priority", "preemptible", "expected_hours"),
@@ -311,6 +315,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             "devices": self.get_devices(workspace),
             "resources": self._once(_RESOURCES.to_representation, workspace.resources),
             "stages": self.get_stages(workspace),
+            "gpu_released": workspace.gpu_released,
             "generation": workspace.generation,
             "created_at": stamp(workspace.created_at),
             "state_since": stamp(workspace.state_since),
@@ -516,6 +521,7 @@ def version_of(workspace: Workspace) -> str:
         workspace.preempting.preempt_at if workspace.preempting else None,
         workspace.runs_until,
         workspace.status.checkouts,
+        workspace.gpu_released,
     )
 
 

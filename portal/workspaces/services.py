@@ -176,7 +176,7 @@ def create_once(
                     secrets=require_known(actor, team, template, asked_for) if asked_for else [],
                     git=checkouts.asked_for(owner=actor, team=team, template=template, git=git),
                 )
-                _count_start(actor)
+                count_start(actor)
                 if runs_in.waits and runs_in.environment is not None:
                     row.environment_version = build_for_request(actor=actor, environment=runs_in.environment)
                 workspace = _create(row, expected_of(flavor, needed_s), unapproved=unapproved)
@@ -231,7 +231,7 @@ def create_waiting(
     ).workspace
 
 
-def _count_start(actor: User | SystemActor) -> None:
+def count_start(actor: User | SystemActor) -> None:
     """Raises `TooMany` where the user has started as many as one may for now. Without Redis nobody has."""
     if isinstance(actor, SystemActor):
         return
@@ -390,7 +390,7 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
     policies.require_active_owner(workspace.owner)
     policies.require_place(workspace)
     require_use(workspace.team, workspace.template, workspace.flavor)
-    _count_start(actor)
+    count_start(actor)
     emit(WorkspaceRequested(workspace))
     retrying = workspace.state == State.FAILED
     now = timezone.now()

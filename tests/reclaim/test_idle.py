@@ -106,7 +106,7 @@ def test_who_begins_to_work_as_it_is_stopped_is_not_stopped(running, lives, cloc
         workspace_id=running.pk, generation=running.generation, activity={**QUIET, "jobs": 1}
     )
     ReclaimNotice.objects.update(due_at=timezone.now())
-    assert passes.stop_if_due(running.pk) is False
+    assert passes.take_if_due(running.pk) is None
     assert state(running) == State.RUNNING
 
 
@@ -143,13 +143,13 @@ def test_keeping_takes_the_notice_back_and_lasts(running, alice, lives):
 
 def test_keeping_wins_against_a_stop_that_has_been_decided(running, alice, lives, monkeypatch):
     lives(59)
-    real = passes.stop_if_due
+    real = passes.take_if_due
 
     def late(workspace_id):
         keeping.keep(actor=alice, workspace_id=workspace_id)
         return real(workspace_id)
 
-    monkeypatch.setattr(passes, "stop_if_due", late)
+    monkeypatch.setattr(passes, "take_if_due", late)
     assert lives(5).stopped == 0
     assert state(running) == State.RUNNING
 

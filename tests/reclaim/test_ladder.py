@@ -120,6 +120,7 @@ class Ladder(RuleBasedStateMachine):
         self.notice: Notice | None = None
         self.least_s = 0
         self.stopped = False
+        self.released = 0
 
     @rule(by=st.integers(min_value=1, max_value=20_000), gpu=st.booleans(), other=st.booleans())
     def passes(self, by: int, gpu: bool, other: bool) -> None:
@@ -153,6 +154,7 @@ class Ladder(RuleBasedStateMachine):
         longest=st.none() | st.integers(min_value=3_600, max_value=400_000),
         weeks=st.lists(any_week, max_size=2),
         spent=st.booleans(),
+        release=limits,
     )
     def other_rules(
         self,
@@ -162,8 +164,9 @@ class Ladder(RuleBasedStateMachine):
         longest: int | None,
         weeks: list[Week],
         spent: bool,
+        release: int | None,
     ) -> None:
-        self.rules = Policy(gpu, all_, notice, longest, tuple(weeks), spent)
+        self.rules = Policy(gpu, all_, notice, longest, tuple(weeks), spent, release)
 
     @rule(spent=st.booleans())
     def hours_are_spent(self, spent: bool) -> None:
@@ -196,9 +199,30 @@ class Ladder(RuleBasedStateMachine):
             self.notice = Notice(verdict.cause, self.now, verdict.due_at_s)
         elif verdict.step is Step.WITHDRAW:
             self.notice = None
+        elif verdict.step is Step.RELEASE:
+            self.check_stop(verdict.cause)
+            self.goes_on_without()
         elif verdict.step is Step.STOP:
+            # No step is skipped: what releases its GPUs is not stopped for idleness while it has them.
+            assert self.rules.release_s is None or verdict.cause not in (Cause.IDLE, Cause.GPU_IDLE)
             self.check_stop(verdict.cause)
             self.stopped = True
+
+    def goes_on_without(self) -> None:
+        """Its app starts anew without GPUs, for which `terms.merge` has neither limit."""
+        self.released += 1
+        self.rules = replace(self.rules, release_s=None, gpu_idle_s=None)
+        self.notice = None
+        began = {"began_s": self.now, "gpu_idle_s": None, "idle_s": 0.0}
+        self.standing = replace(self.standing, **began)
+        assert decide(self.standing, self.rules, None, self.now).step is not Step.RELEASE
+
+    @precondition(lambda self: self.rules.release_s is not None)
+    @rule()
+    def nothing_is_released_twice(self) -> None:
+        """What a notice was given for is done once: the next look, at once or after a crash, does nothing."""
+        verdict = decide(self.standing, self.rules, None, self.now)
+        assert verdict.step in (Step.NONE, Step.WARN)
 
     def check_stop(self, cause: Cause | None) -> None:
         assert self.notice is not None and self.notice.cause == cause
@@ -217,12 +241,13 @@ class Ladder(RuleBasedStateMachine):
 
     def check_idle(self, cause: Cause | None) -> None:
         idle_s = self.standing.idle_s
-        if cause is Cause.GPU_IDLE:
+        if cause in (Cause.GPU_IDLE, Cause.RELEASE_GPU_IDLE):
             seen_s, limit_s = self.standing.gpu_idle_s, self.rules.gpu_idle_s
             assert seen_s is not None and limit_s is not None and seen_s >= limit_s
-        elif cause is Cause.IDLE:
+        elif cause in (Cause.IDLE, Cause.RELEASE):
+            assert (cause is Cause.RELEASE) == (self.rules.release_s is not None)
             outside = [each.after_hours_s for each in self.rules.weeks if not each.works(self.now)]
-            every = [self.rules.idle_s, *outside]
+            every = [self.rules.idle_s, self.rules.release_s, *outside]
             assert idle_s is not None and idle_s >= min(each for each in every if each)
         else:
             assert idle_s is not None and idle_s >= UNUSED_S

@@ -124,13 +124,13 @@ def test_keeping_wins_against_a_schedule_that_has_been_decided(running, alice, c
     make_policy("team:vision", stop_at=stop.time().replace(second=0), **week)
     idle(running, 1000)
     pass_now()
-    real = passes.stop_if_due
+    real = passes.take_if_due
 
     def late(workspace_id):
         keeping.keep(actor=alice, workspace_id=workspace_id)
         return real(workspace_id)
 
-    monkeypatch.setattr(passes, "stop_if_due", late)
+    monkeypatch.setattr(passes, "take_if_due", late)
     clock.shift(1801)
     idle(running, 2800)
     assert pass_now().stopped == 0

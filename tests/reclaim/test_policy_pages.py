@@ -23,7 +23,8 @@ pytestmark = pytest.mark.django_db
 HOUR = 3600
 AT = "/reclaim-policies/"
 EVERYTHING = {
-    "idle_minutes": 0, "idle_gpu_minutes": 45, "gpu_unused_minutes": 30, "longest_hours": 100,
+    "idle_minutes": 0, "idle_gpu_minutes": 45, "gpu_unused_minutes": 30, "release_gpu_minutes": 90,
+    "longest_hours": 100,
     "notice_minutes": 20, "stop_when_spent": False, "zone": "Europe/Berlin", "days": ["mon", "fri"],
     "work_from": "08:00", "work_until": "18:30", "after_hours_minutes": 25, "stop_at": "19:00",
     "holidays": ["2026-12-25", "2026-12-26"],

@@ -1,8 +1,9 @@
-"""The ladder: warn, then stop. `decide` says which step of one workspace is due, and why.
+"""The ladder: warn, release its GPUs, stop. `decide` says which step of one workspace is due, and why.
 
 What holds of every decision, whatever came before it:
 
-- nothing is stopped without a notice of the same cause, whose time is over;
+- nothing is stopped or released without a notice of the same cause, whose time is over;
+- where a policy releases GPUs, what has some is not stopped for idleness before it has given them back;
 - a notice gives at least the time that the policy says;
 - what is kept, has been used since or was extended is not stopped, and its notice is taken back.
 """
@@ -25,9 +26,13 @@ class Cause(StrEnum):
     LONGEST = "longest"
     SCHEDULE = "schedule"
     BUDGET = "budget"
+    RELEASE = "release"
+    RELEASE_GPU_IDLE = "release_gpu_idle"
 
 
-KEEPABLE = frozenset({Cause.GPU_IDLE, Cause.IDLE, Cause.SCHEDULE})
+RELEASES = frozenset({Cause.RELEASE, Cause.RELEASE_GPU_IDLE})
+"""Those for which its GPUs are taken back, and it goes on without them."""
+KEEPABLE = frozenset({Cause.GPU_IDLE, Cause.IDLE, Cause.SCHEDULE, *RELEASES})
 """Those against which a word helps that it is needed."""
 ENDS = frozenset({Cause.LIFETIME, Cause.LONGEST})
 UNUSED_S = 900
@@ -41,6 +46,7 @@ class Step(StrEnum):
     WARN = "warn"
     WAIT = "wait"
     WITHDRAW = "withdraw"
+    RELEASE = "release"
     STOP = "stop"
 
 
@@ -51,6 +57,8 @@ class Policy:
     `gpu_idle_s` is for its GPUs alone, `idle_s` for all that it does, `longest_s` for its whole life.
     `weeks` have working hours with another idle limit outside them, and hours at which they stop what is not
     used. `stop_when_spent`: accelerators are given back when the team's GPU-hours are spent.
+    `release_s`, of one with accelerators: after so long without work it gives these back and goes on without.
+    The two idle limits then do no more than that, and do it no later than they would have stopped it.
     """
 
     gpu_idle_s: int | None
@@ -59,6 +67,7 @@ class Policy:
     longest_s: int | None = None
     weeks: tuple[Week, ...] = ()
     stop_when_spent: bool = False
+    release_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +129,12 @@ def notice_of(policy: Policy, standing: Standing, cause: Cause = Cause.LIFETIME)
 
 
 def idle_limit_s(policy: Policy, now_s: float) -> int | None:
-    """After how long without work it stops at this moment: outside working hours that may be less."""
+    """After how long without work it stops at this moment, or releases its GPUs where the policy says so.
+
+    Outside working hours that may be less.
+    """
     limits = [each.after_hours_s for each in policy.weeks if each.after_hours_s and not each.works(now_s)]
-    found = min([*limits, *([policy.idle_s] if policy.idle_s else [])], default=None)
+    found = min([*limits, *(each for each in (policy.idle_s, policy.release_s) if each)], default=None)
     # Never shorter than the notice: there would be nothing idle to tell of.
     return None if found is None else max(found, policy.notice_s)
 
@@ -133,9 +145,14 @@ def held_against(standing: Standing, policy: Policy, now_s: float) -> tuple[Held
     if standing.spent and policy.stop_when_spent:
         found.append(Held(Cause.BUDGET, 0.0, 0.0, now_s))
     if standing.kept_until_s is None or standing.kept_until_s <= now_s:
+        releases = policy.release_s is not None
         for cause, seen_s, limit_s in (
-            (Cause.GPU_IDLE, standing.gpu_idle_s, policy.gpu_idle_s),
-            (Cause.IDLE, standing.idle_s, idle_limit_s(policy, now_s)),
+            (
+                Cause.RELEASE_GPU_IDLE if releases else Cause.GPU_IDLE,
+                standing.gpu_idle_s,
+                policy.gpu_idle_s,
+            ),
+            (Cause.RELEASE if releases else Cause.IDLE, standing.idle_s, idle_limit_s(policy, now_s)),
         ):
             if seen_s is None or limit_s is None:
                 continue
@@ -179,7 +196,8 @@ def decide(standing: Standing, policy: Policy, notice: Notice | None, now_s: flo
         if same is None:
             return Verdict(Step.WITHDRAW, notice.cause, None, held)
         if now_s >= notice.due_at_s and same.reached:
-            return Verdict(Step.STOP, notice.cause, notice.due_at_s, held)
+            step = Step.RELEASE if notice.cause in RELEASES else Step.STOP
+            return Verdict(step, notice.cause, notice.due_at_s, held)
         return Verdict(Step.WAIT, notice.cause, max(notice.due_at_s, same.due_at_s), held)
     if not held:
         return Verdict(Step.NONE)

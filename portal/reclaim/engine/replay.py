@@ -37,16 +37,23 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """It would have been stopped then. `freed_s` is until it was used again, or stopped as it really was."""
+    """It would have been stopped then, or its GPUs `released`: what it does not free beside them stays.
+
+    `freed_s` is until it was used again, or stopped as it really was.
+    """
 
     at_s: float
     cause: Cause
     interrupted: bool
     freed_s: float
+    released: bool = False
 
 
 def replay(past: Past, policy: Policy) -> list[Stopped]:
-    """Where the policy would have stopped it. It is taken to be started anew when it was used again."""
+    """Where the policy would have stopped it, or released its GPUs.
+
+    It is taken to be started anew, with its GPUs, when it was used again.
+    """
     found: list[Stopped] = []
     began_s, notice = past.begin_s, None
     moments = _moments(past, policy)
@@ -79,11 +86,12 @@ def replay(past: Past, policy: Policy) -> list[Stopped]:
             assert verdict.due_at_s is not None
             # Not at this very moment again, where a threshold is missed by a rounding.
             heapq.heappush(moments, max(verdict.due_at_s, now_s + 1))
-        elif verdict.step is Step.STOP:
+        elif verdict.step in (Step.STOP, Step.RELEASE):
             assert verdict.cause is not None
             until_s = idle.end_s if idle else past.end_s
             if until_s - now_s >= MIN_GAIN_S:
-                found.append(Stopped(now_s, verdict.cause, idle is None, until_s - now_s))
+                released = verdict.step is Step.RELEASE
+                found.append(Stopped(now_s, verdict.cause, idle is None, until_s - now_s, released))
             if idle is None:
                 break
             began_s = before_s = until_s
@@ -104,7 +112,11 @@ def _moments(past: Past, policy: Policy) -> list[float]:
         found += [each.begin_s, each.end_s]
     after = [each.after_hours_s for each in policy.weeks if each.after_hours_s]
     limits = [UNUSED_S] if any(each.stop_at for each in policy.weeks) else []
-    limits += [max(each, policy.notice_s) - policy.notice_s for each in (policy.idle_s, *after) if each]
+    limits += [
+        max(each, policy.notice_s) - policy.notice_s
+        for each in (policy.idle_s, policy.release_s, *after)
+        if each
+    ]
     for each in past.idle:
         found += [each.begin_s + limit for limit in limits] + [each.end_s]
     if policy.gpu_idle_s is not None:

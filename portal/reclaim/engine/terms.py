@@ -25,7 +25,7 @@ class ScopeKind(StrEnum):
 
 
 ORDER = (ScopeKind.SITE, ScopeKind.POOL, ScopeKind.TEMPLATE, ScopeKind.FLAVOR, ScopeKind.TEAM)
-LIMITS = ("idle_s", "idle_gpu_s", "gpu_unused_s", "longest_s")
+LIMITS = ("idle_s", "idle_gpu_s", "gpu_unused_s", "longest_s", "release_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class Terms:
     idle_gpu_s: int | None = None
     gpu_unused_s: int | None = None
     longest_s: int | None = None
+    release_s: int | None = None
     notice_s: int | None = None
     stop_when_spent: bool | None = None
     week: Week | None = None
@@ -100,10 +101,12 @@ def merge(layers: Iterable[Terms], *, accelerated: bool) -> Effective:
         longest_s=found.get("longest_s") or None,
         weeks=tuple(week for week, _source in weeks),
         stop_when_spent=spent and accelerated,
+        release_s=limit("release_s") if accelerated else None,
     )
     renamed = {
         "idle_s": sources.get(idle, ()),
         "gpu_idle_s": sources.get("gpu_unused_s", ()) if accelerated else (),
+        "release_s": sources.get("release_s", ()) if accelerated else (),
         **{name: sources.get(name, ()) for name in ("longest_s", "notice_s", "weeks", "stop_when_spent")},
     }
     return Effective(policy, {name: each for name, each in renamed.items() if each})

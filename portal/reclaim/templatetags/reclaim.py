@@ -12,7 +12,10 @@ from portal.catalog.lifetimes import terms_of
 from portal.catalog.models import Flavor
 from portal.common.formatting import format_span
 from portal.reclaim import presenters
+from portal.workspaces.gpus import CHANGEABLE
+from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from portal.workspaces.policies import may_operate
 
 register = template.Library()
 
@@ -23,6 +26,19 @@ def life(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
     user: User = context["request"].user
     found = presenters.life_of(workspace, user)
     return {"life": found, "workspace": workspace, "csrf_token": context.get("csrf_token")}
+
+
+@register.inclusion_tag("reclaim/gpu_act.html", takes_context=True)
+def gpu_act(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
+    """The way to release its GPUs, or to attach them again, for who may."""
+    user: User = context["request"].user
+    may = may_operate(user, workspace) and workspace.state in CHANGEABLE
+    attach = may and workspace.gpu_released
+    return {
+        "workspace": workspace,
+        "attach": attach,
+        "release": may and not attach and workspace.accelerated and workspace.state != State.FAILED,
+    }
 
 
 @register.simple_tag

@@ -73,6 +73,8 @@ class Workspace(models.Model):
     flavor = models.ForeignKey("catalog.Flavor", on_delete=models.PROTECT, related_name="workspaces")
     # Kept with the workspace, so that a changed catalog does not change what runs.
     resources = models.JSONField()
+    # What it asked for of accelerators, cores and memory, while its GPUs are released (`gpus.py`).
+    released_resources = models.JSONField(null=True, blank=True, default=None)
     pool = models.ForeignKey(
         "inventory.Pool", null=True, blank=True, on_delete=models.PROTECT, related_name="workspaces"
     )
@@ -195,6 +197,16 @@ class Workspace(models.Model):
     def request(self) -> ResourceRequest:
         """What it asks for, as a value. Raises ValueError for a row that cannot be read."""
         return messages.load(self.resources, ResourceRequest)
+
+    @property
+    def accelerated(self) -> bool:
+        """Whether it asks for accelerators, or has them."""
+        return bool(self.resources["accelerators"]["count"])
+
+    @property
+    def gpu_released(self) -> bool:
+        """Whether it does without the accelerators that it was asked for with."""
+        return self.released_resources is not None
 
     @property
     def simulated(self) -> bool:

@@ -105,6 +105,9 @@ class LifetimeCode(StrEnum):
     KEPT_OUT_OF_RANGE = "kept_out_of_range"
     NOT_NEAR_ITS_END = "not_near_its_end"
     HOURS_SPENT = "lifetime_hours_spent"
+    NO_GPU_TO_RELEASE = "no_gpu_to_release"
+    NO_GPU_TO_ATTACH = "no_gpu_to_attach"
+    GPU_NOT_CHANGEABLE = "gpu_not_changeable"
     BOOKED_BEFORE = "lifetime_booked_before"
     # Why it is stopped.
     ENDS_BY_LIFETIME = "ends_by_lifetime"
@@ -113,6 +116,9 @@ class LifetimeCode(StrEnum):
     ENDS_BY_LONGEST = "ends_by_longest"
     ENDS_BY_SCHEDULE = "ends_by_schedule"
     ENDS_BY_BUDGET = "ends_by_budget"
+    # Why its GPUs are released.
+    RELEASED_BY_IDLE = "released_by_idle"
+    RELEASED_BY_GPU_IDLE = "released_by_gpu_idle"
     # Refusals about policies.
     POLICY_NOT_VALID = "reclaim_policy_not_valid"
     POLICY_TARGET_UNKNOWN = "reclaim_policy_target_unknown"

@@ -82,6 +82,26 @@ TEXTS = {
     ),
     LifetimeCode.ENDS_BY_SCHEDULE: Text(_("It is not in use, and what is not used is stopped at this hour.")),
     LifetimeCode.ENDS_BY_BUDGET: Text(_("The GPU-hours of its team are spent.")),
+    LifetimeCode.RELEASED_BY_IDLE: Text(
+        _("Nothing has happened in it for %(value_s)s; after %(threshold_s)s its GPUs are released."),
+        "",
+        _durations,
+    ),
+    LifetimeCode.RELEASED_BY_GPU_IDLE: Text(
+        _("Its GPUs have done nothing for %(value_s)s; after %(threshold_s)s they are released."),
+        "",
+        _durations,
+    ),
+    LifetimeCode.NO_GPU_TO_RELEASE: Text(
+        _("%(name)s has no GPUs to release."), _("Stop it to free what it has.")
+    ),
+    LifetimeCode.NO_GPU_TO_ATTACH: Text(
+        _("%(name)s has released no GPUs."), _("Start another one of a flavor with GPUs.")
+    ),
+    LifetimeCode.GPU_NOT_CHANGEABLE: Text(
+        _("%(name)s is on its way from one state to another, so its GPUs stay as they are."),
+        _("Wait until it runs or has stopped, then try again."),
+    ),
     LifetimeCode.POLICY_NOT_VALID: Text(
         _("The policy cannot be kept like this."), _("Correct the fields that are named.")
     ),

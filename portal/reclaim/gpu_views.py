@@ -1,0 +1,121 @@
+"""Pages that release a workspace's GPUs and attach them again: they ask first, since its app restarts."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from portal.common.errors import PortalError
+from portal.common.formatting import format_duration
+from portal.common.typed_requests import SignedInRequest
+from portal.scheduling import admission
+from portal.scheduling.engine.model import Outcome
+from portal.workspaces import gpus, policies, selectors
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from portal.workspaces.views import to_workspace
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def release(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
+    """Ask what ends and what stays; then release its GPUs."""
+    workspace = selectors.workspace_by_id(request.user, workspace_id)
+    if request.method != "POST":
+        policies.require_operate(request.user, workspace)
+        if workspace.gpu_released or not workspace.accelerated:
+            return to_workspace(workspace)
+        return _ask(
+            request,
+            workspace,
+            title=_("Release the GPUs of %(name)s?") % {"name": workspace.name},
+            stays=[
+                _("every file in the home folder"),
+                _("the workspace itself, its software and its address: it goes on without GPUs"),
+                _("the way back: attach them again at any time, as soon as they are free"),
+            ],
+            yes=_("Release GPU"),
+        )
+    try:
+        gpus.release(actor=request.user, workspace_id=workspace_id)
+    except PortalError as error:
+        messages.error(request, error.sentence)
+    return to_workspace(workspace)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def attach(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
+    """Say whether its GPUs are free now, and what ends; then attach them."""
+    workspace = selectors.workspace_by_id(request.user, workspace_id)
+    if request.method != "POST":
+        policies.require_operate(request.user, workspace)
+        if not workspace.gpu_released:
+            return to_workspace(workspace)
+        free, words = when_free(workspace)
+        return _ask(
+            request,
+            workspace,
+            title=_("Attach the GPUs of %(name)s?") % {"name": workspace.name},
+            loses=[] if free else [words],
+            stays=[
+                _("every file in the home folder"),
+                *([words] if free else []),
+                _("the way back: while it waits, release them to go on without"),
+            ],
+            yes=_("Attach GPU"),
+        )
+    try:
+        gpus.attach(actor=request.user, workspace_id=workspace_id)
+    except PortalError as error:
+        messages.error(request, error.sentence)
+    return to_workspace(workspace)
+
+
+def when_free(workspace: Workspace) -> tuple[bool, str]:
+    """Whether it would start with its GPUs at once, were they asked for now; and when, in words."""
+    verdict = admission.assess(
+        template=workspace.template,
+        flavor=workspace.flavor,
+        team=workspace.team,
+        actor=workspace.owner,
+        resources={**workspace.resources, **(workspace.released_resources or {})},
+        priority=workspace.priority,
+        expected_s=workspace.expected_s,
+    )
+    if verdict.outcome is Outcome.FITS_NOW:
+        return True, _("its GPUs are free: it starts with them at once")
+    if verdict.outcome is not Outcome.QUEUED:
+        return False, f"{verdict.message} {verdict.next_action}".strip()
+    if verdict.eta_at is None:
+        return False, _("its GPUs are in use: it waits in the queue, and does not run meanwhile")
+    wait_s = max(0.0, (verdict.eta_at - timezone.now()).total_seconds())
+    words = _("its GPUs are in use: it waits about %(time)s in the queue, and does not run meanwhile")
+    return False, words % {"time": format_duration(wait_s)}
+
+
+def _ask(
+    request: SignedInRequest, workspace: Workspace, *, loses: list[str] | None = None, **words: Any
+) -> HttpResponse:
+    ends = [_("nothing: it does not run now")]
+    if workspace.state == State.RUNNING:
+        ends = [
+            _("its app restarts: no driver can change the GPUs of an app that runs"),
+            _("kernels lose their variables, and terminals what runs in them"),
+            _("files outside the home folder, such as /tmp"),
+        ]
+    back = reverse("workspaces:detail", args=[workspace.pk])
+    return render(
+        request,
+        "confirm.html",
+        {"action": request.path, "back": back, "loses": [*ends, *(loses or [])], **words},
+    )

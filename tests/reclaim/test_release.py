@@ -1,0 +1,333 @@
+"""GPUs released and attached again: by their user, by the ladder, in races, refused, and killed half-way."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM
+from portal.common.errors import NotAllowed, StateConflict
+from portal.common.reasons.codes import AdmissionCode
+from portal.common.reasons.reason import Reason
+from portal.events.models import Event, Notification
+from portal.inventory.models import AllocatedDevice, Device, Pool
+from portal.reclaim import bar, keeping, passes, policy_presenters, policy_services, presenters, previews
+from portal.reclaim.models import IdleSpell, LastPass, ReclaimNotice, ReclaimPolicy, WorkspaceActivity
+from portal.scheduling import snapshot_cache
+from portal.workspaces import gpus, reconcile, services
+from portal.workspaces.lifecycle import DesiredState, State
+from portal.workspaces.models import Workspace
+from tests.factories import FlavorFactory, local_pool_with, node_info, simulated_pool
+from tests.sweeps import sweep
+from tests.workspaces.helpers import answer, check_invariants, run_until_ready
+
+pytestmark = pytest.mark.django_db
+FLAVOR = "one-gpu"
+REFUSAL = Reason(AdmissionCode.NO_ENABLED_POOL)
+
+
+@pytest.fixture(autouse=True)
+def _site(settings):
+    settings.BERTH_IDLE_MINUTES, settings.BERTH_IDLE_GPU_MINUTES = 0, 120
+    settings.BERTH_RECLAIM_NOTICE_MINUTES = 30
+    settings.BERTH_RELEASED_CORES, settings.BERTH_RELEASED_MEMORY_GIB = 2, 32
+    settings.BERTH_LIFETIME_HOURS = settings.BERTH_MAX_LIFETIME_HOURS = 0
+
+
+@pytest.fixture
+def node(catalog):
+    """One node with one GPU, of the local driver; nothing real stands behind it."""
+    FlavorFactory(slug=FLAVOR, accelerator_count=1, cpu_milli=3000)
+    made = local_pool_with(node_info(gpus=1))
+    Pool.objects.update(hand_out_max_age_h=0)
+    return made
+
+
+@pytest.fixture
+def accelerated(node, make, alice, sent) -> Workspace:
+    """One that runs on the only GPU."""
+    workspace = make(alice, FLAVOR)
+    run_until_ready(sent, workspace)
+    return again(workspace)
+
+
+def again(workspace: Workspace) -> Workspace:
+    return Workspace.objects.get(pk=workspace.pk)
+
+
+def held() -> int:
+    return AllocatedDevice.objects.filter(active=True).count()
+
+
+def released(workspace: Workspace, sent) -> Workspace:
+    """It has stopped, and runs again as it was decided."""
+    assert answer(sent, "stop", "absent")
+    # Checks before hand-out and scrubs after it have tests of their own.
+    Device.objects.update(checking=False)
+    snapshot_cache.forget()
+    sweep()
+    assert again(workspace).state == State.PROVISIONING
+    run_until_ready(sent, again(workspace))
+    return again(workspace)
+
+
+def test_the_claim_ends_when_it_is_gone_and_it_runs_on_without(accelerated, alice, sent):
+    before = accelerated.resources
+    gpus.release(actor=alice, workspace_id=accelerated.pk)
+    leaving = again(accelerated)
+    assert (leaving.state, leaving.desired_state) == (State.STOPPING, DesiredState.RUNNING)
+    # Still its own: nothing has been seen to end yet.
+    assert held() == 1
+    assert leaving.amounts["gpu"] == 1000
+    check_invariants()
+    runs = released(accelerated, sent)
+    assert (runs.state, runs.gpu_released, held()) == (State.RUNNING, True, 0)
+    assert runs.resources["accelerators"]["count"] == 0
+    small = {"accelerators": 0, "cpu_milli": 2000, "memory_mib": 1024}
+    assert {**runs.resources, **small} == {**before, **small}
+    assert (runs.resources["cpu_milli"], runs.resources["memory_mib"]) == (2000, 1024)
+    assert not runs.amounts.get("gpu")
+    check_invariants()
+    entry = Event.objects.get(kind="workspace.gpu_released")
+    assert (entry.actor, entry.cause) == (alice, {})
+    # Done twice, it is done.
+    gpus.release(actor=alice, workspace_id=accelerated.pk)
+    assert again(accelerated).state == State.RUNNING
+
+
+def test_attached_again_it_waits_its_turn_and_gets_what_it_had(accelerated, alice, make, sent):
+    before = accelerated.resources
+    gpus.release(actor=alice, workspace_id=accelerated.pk)
+    runs = released(accelerated, sent)
+    other = make(alice, FLAVOR)
+    assert other.state == State.PROVISIONING
+    sent.clear()
+    gpus.attach(actor=alice, workspace_id=runs.pk)
+    assert answer(sent, "stop", "absent")
+    sweep()
+    waits = again(runs)
+    assert (waits.state, waits.gpu_released, waits.resources) == (State.PENDING, False, before)
+    assert waits.queue_entry.position == 1
+    assert waits.queue_entry.reason
+    assert waits.requested_at > other.requested_at
+    # Who would not wait for it goes on without.
+    gpus.release(actor=alice, workspace_id=runs.pk)
+    assert again(runs).state == State.PROVISIONING
+    assert held() == 1
+
+
+def test_the_next_in_the_queue_gets_the_gpu(catalog, tmp_path, make, alice, bob, run_node):
+    simulated_pool(str(tmp_path / "sim"), slug="sim", nodes=1, gpus=1)
+    first = make(alice, "sim-h100-x1")
+    run_node()
+    assert again(first).state in (State.PROVISIONING, State.RUNNING)
+    Workspace.objects.filter(pk=first.pk, state=State.PROVISIONING).update(next_reconcile_at=timezone.now())
+    sweep()
+    run_node()
+    assert again(first).state == State.RUNNING
+    second = make(bob, "sim-h100-x1")
+    assert again(second).state == State.PENDING
+    gpus.release(actor=alice, workspace_id=first.pk)
+    for _ in range(4):
+        Workspace.objects.filter(next_reconcile_at__isnull=False).update(next_reconcile_at=timezone.now())
+        sweep()
+        run_node()
+    assert again(first).gpu_released
+    assert (again(first).state, again(second).state) == (State.RUNNING, State.RUNNING)
+    check_invariants()
+
+
+def test_a_stop_wins_and_the_next_start_is_without(accelerated, alice, sent):
+    gpus.release(actor=alice, workspace_id=accelerated.pk)
+    services.stop(actor=alice, workspace_id=accelerated.pk)
+    assert answer(sent, "stop", "absent")
+    assert again(accelerated).state == State.STOPPED
+    services.start(actor=alice, workspace_id=accelerated.pk)
+    assert (again(accelerated).state, held()) == (State.PROVISIONING, 0)
+
+
+def test_what_is_stopped_changes_at_once_and_nothing_starts(accelerated, alice, sent):
+    services.stop(actor=alice, workspace_id=accelerated.pk)
+    assert answer(sent, "stop", "absent")
+    gpus.release(actor=alice, workspace_id=accelerated.pk)
+    assert (again(accelerated).state, again(accelerated).gpu_released) == (State.STOPPED, True)
+    gpus.attach(actor=alice, workspace_id=accelerated.pk)
+    assert (again(accelerated).state, again(accelerated).gpu_released) == (State.STOPPED, False)
+    assert not sent.commands
+
+
+def test_who_may_not_and_what_cannot_is_refused(accelerated, alice, bob, make):
+    with pytest.raises(NotAllowed):
+        gpus.release(actor=bob, workspace_id=accelerated.pk)
+    with pytest.raises(StateConflict):
+        gpus.attach(actor=alice, workspace_id=make(alice).pk)
+    Workspace.objects.filter(pk=accelerated.pk).update(state=State.STOPPING)
+    with pytest.raises(StateConflict) as refused:
+        gpus.release(actor=alice, workspace_id=accelerated.pk)
+    assert refused.value.reason.code == "gpu_not_changeable"
+    assert not again(accelerated).gpu_released
+
+
+def test_what_would_be_refused_keeps_what_it_has(accelerated, alice, sent, monkeypatch):
+    gpus.release(actor=alice, workspace_id=accelerated.pk)
+    runs = released(accelerated, sent)
+
+    monkeypatch.setattr(gpus, "emit", lambda event: (_ for _ in ()).throw(StateConflict(REFUSAL)))
+    with pytest.raises(StateConflict):
+        gpus.attach(actor=alice, workspace_id=runs.pk)
+    assert (again(runs).state, again(runs).gpu_released) == (State.RUNNING, True)
+    assert not Event.objects.filter(kind="workspace.gpu_attached").exists()
+
+
+def test_killed_between_its_steps_it_is_finished_by_the_sweep(accelerated, alice, sent):
+    """The command is lost with the process: its lease runs out, and it is sent again."""
+    gpus.release(actor=alice, workspace_id=accelerated.pk)
+    sent.clear()
+    Workspace.objects.update(lease_expires_at=timezone.now(), next_reconcile_at=timezone.now())
+    reconcile.sweep()
+    assert released(accelerated, sent).resources["accelerators"]["count"] == 0
+
+
+# --- by the ladder -----------------------------------------------------------------------------
+
+
+def policy(target: str = "site", **given: object) -> ReclaimPolicy:
+    return policy_services.create(actor=SYSTEM, target=target, given=given)
+
+
+def idle(workspace: Workspace, minutes: float, *, gpu: float | None = None) -> passes.Passed:
+    """A pass after it was seen to do nothing for so long."""
+    WorkspaceActivity.objects.update_or_create(
+        workspace=workspace,
+        defaults={
+            "generation": again(workspace).generation,
+            "observed_at": timezone.now(),
+            "idle_s": minutes * 60,
+            "gpu_idle_s": (minutes if gpu is None else gpu) * 60,
+            "report": json.dumps({"at_s": timezone.now().timestamp()}),
+        },
+    )
+    workspace.status.heartbeat_at = None
+    workspace.status.save()
+    LastPass.objects.update_or_create(pk=1, defaults={"at": timezone.now() - timedelta(seconds=30)})
+    return passes.run()
+
+
+def test_warned_then_released_then_left_alone(accelerated, alice, clock, sent, as_user):
+    policy(release_gpu_minutes=60)
+    assert idle(accelerated, 29) == passes.Passed()
+    assert idle(accelerated, 31).warned == 1
+    notice = ReclaimNotice.objects.get()
+    assert (notice.cause, notice.reason["code"]) == ("release", "released_by_idle")
+    found = presenters.activity_of(again(accelerated))
+    assert (found["step"], found["idle_limit_s"]) == ("release", 3600)
+    page = as_user(alice).get(f"/workspaces/{accelerated.pk}/").content.decode()
+    assert "its GPUs are released in" in page
+    assert "kernels lose their variables" in page
+    (said,) = [each for each in bar.describe(accelerated.external_name)["messages"] if each["tone"] == "bad"]
+    assert "Its app restarts without them" in said["text"]
+    clock.shift(1801)
+    assert idle(accelerated, 61).released == 1
+    assert again(accelerated).state == State.STOPPING
+    assert Event.objects.get(kind="workspace.stop").cause["code"] == "released_by_idle"
+    told = Notification.objects.filter(user=alice, kind="workspace.gpu_released").get()
+    assert "has released its GPUs" in told.title
+    runs = released(accelerated, sent)
+    # Held to the limits of what has no GPUs: there is none.
+    assert idle(runs, 600) == passes.Passed()
+    assert runs.gpu_released
+
+
+@pytest.mark.parametrize("word", ["keep", "attach_policy_gone"])
+def test_a_word_or_another_policy_takes_it_back(accelerated, alice, word):
+    made = policy(release_gpu_minutes=60)
+    assert idle(accelerated, 45).warned == 1
+    if word == "keep":
+        keeping.keep(actor=alice, workspace_id=accelerated.pk)
+        assert not ReclaimNotice.objects.exists()
+    else:
+        policy_services.change(
+            actor=SYSTEM, policy_id=made.pk, given={"release_gpu_minutes": 0, "idle_gpu_minutes": 60}
+        )
+        # The stop is another matter: it gets a notice of its own.
+        assert idle(accelerated, 61).withdrawn == 1
+        assert idle(accelerated, 61).warned == 1
+        assert ReclaimNotice.objects.get().cause == "idle"
+    assert again(accelerated).state == State.RUNNING
+
+
+def test_keeping_wins_against_a_release_that_has_been_decided(accelerated, alice, clock, monkeypatch):
+    policy(release_gpu_minutes=60)
+    idle(accelerated, 31)
+    clock.shift(1801)
+    real = passes.take_if_due
+
+    def late(workspace_id):
+        keeping.keep(actor=alice, workspace_id=workspace_id)
+        return real(workspace_id)
+
+    monkeypatch.setattr(passes, "take_if_due", late)
+    assert idle(accelerated, 61).released == 0
+    assert again(accelerated).state == State.RUNNING
+
+
+def test_what_cannot_go_on_without_gpus_is_stopped(accelerated, clock, monkeypatch):
+    policy(release_gpu_minutes=60)
+    idle(accelerated, 31)
+    clock.shift(1801)
+
+    def refuse(**_given):
+        raise StateConflict(REFUSAL)
+
+    monkeypatch.setattr(gpus, "release", refuse)
+    done = idle(accelerated, 61)
+    assert (done.released, done.stopped) == (0, 1)
+    assert again(accelerated).desired_state == DesiredState.STOPPED
+
+
+def test_the_preview_counts_releases_and_what_they_free(accelerated, alice, clock):
+    LastPass.objects.update_or_create(pk=1, defaults={"at": timezone.now(), "recorded_since": timezone.now()})
+    began = timezone.now()
+    clock.shift(8 * 3600)
+    for kind in ("all", "gpu"):
+        IdleSpell.objects.create(
+            workspace=accelerated,
+            generation=accelerated.generation,
+            kind=kind,
+            began_at=began + timedelta(hours=1),
+            ended_at=began + timedelta(hours=5),
+        )
+    draft = policy_services.draft(actor=SYSTEM, target="site", given={"release_gpu_minutes": 60})
+    found = previews.preview(draft)
+    assert (found.workspaces, found.stops, found.releases, found.interrupted) == (1, 1, 1, 0)
+    assert found.gpu_hours == 3.0
+    assert "released the GPUs of 1 workspace" in policy_presenters.preview_words(found)
+
+
+def test_pages_and_rest_ask_say_and_do_it(accelerated, alice, as_user, with_token, sent, make):
+    web, api = as_user(alice), with_token(alice, "workspaces:read", "workspaces:write")
+    page = f"/workspaces/{accelerated.pk}/"
+    assert "act-release-gpu" in web.get(page).content.decode()
+    asked = web.get(f"{page}release-gpu/").content.decode()
+    assert "kernels lose their variables" in asked
+    assert "no driver can change the GPUs of an app that runs" in asked
+    web.post(f"{page}release-gpu/")
+    assert "Its GPUs are being released" in web.get(page).content.decode()
+    released(accelerated, sent)
+    body = web.get(page).content.decode()
+    assert "act-attach-gpu" in body
+    assert "Its GPUs are released" in body
+    row = api.get(f"/api/v1/workspaces/{accelerated.pk}").json()
+    assert (row["gpu_released"], row["resources"]["accelerators"]["count"]) == (True, 0)
+    listed = api.get("/api/v1/workspaces").json()["results"]
+    assert [each["gpu_released"] for each in listed] == [True]
+    assert "its GPUs are free" in web.get(f"{page}attach-gpu/").content.decode()
+    make(alice, FLAVOR)
+    assert "its GPUs are in use" in web.get(f"{page}attach-gpu/").content.decode()
+    sent.clear()
+    done = api.post(f"/api/v1/workspaces/{accelerated.pk}/attach-gpu")
+    assert (done.status_code, done.json()["gpu_released"]) == (202, False)
+    assert api.post(f"/api/v1/workspaces/{accelerated.pk}/attach-gpu").status_code == 202
