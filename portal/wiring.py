@@ -47,6 +47,7 @@ from portal.machines.domain_events import MachineEnded, MachineLeaving, MachineR
 from portal.orphans import services as orphans
 from portal.quota_requests.services import requests
 from portal.quotas.domain_events import LimitsChanged
+from portal.reclaim import mornings
 from portal.reservations import services as reservations
 from portal.scheduling import admission, cycle, drains, evictions, snapshot_feed
 from portal.scheduling.hints import request_cycle
@@ -66,6 +67,7 @@ from portal.workspaces.domain_events import (
     PreflightDue,
     RequestChanged,
     StateChanged,
+    StopAsked,
     StrangersFound,
     WorkspaceFailed,
     WorkspaceQueued,
@@ -142,6 +144,7 @@ def connect() -> None:
     in_transaction(StateChanged, snapshot_feed.state_changed)
     on_commit(StateChanged, publishing.state_changed)
     in_transaction(RequestChanged, snapshot_feed.request_changed)
+    in_transaction(StopAsked, mornings.forget)
     on_commit(EndpointChanged, publishing.endpoint_changed)
     in_transaction(WorkspaceReady, notices.ready)
     in_transaction(WorkspaceFailed, notices.failed)

@@ -284,12 +284,12 @@ def stop(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def release_gpu(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace = client.release_gpu(find(client, arguments)["id"])
-    return print_json(workspace) if arguments.json else print_line(_line(workspace))
+    return print_json(workspace) if arguments.json else print_line(line_of(workspace))
 
 
 def attach_gpu(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace = client.attach_gpu(find(client, arguments)["id"])
-    return print_json(workspace) if arguments.json else print_line(_line(workspace))
+    return print_json(workspace) if arguments.json else print_line(line_of(workspace))
 
 
 def extend(client: BerthClient, arguments: argparse.Namespace) -> int:

@@ -131,11 +131,11 @@ def parser() -> argparse.ArgumentParser:
         "release_gpu",
         "Give a workspace's GPUs back: its app restarts, kernels lose their variables, files stay.",
     )
-    _one(release)
+    one_workspace(release)
     attach = command(
         "attach-gpu", "attach_gpu", "Take them again: its app restarts as soon as its GPUs are free."
     )
-    _one(attach)
+    one_workspace(attach)
 
     extend = command("extend", "extend", "Let a workspace run for longer.")
     one_workspace(extend)

@@ -94,6 +94,9 @@ class ActivitySerializer(serializers.Serializer[Any]):
         help_text="Which: `release` restarts its app without accelerators.",
     )
     cause = serializers.CharField(allow_null=True, help_text=CAUSES)
+    starts_at = serializers.DateTimeField(
+        allow_null=True, help_text="When it is started again, where a schedule has stopped it; null: not."
+    )
     signals = SignalSerializer(many=True)
     held = HeldSerializer(many=True)
     history = ChangeSerializer(many=True, help_text="Of the last two days.")

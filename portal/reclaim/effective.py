@@ -160,5 +160,6 @@ def _week(row: ReclaimPolicy) -> Week | None:
         ends=row.work_until,
         after_hours_s=row.after_hours_minutes * MINUTE_S if row.after_hours_minutes else None,
         stop_at=row.stop_at,
+        start_at=row.start_at,
         holidays=frozenset(date.fromisoformat(each) for each in row.holidays),
     )

@@ -66,10 +66,10 @@ def attach(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             request,
             workspace,
             title=_("Attach the GPUs of %(name)s?") % {"name": workspace.name},
-            loses=[] if free else [words],
+            loses=[] if free else words,
             stays=[
                 _("every file in the home folder"),
-                *([words] if free else []),
+                *(words if free else []),
                 _("the way back: while it waits, release them to go on without"),
             ],
             yes=_("Attach GPU"),
@@ -81,8 +81,8 @@ def attach(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     return to_workspace(workspace)
 
 
-def when_free(workspace: Workspace) -> tuple[bool, str]:
-    """Whether it would start with its GPUs at once, were they asked for now; and when, in words."""
+def when_free(workspace: Workspace) -> tuple[bool, list[str]]:
+    """Whether it would start with its GPUs at once, were they asked for now; and when, in sentences."""
     verdict = admission.assess(
         template=workspace.template,
         flavor=workspace.flavor,
@@ -93,14 +93,14 @@ def when_free(workspace: Workspace) -> tuple[bool, str]:
         expected_s=workspace.expected_s,
     )
     if verdict.outcome is Outcome.FITS_NOW:
-        return True, _("its GPUs are free: it starts with them at once")
+        return True, [_("its GPUs are free: it starts with them at once")]
     if verdict.outcome is not Outcome.QUEUED:
-        return False, f"{verdict.message} {verdict.next_action}".strip()
+        return False, [each for each in (verdict.message, verdict.next_action) if each]
     if verdict.eta_at is None:
-        return False, _("its GPUs are in use: it waits in the queue, and does not run meanwhile")
+        return False, [_("its GPUs are in use: it waits in the queue, and does not run meanwhile")]
     wait_s = max(0.0, (verdict.eta_at - timezone.now()).total_seconds())
     words = _("its GPUs are in use: it waits about %(time)s in the queue, and does not run meanwhile")
-    return False, words % {"time": format_duration(wait_s)}
+    return False, [words % {"time": format_duration(wait_s)}]
 
 
 def _ask(

@@ -130,6 +130,22 @@ class Absence(models.Model):
         return f"{self.seconds} s from {self.since}"
 
 
+class ScheduledStop(models.Model):
+    """A schedule has stopped a workspace: another may start it again, once, unless somebody has said a word.
+
+    It holds for one `generation`, while the workspace is stopped. `stopped_at` goes by this clock.
+    """
+
+    workspace = models.OneToOneField(
+        "workspaces.Workspace", primary_key=True, on_delete=models.CASCADE, related_name="scheduled_stop"
+    )
+    generation = models.PositiveIntegerField()
+    stopped_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"scheduled stop of {self.workspace_id}"
+
+
 class PolicyScope(models.TextChoices):
     """What a policy is for, from the widest to the closest; a team's only tightens."""
 
@@ -191,6 +207,9 @@ class ReclaimPolicy(models.Model):
     work_until = models.TimeField(null=True, blank=True, help_text=_("Hours of work end."))
     after_hours_minutes = _minutes(MAX_MINUTES, _("Without work outside these hours; a shorter limit only."))
     stop_at = models.TimeField(null=True, blank=True, help_text=_("Stops what is not used at this hour."))
+    start_at = models.TimeField(
+        null=True, blank=True, help_text=_("Starts at this hour what was stopped so, but on holidays.")
+    )
     holidays = models.JSONField(default=list, blank=True)
     updated_at = models.DateTimeField(default=timezone.now, editable=False)
 

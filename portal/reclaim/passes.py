@@ -28,10 +28,10 @@ from portal.common.reasons.wording import message_of
 from portal.events import services as events
 from portal.events.kinds import AuditKind
 from portal.ledger.selectors import teams_without_hours
-from portal.reclaim import observing
+from portal.reclaim import mornings, observing
 from portal.reclaim.effective import Book, Place, book, place_of
 from portal.reclaim.engine.ladder import RELEASES, Cause, Held, Notice, Standing, Step, Verdict, decide
-from portal.reclaim.models import Absence, LastPass, ReclaimNotice, WorkspaceActivity
+from portal.reclaim.models import Absence, LastPass, ReclaimNotice, ScheduledStop, WorkspaceActivity
 from portal.workspaces import gpus, services
 from portal.workspaces.ends import shift_ends
 from portal.workspaces.lifecycle import State
@@ -69,12 +69,13 @@ CODES = {
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """How many workspaces were warned, left alone again, stopped, and went on without GPUs."""
+    """How many workspaces were warned, left alone again, stopped, went on without GPUs, and were started."""
 
     warned: int = 0
     withdrawn: int = 0
     stopped: int = 0
     released: int = 0
+    started: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +113,9 @@ def run() -> Passed:
     warned = sum(_warn(chunk, now) for chunk in _chunks(first))
     due = [candidate.pk for step in (Step.RELEASE, Step.STOP) for candidate, _verdict in steps[step]]
     done = [take_if_due(workspace_id) for workspace_id in due]
+    started = mornings.start_due(site.book, now)
     _forget_strays()
-    return Passed(warned, withdrawn, done.count(Step.STOP), done.count(Step.RELEASE))
+    return Passed(warned, withdrawn, done.count(Step.STOP), done.count(Step.RELEASE), started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +265,9 @@ def _make_up_for_absence(now: datetime) -> None:
                 kept_until=F("kept_until") + away
             )
             shift_ends(away)
+            if away < timedelta(0):
+                # What was stopped later than now is stopped as long ago as it was.
+                ScheduledStop.objects.update(stopped_at=F("stopped_at") + away)
             Absence.objects.create(since=last.at, seconds=away.total_seconds())
         LastPass.objects.filter(pk=1).update(at=now)
 
@@ -388,6 +393,8 @@ def take_if_due(workspace_id: UUID) -> Step | None:
             if verdict.step is Step.RELEASE and _released(workspace, reason):
                 return Step.RELEASE
             services.stop(actor=SYSTEM, workspace_id=workspace_id, cause=reason)
+            if verdict.cause is Cause.SCHEDULE:
+                mornings.remember(workspace)
             _tell_stopped(workspace, reason)
             return Step.STOP
     except (NotFound, PortalError):

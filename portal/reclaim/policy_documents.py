@@ -24,9 +24,9 @@ LIMITS = (
     "idle_minutes", "idle_gpu_minutes", "gpu_unused_minutes", "release_gpu_minutes", "longest_hours",
     "notice_minutes", "stop_when_spent",
 )  # fmt: skip
-WEEK = ("zone", "days", "work_from", "work_until", "after_hours_minutes", "stop_at", "holidays")
+WEEK = ("zone", "days", "work_from", "work_until", "after_hours_minutes", "stop_at", "start_at", "holidays")
 FIELDS = (*LIMITS, *WEEK)
-TIMES = frozenset({"work_from", "work_until", "stop_at"})
+TIMES = frozenset({"work_from", "work_until", "stop_at", "start_at"})
 MAX_HOLIDAYS = 400
 
 
@@ -122,6 +122,8 @@ def _problems(row: ReclaimPolicy) -> dict[str, LifetimeCode]:
     hours = row.work_from is not None or row.work_until is not None or row.after_hours_minutes is not None
     if hours and not (whole and (row.after_hours_minutes or row.stop_at)):
         found["work_until"] = LifetimeCode.POLICY_HOURS_INCOMPLETE
+    if row.start_at is not None and (row.stop_at is None or row.start_at == row.stop_at):
+        found["start_at"] = LifetimeCode.POLICY_START_WITHOUT_STOP
     if len(row.holidays) > MAX_HOLIDAYS or not all(_is_date(each) for each in row.holidays):
         found["holidays"] = LifetimeCode.POLICY_HOLIDAYS_UNKNOWN
     if row.scope == PolicyScope.TEAM and row.notice_minutes is not None:

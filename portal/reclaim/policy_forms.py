@@ -31,6 +31,7 @@ LABELS = {
     "work_until": _("Work ends"),
     "after_hours_minutes": _("Idle limit outside these hours (minutes)"),
     "stop_at": _("Stop idle workspaces at"),
+    "start_at": _("Start them again at"),
     "holidays": _("Holidays"),
 }
 
@@ -106,6 +107,7 @@ class PolicyForm(forms.Form):
     work_until = _time("work_until")
     after_hours_minutes = _whole("after_hours_minutes", MAX_MINUTES, _("Only where that is shorter."))
     stop_at = _time("stop_at", _("After 15 minutes without use. Work goes on."))
+    start_at = _time("start_at", _("What was stopped so, on these days but not on holidays."))
     holidays = Dates(
         label=LABELS["holidays"],
         required=False,

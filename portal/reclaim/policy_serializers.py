@@ -49,6 +49,12 @@ class ReclaimPolicyValuesSerializer(StrictSerializer):
     stop_at = serializers.TimeField(
         allow_null=True, required=False, format="%H:%M", help_text="Stops what is not used at this hour."
     )
+    start_at = serializers.TimeField(
+        allow_null=True,
+        required=False,
+        format="%H:%M",
+        help_text="Starts at this hour what `stop_at` has stopped, on `days` but not on holidays.",
+    )
     holidays = serializers.ListField(
         child=serializers.DateField(),
         max_length=documents.MAX_HOLIDAYS,
@@ -74,6 +80,7 @@ class ReclaimPolicySerializer(serializers.ModelSerializer[ReclaimPolicy]):
     work_from = serializers.TimeField(allow_null=True, format="%H:%M")
     work_until = serializers.TimeField(allow_null=True, format="%H:%M")
     stop_at = serializers.TimeField(allow_null=True, format="%H:%M")
+    start_at = serializers.TimeField(allow_null=True, format="%H:%M")
     days = serializers.ListField(child=serializers.ChoiceField(DAYS))
     holidays = serializers.ListField(child=serializers.DateField())
 

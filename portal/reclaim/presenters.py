@@ -17,7 +17,7 @@ from portal.accounts.models import User
 from portal.common.formatting import format_duration
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, reason_of
-from portal.reclaim import keeping, lifetimes, observing, passes
+from portal.reclaim import keeping, lifetimes, mornings, observing, passes
 from portal.reclaim.effective import Book, place_of
 from portal.reclaim.engine.activity import SignalKind
 from portal.reclaim.engine.ladder import KEEPABLE, RELEASES, Standing, Step, held_against, idle_limit_s
@@ -162,6 +162,7 @@ def activity_of(workspace: Workspace) -> dict[str, Any]:
         "stops_at": notice.due_at if notice is not None else None,
         "step": _step_of(notice),
         "cause": notice.cause if notice is not None else None,
+        "starts_at": mornings.next_start_of(workspace),
         "signals": observing.signals_of(row),
         "held": held_against(standing, rules, now.timestamp()) if standing is not None else [],
         "history": [
@@ -271,6 +272,7 @@ def week_json(week: Week) -> dict[str, Any]:
         "work_until": text(week.ends),
         "after_hours_s": week.after_hours_s,
         "stop_at": text(week.stop_at),
+        "start_at": text(week.start_at),
     }
 
 
@@ -315,4 +317,6 @@ def week_words(week: Week) -> str:
         parts.append(_("outside it stops after %(time)s") % {"time": format_duration(week.after_hours_s)})
     if week.stop_at is not None:
         parts.append(_("what is not used stops at %(time)s") % {"time": f"{week.stop_at:%H:%M}"})
+    if week.start_at is not None:
+        parts.append(_("it starts again at %(time)s") % {"time": f"{week.start_at:%H:%M}"})
     return "; ".join([*parts, week.zone])

@@ -46,6 +46,13 @@ class RequestChanged(DomainEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class StopAsked(DomainEvent):
+    """A person has said that it shall be stopped, or stay so; it may be that already."""
+
+    workspace: Workspace
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointChanged(DomainEvent):
     """Its app answers, or will answer, somewhere else than before."""
 

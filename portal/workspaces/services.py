@@ -36,7 +36,7 @@ from portal.events.kinds import AuditKind
 from portal.repositories.rules import Source
 from portal.workspace_secrets.effective import require_known
 from portal.workspaces import checkouts, dispatch, policies, reconcile, software
-from portal.workspaces.domain_events import RequestChanged, WorkspaceQueued, WorkspaceRequested
+from portal.workspaces.domain_events import RequestChanged, StopAsked, WorkspaceQueued, WorkspaceRequested
 from portal.workspaces.lifecycle import (
     DELETABLE,
     JUST_REQUESTED,
@@ -347,6 +347,8 @@ def stop(
     """
     workspace = locked(workspace_id)
     policies.require_operate(actor, workspace)
+    if not isinstance(actor, SystemActor):
+        emit(StopAsked(workspace))
     if workspace.state in {State.STOPPED, State.STOPPING}:
         if workspace.desired_state == DesiredState.RUNNING:
             # It had to leave and would have been queued again.

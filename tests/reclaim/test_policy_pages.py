@@ -27,6 +27,7 @@ EVERYTHING = {
     "longest_hours": 100,
     "notice_minutes": 20, "stop_when_spent": False, "zone": "Europe/Berlin", "days": ["mon", "fri"],
     "work_from": "08:00", "work_until": "18:30", "after_hours_minutes": 25, "stop_at": "19:00",
+    "start_at": "07:30",
     "holidays": ["2026-12-25", "2026-12-26"],
 }  # fmt: skip
 

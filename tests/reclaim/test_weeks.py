@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
@@ -246,3 +247,65 @@ def test_in_every_zone_a_day_has_one_hour_of_stopping(zone, days, stop_at, now):
     near = week.stop_near(now_s, 1800)
     assert near is None or near <= now_s + 1801
     assert near is None or timedelta(seconds=now_s - near) < timedelta(hours=12)
+
+
+def test_it_starts_on_the_next_morning_on_which_people_work():
+    week = replace(BERLIN, start_at=time(8), holidays=frozenset({date(2026, 12, 25)}))
+    friday = at("2026-11-20 19:10")
+    assert not week.start_due(friday, at("2026-11-20 23:00"))
+    assert not week.start_due(friday, at("2026-11-21 09:00"))
+    assert not week.start_due(friday, at("2026-11-23 07:59"))
+    assert week.start_due(friday, at("2026-11-23 08:00"))
+    assert not week.start_due(at("2026-12-24 19:10"), at("2026-12-25 08:30"))
+    assert week.next_start(at("2026-12-24 19:10")) == at("2026-12-28 08:00")
+
+
+def test_a_missed_morning_is_made_up_for_until_the_evening():
+    week = replace(BERLIN, start_at=time(8))
+    stopped = at("2026-11-23 19:10")
+    assert week.start_due(stopped, at("2026-11-24 15:00"))
+    assert not week.start_due(stopped, at("2026-11-24 19:00"))
+    assert not week.start_due(stopped, at("2026-11-25 03:00"))
+    assert week.start_due(stopped, at("2026-11-27 08:05"))
+
+
+@pytest.mark.parametrize("day", ["2026-03-30", "2026-10-26", "2026-07-01"])
+def test_it_starts_at_the_same_hour_of_the_clock_in_summer_and_in_winter(day):
+    week = replace(BERLIN, start_at=time(8))
+    stopped = at(f"{day} 08:00") - 5 * 86_400
+    assert week.start_due(stopped, at(f"{day} 08:00"))
+    assert not week.start_due(at(f"{day} 07:00") - 11 * HOUR, at(f"{day} 07:59"))
+
+
+@given(
+    zone=st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"]),
+    days=st.frozensets(st.sampled_from(DAYS), min_size=1),
+    start=st.times(),
+    stop=st.times(),
+    holidays=st.frozensets(st.dates(date(2026, 3, 1), date(2026, 3, 20)), max_size=4),
+    stopped=st.integers(0, 15 * 86_400),
+    looks=st.lists(st.integers(-3 * HOUR, 2 * 86_400), min_size=1, max_size=40),
+)
+def test_no_start_comes_early_on_a_holiday_or_twice(zone, days, start, stop, holidays, stopped, looks):
+    """Looks at any time, hours apart, days late, and with a clock that is put back."""
+    week = Week(zone, days, stop_at=stop, start_at=start, holidays=holidays)
+    stopped_s = datetime(2026, 3, 1, tzinfo=UTC).timestamp() + stopped
+    now_s, starts = stopped_s, 0
+    for by in looks:
+        now_s += by
+        if by < 0:
+            stopped_s += by  # as `passes._make_up_for_absence` does it
+        if week.start_due(stopped_s, now_s):
+            starts += 1
+            moments = week.starts(stopped_s, now_s + 1)
+            assert moments and stopped_s < moments[-1] <= now_s
+            local = datetime.fromtimestamp(moments[-1], ZoneInfo(zone))
+            assert DAYS[local.weekday()] in days and local.date() not in holidays
+            assert not week.stops(moments[-1] + 1, now_s + 1)
+            break  # the row is gone with the start
+        assert not any(
+            moment <= now_s < moment + 60 and moment > stopped_s
+            for moment in week.starts(stopped_s + 1, now_s + 1)
+            if not week.stops(moment + 1, now_s + 1)
+        )
+    assert starts <= 1

@@ -19,6 +19,7 @@ class Week:
 
     `after_hours_s` is the idle limit outside these hours, None where it is the usual one. `stop_at` is when
     what is not used is stopped on these days, on holidays too; None: never. It holds until people work again.
+    `start_at` is when what was stopped so is started again, on these days but not on holidays; None: never.
     Times are local, in `zone` (IANA): one that a clock is put forward over comes as much later, and of one
     that comes twice the first counts.
     """
@@ -30,6 +31,7 @@ class Week:
     after_hours_s: int | None = None
     stop_at: time | None = None
     holidays: frozenset[date] = frozenset()
+    start_at: time | None = None
 
     def works(self, now_s: float) -> bool:
         """Whether people work now. Without hours of work that is always so."""
@@ -44,6 +46,25 @@ class Week:
         if self.stop_at is None:
             return []
         return _moments(self, self.stop_at, from_s, until_s, holidays=True)
+
+    def starts(self, from_s: float, until_s: float) -> list[float]:
+        """All hours of starting from one moment to another."""
+        if self.start_at is None:
+            return []
+        return _moments(self, self.start_at, from_s, until_s, holidays=False)
+
+    def start_due(self, stopped_s: float, now_s: float) -> bool:
+        """Whether what was stopped at a moment before now is to be started again.
+
+        An hour of starting has come since, and none of stopping after it: a morning that was missed is made
+        up for on the same day, and otherwise on the next.
+        """
+        past = self.starts(max(stopped_s + 1, now_s - 8 * 86_400), now_s + 1)
+        return bool(past) and not self.stops(past[-1] + 1, now_s + 1) and now_s < past[-1] + NIGHT_S
+
+    def next_start(self, now_s: float) -> float | None:
+        """The next hour of starting; None where there is none in the next month."""
+        return next(iter(self.starts(now_s, now_s + 31 * 86_400)), None)
 
     def borders(self, from_s: float, until_s: float) -> list[float]:
         """When hours of work begin or end from one moment to another."""

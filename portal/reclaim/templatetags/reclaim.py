@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django import template
@@ -11,7 +12,7 @@ from portal.accounts.models import User
 from portal.catalog.lifetimes import terms_of
 from portal.catalog.models import Flavor
 from portal.common.formatting import format_span
-from portal.reclaim import presenters
+from portal.reclaim import mornings, presenters
 from portal.workspaces.gpus import CHANGEABLE
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -39,6 +40,12 @@ def gpu_act(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
         "attach": attach,
         "release": may and not attach and workspace.accelerated and workspace.state != State.FAILED,
     }
+
+
+@register.simple_tag
+def next_start(workspace: Workspace) -> datetime | None:
+    """When it is started again, where a schedule has stopped it."""
+    return mornings.next_start_of(workspace)
 
 
 @register.simple_tag

@@ -131,6 +131,7 @@ class LifetimeCode(StrEnum):
     POLICY_DAYS_UNKNOWN = "reclaim_policy_days_unknown"
     POLICY_DAYS_MISSING = "reclaim_policy_days_missing"
     POLICY_HOURS_INCOMPLETE = "reclaim_policy_hours_incomplete"
+    POLICY_START_WITHOUT_STOP = "reclaim_policy_start_without_stop"
     POLICY_HOLIDAYS_UNKNOWN = "reclaim_policy_holidays_unknown"
 
 

@@ -125,6 +125,10 @@ TEXTS = {
     LifetimeCode.POLICY_ZONE_UNKNOWN: Text(
         _("There is no time zone of this name."), _("Write one as Europe/Berlin, or UTC.")
     ),
+    LifetimeCode.POLICY_START_WITHOUT_STOP: Text(
+        _("An hour of starting only starts what the hour of stopping has stopped."),
+        _("Set an hour of stopping, too, and another one than this."),
+    ),
     LifetimeCode.POLICY_DAYS_UNKNOWN: Text(
         _("Days are mon, tue, wed, thu, fri, sat and sun."), _("Correct them.")
     ),

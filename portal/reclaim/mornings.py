@@ -1,0 +1,113 @@
+"""Starts again what a schedule has stopped, and only that: once, through admission, with a notice.
+
+Whoever says that it shall stay stopped wins, as does whoever has started it since. It may be killed at any
+moment: that it was stopped by a schedule is forgotten together with the start.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F, Q
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.common.actors import SYSTEM
+from portal.common.errors import NotFound, PortalError
+from portal.events import services as events
+from portal.reclaim.effective import Book, book, place_of
+from portal.reclaim.models import ScheduledStop
+from portal.workspaces import services
+from portal.workspaces.domain_events import StopAsked
+from portal.workspaces.lifecycle import DesiredState, State
+from portal.workspaces.models import Workspace
+from portal.workspaces.transitions import locked
+
+log = logging.getLogger(__name__)
+RESTING = (State.STOPPING, State.STOPPED)
+
+
+def remember(workspace: Workspace) -> None:
+    """A schedule stops this locked workspace now."""
+    ScheduledStop.objects.update_or_create(
+        workspace=workspace, defaults={"generation": workspace.generation, "stopped_at": timezone.now()}
+    )
+
+
+def forget(event: StopAsked) -> None:
+    """Somebody has said that it shall be stopped: no hour starts it."""
+    ScheduledStop.objects.filter(workspace=event.workspace.pk).delete()
+
+
+def start_due(policies: Book, now: datetime) -> int:
+    """Start what is due; how many were started. Two queries where nothing is."""
+    # Started, deleted or failed since: that is another story.
+    ScheduledStop.objects.exclude(
+        workspace__state__in=RESTING,
+        workspace__desired_state=DesiredState.STOPPED,
+        generation=F("workspace__generation"),
+    ).delete()
+    if not any(terms.week is not None and terms.week.start_at for terms in policies.terms.values()):
+        return 0
+    rows = ScheduledStop.objects.filter(workspace__state=State.STOPPED).select_related("workspace")
+    due = [row.workspace_id for row in rows.order_by("stopped_at") if _is_due(row, policies, now)]
+    return sum(_start(workspace_id, policies, now) for workspace_id in due)
+
+
+def _is_due(row: ScheduledStop, policies: Book, now: datetime) -> bool:
+    stopped_s, now_s = row.stopped_at.timestamp(), now.timestamp()
+    weeks = policies.policy(place_of(row.workspace)).weeks
+    return any(week.start_due(stopped_s, now_s) for week in weeks)
+
+
+def _start(workspace_id: UUID, policies: Book, now: datetime) -> bool:
+    """Start one if that is still due now that it is locked; whether it was started."""
+    try:
+        with transaction.atomic():
+            workspace = locked(workspace_id)
+            row = ScheduledStop.objects.filter(
+                Q(generation=workspace.generation), workspace=workspace_id
+            ).first()
+            rests = (workspace.state, workspace.desired_state) == (State.STOPPED, DesiredState.STOPPED)
+            if row is None or not rests or not _is_due(row, policies, now):
+                return False
+            row.delete()
+            try:
+                with transaction.atomic():
+                    services.start(actor=SYSTEM, workspace_id=workspace_id)
+            except PortalError as error:
+                _tell(workspace, _("%(name)s was not started"), error.sentence)
+                return False
+            _tell(workspace, _("%(name)s starts again"), _("A schedule had stopped it, and starts it now."))
+            return True
+    except NotFound:
+        return False
+    except Exception:
+        # One broken row must not keep the others; it is tried again with the next pass.
+        log.exception("starting workspace %s by its schedule failed", workspace_id)
+        return False
+
+
+def _tell(workspace: Workspace, title: str, body: str) -> None:
+    events.notify(
+        [workspace.owner],
+        kind="workspace.scheduled_start",
+        title=title % {"name": workspace.name},
+        body=body,
+        url=f"/workspaces/{workspace.pk}/",
+    )
+
+
+def next_start_of(workspace: Workspace) -> datetime | None:
+    """When it is started again, where a schedule has stopped it and one starts it; else None."""
+    if workspace.state not in RESTING or workspace.desired_state != DesiredState.STOPPED:
+        return None
+    if not ScheduledStop.objects.filter(workspace=workspace, generation=workspace.generation).exists():
+        return None
+    now_s = timezone.now().timestamp()
+    weeks = book().policy(place_of(workspace)).weeks
+    found = [moment for week in weeks if (moment := week.next_start(now_s)) is not None]
+    return datetime.fromtimestamp(min(found), UTC) if found else None
