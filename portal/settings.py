@@ -477,6 +477,8 @@ BERTH_MAX_LIFETIME_HOURS = max(0, env.int("BERTH_MAX_LIFETIME_HOURS", default=33
 BERTH_RECLAIM_NOTICE_MINUTES = max(1, env.int("BERTH_RECLAIM_NOTICE_MINUTES", default=30))
 BERTH_IDLE_GPU_MINUTES = max(0, env.int("BERTH_IDLE_GPU_MINUTES", default=120))
 BERTH_IDLE_MINUTES = max(0, env.int("BERTH_IDLE_MINUTES", default=0))
+# In which the prices of flavors and the costs of reports are written.
+BERTH_CURRENCY = env.str("BERTH_CURRENCY", default="EUR")
 # Of cores and memory, what a workspace keeps at most while its GPUs are released; 0: all that it had.
 BERTH_RELEASED_CORES = max(0, env.int("BERTH_RELEASED_CORES", default=4))
 BERTH_RELEASED_MEMORY_GIB = max(0, env.int("BERTH_RELEASED_MEMORY_GIB", default=32))

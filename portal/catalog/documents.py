@@ -30,7 +30,8 @@ TEMPLATE_FIELDS = (
 FLAVOR_FIELDS = (
     "name", "description", "cpu_milli", "memory_mib", "disk_mib", "nodes", "accelerator_count",
     "accelerator_model", "accelerator_models", "accelerator_milli", "accelerator_memory_mib", "mig_profile",
-    "within", "preemptible", "work_lost", "expected_s", "default_lifetime_h", "max_lifetime_h", *COMMON,
+    "within", "preemptible", "work_lost", "expected_s", "default_lifetime_h", "max_lifetime_h",
+    "price_cents", *COMMON,
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ LARGEST = 2**31 - 1
 """What every database takes for a whole number."""
 MAX_EXPECTED_S = 30 * 86_400
 MAX_LIFETIME_H = 366 * 24
+MAX_PRICE_CENTS = 100_000_000
 MAX_NODES = 64
 MAX_ACCELERATORS = 64
 
@@ -304,6 +305,12 @@ class Flavor(Entry):
         blank=True,
         validators=[MaxValueValidator(MAX_LIFETIME_H)],
         help_text=_("Hours that may be asked for at most, extensions included; 0 is no end."),
+    )
+    price_cents = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(MAX_PRICE_CENTS)],
+        help_text=_("What an hour with its accelerators costs, in hundredths of the site's currency."),
     )
     pool = models.ForeignKey(
         "inventory.Pool", null=True, blank=True, on_delete=models.CASCADE, related_name="flavors"

@@ -16,6 +16,7 @@ from portal.catalog.models import (
     MAX_EXPECTED_S,
     MAX_LIFETIME_H,
     MAX_NODES,
+    MAX_PRICE_CENTS,
     MAX_TIMEOUT_S,
     Activity,
     Bond,
@@ -198,7 +199,7 @@ class FlavorSerializer(EntrySerializer):
             *("slug", "name", "description", "resources", "pool", "simulated", "work_lost", "teams"),
             *("cpu_milli", "memory_mib", "disk_mib", "nodes", "accelerator_count", "accelerator_model"),
             *("accelerator_models", "accelerator_milli", "accelerator_memory_mib", "mig_profile", "within"),
-            *("preemptible", "expected_s", "default_lifetime_h", "max_lifetime_h"),
+            *("preemptible", "expected_s", "default_lifetime_h", "max_lifetime_h", "price_cents"),
             *("enabled", "position", "deprecated", "successor", "updated_at"),
         ]
         read_only_fields = fields
@@ -378,6 +379,12 @@ class FlavorChangeSerializer(EntryChangeSerializer):
         MAX_LIFETIME_H,
         allow_null=True,
         help_text="Hours that may be asked for at most, with extensions; 0: no end, null: as the site says.",
+    )
+    price_cents = _whole(
+        0,
+        MAX_PRICE_CENTS,
+        allow_null=True,
+        help_text="What an hour with its accelerators costs, in hundredths of the currency; null: no price.",
     )
     pool = serializers.CharField(max_length=40, allow_null=True, required=False)
     successor = serializers.CharField(max_length=60, allow_null=True, required=False)

@@ -20,6 +20,7 @@ from portal.catalog.models import (
     MAX_EXPECTED_S,
     MAX_LIFETIME_H,
     MAX_NODES,
+    MAX_PRICE_CENTS,
     MAX_TIMEOUT_S,
     Activity,
     Bond,
@@ -36,6 +37,7 @@ CODE = {**PLAIN, "class": "textarea mono", "rows": "6"}
 MILLI = 1000
 MIB_PER_GIB = 1024
 HOUR_S = 3600
+CENTS = 100
 
 
 class Arguments(forms.CharField):
@@ -93,7 +95,7 @@ class Names(forms.CharField):
 
 
 class Amount(forms.DecimalField):
-    """A figure as people count, kept in thousandths of it, in MiB of GiB, or in seconds of hours."""
+    """A figure as people count, kept in a unit that is smaller by `factor`: cents, MiB, seconds."""
 
     def __init__(self, *, factor: int, **options: Any) -> None:
         self.factor = factor
@@ -331,6 +333,14 @@ class FlavorForm(EntryForm):
         min_value=0,
         max_value=MAX_LIFETIME_H,
         help_text=_("Extensions included. Empty: as the site says; 0: any."),
+    )
+    price_cents = Amount(
+        label=_("Price of an hour"),
+        factor=CENTS,
+        required=False,
+        min_value=0,
+        max_value=Decimal(MAX_PRICE_CENTS) / CENTS,
+        help_text=_("With its accelerators, in the site's currency. Empty: no price."),
     )
     pool = forms.ModelChoiceField(
         label=_("Only in the pool"),

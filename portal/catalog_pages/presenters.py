@@ -16,7 +16,7 @@ from portal.accounts.selectors import own_teams
 from portal.catalog import policies, selectors
 from portal.catalog.models import Flavor, Template
 from portal.catalog_pages.environments import pool_drivers, standings_of, too_old_for
-from portal.common.formatting import format_cores, format_duration, format_memory, format_size
+from portal.common.formatting import format_cores, format_duration, format_memory, format_money, format_size
 from portal.common.reasons.wording import message_of, next_action_of
 from portal.environments.models import Environment
 from portal.environments.selectors import environments_for
@@ -46,7 +46,8 @@ LABELS: dict[str, str | Promise] = {
     "accelerator_milli": _("Share of each"), "accelerator_memory_mib": _("Least GPU memory"),
     "mig_profile": _("MIG profile"), "within": _("Several must share"), "preemptible": _("Preemptible"),
     "expected_s": _("Expected to run"), "default_lifetime_h": _("Stops after"),
-    "max_lifetime_h": _("Lives at most"), "driver": _("Driver"), "config": _("Configuration"),
+    "max_lifetime_h": _("Lives at most"), "price_cents": _("Price"),
+    "driver": _("Driver"), "config": _("Configuration"),
 }  # fmt: skip
 
 
@@ -63,6 +64,9 @@ def in_words(model: type[Template] | type[Flavor], field: str, value: Any) -> st
             return format_cores(value)
         case int() if field == "accelerator_milli":
             return f"{value / 10:g} %"
+        case int() if field == "price_cents":
+            money = format_money(value / 100)
+            return gettext("%(money)s an hour") % {"money": money}
         case int() if field.endswith("_lifetime_h"):
             return format_duration(value * 3600) if value else gettext("no end")
         case int() if field.endswith("_s"):

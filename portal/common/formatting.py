@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from django.conf import settings
 from django.utils import dateformat
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, pgettext
@@ -286,3 +287,8 @@ def format_clock(moment: datetime, now: datetime) -> str:
     """The time of day in UTC, with the date where it is another day than that of `now`."""
     at, today = moment.astimezone(UTC), now.astimezone(UTC).date()
     return f"{dateformat.format(at, 'H:i' if at.date() == today else 'j M H:i')} UTC"
+
+
+def format_money(amount: float) -> str:
+    """`12.50 EUR`, in the site's currency."""
+    return f"{amount:,.2f} {settings.BERTH_CURRENCY}"

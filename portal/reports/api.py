@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date
 from typing import Any
 
+from django.conf import settings
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
@@ -38,6 +39,7 @@ class GpuUseAmountsSerializer(serializers.Serializer[Any]):
     not_measured_share = serializers.FloatField(
         allow_null=True, help_text="The share, 0 to 1, about which `dark` says nothing."
     )
+    cost = serializers.FloatField(help_text="What was held, at the prices of flavors, in `currency`.")
 
 
 class GpuUseLineSerializer(serializers.Serializer[Any]):
@@ -61,6 +63,7 @@ class GpuUseSerializer(serializers.Serializer[Any]):
     until = serializers.DateField()
     team = serializers.CharField(allow_null=True)
     by = serializers.ChoiceField(choices=[(each, each) for each in gpu_use.BY])
+    currency = serializers.CharField(help_text="Of costs, as `EUR`.")
     total = GpuUseAmountsSerializer()
     before = GpuUseAmountsSerializer(help_text="As many days before these.")
     days = GpuUseDaySerializer(many=True)
@@ -87,6 +90,7 @@ def amounts_json(amounts: Amounts) -> dict[str, Any]:
         "waited": hours(amounts.waited),
         "dark": share(amounts.dark),
         "not_measured_share": share(amounts.unmeasured),
+        "cost": round(amounts.money, 2),
     }
 
 
@@ -133,6 +137,7 @@ class GpuUse(ApiView):
             "until": found.until,
             "team": found.team.slug if found.team is not None else None,
             "by": found.by,
+            "currency": settings.BERTH_CURRENCY,
             "total": amounts_json(found.total),
             "before": amounts_json(found.before),
             "days": [

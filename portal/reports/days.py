@@ -15,9 +15,10 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Min, Q
+from django.db.models import F, Min, Q
 from django.utils import timezone
 
+from portal.catalog.models import Flavor
 from portal.events.kinds import AuditKind
 from portal.events.models import Event
 from portal.inventory.models import AllocatedDevice, Device, DeviceHour
@@ -29,6 +30,7 @@ from portal.workspaces.models import Workspace
 HOUR_S, DAY_S, MILLI = 3600, 86_400, 1000
 FIGURES = (
     "capacity", "measured", "used", "held", "held_measured", "held_used", "reclaimed", "waited",
+    "cost",
 )  # fmt: skip
 RECLAIMED_S = DAY_S
 """For so long a stop counts as recovered, unless the workspace is started again before."""
@@ -166,6 +168,7 @@ def sums_of(day: date, *, now: datetime) -> _Sums:
     parts = _parts()
     hours = _hours(parts, begin_s, end_s)
     held = _held(parts, begin_s, end_s)
+    prices = _prices()
     for device in hours.keys() | held.keys():
         part = parts[device]
         sums.add(part, None, capacity=part.milli * (end_s - begin_s))
@@ -181,6 +184,7 @@ def sums_of(day: date, *, now: datetime) -> _Sums:
                 held=share * lasted_s,
                 held_measured=share * min(seen, lasted_s),
                 held_used=share * min(used, seen, lasted_s),
+                cost=prices.get(holder.flavor, 0.0) * MILLI * lasted_s / HOUR_S,
             )
     _reclaimed(sums, parts, begin_s, end_s)
     _waited(sums, begin_s, end_s)
@@ -200,6 +204,18 @@ def _seen(
             seen += measured_s * part
             used += used_s * part
     return seen, used
+
+
+def _prices() -> dict[str, float]:
+    """What an hour of one device costs by flavor, in cents, as it is now: its part of the flavor's price."""
+    rows = Flavor.objects.filter(price_cents__isnull=False, accelerator_count__gt=0)
+    # One that has been deleted may have left its short name to another.
+    return {
+        slug: (price or 0) / (count * max(1, nodes))
+        for slug, price, count, nodes in rows.order_by(F("deleted_at").asc(nulls_last=True)).values_list(
+            "slug", "price_cents", "accelerator_count", "nodes"
+        )
+    }
 
 
 def _parts() -> dict[UUID, _Part]:

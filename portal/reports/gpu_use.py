@@ -23,11 +23,12 @@ BY = (*(each.value for each in Dimension if each is not Dimension.ALL), DAY)
 SPANS = (7, 30, 90, 365)
 MAX_DAYS = 731
 MAX_ROWS = 1000
+COST_PER_UNIT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Thousandths of GPU-seconds, as `GpuDay` has them."""
+    """Thousandths of GPU-seconds, and of cents for `cost`, as `GpuDay` has them."""
 
     capacity: int = 0
     measured: int = 0
@@ -37,6 +38,12 @@ class Amounts:
     held_used: int = 0
     reclaimed: int = 0
     waited: int = 0
+    cost: int = 0
+
+    @property
+    def money(self) -> float:
+        """What was held costs, in the site's currency."""
+        return self.cost / COST_PER_UNIT
 
     @property
     def idle(self) -> int:

@@ -38,6 +38,8 @@ class GpuDay(models.Model):
     held_used = models.BigIntegerField(default=0)
     reclaimed = models.BigIntegerField(default=0)
     waited = models.BigIntegerField(default=0)
+    # In thousandths of a cent, at the prices of the day on which it was added up.
+    cost = models.BigIntegerField(default=0)
 
     class Meta:
         constraints = [

@@ -9,7 +9,7 @@ from datetime import date
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from portal.common.formatting import MILLI_GPU_S_PER_HOUR, format_number
+from portal.common.formatting import MILLI_GPU_S_PER_HOUR, format_money, format_number
 from portal.common.svg import Bar, Spot, path
 from portal.reports.gpu_use import DAY, Amounts, Report
 from portal.reports.models import Dimension
@@ -38,6 +38,7 @@ class Row:
     missing: str
     reclaimed: str
     waited: str
+    cost: str
     dark: str
 
 
@@ -77,6 +78,7 @@ def row(key: str, amounts: Amounts) -> Row:
         hours(amounts.missing),
         hours(amounts.reclaimed),
         hours(amounts.waited),
+        format_money(amounts.money) if amounts.cost else NONE,
         percent(amounts.dark),
     )
 

@@ -19,6 +19,7 @@ from portal.reports import days, gpu_use, presenters
 from portal.reports.models import Dimension, GpuDay
 from portal.workspaces.models import Workspace
 from tests.factories import (
+    FlavorFactory,
     MembershipFactory,
     TeamFactory,
     UserFactory,
@@ -251,7 +252,7 @@ def test_days_that_were_not_measured_are_gaps_and_never_dark(reported, olga):
     empty = presenters.chart([(found.since, None)])
     assert not empty.line
     assert presenters.row("x", gpu_use.Amounts(held=HOUR)) == presenters.Row(
-        "x", "1", "–", "–", "1", "0", "0", "–"
+        "x", "1", "–", "–", "1", "0", "0", "–", "–"
     )
 
 
@@ -286,15 +287,15 @@ def test_page_rest_and_csv_say_the_same(reported, as_user, with_token, alice, ol
     found = with_token(alice).get("/api/v1/reports/gpu-use?team=vision&by=user").json()
     assert found["total"] == {
         "capacity": 0.0, "allocated": 4.0, "used": 2.0, "idle": 1.0, "not_measured": 1.0, "reclaimed": 1.0,
-        "waited": 0.5, "dark": 0.3333, "not_measured_share": 0.25,
+        "waited": 0.5, "dark": 0.3333, "not_measured_share": 0.25, "cost": 0.0,
     }  # fmt: skip
     assert len(found["days"]) == 30
     table = browser.get("/reports/gpu-use/csv/?team=vision&by=user")
     lines = table.content.decode().splitlines()
     assert lines[0] == (
-        "user,capacity,allocated,used,idle,not_measured,reclaimed,waited,dark,not_measured_share"
+        "user,capacity,allocated,used,idle,not_measured,reclaimed,waited,dark,not_measured_share,cost"
     )
-    assert lines[1] == "'=cmd,0.0,4.0,2.0,1.0,1.0,1.0,0.5,0.3333,0.25"
+    assert lines[1] == "'=cmd,0.0,4.0,2.0,1.0,1.0,1.0,0.5,0.3333,0.25,0.0"
     assert with_token(alice).get("/api/v1/reports/gpu-use").status_code == 403
     assert with_token(olga).get("/api/v1/reports/gpu-use?since=x").json()["errors"].keys() == {"since"}
     assert with_token(olga).get("/api/v1/reports/gpu-use?by=x").json()["errors"].keys() == {"by"}
@@ -328,3 +329,27 @@ def test_adding_up_takes_as_many_queries_for_many_as_for_few(gpus, bob, team):
         hold(WorkspaceFactory(owner=bob, team=team), gpus[0], number, number + 1)
         measured(gpus[0], number)
     assert queries() == few
+
+
+def test_what_is_held_costs_the_price_of_its_flavor_used_or_not(gpus, bob, team, as_user, olga):
+    flavor = FlavorFactory(slug="two", accelerator_count=2, price_cents=500)
+    workspace = WorkspaceFactory(owner=bob, team=team, flavor=flavor)
+    for gpu in gpus:
+        hold(workspace, gpu, 0, 3)
+    # What has no price costs nothing.
+    hold(WorkspaceFactory(owner=bob, team=team), gpus[0], 4, 10)
+    days.write(DAY.date(), now=LATER)
+    for key in (
+        {},
+        {"dimension": Dimension.TEAM, "key": team.slug},
+        {"dimension": Dimension.USER, "key": "bob", "team": team.slug},
+        {"dimension": Dimension.FLAVOR, "key": "two"},
+    ):
+        assert figures(**key).cost == 3 * 500 * 1000
+    # A later price changes nothing of days that have been added up.
+    flavor.price_cents = 900
+    flavor.save()
+    found = gpu_use.report(actor=olga, since=DAY.date(), until=DAY.date(), by="flavor")
+    assert {line.key: round(line.amounts.money, 2) for line in found.lines}["two"] == 15.0
+    assert found.total.money == 15.0
+    assert presenters.row("two", found.total).cost == "15.00 EUR"
