@@ -2,8 +2,10 @@
 # Build: docker build -t berth .
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /opt/berth
-COPY requirements/portal.lock requirements/portal.lock
-RUN python -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements/portal.lock
+# `gpu` has what the GPU check needs as well: compose.gpu.yaml.
+ARG LOCK=portal
+COPY requirements/${LOCK}.lock requirements/
+RUN python -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements/${LOCK}.lock
 # What workspaces run stands apart: a notebook cannot import the portal.
 COPY requirements/notebook.lock requirements/notebook.lock
 RUN python -m venv /opt/notebook && /opt/notebook/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements/notebook.lock

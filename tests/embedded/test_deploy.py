@@ -151,6 +151,24 @@ def test_the_example_names_every_variable() -> None:
     assert used == named
 
 
+def test_gpus_are_added_to_the_node_and_to_nothing_else(compose: dict[str, Any]) -> None:
+    added = yaml.safe_load((ROOT / "compose.gpu.yaml").read_text())["services"]
+    assert set(added) == {"node"} <= set(compose["services"])
+    assert added["node"]["build"]["args"] == {"LOCK": "gpu"}
+    [device] = added["node"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device["capabilities"] == ["gpu"]
+    assert added["node"]["image"] != compose["services"]["node"]["image"]
+
+
+def test_the_node_may_make_sandboxes_and_no_other_service_is_less_confined(compose: dict[str, Any]) -> None:
+    loose = {
+        name: service["security_opt"]
+        for name, service in compose["services"].items()
+        if "no-new-privileges:true" not in service.get("security_opt", ["no-new-privileges:true"])
+    }
+    assert loose == {"node": ["seccomp=unconfined", "apparmor=unconfined", "systempaths=unconfined"]}
+
+
 def test_volumes_and_dependencies_exist(compose: dict[str, Any]) -> None:
     for service in compose["services"].values():
         assert {volume.partition(":")[0] for volume in service.get("volumes", [])} <= set(compose["volumes"])
@@ -167,7 +185,8 @@ def test_what_the_dockerfile_copies_is_there_and_reaches_the_build() -> None:
     for line in (ROOT / "Dockerfile").read_text().splitlines():
         if line.startswith("COPY ") and "--from" not in line:
             source = line.split()[1]
-            assert (ROOT / source).exists(), source
+            for lock in ("portal", "gpu"):
+                assert (ROOT / source.replace("${LOCK}", lock)).exists(), source
             allowed = source if not source.startswith("requirements/") else "requirements/*.lock"
             assert f"!{allowed}" in ignored, source
 

