@@ -8,6 +8,7 @@ from typing import Any
 
 from portal.common.problem_serializers import SCHEMAS
 from portal.common.problems import CONTENT_TYPE
+from portal.openapi.meanings import describe
 from portal.openapi.operations import TAGS
 
 _RETRY_AFTER = {
@@ -50,11 +51,12 @@ ANSWERS = {
 
 
 def complete(result: dict[str, Any], **_of_the_generator: Any) -> dict[str, Any]:
-    """Say what tags and answers mean; have each problem defined once, and referenced."""
+    """Say what tags, answers and fields mean; have each problem defined once, and referenced."""
     result["tags"] = [{"name": name, "description": tag.description} for name, tag in TAGS.items()]
     components = result["components"]
     components["schemas"] |= SCHEMAS
     components["schemas"] = dict(sorted(components["schemas"].items()))
+    describe(result)
     used: set[str] = set()
     for answers in _answers(result):
         for status, answer in answers.items():

@@ -169,7 +169,14 @@ class WorkspaceViewSet(ListViewSet):
         "Read a workspace",
         description="With `If-None-Match` and the last answer's `ETag`: 304 while nothing has changed.",
         responses={200: WorkspaceSerializer, 304: OpenApiResponse(description="Nothing has changed.")},
-        parameters=[OpenApiParameter("If-None-Match", str, OpenApiParameter.HEADER)],
+        parameters=[
+            OpenApiParameter(
+                "If-None-Match",
+                str,
+                OpenApiParameter.HEADER,
+                description="The last answer's `ETag`: 304 while nothing has changed since.",
+            )
+        ],
         errors=[404],
     )
     def retrieve(self, request: UserRequest, workspace_id: UUID) -> HttpResponse:

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 
+from portal.openapi.meanings import ELSE, FIELDS, OWN
 from portal.openapi.operations import NAMES, TAGS
 from tests.factories import make_token
 
@@ -71,6 +72,35 @@ def test_every_operation_has_a_name_and_a_tag_given_by_hand() -> None:
     # What a generator of clients makes methods of: a verb and its object, also in snake_case.
     assert [name for name in names if not re.fullmatch(r"[a-z]+(?:[A-Z][a-z]+)+", name)] == []
     assert [tag["name"] for tag in DOCUMENT["tags"]] == list(TAGS)
+
+
+UNTOLD = 319
+"""Fields that may be without a meaning; it only goes down."""
+
+
+def test_parameters_and_fields_have_meanings() -> None:
+    parameters = [
+        (operation["operationId"], each["name"])
+        for _path, _method, operation in OPERATIONS
+        for each in operation.get("parameters", [])
+        if not each.get("description")
+    ]
+    assert parameters == []
+    untold = [
+        f"{schema}.{name}"
+        for schema, definition in DOCUMENT["components"]["schemas"].items()
+        for name, field in definition.get("properties", {}).items()
+        if not field.get("description") and "$ref" not in field
+    ]
+    assert len(untold) <= UNTOLD, f"Write a help_text: {untold}"
+
+
+def test_shared_meanings_are_of_fields_that_there_are() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    fields = {f"{schema}.{name}" for schema in schemas for name in schemas[schema].get("properties", {})}
+    assert set(OWN) <= fields
+    assert {f"{schema}.{name}" for name, left_out in ELSE.items() for schema in left_out} <= fields
+    assert set(FIELDS) <= {field.partition(".")[2] for field in fields}
 
 
 OAUTH = {"/api/v1/token-exchange"}
