@@ -170,6 +170,18 @@ def test_stop_and_start(as_bob: Any, workers: None) -> None:
     assert (ran.code, ran.json["state"]) == (0, "running")
 
 
+def test_gpus_are_released_and_attached(as_bob: Any, pool: Any, workers: None) -> None:
+    assert as_bob("up", "--flavor", "sim-h100-x1", "--name", "train", "--wait").code == 0
+    assert as_bob("release-gpu", "train").out.startswith("train is ")
+    assert Workspace.objects.get().gpu_released
+    eventually(lambda: Workspace.objects.filter(state=State.RUNNING).first(), timeout_s=60)
+    assert as_bob("attach-gpu", "train").code == 0
+    assert not Workspace.objects.get().gpu_released
+    assert as_bob(*UP, "--name", "plain").code == 0
+    refused = as_bob("release-gpu", "plain")
+    assert refused.code == 1 and "has no GPUs to release" in refused.err
+
+
 def test_rm_asks(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     WorkspaceFactory(owner=bob, team=team, name="mine")
 

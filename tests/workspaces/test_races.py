@@ -16,7 +16,7 @@ from portal.events.models import Event
 from portal.inventory import services as inventory
 from portal.inventory.models import AllocatedDevice, Device, Node
 from portal.inventory.node_commands import config_of
-from portal.workspaces import reconcile, results, services
+from portal.workspaces import gpus, reconcile, results, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import IdempotencyKey, Workspace
 from provisioning.registry import driver_for
@@ -165,3 +165,27 @@ def test_two_inventories_of_one_pool_at_the_same_moment(catalog, tmp_path):
     outcome = at_once([lambda: inventory.apply_inventory(pool=pool, inventory=report)] * 4)
     assert outcome == [None] * 4
     assert (Node.objects.count(), Device.objects.count()) == (3, 12)
+
+
+def test_a_release_an_attach_and_a_stop_at_once_leave_one_answer(team, alice, one_gpu, sent):
+    """Whoever comes first: what it holds is what it asks for, and nothing runs twice."""
+    (workspace,) = (job() for job in creations(team, [alice], "sim-h100-x1"))
+    run_until_ready(sent, workspace)
+    outcome = at_once(
+        [
+            *([lambda: gpus.release(actor=alice, workspace_id=workspace.pk)] * 3),
+            *([lambda: gpus.attach(actor=alice, workspace_id=workspace.pk)] * 2),
+            lambda: services.stop(actor=alice, workspace_id=workspace.pk),
+        ]
+    )
+    assert all(isinstance(each, Workspace | StateConflict) for each in outcome), outcome
+    workspace.refresh_from_db()
+    assert workspace.state == State.STOPPING
+    assert workspace.gpu_released != bool(workspace.resources["accelerators"]["count"])
+    (stop,) = sent.commands
+    sent.clear()
+    assert results.apply_result(seen(stop, "absent"))
+    workspace.refresh_from_db()
+    assert workspace.state == State.STOPPED
+    assert not AllocatedDevice.objects.filter(active=True).exists()
+    check_invariants()
