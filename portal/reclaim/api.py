@@ -18,7 +18,7 @@ from portal.common.scopes import Scope
 from portal.reclaim import keeping, lifetimes, presenters
 from portal.reclaim.engine.activity import SignalKind
 from portal.workspaces import gpus, selectors
-from portal.workspaces.api import IF_MATCH, require_match
+from portal.workspaces.api import IF_MATCH, LOOK_AGAIN_S, location_of, require_match
 from portal.workspaces.models import Workspace
 from portal.workspaces.serializers import WorkspaceSerializer, etag_of, with_held
 
@@ -197,6 +197,7 @@ class ReleaseGpu(ApiView):
         ),
         request=None,
         responses={202: WorkspaceSerializer},
+        goes_on_s=LOOK_AGAIN_S,
         parameters=[OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH), IF_MATCH],
         errors=[404, 409, 412, 429],
     )
@@ -217,6 +218,7 @@ class AttachGpu(ApiView):
         ),
         request=None,
         responses={202: WorkspaceSerializer},
+        goes_on_s=LOOK_AGAIN_S,
         parameters=[OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH), IF_MATCH],
         errors=[404, 409, 412, 429],
     )
@@ -230,7 +232,7 @@ def _changed(request: UserRequest, workspace_id: UUID, service: Callable[..., Wo
         require_match(request, workspace_id)
         service(actor=request.user, workspace_id=workspace_id)
     row = with_held(selectors.workspaces_for(request.user)).get(pk=workspace_id)
-    headers = {"ETag": etag_of(row), "Cache-Control": "private, no-cache"}
+    headers = {"ETag": etag_of(row), "Cache-Control": "private, no-cache", "Location": location_of(row)}
     return Response(WorkspaceSerializer(row).data, status=202, headers=headers)
 
 

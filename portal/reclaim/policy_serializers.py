@@ -79,8 +79,12 @@ class ReclaimPolicySerializer(serializers.ModelSerializer[ReclaimPolicy]):
 
     work_from = serializers.TimeField(allow_null=True, format="%H:%M")
     work_until = serializers.TimeField(allow_null=True, format="%H:%M")
-    stop_at = serializers.TimeField(allow_null=True, format="%H:%M")
-    start_at = serializers.TimeField(allow_null=True, format="%H:%M")
+    stop_at = serializers.TimeField(
+        allow_null=True, format="%H:%M", help_text="Stops what is not used at this hour; null: never."
+    )
+    start_at = serializers.TimeField(
+        allow_null=True, format="%H:%M", help_text="Starts then what `stop_at` has stopped; null: never."
+    )
     days = serializers.ListField(child=serializers.ChoiceField(DAYS))
     holidays = serializers.ListField(child=serializers.DateField())
 

@@ -160,7 +160,7 @@ class WorkspaceViewSet(ListViewSet):
             git=git_of(request, given),
         )
         self.kwargs["workspace_id"] = creation.workspace.pk
-        headers = {"Location": _location_of(creation.workspace)}
+        headers = {"Location": location_of(creation.workspace)}
         if creation.replayed:
             headers[idempotency.REPLAYED] = "true"
         return self.answer(self.get_object(), status=201, **headers)
@@ -225,7 +225,7 @@ class WorkspaceViewSet(ListViewSet):
         return self._accepted(self._act(services.stop))
 
     def _accepted(self, workspace: Workspace) -> Response:
-        return self.answer(workspace, status=202, Location=_location_of(workspace))
+        return self.answer(workspace, status=202, Location=location_of(workspace))
 
     def _act(self, service: Callable[..., Workspace]) -> Workspace:
         """Call the service, under the client's precondition where it sends one."""
@@ -309,7 +309,8 @@ def _tail(request: UserRequest) -> int:
     return whole_number(given, CommonCode.LINES_INVALID, field="tail", maximum=MAX_LOG_LINES)
 
 
-def _location_of(workspace: Workspace) -> str:
+def location_of(workspace: Workspace) -> str:
+    """The path at which it is read."""
     return reverse("api:workspace-detail", args=[workspace.pk])
 
 
