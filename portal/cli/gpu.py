@@ -7,13 +7,14 @@ import json
 import os
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from portal.cli import config
 from portal.cli.client import BerthClient
 from portal.cli.errors import CliError, Unreachable
-from provisioning.gpu.check import Progress, Report, render, run_check
-from provisioning.gpu.inventory import scan
+
+if TYPE_CHECKING:
+    from provisioning.gpu.check import Progress, Report
 
 EXIT_CODES = {"pass": 0, "degraded": 1, "fail": 2, "inconclusive": 3, "hung": 5}
 EXIT_UNAVAILABLE = 4
@@ -48,6 +49,16 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def _here(arguments: argparse.Namespace) -> int:
+    # Imported here: what asks the portal has to work where the command line alone is installed.
+    try:
+        from provisioning.gpu.check import render, run_check
+    except ModuleNotFoundError as error:
+        raise _Failed(
+            "Only the command line is installed here; GPUs of this machine are checked by the package berth.",
+            "Install it, or let the portal do it: --device.",
+            EXIT_UNAVAILABLE,
+        ) from error
+
     def show(progress: Progress) -> None:
         if progress.phase == "start" and sys.stderr.isatty():
             print(f"  [{progress.done + 1}/{progress.total}] {progress.test}", file=sys.stderr, flush=True)
@@ -73,6 +84,8 @@ def _here(arguments: argparse.Namespace) -> int:
 
 def _uuids() -> list[str]:
     """Whatever can be checked here: MIG instances instead of the GPUs that are split into them."""
+    from provisioning.gpu.inventory import scan
+
     found = scan()
     names: list[str] = []
     for gpu in found.gpus:

@@ -17,7 +17,13 @@ from portal.cli.parser import parser
 from portal.cli.signals import EXIT_TERMINATED, Terminated, terminating
 
 LOOKING = ("whoami", "logout", "show", "templates", "flavors", "preview")
-MODULES = {**dict.fromkeys(LOOKING, "looking"), "logs": "logs", "queue": "watching", "events": "watching"}
+MODULES = {
+    **dict.fromkeys(LOOKING, "looking"),
+    "execute": "execute",
+    "logs": "logs",
+    "queue": "watching",
+    "events": "watching",
+}
 """In which module a command is; in `commands` where it is not named."""
 GROUPS = {
     "user": "users",
@@ -77,7 +83,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
         return gpu.check(arguments)
     if arguments.function.startswith("node_"):
-        from portal.cli import node
+        try:
+            from portal.cli import node
+        except ModuleNotFoundError as error:
+            raise CliError(
+                "Only the command line is installed here; a node is made by the package berth.",
+                "Install it on the machine that is to be a node.",
+            ) from error
 
         return node.run(arguments)
     if arguments.function == "completion":

@@ -122,6 +122,15 @@ def parser() -> argparse.ArgumentParser:
     start = command("start", "start", "Start a stopped workspace, or a failed one again.")
     one_workspace(start)
     wait(start)
+    run = command("exec", "execute", "Run a command inside a workspace, and end with its exit code.")
+    run.description = (
+        "Run a command inside a workspace, and end with its exit code. By its Jupyter: the template has to "
+        "have one. Standard output and error come as one; there is no standard input. "
+        "Options stand before NAME. It ends when this command does."
+    )
+    run.usage = "berth exec [--team SLUG] NAME -- COMMAND …"
+    one_workspace(run)
+    run.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="with its arguments")
     stop = command("stop", "stop", "Stop a workspace; its files stay.")
     one_workspace(stop)
     wait(stop, "until nothing of it runs")

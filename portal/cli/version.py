@@ -13,4 +13,7 @@ def version() -> str:
     """That of the checkout, or of what is installed."""
     if CHECKOUT.is_file():
         return str(tomllib.loads(CHECKOUT.read_text(encoding="utf-8"))["project"]["version"])
-    return metadata.version("berth")
+    try:
+        return metadata.version("berth")
+    except metadata.PackageNotFoundError:
+        return metadata.version("berth-cli")

@@ -7,11 +7,13 @@ import signal
 import threading
 from typing import Any
 
+import httpx
 import pytest
 from django.db import connection
 
 from portal.cli.client import BerthClient
 from portal.cli.errors import Unreachable
+from portal.cli.loopback import Connection
 from portal.cli.signals import Terminated
 from portal.common.actors import SYSTEM
 from portal.quotas.services import limits
@@ -123,3 +125,43 @@ def test_an_approval_is_not_waited_for_and_leaves_nothing(as_bob: Any, team: Any
     ran = as_bob("up", "--flavor", "sim-h100-x1", "--wait", "--timeout", "600", "--clean-up")
     assert ran.code == 7
     assert not Workspace.objects.exists()
+
+
+def test_exec_needs_a_command_and_something_that_runs(as_bob: Any) -> None:
+    assert as_bob(*UP).code == 0
+    assert as_bob("exec", "job").code == 2
+    assert as_bob("exec", "job", "--").code == 2
+    ran = as_bob("exec", "job", "--", "true")
+    assert ran.code == 1 and "berth start" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        (302, 3, "workspaces:connect"),
+        (403, 3, "workspaces:connect"),
+        (404, 1, "runs no Jupyter"),
+        (201, 1, "Jupyter"),
+    ],
+)
+def test_exec_where_no_kernel_can_be_had(
+    as_bob: Any,
+    bob: Any,
+    team: Any,
+    pool: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    code: int,
+    words: str,
+) -> None:
+    WorkspaceFactory(owner=bob, team=team, pool=pool, name="job", state=State.RUNNING)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        headers = {"Location": "http://portal.example/"} if status == 302 else {}
+        return httpx.Response(status, json=[], headers=headers)
+
+    transport = httpx.MockTransport(answer)
+    made = Connection("http://ws-1.localhost", "berth_x", transport=transport)
+    monkeypatch.setattr(BerthClient, "connect", lambda *_: made)
+    ran = as_bob("exec", "job", "--", "true")
+    assert (ran.code, words in ran.err) == (code, True), ran.err

@@ -1,0 +1,14 @@
+"""Takes `portal/cli` and the version of the checkout that it stands in; nothing is copied to keep."""
+
+import tomllib
+from pathlib import Path
+
+from setuptools import setup
+
+ROOT = Path("..", "..")
+
+setup(
+    version=tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"],
+    packages=["portal.cli"],
+    package_dir={"portal.cli": str(ROOT / "portal" / "cli")},
+)

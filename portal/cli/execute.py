@@ -1,0 +1,173 @@
+"""`berth exec`: a command inside a workspace, by a kernel of its Jupyter, until it ends."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from portal.cli.client import BerthClient
+from portal.cli.commands import find
+from portal.cli.errors import CliError, NotSignedIn, Refused, Unreachable, Usage
+from portal.cli.loopback import LOOPBACK, Connection
+from portal.cli.signals import held_signals
+
+ROUTE_S = 30.0
+"""So long its address may answer 503: the front door hears of it some moments after it is ready."""
+OPEN_S = 30.0
+# What runs in the kernel. Jupyter drops what comes faster than a megabyte a second; it is written slower.
+PROGRAM = """\
+import codecs as _codecs, os as _os, subprocess as _subprocess, sys as _sys, time as _time
+def _run(argv):
+    try:
+        child = _subprocess.Popen(
+            argv, stdin=_subprocess.DEVNULL, stdout=_subprocess.PIPE, stderr=_subprocess.STDOUT
+        )
+    except FileNotFoundError:
+        print(argv[0] + ": there is no such command")
+        return 127
+    except OSError as error:
+        print(argv[0] + ": " + str(error.strerror))
+        return 126
+    text = _codecs.getincrementaldecoder("utf-8")("replace")
+    try:
+        while data := _os.read(child.stdout.fileno(), 65536):
+            _sys.stdout.write(text.decode(data))
+            _sys.stdout.flush()
+            _time.sleep(len(data) / 400_000)
+        _sys.stdout.write(text.decode(b"", True))
+        _sys.stdout.flush()
+        code = child.wait()
+    except BaseException:
+        child.terminate()
+        raise
+    return code if code >= 0 else 128 - code
+_code = _run(%s)
+"""
+
+
+def execute(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Print what the command writes; returns its exit code."""
+    argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
+    if not argv:
+        raise Usage("No command was given.", "Write it after the name: berth exec NAME -- nvidia-smi")
+    workspace = find(client, arguments)
+    if workspace["state"] != "running":
+        raise CliError(
+            f"{workspace['name']} is {workspace['state']}.", f"Run `berth start {workspace['id']} --wait`."
+        )
+    with client.connect(workspace) as connection, _kernel(connection, workspace["name"]) as kernel:
+        return _execute(connection, kernel, argv)
+
+
+@contextlib.contextmanager
+def _kernel(connection: Connection, name: str) -> Iterator[str]:
+    """A kernel of our own; it ends with us, and what it has started with it."""
+    made = _asked(connection, "POST", "/api/kernels", name)
+    kernel = str(made["id"])
+    try:
+        yield kernel
+    except KeyboardInterrupt:
+        with held_signals(), contextlib.suppress(httpx.HTTPError):
+            connection.http.post(f"/api/kernels/{kernel}/interrupt")
+        raise
+    finally:
+        with held_signals(), contextlib.suppress(httpx.HTTPError):
+            connection.http.delete(f"/api/kernels/{kernel}")
+
+
+def _asked(connection: Connection, method: str, path: str, name: str) -> dict[str, Any]:
+    ends_at = time.monotonic() + ROUTE_S
+    while True:
+        try:
+            answer = connection.http.request(method, path, json={"name": "python3"})
+        except httpx.HTTPError as error:
+            raise Unreachable(f"{name} does not answer: {error}.", "Try again.") from error
+        if answer.status_code != 503 or time.monotonic() > ends_at:
+            break
+        time.sleep(0.5)
+    if answer.is_redirect or answer.status_code in (401, 403):
+        raise NotSignedIn(
+            f"This token may not enter {name}.", "Use one with the scope workspaces:connect, of its user."
+        )
+    with contextlib.suppress(ValueError):
+        found = answer.json()
+        if answer.is_success and isinstance(found, dict) and found.get("id"):
+            return found
+    raise Refused(
+        f"{name} runs no Jupyter that takes commands (it answered {answer.status_code}).",
+        "Choose a template of JupyterLab, such as jupyterlab or terminal.",
+        status=answer.status_code,
+        code="no_jupyter",
+    )
+
+
+def _execute(connection: Connection, kernel: str, argv: list[str]) -> int:
+    from websockets.exceptions import WebSocketException
+    from websockets.sync.client import connect
+
+    target = connection.websocket(f"/api/kernels/{kernel}/channels")
+    options: dict[str, Any] = {}
+    if target.host == LOOPBACK:
+        # A name below localhost, which is not resolved.
+        options["sock"] = socket.create_connection((target.host, target.port), timeout=OPEN_S)
+    try:
+        with connect(
+            target.uri, additional_headers=target.headers, max_size=None, open_timeout=OPEN_S, **options
+        ) as channel:
+            message = uuid.uuid4().hex
+            channel.send(json.dumps(_request(message, argv)))
+            code, idle = None, False
+            while code is None or not idle:
+                answer = json.loads(channel.recv())
+                if answer.get("parent_header", {}).get("msg_id") != message:
+                    continue
+                kind, content = answer["msg_type"], answer["content"]
+                if kind == "stream":
+                    sys.stdout.write(content["text"])
+                    sys.stdout.flush()
+                elif kind == "execute_reply":
+                    code = _code(content)
+                elif kind == "status":
+                    idle = content["execution_state"] == "idle"
+            return code
+    except (OSError, WebSocketException) as error:
+        raise Unreachable(
+            f"The connection was lost, and the command with it: {error}.", "Look at what it has done."
+        ) from error
+
+
+def _request(message: str, argv: list[str]) -> dict[str, Any]:
+    header = {"msg_id": message, "msg_type": "execute_request", "session": message, "username": ""}
+    content = {
+        "code": PROGRAM % json.dumps(argv),
+        "silent": False,
+        "store_history": False,
+        "allow_stdin": False,
+        "user_expressions": {"code": "_code"},
+    }
+    return {
+        "header": {**header, "version": "5.3"},
+        "parent_header": {},
+        "metadata": {},
+        "content": content,
+        "channel": "shell",
+        "buffers": [],
+    }
+
+
+def _code(content: dict[str, Any]) -> int:
+    """The exit code that the kernel tells. Raises `CliError` where it has none."""
+    try:
+        return int(content["user_expressions"]["code"]["data"]["text/plain"])
+    except (KeyError, TypeError, ValueError):
+        said = content.get("evalue") or content.get("status")
+        raise CliError(f"The kernel ended before the command did: {said}.", "Try again.") from None

@@ -1,0 +1,106 @@
+"""A small runner of pipelines: the same steps as GitLab's or GitHub's, in bash, on this machine.
+
+It knows what the examples use: `variables`, `before_script`, `script` and `after_script` of the only job, and
+`env`, `run` and `if: always()` of the only job's steps. `uses` is skipped: checking out and keeping artifacts
+are the platform's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+LIMIT_S = 300
+NUMBERS = itertools.count(4711)
+"""Of jobs and runs: no two have the same."""
+
+
+@dataclass
+class Job:
+    """What a platform runs: stages of bash, each with whether it runs after all, and the variables."""
+
+    stages: list[tuple[str, bool]]
+    variables: dict[str, str]
+    cancel_with: int
+
+
+@dataclass
+class Outcome:
+    codes: list[int] = field(default_factory=list)
+    output: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return not any(self.codes)
+
+
+def gitlab(path: Path) -> Job:
+    read = yaml.safe_load(path.read_text())
+    (job,) = (value for value in read.values() if isinstance(value, dict) and "script" in value)
+    main = "\n".join([*job.get("before_script", ()), *job["script"]])
+    variables = {"CI_JOB_ID": str(next(NUMBERS)), **read.get("variables", {})}
+    # before_script and script are one shell; after_script is another, whatever became of them.
+    return Job([(main, False), ("\n".join(job["after_script"]), True)], variables, signal.SIGTERM)
+
+
+def github(path: Path) -> Job:
+    read = yaml.safe_load(path.read_text())
+    (job,) = read["jobs"].values()
+    run = {"github.run_id": str(next(NUMBERS)), "github.run_attempt": "1"}
+    variables = {
+        name: re.sub(r"\$\{\{ ?([a-z_.]+) ?\}\}", lambda found: run[found[1]], str(value))
+        for name, value in job["env"].items()
+    }
+    steps = [step for step in job["steps"] if "run" in step]
+    return Job([(step["run"], step.get("if") == "always()") for step in steps], variables, signal.SIGINT)
+
+
+def run(job: Job, folder: Path, given: dict[str, str], *, cancel: Callable[[], Any] | None = None) -> Outcome:
+    """Run the job in `folder`; what is `given` wins over its own variables, as on both platforms.
+
+    `cancel` waits for the moment at which the job is cancelled: its processes get the platform's signal, and
+    only what runs after all runs on.
+    """
+    variables = {**os.environ, **job.variables, **given}
+    for name in job.variables:
+        # GitLab's variables may name others.
+        variables[name] = re.sub(
+            r"\$([A-Z_]+)", lambda found: variables.get(found[1], ""), str(variables[name])
+        )
+    outcome, stopped = Outcome(), False
+    for text, always in job.stages:
+        if stopped and not always:
+            continue
+        process = subprocess.Popen(
+            ["bash", "-eo", "pipefail", "-c", text],
+            cwd=folder,
+            env=variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+            # Where these tests run in the background of a shell, it is ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        try:
+            if cancel is not None and "berth up" in text:
+                cancel()
+                os.killpg(process.pid, job.cancel_with)
+            outcome.output += process.communicate(timeout=LIMIT_S)[0]
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        outcome.codes.append(process.returncode)
+        stopped = stopped or process.returncode != 0
+    return outcome
