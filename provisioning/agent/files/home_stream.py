@@ -67,7 +67,9 @@ def walk(root: int, after: list[bytes] | None = None) -> Iterator[tuple[list[byt
     """
     device = os.fstat(root).st_dev
     skip = list(after or [])
-    open_folders = [(os.dup(root), iter(_names(root, skip[0] if skip else b"")))]
+    # Opened anew: all copies of a descriptor share how far its names have been read.
+    top = _enter(root, b".")
+    open_folders = [(top, iter(_names(top, skip[0] if skip else b"")))]
     above: list[bytes] = []
     try:
         while open_folders:

@@ -81,10 +81,17 @@ class Tree:
     def __init__(self, root: str) -> None:
         self.root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
+    def _opened_root(self) -> int:
+        """The root, opened anew: all copies of a descriptor share how far its names have been read."""
+        try:
+            return os.open(".", FOLDER, dir_fd=self.root)
+        except OSError as error:
+            raise refused(error, "") from error
+
     @contextlib.contextmanager
     def folder(self, names: list[str]) -> Iterator[int]:
         """An open folder. Raises `Refused` where one of the names is none, or a link."""
-        descriptor = os.dup(self.root)
+        descriptor = self._opened_root()
         try:
             for name in names:
                 try:
@@ -191,8 +198,8 @@ class Tree:
 
     def clear(self) -> None:
         """Remove what was deleted, also by an earlier server: folders are moved up instead of entered."""
-        with contextlib.suppress(OSError):
-            for name in [each for each in os.listdir(self.root) if each.startswith(TRASH)]:
+        with contextlib.suppress(OSError, Refused), self.folder([]) as root:
+            for name in [each for each in os.listdir(root) if each.startswith(TRASH)]:
                 self._clear(name)
 
     def _clear(self, trash: str) -> None:

@@ -22,6 +22,7 @@ sys.path.insert(0, str(AGENT_FILES))
 import home_copy  # type: ignore[import-not-found]  # noqa: E402
 import home_receive  # type: ignore[import-not-found]  # noqa: E402
 import home_stream  # type: ignore[import-not-found]  # noqa: E402
+import tree  # type: ignore[import-not-found]  # noqa: E402
 
 sys.path.remove(str(AGENT_FILES))
 OLD = 1_500_000_000_123_456_789
@@ -61,6 +62,21 @@ def filled(home: Path) -> None:
     for path in (home / "link", home / "empty", home / "none"):
         os.utime(path, ns=(OLD, OLD), follow_symlinks=False)
     os.utime(home / "a", ns=(OLD, OLD))
+
+
+def test_who_reads_a_home_at_the_same_time_as_somebody_else_sees_all_of_it(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    names = {f"file-{number}" for number in range(5)}
+    for name in names:
+        (home / name).touch()
+    served = tree.Tree(str(home))
+    with os.scandir(served.root) as other, served.folder([]) as third, os.scandir(third) as more:
+        assert next(other).name in names and next(more).name in names
+        assert {row["id"] for row in served.listing("", offset=0, limit=10)["entries"]} == names
+        assert {name for _, _, name, _ in served.walk("")} == names
+        assert {name.decode() for _, _, name, _ in home_stream.walk(served.root)} == names
+    os.close(served.root)
 
 
 def seen(home: Path) -> dict[bytes, Any]:
