@@ -123,12 +123,12 @@ def _execute(connection: Connection, kernel: str, argv: list[str]) -> int:
         with connect(
             target.uri, additional_headers=target.headers, max_size=None, open_timeout=OPEN_S, **options
         ) as channel:
-            message = uuid.uuid4().hex
-            channel.send(json.dumps(_request(message, argv)))
+            request = uuid.uuid4().hex
+            channel.send(json.dumps(_request(request, argv)))
             code, idle = None, False
             while code is None or not idle:
                 answer = json.loads(channel.recv())
-                if answer.get("parent_header", {}).get("msg_id") != message:
+                if answer.get("parent_header", {}).get("msg_id") != request:
                     continue
                 kind, content = answer["msg_type"], answer["content"]
                 if kind == "stream":
@@ -145,8 +145,8 @@ def _execute(connection: Connection, kernel: str, argv: list[str]) -> int:
         ) from error
 
 
-def _request(message: str, argv: list[str]) -> dict[str, Any]:
-    header = {"msg_id": message, "msg_type": "execute_request", "session": message, "username": ""}
+def _request(identifier: str, argv: list[str]) -> dict[str, Any]:
+    header = {"msg_id": identifier, "msg_type": "execute_request", "session": identifier, "username": ""}
     content = {
         "code": PROGRAM % json.dumps(argv),
         "silent": False,
