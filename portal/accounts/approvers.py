@@ -56,4 +56,6 @@ def is_only_superuser(actor: User) -> bool:
 
 def may_decide_all(actor: User) -> bool:
     """Requests for quota and GPU-hours, of whichever team: approvers, administrators, delegates."""
-    return is_approver(actor) or (actor.is_active and delegator_of(actor) is not None)
+    if is_approver(actor):
+        return True
+    return actor.is_active and delegations_at(timezone.now()).filter(delegate=actor).exists()

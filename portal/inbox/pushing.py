@@ -28,7 +28,7 @@ def capacity_changed(_event: DomainEvent) -> None:
         return
     # Whoever operates sees the same.
     one = operators[0]
-    rows = [troubles.devices(one), troubles.nodes(one), troubles.pools(one)]
+    rows = [troubles.lost_devices(one), troubles.lost_nodes(one), troubles.lost_pools(one)]
     present = ",".join(sorted(str(key) for found in rows for key in found.values_list("pk", flat=True)))
     digest = hashlib.sha256(present.encode()).hexdigest()[:32]
     try:

@@ -24,15 +24,15 @@ def counts(actor: User) -> Counter[str]:
     """How many of each kind wait for the actor, in one query beside those that find the actor's roles."""
     if not actor.is_active:
         return Counter()
-    columns = {f"{source.name}_count": _counted(source.rows(actor)) for source in SOURCES}
-    found = User.objects.filter(pk=actor.pk).values_list(*columns.values()).first() or ()
+    rows = [(source.kind, found) for source in SOURCES if (found := source.counted(actor)) is not None]
+    numbers = User.objects.filter(pk=actor.pk).values_list(*(_number(found) for _kind, found in rows))
     counted: Counter[str] = Counter()
-    for source, number in zip(SOURCES, found, strict=False):
-        counted[source.kind] += number
+    for (kind, _found), number in zip(rows, numbers.first() or (), strict=False):
+        counted[kind] += number
     return counted
 
 
-def _counted(rows: QuerySet[Any]) -> Coalesce:
+def _number(rows: QuerySet[Any]) -> Coalesce:
     """The number of rows, as a column."""
     one = rows.order_by().values(counted=Value(1)).annotate(number=Count("pk")).values("number")
     return Coalesce(Subquery(one, output_field=IntegerField()), 0)

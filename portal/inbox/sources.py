@@ -52,6 +52,10 @@ class Source(ABC):
     def rows(self, actor: User) -> QuerySet[Any]:
         """What waits for the actor."""
 
+    def counted(self, actor: User) -> QuerySet[Any] | None:
+        """The same rows without what is only shown; None where such a thing never waits for the actor."""
+        return self.rows(actor)
+
     @abstractmethod
     def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
         """Whether a row with these values of `columns` cannot wait."""
@@ -210,6 +214,9 @@ class DeviceSource(_CapacitySource):
     def rows(self, actor: User) -> QuerySet[Device]:
         return troubles.devices(actor)
 
+    def counted(self, actor: User) -> QuerySet[Device] | None:
+        return troubles.lost_devices(actor) if actor.operates else None
+
     def item(self, actor: User, key: Key, row: Device) -> Item:
         name, url = cordons.display_name(row), cordons.url_of(row)
         actions = [self.keep_out(url, name, row.cordon_reason or row.health_note)]
@@ -231,6 +238,9 @@ class NodeSource(_CapacitySource):
     def rows(self, actor: User) -> QuerySet[Node]:
         return troubles.nodes(actor)
 
+    def counted(self, actor: User) -> QuerySet[Node] | None:
+        return troubles.lost_nodes(actor) if actor.operates else None
+
     def item(self, actor: User, key: Key, row: Node) -> Item:
         url = reverse("fleet:node", args=[row.pk])
         detail = _("Nothing is placed there. Its pool is %(pool)s.") % {"pool": row.pool.name}
@@ -243,6 +253,9 @@ class PoolSource(_CapacitySource):
 
     def rows(self, actor: User) -> QuerySet[Pool]:
         return troubles.pools(actor)
+
+    def counted(self, actor: User) -> QuerySet[Pool] | None:
+        return troubles.lost_pools(actor) if actor.operates else None
 
     def item(self, actor: User, key: Key, row: Pool) -> Item:
         url = reverse("fleet:pool", args=[row.slug])

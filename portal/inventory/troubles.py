@@ -22,18 +22,15 @@ def _seen_by(actor: User) -> Q:
     return Q() if actor.operates else Q(pk__in=[])
 
 
-def devices(actor: User) -> QuerySet[Device]:
+def lost_devices(actor: User) -> QuerySet[Device]:
     """GPUs and instances in trouble, on nodes that are online; nothing for who runs no pools.
 
-    With `since` (when it was found) and `held` (a workspace has it). An instance of such a GPU is not named.
+    An instance of such a GPU is not named.
     """
     gone = Q(present=False) & ~Q(kind=DeviceKind.MIG.value)
     trouble = FOUND_BAD & Q(present=True) | gone
     decided = Q(cordoned=True, cordon_cause=CordonCause.OPERATOR) | Q(node__cordoned=True)
     its_gpu = Device.objects.filter(FOUND_BAD, uuid=OuterRef("parent_uuid"), node=OuterRef("node"))
-    found = Event.objects.filter(
-        targets__kind=TargetKind.DEVICE, targets__key=OuterRef("uuid"), kind__in=_DEVICE_TROUBLES
-    )
     return (
         Device.objects.filter(
             trouble & ~decided & _seen_by(actor),
@@ -42,6 +39,16 @@ def devices(actor: User) -> QuerySet[Device]:
         )
         .exclude(node__pool__state=PoolState.UNREACHABLE)
         .exclude(~Q(parent_uuid="") & Q(Exists(its_gpu)))
+    )
+
+
+def devices(actor: User) -> QuerySet[Device]:
+    """The `lost_devices`, with `since` (when it was found) and `held` (a workspace has it)."""
+    found = Event.objects.filter(
+        targets__kind=TargetKind.DEVICE, targets__key=OuterRef("uuid"), kind__in=_DEVICE_TROUBLES
+    )
+    return (
+        lost_devices(actor)
         .annotate(
             since=Coalesce(
                 Subquery(found.order_by("-id").values("at")[:1]),
@@ -56,11 +63,16 @@ def devices(actor: User) -> QuerySet[Device]:
     )
 
 
+def lost_nodes(actor: User) -> QuerySet[Node]:
+    """Nodes that are offline in pools that answer; nothing for who runs no pools."""
+    away = Node.objects.filter(_seen_by(actor), online=False, cordoned=False, pool__enabled=True)
+    return away.exclude(pool__state=PoolState.UNREACHABLE)
+
+
 def nodes(actor: User) -> QuerySet[Node]:
-    """Nodes that are offline in pools that answer, with `since` and `held` as `devices` has them."""
+    """The `lost_nodes`, with `since` and `held` as `devices` has them."""
     return (
-        Node.objects.filter(_seen_by(actor), online=False, cordoned=False, pool__enabled=True)
-        .exclude(pool__state=PoolState.UNREACHABLE)
+        lost_nodes(actor)
         .annotate(
             since=Coalesce("seen_at", "pool__created_at"),
             held=flag(Q(Exists(Allocation.objects.filter(node=OuterRef("pk"), released_at=None)))),
@@ -70,10 +82,15 @@ def nodes(actor: User) -> QuerySet[Node]:
     )
 
 
+def lost_pools(actor: User) -> QuerySet[Pool]:
+    """Pools whose driver does not answer; nothing for who runs no pools."""
+    return Pool.objects.filter(_seen_by(actor), enabled=True, state=PoolState.UNREACHABLE)
+
+
 def pools(actor: User) -> QuerySet[Pool]:
-    """Pools whose driver does not answer, with `since` and `held` as `devices` has them."""
+    """The `lost_pools`, with `since` and `held` as `devices` has them."""
     return (
-        Pool.objects.filter(_seen_by(actor), enabled=True, state=PoolState.UNREACHABLE)
+        lost_pools(actor)
         .annotate(
             since=Coalesce("inventory_at", "created_at"),
             held=flag(Q(Exists(Allocation.objects.filter(node__pool=OuterRef("pk"), released_at=None)))),

@@ -63,7 +63,11 @@ def test_each_sees_what_is_theirs_to_decide(full, alice, bob, charlie, fay, petr
         assert kinds(nobody) == [] and selectors.count(nobody) == 0
 
 
-def test_the_number_is_that_of_the_list_for_everybody(full, alice, bob, fay, petra, olga, ada):
+def test_the_number_is_that_of_the_list_for_everybody(full, pool, alice, bob, fay, petra, olga, ada):
+    Device.objects.filter(pk=Device.objects.first().pk).update(healthy=False)
+    Node.objects.create(pool=pool, name="away", online=False)
+    Pool.objects.create(name="Mute", slug="mute", driver="simulated", state=PoolState.UNREACHABLE)
+    assert {"device", "node", "pool"} <= set(kinds(olga))
     for user in (alice, bob, fay, petra, olga, ada):
         keys = selectors.keys(user)
         assert selectors.count(user) == len(keys) == len(selectors.items(user, keys))

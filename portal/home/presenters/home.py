@@ -13,7 +13,8 @@ from portal.catalog.models import Flavor, Template
 from portal.environments.models import Environment
 from portal.join_requests import presenters as join_presenters
 from portal.scheduling import admission
-from portal.workspaces import selectors, software
+from portal.workspaces import software
+from portal.workspaces.models import Workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,8 @@ def without_team(actor: User) -> dict[str, Any]:
     return {"no_team": True, "joined": None, **join_presenters.for_home(actor)}
 
 
-def last_choice(actor: User) -> LastChoice | None:
-    """The last choice, if it is still possible."""
-    last = selectors.last_choice(actor)
+def last_choice(actor: User, last: Workspace | None) -> LastChoice | None:
+    """What `selectors.last_choice` has found, if it is still possible."""
     if last is None:
         return None
     environment = software.again(last)

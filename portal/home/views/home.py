@@ -53,18 +53,20 @@ def home(request: SignedInRequest) -> HttpResponse:
     page = Paginator(found, WORKSPACES_PER_PAGE).get_page(request.GET.get("page"))
     shown = presenters.cards(user, page.object_list)
     total = listed.count()
+    whole = not wants(request, "list")
+    last = selectors.last_choice(user) if whole or not total else None
     context: dict[str, Any] = {
         "cards": shown,
         "page": page,
         "total": total,
-        "had_one": bool(total) or selectors.last_choice(user) is not None,
+        "had_one": bool(total) or last is not None,
         "filters": filters,
         "can_see_all": sees_all and not user.only_views,
     }
-    if not wants(request, "list"):
+    if whole:
         context |= {
             "states": [(state.value, state.label) for state in State if state in LIVE],
-            "last": home_presenters.last_choice(user),
+            "last": home_presenters.last_choice(user, last),
             "preparation": preparation(user),
             "capacities": pools.capacities(inventory.pools()),
             "transient": any(card.counting for card in shown),
