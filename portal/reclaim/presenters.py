@@ -42,16 +42,21 @@ class Fact:
 class Rule:
     """One thing that holds for a workspace, in words, and where it comes from.
 
-    `used_s` of `limit_s` is over; None where that is not known or there is nothing to count. `url` is the
-    page of the policy, empty for the site's settings.
+    `used_s` of `limit_s` is over; None where that is not known or there is nothing to count. `policy` is the
+    key of the policy, None for the site's settings.
     """
 
     name: str
     value: str
     source: str
-    url: str = ""
+    policy: Any = None
     used_s: int | None = None
     limit_s: int = 0
+
+    @property
+    def url(self) -> str:
+        """The policy's page, or empty. Only where it is asked for: the gateway has no such pages."""
+        return reverse("reclaim:policy", args=[self.policy]) if self.policy is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,12 +286,10 @@ def rule_words(held: Effective, book: Book, standing: Standing, now: datetime) -
     policy, found = held.policy, []
 
     def add(name: str, value: str, source: Source, used_s: float | None = None, limit_s: int = 0) -> None:
-        key = book.keys.get(source)
-        url = reverse("reclaim:policy", args=[key]) if key is not None else ""
         used = None if used_s is None else min(round(used_s), limit_s)
         if used is not None:
             value = _("%(value)s of %(limit)s") % {"value": format_duration(used), "limit": value}
-        found.append(Rule(name, value, source_words(source), url, used, limit_s))
+        found.append(Rule(name, value, source_words(source), book.keys.get(source), used, limit_s))
 
     lived_s = now.timestamp() - standing.began_s if standing.began_s is not None else None
     for name, label, limit_s, used_s in (
