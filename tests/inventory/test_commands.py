@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import StringIO
+from urllib.parse import urlsplit
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -71,6 +72,22 @@ def test_bootstrap_takes_the_password_that_is_given_and_does_not_show_it(monkeyp
     monkeypatch.setenv("BERTH_ADMIN_PASSWORD", "correct-horse-battery")
     assert "correct-horse" not in run("bootstrap")
     assert User.objects.get().check_password("correct-horse-battery")
+
+
+def test_bootstrap_shows_a_link_instead_of_a_password_until_one_is_chosen(monkeypatch, client):
+    monkeypatch.delenv("BERTH_ADMIN_PASSWORD", raising=False)
+    first, again = (run("bootstrap", "--link") for _ in range(2))
+    old, new = (next(word for word in said.split() if "://" in word) for said in (first, again))
+    admin = User.objects.get()
+    assert admin.is_superuser and admin.operates and not admin.has_usable_password()
+    chosen = {"password": "a passphrase of four words", "repeated": "a passphrase of four words"}
+    client.post(urlsplit(old).path, chosen)
+    admin.refresh_from_db()
+    assert not admin.has_usable_password()
+    client.post(urlsplit(new).path, chosen)
+    admin.refresh_from_db()
+    assert admin.check_password(chosen["password"])
+    assert run("bootstrap", "--link") == ""
 
 
 def test_bootstrap_refuses_a_weak_password_and_leaves_nothing(monkeypatch):

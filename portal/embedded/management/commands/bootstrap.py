@@ -1,4 +1,8 @@
-"""Creates what a new installation starts with: administrator, team, catalog, this machine's pool."""
+"""Creates what a new installation starts with: administrator, team, catalog, this machine's pool.
+
+Without BERTH_ADMIN_PASSWORD it makes a password up and shows it once; with --link it shows a link instead, by
+which the administrator chooses one. A log keeps what is shown: the link is worthless once it was used.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,14 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
-from portal.accounts import services
-from portal.accounts.models import Team, User
+from portal.accounts import services, users
+from portal.accounts.models import AccountStatus, SiteRole, Team, User
 from portal.catalog.services import ensure_starting_catalog, prefer_environment
 from portal.common.actors import SYSTEM
+from portal.common.formatting import format_date
 from portal.environments import curated
 from portal.environments.curated import DATA_SCIENCE, VSCODE
 from portal.inventory import services as inventory
@@ -24,6 +29,7 @@ from portal.inventory.models import Pool
 ADMIN = "admin"
 TEAM = "default"
 POOL = "this-machine"
+ADMIN_ROLES = (SiteRole.ADMINISTRATOR, SiteRole.OPERATOR, SiteRole.APPROVER)
 PREFERRED = (("jupyterlab", DATA_SCIENCE), ("terminal", DATA_SCIENCE), ("vscode", VSCODE))
 """Templates and the environments that their workspaces get by default."""
 
@@ -31,9 +37,16 @@ PREFERRED = (("jupyterlab", DATA_SCIENCE), ("terminal", DATA_SCIENCE), ("vscode"
 class Command(BaseCommand):
     help = __doc__
 
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--link",
+            action="store_true",
+            help="Shows a link by which the administrator chooses a password, until one is chosen.",
+        )
+
     def handle(self, *args: Any, **options: Any) -> None:
         with transaction.atomic():
-            password = self._ensure_admin()
+            shown = self._ensure_admin(link=options["link"])
             admin = User.objects.get(username=ADMIN)
             if not Team.objects.filter(slug=TEAM).exists():
                 services.create_team(actor=SYSTEM, slug=TEAM, name="Default", owner=admin)
@@ -51,22 +64,41 @@ class Command(BaseCommand):
                     driver="local",
                     config={"node": settings.BERTH_NODE_NAME},
                 )
-        if password:
-            self.stdout.write(f"Administrator “{ADMIN}”, password: {password}")
-            self.stdout.write("It is shown only now. Change it with: manage.py changepassword admin")
+        for line in shown:
+            self.stdout.write(line)
 
-    def _ensure_admin(self) -> str:
-        """Create the administrator once; returns the password where it was made up here."""
-        if User.objects.filter(username=ADMIN).exists():
-            return ""
+    def _ensure_admin(self, *, link: bool) -> list[str]:
+        """Create the administrator once. Returns what has to be shown of it."""
+        admin = User.objects.filter(username=ADMIN).first()
+        if admin is not None and not (link and admin.status == AccountStatus.INVITED):
+            return []
         given = os.environ.get("BERTH_ADMIN_PASSWORD", "")
-        if given:
-            try:
-                validate_password(given, User(username=ADMIN))
-            except ValidationError as error:
-                raise CommandError(
-                    "BERTH_ADMIN_PASSWORD is refused: " + " ".join(error.messages) + " Choose another one."
-                ) from error
-        password = given or secrets.token_urlsafe(12)
+        if given and admin is None:
+            self._create_admin(given)
+            return []
+        if link:
+            made = (
+                users.invite_again(actor=SYSTEM, user=admin)
+                if admin
+                else users.invite(actor=SYSTEM, username=ADMIN, roles=ADMIN_ROLES)
+            )
+            until = format_date(made.expires_at)
+            return [
+                f"Administrator “{ADMIN}” chooses a password here, once, until {until}: {made.url}",
+                "Another one: manage.py bootstrap --link",
+            ]
+        password = secrets.token_urlsafe(12)
+        self._create_admin(password)
+        return [
+            f"Administrator “{ADMIN}”, password: {password}",
+            f"It is shown only now. Change it with: manage.py changepassword {ADMIN}",
+        ]
+
+    def _create_admin(self, password: str) -> None:
+        try:
+            validate_password(password, User(username=ADMIN))
+        except ValidationError as error:
+            raise CommandError(
+                "BERTH_ADMIN_PASSWORD is refused: " + " ".join(error.messages) + " Choose another one."
+            ) from error
         User.objects.create_superuser(ADMIN, email="", password=password, is_operator=True, is_approver=True)
-        return "" if given else password
