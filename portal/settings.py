@@ -56,6 +56,34 @@ if not SECRET_KEY:
     # Commands such as `migrate` or `check` run before `make up` has written the secrets; whatever
     # serves requests refuses to start with this value (portal.common.system_checks).
     SECRET_KEY = "insecure-" + hashlib.sha256(str(BERTH_HOME).encode()).hexdigest()
+# A Vault that secrets may be read from when a workspace starts (portal.workspace_secrets.vault): its address,
+# how the portal signs in to it (an AppRole, or a file with a token), and below which paths users, teams and
+# templates may name what they want.
+BERTH_VAULT_ADDR = env.str("BERTH_VAULT_ADDR", default="").strip().rstrip("/")
+BERTH_VAULT_NAMESPACE = env.str("BERTH_VAULT_NAMESPACE", default="").strip()
+BERTH_VAULT_CA_FILE = env.str("BERTH_VAULT_CA_FILE", default="").strip()
+BERTH_VAULT_MOUNT = env.str("BERTH_VAULT_MOUNT", default="secret").strip().strip("/")
+BERTH_VAULT_ROLE_ID = env.str("BERTH_VAULT_ROLE_ID", default="").strip()
+BERTH_VAULT_SECRET_ID_FILE = env.str("BERTH_VAULT_SECRET_ID_FILE", default="").strip()
+BERTH_VAULT_APPROLE_MOUNT = env.str("BERTH_VAULT_APPROLE_MOUNT", default="approle").strip().strip("/")
+BERTH_VAULT_TOKEN_FILE = env.str("BERTH_VAULT_TOKEN_FILE", default="").strip()
+BERTH_VAULT_USER_PATHS = (env.str("BERTH_VAULT_USER_PATHS", default="") or "berth/users/{user}").split()
+BERTH_VAULT_TEAM_PATHS = (env.str("BERTH_VAULT_TEAM_PATHS", default="") or "berth/teams/{team}").split()
+BERTH_VAULT_TEMPLATE_PATHS = (
+    env.str("BERTH_VAULT_TEMPLATE_PATHS", default="") or "berth/templates/{template}"
+).split()
+if BERTH_VAULT_ADDR:
+    _vault = urlsplit(BERTH_VAULT_ADDR)
+    _loopback = _vault.hostname in ("localhost", "127.0.0.1", "::1")
+    if not _vault.hostname or not (_vault.scheme == "https" or (_vault.scheme == "http" and _loopback)):
+        raise ImproperlyConfigured(
+            "BERTH_VAULT_ADDR is not valid: write https://vault.example.org:8200 (http:// for this machine)."
+        )
+    if bool(BERTH_VAULT_ROLE_ID and BERTH_VAULT_SECRET_ID_FILE) == bool(BERTH_VAULT_TOKEN_FILE):
+        raise ImproperlyConfigured(
+            "BERTH_VAULT_ADDR needs either BERTH_VAULT_ROLE_ID and BERTH_VAULT_SECRET_ID_FILE, "
+            "or BERTH_VAULT_TOKEN_FILE."
+        )
 # Keys that were the secret key before: what they have signed still counts.
 SECRET_KEY_FALLBACKS = env.list("BERTH_SECRET_KEY_FALLBACKS", default=[])
 BERTH_GATEWAY_SECRET = secret("BERTH_GATEWAY_SECRET", "gateway_secret")

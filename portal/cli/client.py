@@ -361,7 +361,7 @@ class BerthClient:
         return self._rows(_secrets(team, template))
 
     def put_secret(self, name: str, *, team: str = "", template: str = "", **secret: Any) -> dict[str, Any]:
-        """Save one: `value` and, where wanted, `kind`, `description` and `everywhere`."""
+        """Save one: `value`, or `vault_path` and `vault_key`; and `kind`, `description`, `everywhere`."""
         path = f"{_secrets(team, template)}/{quote(name, safe='')}"
         return self._object("PUT", path, json=_given(secret))
 

@@ -271,6 +271,12 @@ def secret(commands: Any, common: argparse.ArgumentParser) -> None:
     verb("ls", "List names and facts; nobody reads a value again.", named=False)
     put = verb("set", "Save the value that comes on standard input; one new line at its end is left out.")
     put.add_argument("--file", action="store_true", help="it comes as a file, and is taken as it is")
+    put.add_argument(
+        "--vault",
+        default="",
+        metavar="PATH#KEY",
+        help="Vault keeps the value, there; nothing is read from standard input",
+    )
     put.add_argument("--description", default=None, metavar="TEXT", help="what it is for")
     put.add_argument("--everywhere", action="store_true", help="every workspace gets it, unnamed")
     gone = verb("rm", "Delete a secret.")

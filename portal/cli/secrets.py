@@ -20,18 +20,19 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
         return print_json(rows)
     table: list[tuple[str, ...]] = [("NAME", "COMES AS", "IN", "WRITTEN", "DESCRIPTION")]
     for row in rows:
+        kind = f"{row['kind']}, in Vault" if row.get("vault_path") else row["kind"]
         where = "every workspace" if row["everywhere"] or arguments.template else "where named"
-        table.append((row["name"], row["kind"], where, row["changed_at"][:10], row["description"]))
+        table.append((row["name"], kind, where, row["changed_at"][:10], row["description"]))
     return print_table(table)
 
 
 def set(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Save the value of a secret; it is printed nowhere."""
+    """Save the value of a secret, or where Vault keeps it; a value is printed nowhere."""
     saved = client.put_secret(
         arguments.name,
         team=arguments.team,
         template=arguments.template,
-        value=_value(arguments),
+        **(_place(arguments.vault) if arguments.vault else {"value": _value(arguments)}),
         kind="file" if arguments.file else "",
         description=arguments.description,
         everywhere=arguments.everywhere,
@@ -45,6 +46,14 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     if arguments.json:
         return print_json({"name": arguments.name, "deleted": True})
     return print_line(f"{arguments.name} is deleted.")
+
+
+def _place(text: str) -> dict[str, str]:
+    """Where Vault keeps a value. Raises `Usage` for what names no key."""
+    path, sign, key = text.rpartition("#")
+    if not (path and sign and key):
+        raise Usage(f"{text} names no path and key in Vault.", "Write it as berth/users/ada/wandb#api_key")
+    return {"vault_path": path, "vault_key": key}
 
 
 def _value(arguments: argparse.Namespace) -> str:

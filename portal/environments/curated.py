@@ -52,7 +52,7 @@ DEFINITIONS = (
     Definition(
         "pytorch",
         "PyTorch",
-        "PyTorch with the CUDA that it brings along. Some 7 GiB on each node.",
+        "PyTorch with the CUDA that it brings along. Some 6 GiB on each node.",
         ("torch", "torchvision", "numpy", "pandas", "matplotlib", "ipywidgets", "jupyterlab", "marimo"),
         30,
     ),

@@ -35,6 +35,7 @@ from portal.reclaim import policy_documents, policy_services
 from portal.site_file.exporting import current
 from portal.site_file.planning import Act, Step, plan
 from portal.site_file.reading import Lines, read
+from portal.workspace_secrets import documents as vault_secrets
 
 
 def compare(*, actor: User, text: str, prune: bool = False) -> list[Step]:
@@ -72,11 +73,20 @@ def _as_kept(wanted: dict[str, Any], lines: Lines) -> dict[str, Any]:
     if isinstance(policies := wanted.get("reclaim_policies"), dict):
         kept = {target: policy_documents.as_kept(given) for target, given in policies.items()}
         wanted = {**wanted, "reclaim_policies": kept}
+    for section in ("teams", "templates"):
+        if isinstance(entries_of := wanted.get(section), dict):
+            wanted = {**wanted, section: {name: _with_places(each) for name, each in entries_of.items()}}
     found = dict(wanted.get("environments") or {})
     for name, document in found.items():
         with _refusals("environments", name, lines):
             found[name] = environments.checked(document)
     return {**wanted, "environments": found} if found else wanted
+
+
+def _with_places(document: dict[str, Any]) -> dict[str, Any]:
+    """An entry with its secrets in Vault as they would be kept."""
+    places = document.get("vault_secrets")
+    return document if places is None else {**document, "vault_secrets": vault_secrets.as_kept(places)}
 
 
 def _ordered(steps: list[Step]) -> list[Step]:
@@ -226,6 +236,8 @@ def _team(actor: User, step: Step) -> None:
             ledger.close_ledger(actor=actor, team=team)
         else:
             ledger.set_ledger(actor=actor, team=team, **given["ledger"])
+    if "vault_secrets" in given:
+        vault_secrets.apply(actor=actor, holder=team, wanted=given["vault_secrets"])
 
 
 def _site_limit(actor: User, step: Step) -> None:
@@ -257,14 +269,17 @@ def _entry(actor: User, step: Step, *, first: bool) -> None:
             entries.change(actor=actor, entry=found, given={"successor": given["successor"]})
         return
     given.pop("successor", None)
+    secrets = given.pop("vault_secrets", None)
     if found is None:
         team = _named_team(given.pop("team", None))
         given.setdefault("name", step.name)
-        entries.create(actor=actor, model=model, given={**given, "slug": step.name}, team=team)
-        return
-    if "env" in given:
-        given["env"] = _with_secrets(found.env, given["env"])
-    entries.change(actor=actor, entry=found, given=given)
+        found = entries.create(actor=actor, model=model, given={**given, "slug": step.name}, team=team)
+    else:
+        if "env" in given:
+            given["env"] = _with_secrets(found.env, given["env"])
+        entries.change(actor=actor, entry=found, given=given)
+    if secrets is not None:
+        vault_secrets.apply(actor=actor, holder=found, wanted=secrets)
 
 
 def _environment(actor: User, step: Step, *, first: bool) -> None:

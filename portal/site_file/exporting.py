@@ -22,6 +22,7 @@ from portal.quota_requests.models import AutoApproveRule
 from portal.quotas.models import WEIGHT_ONE, Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
 from portal.reclaim import policy_documents
 from portal.site_file.schema import VERSION
+from portal.workspace_secrets import documents as vault_secrets
 
 HEAD = "# A Berth site. Compare with `berth plan -f FILE`, apply with `berth apply -f FILE`.\n"
 RULE = ("resource", "amount_at_most", "hours_at_most", "enabled")
@@ -35,11 +36,12 @@ def export(*, actor: User | SystemActor) -> dict[str, Any]:
 
 def current() -> dict[str, Any]:
     """The same for the portal itself; a fixed number of queries but for what entries name."""
+    of_teams, of_templates = vault_secrets.of_all()
     return {
         "berth": VERSION,
         "pools": {pool.slug: _pool(pool) for pool in Pool.objects.filter(deleted_at=None).order_by("slug")},
         "cohorts": _cohorts(),
-        "teams": _teams(),
+        "teams": _teams(of_teams),
         "site_limits": dict(SiteLimit.objects.order_by("resource").values_list("resource", "amount")),
         "rates": dict(ResourceRate.objects.order_by("resource").values_list("resource", "rate_milli")),
         "environments": environments.documents(),
@@ -48,7 +50,10 @@ def current() -> dict[str, Any]:
             for entry in selectors.all_flavors().order_by("slug")
         },
         "templates": {
-            entry.slug: without_secrets(documents.document_of(entry))
+            entry.slug: {
+                **without_secrets(documents.document_of(entry)),
+                "vault_secrets": of_templates.get(entry.pk, {}),
+            }
             for entry in selectors.all_templates().order_by("slug")
         },
         "reclaim_policies": policy_documents.all_documents(),
@@ -124,7 +129,7 @@ def _cohorts() -> dict[str, Any]:
     }
 
 
-def _teams() -> dict[str, Any]:
+def _teams(secrets: vault_secrets.Documents) -> dict[str, Any]:
     quotas = _quotas()
     shares = {share.team_id: share for share in TeamShare.objects.select_related("cohort")}
     ledgers = {row.team_id: row for row in LedgerAccount.objects.all()}
@@ -143,5 +148,6 @@ def _teams() -> dict[str, Any]:
             "quotas": quotas.get((team.pk, None), {}),
             "member_caps": caps.get(team.pk, {}),
             "ledger": {"granted": ledger.granted, "period": ledger.period} if ledger else None,
+            "vault_secrets": secrets.get(team.pk, {}),
         }
     return found

@@ -19,6 +19,9 @@ from portal.ledger.models import Period
 from portal.reclaim.engine.week import DAYS
 from portal.reclaim.models import ReclaimPolicy
 from portal.reclaim.policy_documents import LIMITS, TIMES, WEEK
+from portal.workspace_secrets.models import Secret
+from portal.workspace_secrets.names import NAME_PATTERN
+from portal.workspace_secrets.places import MAX_KEY, MAX_PATH
 from provisioning.registry import DRIVERS
 
 VERSION = 1
@@ -90,6 +93,17 @@ def schema() -> dict[str, Any]:
     )
     quotas = _map(quota, RESOURCE, "Amounts by resource, in base units: 4 GPUs are 4000.")
     weight = {"type": "integer", "minimum": 1, "maximum": LARGEST}
+    vault_secret = _object(
+        {
+            "path": {"type": "string", "minLength": 1, "maxLength": MAX_PATH},
+            "key": {"type": "string", "minLength": 1, "maxLength": MAX_KEY},
+            **_fields(Secret, ("kind", "description", "everywhere")),
+        },
+        ("path", "key"),
+    )
+    vault_secrets = _map(
+        vault_secret, f"^{NAME_PATTERN}$", "Secrets that Vault keeps, and where. Values are in no site file."
+    )
     team = {
         "name": {"type": "string", "maxLength": 80},
         **_fields(Team, ("egress", "egress_allow")),
@@ -102,6 +116,7 @@ def schema() -> dict[str, Any]:
             **_object({"granted": WHOLE, "period": {"enum": list(Period.values)}}, ("granted", "period")),
             "type": ["object", "null"],
         },
+        "vault_secrets": vault_secrets,
     }
     cohort = {
         "name": {"type": "string", "maxLength": 80},
@@ -123,6 +138,7 @@ def schema() -> dict[str, Any]:
         "team": {"type": ["string", "null"]},
         "environment": {"type": ["string", "null"]},
         **_fields(Template, TEMPLATE_FIELDS, argv=ARGV, env=VARIABLES, icon={"enum": ["", *ICONS]}),
+        "vault_secrets": vault_secrets,
         **entry,
     }
     environment = {

@@ -25,6 +25,7 @@ from portal.common.reasons.codes import SecretCode
 from portal.common.scopes import Scope
 from portal.workspace_secrets import selectors, services
 from portal.workspace_secrets.models import Holder, Secret, SecretKind
+from portal.workspace_secrets.places import MAX_KEY, MAX_PATH
 
 SCOPES = {"GET": Scope.SECRETS_READ, "*": Scope.SECRETS_WRITE}
 NAME = OpenApiParameter("name", str, OpenApiParameter.PATH, description="Of the secret.")
@@ -39,6 +40,8 @@ class SecretSerializer(serializers.ModelSerializer[Secret]):
     )
     size_bytes = serializers.IntegerField()
     version = serializers.IntegerField(help_text="Counts its values.")
+    vault_path = serializers.CharField(help_text="Where Vault keeps it; empty where the portal does.")
+    vault_key = serializers.CharField(help_text="Which key of what is there.")
     created_by = serializers.CharField(source="created_by.username", allow_null=True, default=None)
     changed_by = serializers.CharField(
         source="changed_by.username", allow_null=True, default=None, help_text="Who wrote its value last."
@@ -54,18 +57,28 @@ class SecretSerializer(serializers.ModelSerializer[Secret]):
         model = Secret
         fields = [
             *("name", "kind", "description", "everywhere", "size_bytes", "version"),
+            *("vault_path", "vault_key"),
             *("created_at", "created_by", "changed_at", "changed_by", "delivered_at", "delivered_to"),
         ]
         read_only_fields = fields
 
 
 class SecretWriteSerializer(StrictSerializer):
-    """A value, and what is said of it; what is not given stays as it is."""
+    """A value or a place in Vault, and what is said of it; what is not given stays as it is."""
 
     value = serializers.CharField(
         max_length=services.MAX_VALUE_BYTES,
+        required=False,
         trim_whitespace=False,
         help_text="Text in UTF-8, at most 64 KiB. It is taken as it is, with every space and line.",
+    )
+    vault_path = serializers.CharField(
+        max_length=MAX_PATH,
+        required=False,
+        help_text="In the place of a value: where Vault keeps it, below the site's mount.",
+    )
+    vault_key = serializers.CharField(
+        max_length=MAX_KEY, required=False, help_text="Which key of what is there."
     )
     kind = serializers.ChoiceField(SecretKind.choices, required=False)
     description = serializers.CharField(max_length=services.MAX_DESCRIPTION, required=False, allow_blank=True)
@@ -109,7 +122,10 @@ class SecretViewSet(ReadViewSet):
 
     @operation(
         "Save a secret",
-        description="Makes it (201), or gives it another value (200). Workspaces take it when they start.",
+        description=(
+            "Makes it (201), or gives it another value or another place in Vault (200). Workspaces take it "
+            "when they start; what Vault keeps is read there at that time, and not before."
+        ),
         request=SecretWriteSerializer,
         responses={200: SecretSerializer, 201: SecretSerializer},
         located=False,

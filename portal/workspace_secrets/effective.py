@@ -6,20 +6,23 @@ Of several of one name the user's comes first, then the team's, then the templat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from uuid import UUID
 
 from django.db.models import Q
 
 from portal.accounts.models import Team, User
 from portal.accounts.policies import works_in
 from portal.catalog.models import Template
-from portal.common.errors import InvalidInput, StateConflict
+from portal.common.errors import InvalidInput, PortalError, StateConflict, Unavailable
 from portal.common.reasons.codes import SecretCode
 from portal.common.reasons.reason import Reason
 from portal.common.sealed_texts import Unreadable, unseal
+from portal.workspace_secrets import places
 from portal.workspace_secrets.models import Secret, Source, purpose_of
+from portal.workspace_secrets.services import MAX_VALUE_BYTES, folders_of, is_text
 
 MAX_NAMED = 50
 MAX_TOTAL_BYTES = 512 * 1024
@@ -89,27 +92,91 @@ def require_known(owner: User, team: Team, template: Template, named: Sequence[s
     return wanted
 
 
-def values_of(given: Sequence[Secret], *, owner: User, now: datetime) -> list[tuple[Secret, str]]:
+@dataclass(frozen=True, slots=True)
+class FromVault:
+    """A value that Vault has just given, and for which place; `version` is Vault's own."""
+
+    path: str
+    key: str
+    value: str
+    version: int
+
+
+Fetched = dict[UUID, FromVault | PortalError]
+"""By secret, what Vault said of it."""
+
+
+def fetch(rows: Iterable[Secret]) -> Fetched:
+    """Ask Vault for those that it keeps, once for each path. It takes seconds at worst: in no transaction."""
+    wanted = [row for row in rows if row.in_vault]
+    if not wanted:
+        return {}
+    # Here, so that only who has secrets in Vault pays for its client's libraries.
+    from portal.workspace_secrets import vault
+
+    # A path that is not, or no more, the holder's is not even asked for.
+    allowed = {row.pk: places.is_below(row.vault_path, folders_of(row.holder)) for row in wanted}
+    entries = vault.read(row.vault_path for row in wanted if allowed[row.pk])
+    found: Fetched = {}
+    for row in wanted:
+        entry = entries.get(row.vault_path) if allowed[row.pk] else None
+        if entry is None:
+            params = {"path": row.vault_path, "name": row.name}
+            found[row.pk] = StateConflict(Reason(SecretCode.VAULT_PATH_LOST, params))
+        elif isinstance(entry, PortalError):
+            found[row.pk] = entry
+        else:
+            found[row.pk] = _picked(row, entry.values.get(row.vault_key), entry.version)
+    return found
+
+
+def _picked(row: Secret, value: object, version: int) -> FromVault | PortalError:
+    params = {"path": row.vault_path, "key": row.vault_key}
+    if value is None:
+        return StateConflict(Reason(SecretCode.VAULT_NO_SUCH_KEY, params))
+    if not isinstance(value, str) or not value or not is_text(value) or len(value.encode()) > MAX_VALUE_BYTES:
+        return StateConflict(Reason(SecretCode.VAULT_NOT_A_VALUE, {**params, "limit": MAX_VALUE_BYTES}))
+    return FromVault(row.vault_path, row.vault_key, value, version)
+
+
+def values_of(
+    given: Sequence[Secret], *, owner: User, now: datetime, fetched: Fetched
+) -> list[tuple[Secret, str]]:
     """The values, for the agent of a workspace of `owner`'s; notes that they were handed out.
 
-    What has been deleted since it was looked up is left out. Raises `StateConflict` for what is too much
-    together, or was sealed under a key that is lost.
+    `fetched` is what `fetch` has said of them. What has been deleted since it was looked up is left out.
+    Raises `StateConflict` for what is too much together, was sealed under a key that is lost, or is not to be
+    had from Vault, and `Unavailable` for what may be had in a moment.
     """
-    if _total(given) > MAX_TOTAL_BYTES:
-        raise StateConflict(Reason(SecretCode.TOO_LARGE_TOGETHER, {"limit": MAX_TOTAL_BYTES}))
     rows = Secret.objects.filter(pk__in=[row.pk for row in given])
-    present = {key: (sealed, version) for key, sealed, version in rows.values_list("pk", "sealed", "version")}
+    columns = ("pk", "sealed", "version", "vault_path", "vault_key")
+    present = {key: rest for key, *rest in rows.values_list(*columns)}
     found = []
     for row in given:
         if row.pk not in present:
             continue
-        sealed, row.version = present[row.pk]
+        sealed, row.version, row.vault_path, row.vault_key = present[row.pk]
+        if row.in_vault:
+            found.append((row, _fetched(row, fetched)))
+            continue
         try:
             found.append((row, unseal(sealed, purpose=purpose_of(row))))
         except Unreadable:
             raise StateConflict(Reason(SecretCode.UNREADABLE, {"name": row.name})) from None
+    if sum(len(value.encode()) for _row, value in found) > MAX_TOTAL_BYTES:
+        raise StateConflict(Reason(SecretCode.TOO_LARGE_TOGETHER, {"limit": MAX_TOTAL_BYTES}))
     rows.update(delivered_at=now, delivered_to=owner)
     return found
+
+
+def _fetched(row: Secret, fetched: Fetched) -> str:
+    got = fetched.get(row.pk)
+    if isinstance(got, PortalError):
+        raise got
+    if got is None or (got.path, got.key) != (row.vault_path, row.vault_key):
+        # Written while Vault was asked: the agent asks again.
+        raise Unavailable(Reason(SecretCode.CHANGED_MEANWHILE, {"name": row.name}))
+    return got.value
 
 
 def _total(rows: Sequence[Secret]) -> int:

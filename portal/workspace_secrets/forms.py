@@ -8,7 +8,11 @@ from django import forms
 from django.utils.translation import gettext_lazy as _
 
 from portal.workspace_secrets.models import SecretKind
+from portal.workspace_secrets.places import MAX_KEY, MAX_PATH, is_configured
 from portal.workspace_secrets.services import MAX_DESCRIPTION
+
+PLACE = ("value", "vault_path", "vault_key")
+"""The fields that say what a secret is, or where."""
 
 
 class ValueInput(forms.Textarea):
@@ -19,7 +23,10 @@ class ValueInput(forms.Textarea):
 
 
 class ChangeForm(forms.Form):
-    """Another value, a description, and whether every workspace gets it."""
+    """Another value or place in Vault, a description, and whether every workspace gets it.
+
+    Without a Vault, and where the secret lies in none, its fields are left out.
+    """
 
     value = forms.CharField(
         label=_("Value"),
@@ -30,6 +37,23 @@ class ChangeForm(forms.Form):
             attrs={"rows": 3, "autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
         ),
     )
+    vault_path = forms.CharField(
+        label=_("Or its path in Vault"),
+        required=False,
+        max_length=MAX_PATH,
+        widget=forms.TextInput(
+            attrs={"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false", "class": "mono"}
+        ),
+    )
+    vault_key = forms.CharField(
+        label=_("Key"),
+        required=False,
+        max_length=MAX_KEY,
+        help_text=_("Its name among what is at the path."),
+        widget=forms.TextInput(
+            attrs={"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false", "class": "mono"}
+        ),
+    )
     description = forms.CharField(
         label=_("What it is for"),
         required=False,
@@ -38,8 +62,20 @@ class ChangeForm(forms.Form):
     )
     everywhere = forms.BooleanField(label=_("In every workspace, without being named"), required=False)
 
-    def __init__(self, *args: Any, of_template: bool, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, of_template: bool, folders: list[str], in_vault: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self.offers_vault = in_vault or (is_configured() and bool(folders))
+        if not self.offers_vault:
+            del self.fields["vault_path"], self.fields["vault_key"]
+        else:
+            self.fields["vault_path"].help_text = (
+                _("Below %(folders)s. It is read there whenever a workspace starts.")
+                % {"folders": ", ".join(folders)}
+                if folders
+                else ""
+            )
         if of_template:
             # All workspaces of the template get it in any case.
             del self.fields["everywhere"]
@@ -49,8 +85,12 @@ class ChangeForm(forms.Form):
         return str(self.cleaned_data["value"]).replace("\r\n", "\n")
 
     def wanted(self) -> dict[str, Any]:
-        """What the services take beside the value."""
-        return {name: self.cleaned_data[name] for name in self.fields if name not in ("value", "name")}
+        """What the services take beside the value and its place."""
+        return {name: self.cleaned_data[name] for name in self.fields if name not in (*PLACE, "name")}
+
+    def value_or_place(self) -> dict[str, Any]:
+        """The value, or where Vault keeps it."""
+        return {name: self.cleaned_data.get(name, "") for name in PLACE}
 
 
 class NewForm(ChangeForm):
@@ -69,9 +109,9 @@ class NewForm(ChangeForm):
         choices=SecretKind.choices,
         help_text=_("A file is $BERTH_SECRETS_DIR/NAME."),
     )
-    field_order = ("name", "kind", "value", "description", "everywhere")
+    field_order = ("name", "kind", "value", "vault_path", "vault_key", "description", "everywhere")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["value"].required = True
+        self.fields["value"].required = not self.offers_vault
         self.fields["value"].help_text = _("Text of at most 64 KiB. It is not shown again.")

@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from portal.accounts.models import Team, User
 from portal.catalog.models import Template
 from portal.workspace_secrets.names import MAX_NAME
+from portal.workspace_secrets.places import MAX_KEY, MAX_PATH
 
 Holder = User | Team | Template
 
@@ -35,8 +36,10 @@ class Source(models.TextChoices):
 class Secret(models.Model):
     """One secret of exactly one holder.
 
-    `sealed` is its value, encrypted for this row alone. `version` counts its values. With `everywhere` every
-    workspace of its user or team gets it, else those that name it; a template's goes to all of the template.
+    `sealed` is its value, encrypted for this row alone; or `vault_path` and `vault_key` say where Vault keeps
+    it, and nothing of it is here. `version` counts its values, or the places that it named. With `everywhere`
+    every workspace of its user or team gets it, else those that name it; a template's goes to all of the
+    template.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -50,6 +53,8 @@ class Secret(models.Model):
     name = models.CharField(max_length=MAX_NAME)
     kind = models.CharField(max_length=4, choices=SecretKind, default=SecretKind.ENV)
     sealed = models.TextField(editable=False)
+    vault_path = models.CharField(max_length=MAX_PATH, blank=True, default="")
+    vault_key = models.CharField(max_length=MAX_KEY, blank=True, default="")
     size_bytes = models.PositiveIntegerField()
     version = models.PositiveIntegerField(default=1)
     description = models.CharField(max_length=200, blank=True)
@@ -77,6 +82,11 @@ class Secret(models.Model):
                 | Q(user__isnull=True, team__isnull=True, template__isnull=False),
                 name="secret_of_one_holder",
             ),
+            models.CheckConstraint(
+                condition=(Q(vault_path="", vault_key="") & ~Q(sealed=""))
+                | (Q(sealed="") & ~Q(vault_path="") & ~Q(vault_key="")),
+                name="secret_here_or_in_vault",
+            ),
             models.UniqueConstraint(fields=["user", "name"], name="secret_of_user_unique"),
             models.UniqueConstraint(fields=["team", "name"], name="secret_of_team_unique"),
             models.UniqueConstraint(fields=["template", "name"], name="secret_of_template_unique"),
@@ -91,6 +101,11 @@ class Secret(models.Model):
         found = self.user or self.team or self.template
         assert found is not None  # a constraint
         return found
+
+    @property
+    def in_vault(self) -> bool:
+        """Whether Vault keeps its value."""
+        return self.vault_path != ""
 
     @property
     def source(self) -> Source:

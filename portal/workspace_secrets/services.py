@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
@@ -21,7 +22,7 @@ from portal.common.sealed_texts import seal
 from portal.common.texts import strip_nul
 from portal.events import services as events
 from portal.events.kinds import AuditKind
-from portal.workspace_secrets import names, policies
+from portal.workspace_secrets import names, places, policies
 from portal.workspace_secrets.models import Holder, Secret, SecretKind, columns_of, purpose_of
 
 MAX_VALUE_BYTES = 64 * 1024
@@ -43,7 +44,9 @@ def put(
     actor: User,
     holder: Holder,
     name: str,
-    value: str,
+    value: str = "",
+    vault_path: str = "",
+    vault_key: str = "",
     kind: str | None = None,
     description: str | None = None,
     everywhere: bool | None = None,
@@ -52,11 +55,15 @@ def put(
 ) -> Kept:
     """Make the secret of this name, or give it another value; what is None stays, or is as usual.
 
+    With `vault_path` and `vault_key` in the place of `value` Vault keeps it: it is read there whenever a
+    workspace starts, and not before.
+
     Raises `InvalidInput`, `NotAllowed`, `PreconditionFailed`, and `StateConflict` where there are too many
     or, with `only_new`, where there is one.
     """
     policies.require_keep(actor, holder)
-    _check(name, value, kind, description)
+    vault_path, vault_key = vault_path.strip().strip("/"), vault_key.strip()
+    _check(holder, name, value, vault_path, vault_key, kind, description)
     now = timezone.now()
     with transaction.atomic():
         _lock(holder)
@@ -76,7 +83,8 @@ def put(
         if row is None:
             row = Secret(**columns_of(holder), name=name, created_at=now, created_by=actor, version=0)
         row.version += 1
-        row.sealed = seal(value, purpose=purpose_of(row))
+        row.sealed = "" if vault_path else seal(value, purpose=purpose_of(row))
+        row.vault_path, row.vault_key = vault_path, vault_key
         row.size_bytes = len(value.encode())
         row.changed_at = row.updated_at = now
         row.changed_by = actor
@@ -86,7 +94,8 @@ def put(
         row.save(force_insert=created)
         did = "made" if created else "changed the value of"
         made = AuditKind.SECRET_CREATED if created else AuditKind.SECRET_CHANGED
-        _record(actor, made, row, f"{did} the secret {name} of {_called(holder)}")
+        where: dict[str, object] = {"vault_path": vault_path, "vault_key": vault_key} if vault_path else {}
+        _record(actor, made, row, f"{did} the secret {name} of {_called(holder)}", **where)
     return Kept(row, created)
 
 
@@ -142,15 +151,36 @@ def delete_with_template(event: EntryDeleting) -> None:
         Secret.objects.filter(template=event.entry).delete()
 
 
-def _check(name: str, value: str, kind: str | None, description: str | None) -> None:
+def folders_of(holder: Holder) -> list[str]:
+    """Below which paths of Vault this holder's secrets may lie, as the operator has set it."""
+    match holder:
+        case User():
+            return places.folders(settings.BERTH_VAULT_USER_PATHS, user=holder.username)
+        case Team():
+            return places.folders(settings.BERTH_VAULT_TEAM_PATHS, team=holder.slug)
+        case _:
+            return places.folders(settings.BERTH_VAULT_TEMPLATE_PATHS, template=holder.slug)
+
+
+def _check(
+    holder: Holder,
+    name: str,
+    value: str,
+    vault_path: str,
+    vault_key: str,
+    kind: str | None,
+    description: str | None,
+) -> None:
     errors: dict[str, list[Reason]] = {}
     if not names.is_well_formed(name):
         errors["name"] = [Reason(SecretCode.NAME_INVALID)]
     elif names.is_reserved(name):
         errors["name"] = [Reason(SecretCode.NAME_RESERVED, {"name": name})]
-    if not value:
+    if vault_path or vault_key:
+        errors |= _problems_of_place(holder, value, vault_path, vault_key)
+    elif not value:
         errors["value"] = [Reason(SecretCode.VALUE_EMPTY)]
-    elif len(value) > MAX_VALUE_BYTES or not _is_text(value) or len(value.encode()) > MAX_VALUE_BYTES:
+    elif len(value) > MAX_VALUE_BYTES or not is_text(value) or len(value.encode()) > MAX_VALUE_BYTES:
         errors["value"] = [Reason(SecretCode.VALUE_INVALID, {"limit": MAX_VALUE_BYTES})]
     if kind is not None and kind not in SecretKind.values:
         errors["kind"] = [Reason(SecretCode.KIND_UNKNOWN)]
@@ -160,7 +190,27 @@ def _check(name: str, value: str, kind: str | None, description: str | None) -> 
         raise InvalidInput(Reason(SecretCode.NOT_VALID), errors=errors)
 
 
-def _is_text(value: str) -> bool:
+def _problems_of_place(
+    holder: Holder, value: str, vault_path: str, vault_key: str
+) -> dict[str, list[Reason]]:
+    """What is wrong with where a secret is said to lie in Vault, by field."""
+    if not places.is_configured():
+        return {"vault_path": [Reason(SecretCode.VAULT_NOT_CONFIGURED)]}
+    if value:
+        return {"value": [Reason(SecretCode.VALUE_AND_VAULT)]}
+    errors: dict[str, list[Reason]] = {}
+    allowed = folders_of(holder)
+    if not places.is_path(vault_path):
+        errors["vault_path"] = [Reason(SecretCode.VAULT_PATH_INVALID)]
+    elif not places.is_below(vault_path, allowed):
+        code = SecretCode.VAULT_PATH_NOT_ALLOWED if allowed else SecretCode.VAULT_NO_PATHS
+        errors["vault_path"] = [Reason(code, {"allowed": allowed} if allowed else {})]
+    if not places.is_key(vault_key):
+        errors["vault_key"] = [Reason(SecretCode.VAULT_KEY_INVALID)]
+    return errors
+
+
+def is_text(value: str) -> bool:
     """Whether it can be an environment variable and a file: UTF-8 without NUL."""
     return strip_nul(value) == value
 

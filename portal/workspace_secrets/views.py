@@ -55,7 +55,8 @@ def _listed(request: SignedInRequest, holder: Holder) -> HttpResponse:
         policies.require_keep(request.user, holder)
         if not is_fresh(request):
             return _to_confirm(request)
-    form = NewForm(request.POST or None, of_template=is_template)
+    folders = services.folders_of(holder)
+    form = NewForm(request.POST or None, of_template=is_template, folders=folders)
     if request.method == "POST" and form.is_valid():
         given = form.cleaned_data
         try:
@@ -63,8 +64,8 @@ def _listed(request: SignedInRequest, holder: Holder) -> HttpResponse:
                 actor=request.user,
                 holder=holder,
                 name=given["name"].strip(),
-                value=given["value"],
                 only_new=True,
+                **form.value_or_place(),
                 **form.wanted(),
             )
         except PortalError as error:
@@ -94,19 +95,29 @@ def detail(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
         policies.require_keep(request.user, secret.holder)
         if not is_fresh(request):
             return _to_confirm(request)
-    initial = {"description": secret.description, "everywhere": secret.everywhere}
-    form = ChangeForm(request.POST or None, of_template=secret.source is Source.TEMPLATE, initial=initial)
+    place = {"vault_path": secret.vault_path, "vault_key": secret.vault_key}
+    initial = {"description": secret.description, "everywhere": secret.everywhere, **place}
+    form = ChangeForm(
+        request.POST or None,
+        of_template=secret.source is Source.TEMPLATE,
+        folders=services.folders_of(secret.holder),
+        in_vault=secret.in_vault,
+        initial=initial,
+    )
     if request.method == "POST" and form.is_valid():
-        wanted, value = form.wanted(), form.cleaned_data["value"]
+        wanted, given = form.wanted(), form.value_or_place()
+        # An untouched place beside a new value is left; emptied, and without a value, it is a mistake.
+        if given["value"] and {name: given[name] for name in place} == place:
+            given |= dict.fromkeys(place, "")
         expected = etags.expected_by(request)
         try:
-            if value:
+            if given["value"] or {name: given[name] for name in place} != place:
                 services.put(
                     actor=request.user,
                     holder=secret.holder,
                     name=secret.name,
-                    value=value,
                     expected=expected,
+                    **given,
                     **wanted,
                 )
             else:

@@ -14,7 +14,7 @@ from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
-from portal.common.errors import StateConflict
+from portal.common.errors import StateConflict, Unavailable
 from portal.common.problems import plain_response
 from portal.machines import selectors
 from portal.workspaces import checkout_reports, reports, results, secret_delivery
@@ -93,8 +93,9 @@ def secrets(request: HttpRequest, workspace_id: UUID, generation: int, _body: di
     node = selectors.asking_node(request) or ""
     try:
         given = secret_delivery.hand_over(workspace_id=workspace_id, generation=generation, node=node)
-    except StateConflict as error:
-        return plain_response(409, error.reason.code.value, error.message, request)
+    except (StateConflict, Unavailable) as error:
+        # 409 ends the start, 503 has the agent ask again for a while.
+        return plain_response(error.status, error.reason.code.value, error.message, request)
     return JsonResponse(given, headers={"Cache-Control": "no-store"})
 
 

@@ -6,6 +6,7 @@ The agent clones them once the app has been started, and a start goes on whateve
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +17,7 @@ from django.conf import settings
 from portal.accounts.models import Team, User
 from portal.catalog.models import Template
 from portal.catalog.selectors import tool_is_missing
-from portal.common.errors import InvalidInput, StateConflict
+from portal.common.errors import InvalidInput, StateConflict, Unavailable
 from portal.common.reasons.codes import GitCode
 from portal.common.reasons.reason import Reason
 from portal.repositories.rules import Source, problems_of
@@ -28,6 +29,7 @@ from portal.workspaces.models import Workspace
 from provisioning import git_urls
 from provisioning.types import CheckoutKind, CheckoutSpec
 
+log = logging.getLogger(__name__)
 BY_USER, BY_TEMPLATE = "user", "template"
 DEFAULT_USER = "oauth2"
 """The name beside a token that stands alone: the usual servers take any."""
@@ -141,14 +143,19 @@ def secrets_for(workspace: Workspace) -> list[tuple[Wanted, Secret | None]]:
 
 
 def credentials(
-    rows: list[tuple[Wanted, Secret | None]], *, owner: User, now: datetime
+    rows: list[tuple[Wanted, Secret | None]], *, owner: User, now: datetime, fetched: effective.Fetched
 ) -> list[dict[str, str]]:
     """For the agent of a start: what opens each of the repositories, or `problem` where nothing does."""
     found = []
     for each, secret in rows:
         try:
-            values = effective.values_of([secret], owner=owner, now=now) if secret is not None else []
-        except StateConflict:
+            values = (
+                effective.values_of([secret], owner=owner, now=now, fetched=fetched)
+                if secret is not None
+                else []
+            )
+        except (StateConflict, Unavailable) as error:
+            log.warning("the credential for %s cannot be had: %s", each.url, error.reason.code)
             values = []
         told = _credential(each.url, values[0][1]) if values else {"problem": "no_secret"}
         found.append({"what": each.kind.value, **told})

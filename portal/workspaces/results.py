@@ -26,7 +26,7 @@ from portal.inventory.node_commands import config_of
 from portal.workspaces import dispatch, reconcile
 from portal.workspaces.domain_events import EndpointChanged, StrangersFound, WorkspaceReady
 from portal.workspaces.lifecycle import HOLDING, NO_TROUBLE, DesiredState, State, TerminationReason, Trigger
-from portal.workspaces.models import Workspace, WorkspaceStatus
+from portal.workspaces.models import StartSecrets, Workspace, WorkspaceStatus
 from portal.workspaces.transitions import advance, locked, set_rows
 from provisioning.registry import driver_for
 from provisioning.types import Failure, Observation, ObservedState, Op, Result
@@ -187,9 +187,17 @@ def _observed_running(workspace: Workspace, seen: Observation) -> None:
 def _ended_by_itself(workspace: Workspace, seen: Observation, termination: TerminationReason) -> None:
     code = seen.code or termination.value
     ended = {"template": workspace.template.name, "exit_code": seen.exit_code, "code": code}
-    own = reported(code, seen.message) if seen.message else None
+    own = _of_secrets(workspace, code) or (reported(code, seen.message) if seen.message else None)
     reason = own or Reason(WorkspaceCode.APP_EXITED, ended)
     reconcile.fail(workspace, termination, reason, log_tail=seen.log_tail)
+
+
+def _of_secrets(workspace: Workspace, code: str) -> Reason | None:
+    """Why a start had no secrets, which the portal knows better than the node that says so."""
+    if code not in ("secrets_refused", "secrets_unavailable"):
+        return None
+    kept = StartSecrets.objects.filter(workspace=workspace, generation=workspace.generation).first()
+    return Reason.from_json(kept.problem) if kept is not None and kept.problem else None
 
 
 def become_ready(workspace: Workspace, *, endpoint: str) -> None:

@@ -1,7 +1,8 @@
 """Handing a start its secrets: its agent asks before the app begins, and nothing else ever has them.
 
 Neither a message nor a node's disk holds a value (docs/adr/0035). An agent is answered while its start is
-being made: not any more once its app has begun, and not where the request comes from another node.
+being made: not any more once its app has begun, and not where the request comes from another node. What Vault
+keeps is read for that answer, before the transaction that gives it: Vault may take seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from portal.common.actors import SYSTEM
-from portal.common.errors import NotFound
+from portal.common.errors import NotFound, PortalError, StateConflict, Unavailable
 from portal.events import services as events
 from portal.events.kinds import AuditKind
 from portal.machines import selectors as machines
@@ -30,37 +31,73 @@ from portal.workspaces.transitions import locked
 
 log = logging.getLogger(__name__)
 GIT = "git"
+VAULT_VERSION = "vault_version"
+"""Beside what was given: the version that Vault had then. What comes next time is not known beforehand."""
 
 
-@transaction.atomic
 def hand_over(*, workspace_id: UUID, generation: int, node: str) -> dict[str, list[dict[str, str]]]:
     """Name, kind and value of each secret of this start (`secrets`), and what opens its repositories (`git`).
 
     `node` is the machine that asks, if it has joined.
 
-    Asked again it answers again, as an answer can be lost, until the app has begun. Raises `Revoked`, and
-    `StateConflict` where a value cannot be read or all of them are too large.
+    Asked again it answers again, as an answer can be lost, until the app has begun. Raises `Revoked`;
+    `StateConflict` where a value cannot be read or all of them are too large; and `Unavailable` where it is
+    worth asking again. Why stands with the start, for when it has failed.
     """
+    workspace = Workspace.objects.filter(pk=workspace_id).first()
+    if workspace is None:
+        raise Revoked
+    _require_entitled(workspace, generation, node)
+    opening = [secret for _wanted, secret in checkouts.secrets_for(workspace) if secret is not None]
+    fetched = effective.fetch([*given_to(workspace), *opening])
     try:
-        workspace = locked(workspace_id)
-    except NotFound:
-        raise Revoked from None
+        return _hand_over(workspace_id, generation, node, fetched)
+    except (StateConflict, Unavailable) as error:
+        _note_problem(workspace_id, generation, error)
+        raise
+
+
+def _require_entitled(workspace: Workspace, generation: int, node: str) -> None:
+    """Raise `Revoked` for whoever is not to be told the secrets of this start."""
     if workspace.generation != generation or workspace.state != State.PROVISIONING:
         raise Revoked
     machine = machines.behind(workspace.pk, workspace.pool_id)
     if not workspace.owner.is_active or node != (machine.name if machine is not None else ""):
         log.warning("secrets of %s are refused to “%s”", workspace.pk, node)
         raise Revoked
+
+
+def _note_problem(workspace_id: UUID, generation: int, error: PortalError) -> None:
+    kept = {"generation": generation, "given_at": timezone.now(), "problem": error.reason.as_json()}
+    StartSecrets.objects.update_or_create(
+        workspace_id=workspace_id, defaults=kept, create_defaults={**kept, "given": [], "closed": False}
+    )
+
+
+@transaction.atomic
+def _hand_over(
+    workspace_id: UUID, generation: int, node: str, fetched: effective.Fetched
+) -> dict[str, list[dict[str, str]]]:
+    try:
+        workspace = locked(workspace_id)
+    except NotFound:
+        raise Revoked from None
+    _require_entitled(workspace, generation, node)
     earlier = StartSecrets.objects.filter(workspace=workspace).first()
     if earlier is not None and earlier.generation == generation and earlier.closed:
         raise Revoked
     now = timezone.now()
-    found = effective.values_of(given_to(workspace), owner=workspace.owner, now=now)
+    found = effective.values_of(given_to(workspace), owner=workspace.owner, now=now, fetched=fetched)
     opening = checkouts.secrets_for(workspace)
+    git = checkouts.credentials(opening, owner=workspace.owner, now=now, fetched=fetched)
     given = [*(_facts(secret) for secret, _value in found), *_facts_of_git(opening)]
+    for facts in given:
+        got = fetched.get(UUID(facts["id"]))
+        if isinstance(got, effective.FromVault):
+            facts[VAULT_VERSION] = got.version
     StartSecrets.objects.update_or_create(
         workspace=workspace,
-        defaults={"generation": generation, "given": given, "given_at": now, "closed": False},
+        defaults={"generation": generation, "given": given, "given_at": now, "closed": False, "problem": {}},
     )
     if given and (earlier is None or earlier.generation != generation or earlier.given != given):
         events.record(
@@ -72,7 +109,7 @@ def hand_over(*, workspace_id: UUID, generation: int, node: str) -> dict[str, li
         )
     return {
         "secrets": [{"name": secret.name, "kind": secret.kind, "value": value} for secret, value in found],
-        "git": checkouts.credentials(opening, owner=workspace.owner, now=now),
+        "git": git,
     }
 
 
@@ -139,7 +176,8 @@ def note_of(workspace: Workspace) -> SecretsNote | None:
     if workspace.state in HOLDING and workspace.state != State.PROVISIONING:
         taken = StartSecrets.objects.filter(workspace=workspace, generation=workspace.generation).first()
         shown = taken.given if taken is not None else []
-        changed = shown != coming
+        here = [{name: fact for name, fact in each.items() if name != VAULT_VERSION} for each in shown]
+        changed = here != coming
     if not (shown or missing or changed):
         return None
     return SecretsNote([_row(facts) for facts in shown], missing, changed)

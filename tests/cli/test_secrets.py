@@ -44,3 +44,15 @@ def test_what_is_refused(as_bob, monkeypatch):
     refused = as_bob("secret", "set", "PATH")
     assert refused.code == 1 and "PATH" in refused.err and VALUE not in refused.err
     assert not Secret.objects.exists()
+
+
+def test_a_place_in_vault(as_bob, monkeypatch, settings):
+    settings.BERTH_VAULT_ADDR = "https://vault.example.org"
+    ran = as_bob("secret", "set", "API_KEY", "--vault", "berth/users/bob/wandb#api_key")
+    assert (ran.code, ran.out) == (0, "API_KEY is saved.\n"), ran.err
+    row = Secret.objects.get()
+    assert (row.vault_path, row.vault_key, row.sealed) == ("berth/users/bob/wandb", "api_key", "")
+    assert "env, in Vault" in as_bob("secret", "ls").out
+    for wrong in ("berth/users/bob/wandb", "#key", "berth/users/bob/wandb#"):
+        assert as_bob("secret", "set", "OTHER", "--vault", wrong).code == 2
+    assert as_bob("secret", "set", "OTHER", "--vault", "berth/users/alice/wandb#api_key").code == 1

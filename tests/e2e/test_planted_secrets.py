@@ -16,6 +16,7 @@ import redis
 from tests.e2e.conftest import Curl
 from tests.e2e.kernels import channels, execute
 from tests.instance import Api, Berth, eventually
+from tests.vault_server import VaultServer
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("e2e")]
 
@@ -101,10 +102,16 @@ def overheard(store: Any) -> Iterator[list[bytes]]:
     assert not thread.is_alive()
 
 
-def test_a_value_is_in_its_workspace_and_nowhere_else(berth: Berth, ada: Api) -> None:
+def test_a_value_is_in_its_workspace_and_nowhere_else(berth: Berth, ada: Api, vault: VaultServer) -> None:
     mark = uuid.uuid4().hex
-    env, file = f"planted-env-{mark}", f"planted-file-{mark}"
-    values = [env, file]
+    env, file, kept = f"planted-env-{mark}", f"planted-file-{mark}", f"planted-vault-{mark}"
+    # What Vault keeps, and what opens it, which not even the workspace has.
+    vault.start()
+    vault.write("berth/users/ada/planted", key=kept)
+    token = vault.token_file.read_text()
+    values = [env, file, kept, token]
+    place = {"vault_path": "berth/users/ada/planted", "vault_key": "key"}
+    ada.json("PUT", "me/secrets/PLANTED_VAULT", {**place, "everywhere": True})
     ada.json("PUT", "me/secrets/PLANTED_ENV", {"value": env})
     ada.json("PUT", "me/secrets/PLANTED_FILE", {"value": file, "kind": "file", "everywhere": True})
     store = redis.Redis.from_url(berth.instance.redis_url("control", berth.secret("redis_control")))
@@ -121,19 +128,27 @@ def test_a_value_is_in_its_workspace_and_nowhere_else(berth: Berth, ada: Api) ->
     with channels(berth.origin(made["id"]), berth.tokens["ada"], kernel.json["id"]) as channel:
         look = (
             "import os; d = os.environ['BERTH_SECRETS_DIR']; p = d + '/PLANTED_FILE';"
-            "print(os.environ['PLANTED_ENV'], open(p).read(), oct(os.stat(p).st_mode & 0o777), d)"
+            "print(os.environ['PLANTED_ENV'], open(p).read(), oct(os.stat(p).st_mode & 0o777), d);"
+            "print(os.environ['PLANTED_VAULT'])"
         )
-        assert execute(channel, look) == f"{env} {file} 0o400 /run/berth/secrets\n"
+        assert execute(channel, look) == f"{env} {file} 0o400 /run/berth/secrets\n{kept}\n"
     own = {process.pid for process in berth.owned()}
     assert processes_with(values, "cmdline") == set()
-    assert processes_with(values, "environ") <= own
+    assert processes_with(values, "environ") <= own and processes_with([token], "environ") == set()
     found, count = keys_with(store, values)
     assert found == [] and count > 0
     # The cells of this test may be in the history of its own home.
     homes = berth.home / "homes"
     assert [path for path in files_with(berth.home, values) if not path.is_relative_to(homes)] == []
     for path in (
-        *("me", "me/secrets", "me/secrets/PLANTED_ENV", f"workspaces/{made['id']}", "workspaces"),
+        *(
+            "me",
+            "me/secrets",
+            "me/secrets/PLANTED_ENV",
+            "me/secrets/PLANTED_VAULT",
+            f"workspaces/{made['id']}",
+            "workspaces",
+        ),
         *(
             f"workspaces/{made['id']}/events",
             f"workspaces/{made['id']}/logs",
@@ -146,6 +161,6 @@ def test_a_value_is_in_its_workspace_and_nowhere_else(berth: Berth, ada: Api) ->
     ada.wait(made["id"], "stopped")
     assert processes_with(values, "environ") == set()
     assert [path for path in files_with(berth.home, values) if not path.is_relative_to(homes)] == []
-    for name in ("PLANTED_ENV", "PLANTED_FILE"):
+    for name in ("PLANTED_ENV", "PLANTED_FILE", "PLANTED_VAULT"):
         ada.json("DELETE", f"me/secrets/{name}")
     store.close()

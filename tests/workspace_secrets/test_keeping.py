@@ -42,7 +42,7 @@ def test_a_value_is_sealed_for_its_row_and_under_the_present_key(alice, settings
     assert unseal(one.sealed, purpose=purpose_of(one)) == VALUE
     settings.SECRET_KEY_FALLBACKS = []
     with pytest.raises(StateConflict) as refused:
-        effective.values_of([one], owner=alice, now=one.created_at)
+        effective.values_of([one], owner=alice, now=one.created_at, fetched={})
     assert refused.value.reason.code is SecretCode.UNREADABLE
 
 

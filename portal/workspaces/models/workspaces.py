@@ -281,7 +281,8 @@ class WorkspaceStatus(models.Model):
 class StartSecrets(models.Model):
     """What the agent of a start was given: `given` lists id, name, kind, whose and version, never a value.
 
-    `closed` once the app of that `generation` has begun.
+    `closed` once the app of that `generation` has begun. `problem` is a reason in its JSON form: why they
+    could not be given when they were asked for last; empty where they were.
     """
 
     workspace = models.OneToOneField(
@@ -289,6 +290,7 @@ class StartSecrets(models.Model):
     )
     generation = models.PositiveIntegerField()
     given = models.JSONField(default=list)
+    problem = models.JSONField(default=dict)
     given_at = models.DateTimeField()
     closed = models.BooleanField(default=False)
 

@@ -15,6 +15,9 @@ def _kib(params: Params) -> Params:
 
 
 TEXTS: dict[StrEnum, Text] = {
+    SecretCode.CHANGED_MEANWHILE: Text(
+        _("The secret %(name)s was changed while it was being read."), _("Start the workspace again.")
+    ),
     SecretCode.DESCRIPTION_TOO_LONG: Text(_("A description has at most %(limit)d characters.")),
     SecretCode.KIND_UNKNOWN: Text(_("A secret is an environment variable or a file."), _("Use env or file.")),
     SecretCode.NAME_INVALID: Text(
@@ -48,10 +51,74 @@ TEXTS: dict[StrEnum, Text] = {
         _("The secret %(name)s was saved under another secret key of the portal and cannot be read."),
         _("Save its value anew."),
     ),
+    SecretCode.VALUE_AND_VAULT: Text(
+        _("A secret has a value here or a place in Vault, and not both."), _("Empty one of them.")
+    ),
     SecretCode.VALUE_EMPTY: Text(_("The value is empty.")),
     SecretCode.VALUE_INVALID: Text(
         _("A value is text in UTF-8 without NUL, of at most %(limit)d KiB."),
         _("Encode other data, as with base64."),
         prepare=_kib,
+    ),
+    SecretCode.VAULT_AWAY: Text(
+        _("Vault, which keeps a secret of this workspace, does not answer."),
+        _("Start the workspace again in some minutes; if this stays, tell an operator."),
+    ),
+    SecretCode.VAULT_CERTIFICATE: Text(
+        _("The certificate of Vault, which keeps a secret of this workspace, is not one that is believed."),
+        _("Have an operator set BERTH_VAULT_CA_FILE to the file of its authority."),
+    ),
+    SecretCode.VAULT_FORBIDDEN: Text(
+        _("The portal may not read %(path)s in Vault."),
+        _("Have the policy of the portal's role in Vault allow it, then start the workspace again."),
+    ),
+    SecretCode.VAULT_KEY_INVALID: Text(
+        _("A key in Vault is 1 to 100 characters on one line."), _("Write it as it stands in Vault.")
+    ),
+    SecretCode.VAULT_LOGIN_REFUSED: Text(
+        _("Vault does not let the portal in."),
+        _("Have an operator renew its AppRole or token; the portal's log says more."),
+    ),
+    SecretCode.VAULT_NOT_A_VALUE: Text(
+        _("What Vault has under %(key)s at %(path)s is no text of 1 byte to %(limit)d KiB without NUL."),
+        _("Write it to Vault as text, then start the workspace again."),
+        prepare=_kib,
+    ),
+    SecretCode.VAULT_NOT_CONFIGURED: Text(
+        _("This site reads no secrets from Vault."),
+        _("Give the secret a value, or have an operator set BERTH_VAULT_ADDR."),
+    ),
+    SecretCode.VAULT_NO_PATHS: Text(
+        _("No path of Vault is open to these secrets."),
+        _("Give the secret a value, or have an operator set the paths."),
+    ),
+    SecretCode.VAULT_NO_SUCH_KEY: Text(
+        _("Vault has no key %(key)s at %(path)s."),
+        _("Write it there, or change the secret's key, then start the workspace again."),
+    ),
+    SecretCode.VAULT_NO_SUCH_PATH: Text(
+        _("Vault has nothing at %(path)s, or its present version was deleted."),
+        _("Write it there, or change the secret's path, then start the workspace again."),
+    ),
+    SecretCode.VAULT_PATH_INVALID: Text(
+        _("A path in Vault is names with slashes between them: letters, digits and _ . @ + : = ~ -."),
+        _("Write it below the mount, as berth/users/ada/wandb."),
+    ),
+    SecretCode.VAULT_PATH_LOST: Text(
+        _("The secret %(name)s names %(path)s in Vault, which is not open to it any more."),
+        _("Change its path, then start the workspace again."),
+    ),
+    SecretCode.VAULT_PATH_NOT_ALLOWED: Text(
+        _("These secrets may lie in Vault below %(allowed)s only."),
+        _("Name a path there."),
+        prepare=listed("allowed"),
+    ),
+    SecretCode.VAULT_SEALED: Text(
+        _("Vault, which keeps a secret of this workspace, is sealed."),
+        _("Have whoever runs Vault unseal it, then start the workspace again."),
+    ),
+    SecretCode.VAULT_UNEXPECTED: Text(
+        _("What Vault answered about %(path)s is not understood."),
+        _("Have an operator look whether BERTH_VAULT_MOUNT is a KV engine of version 2."),
     ),
 }
