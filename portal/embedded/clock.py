@@ -51,6 +51,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "reclaim": {"task": "control.reclaim", "schedule": 30.0},
     "roll-up-samples": {"task": "control.roll_up_samples", "schedule": 300.0},
     "add-up-days": {"task": "control.add_up_days", "schedule": 3600.0},
+    "tell-of-months": {"task": "control.tell_of_months", "schedule": 3600.0},
     "forget-samples": {"task": "control.forget_samples", "schedule": 3600.0},
     "forget-sign-ins": {"task": "control.forget_sign_ins", "schedule": 3600.0},
     "clean-up": {"task": "control.clean_up", "schedule": 3600.0},

@@ -49,3 +49,16 @@ class GpuDay(models.Model):
 
     def __str__(self) -> str:
         return f"{self.day} {self.team or 'site'} {self.dimension} {self.key}"
+
+
+class MonthlyReport(models.Model):
+    """The owners of a team have been told of a month (its first day): written together with their notices."""
+
+    team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="+")
+    month = models.DateField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["month", "team"], name="monthly_report_once")]
+
+    def __str__(self) -> str:
+        return f"{self.month:%Y-%m} of {self.team_id}"

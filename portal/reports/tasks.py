@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from portal.celery import app
-from portal.reports import days
+from portal.reports import days, months
 
 
 @app.task(name="control.add_up_days")
 def add_up_days() -> None:
     days.run()
+
+
+@app.task(name="control.tell_of_months")
+def tell_of_months() -> None:
+    months.run()

@@ -1,0 +1,118 @@
+"""Tells the owners of teams once a month what their GPUs did: a notice, and a mail to who wants mails.
+
+A row for each team and month is written together with its notices: who is killed before that has told nobody,
+and of two that do it at a time one finds the row.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, date, datetime, time, timedelta
+
+from django.db import transaction
+from django.db.models import Sum
+from django.utils import formats, timezone
+from django.utils.translation import gettext as _
+
+from portal.accounts.models import Team
+from portal.accounts.selectors import owners_of
+from portal.common.formatting import format_money, format_number
+from portal.events import services as events
+from portal.reclaim.models import IdleSpell, SpellKind
+from portal.reports import days, presenters
+from portal.reports.days import FIGURES, HOUR_S
+from portal.reports.gpu_use import Amounts
+from portal.reports.models import Dimension, GpuDay, MonthlyReport
+
+log = logging.getLogger(__name__)
+KIND = "ledger.month"
+FROM_HOUR = 6
+"""Of the first day (UTC): the last hours of the month may come late."""
+WITHIN_DAYS = 7
+"""A month that nobody could tell of in the first days of the next one is not told of."""
+MOST_IDLE = 3
+
+
+def run(now: datetime | None = None) -> int:
+    """Tell of the last month, where that is due; how many teams were told of."""
+    now = (now or timezone.now()).astimezone(UTC)
+    if now.day > WITHIN_DAYS or (now.day == 1 and now.hour < FROM_HOUR):
+        return 0
+    until = now.date().replace(day=1) - timedelta(days=1)
+    since = until.replace(day=1)
+    if any(day >= since for day in days.missing(until)):
+        log.info("the month is not told of yet: some of its days have not been added up")
+        return 0
+    of_month = GpuDay.objects.filter(dimension=Dimension.ALL, day__range=(since, until), held__gt=0)
+    slugs = set(of_month.exclude(team="").values_list("team", flat=True))
+    told = MonthlyReport.objects.filter(month=since)
+    teams = Team.objects.filter(slug__in=slugs).exclude(pk__in=told.values("team")).order_by("slug")
+    return sum(_told(team, since, until) for team in teams)
+
+
+def _told(team: Team, since: date, until: date) -> bool:
+    try:
+        with transaction.atomic():
+            _row, new = MonthlyReport.objects.get_or_create(team=team, month=since)
+            if new:
+                _tell(team, since, until)
+            return new
+    except Exception:
+        # One team must not keep the others from being told; it is tried again within the hour.
+        log.exception("the owners of %s were not told of %s", team.slug, since)
+        return False
+
+
+def _tell(team: Team, since: date, until: date) -> None:
+    events.notify(
+        owners_of(team),
+        kind=KIND,
+        title=_("GPU use of %(team)s in %(month)s")
+        % {"team": team.name, "month": formats.date_format(since, "F Y")},
+        body="\n".join(words(team, since, until)),
+        url=f"/reports/gpu-use/?team={team.slug}&span=90",
+    )
+
+
+def words(team: Team, since: date, until: date) -> list[str]:
+    """What the notice says, sentence by sentence."""
+    rows = GpuDay.objects.filter(team=team.slug, dimension=Dimension.ALL, day__range=(since, until))
+    sums = rows.aggregate(**{f"sum_{name}": Sum(name) for name in FIGURES})
+    found = Amounts(*(sums[f"sum_{name}"] or 0 for name in FIGURES))
+    said = [_("It held GPUs for %(hours)s GPU-hours.") % {"hours": presenters.hours(found.held)}]
+    if found.dark is not None:
+        said.append(
+            _("%(dark)s of what was measured of it was without work.")
+            % {"dark": presenters.percent(found.dark)}
+        )
+    if found.missing:
+        said.append(_("%(hours)s GPU-hours were not measured.") % {"hours": presenters.hours(found.missing)})
+    if found.cost:
+        said.append(_("It cost %(money)s.") % {"money": format_money(found.money)})
+    idle = most_idle(team, since, until)
+    if idle:
+        listed = ", ".join(f"{name} ({format_number(hours, 1)})" for name, hours in idle)
+        said.append(_("Idle for the most GPU-hours: %(names)s.") % {"names": listed})
+    return said
+
+
+def most_idle(team: Team, since: date, until: date) -> list[tuple[str, float]]:
+    """Of which workspaces GPUs were idle for the most GPU-hours, as `owner/name`, as far as that is kept."""
+    begin = datetime.combine(since, time(), UTC)
+    end = datetime.combine(until, time(), UTC) + timedelta(days=1)
+    spells = IdleSpell.objects.filter(
+        workspace__team=team, kind=SpellKind.GPU, ended_at__gt=begin, began_at__lt=end
+    )
+    found: dict[str, float] = {}
+    for owner, name, gpus, began_at, ended_at in spells.values_list(
+        "workspace__owner__username",
+        "workspace__name",
+        "workspace__flavor__accelerator_count",
+        "began_at",
+        "ended_at",
+    ):
+        lasted_s = (min(ended_at, end) - max(began_at, begin)).total_seconds()
+        key = f"{owner}/{name}"
+        found[key] = found.get(key, 0.0) + lasted_s * (gpus or 0) / HOUR_S
+    ranked = sorted(found.items(), key=lambda each: (-each[1], each[0]))
+    return [(name, hours) for name, hours in ranked[:MOST_IDLE] if hours >= 0.1]

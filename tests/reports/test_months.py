@@ -1,0 +1,151 @@
+"""What owners are told of a month: once, with what was held, used and paid, and who left GPUs idle."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from portal.accounts.models import Team, User
+from portal.events.models import Notification
+from portal.inventory.models import DeviceHour
+from portal.reclaim.models import IdleSpell
+from portal.reports import months
+from portal.reports.models import Dimension, GpuDay, MonthlyReport
+from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory, WorkspaceFactory
+
+pytestmark = pytest.mark.django_db
+HOUR = 3_600_000
+FIRST = datetime(2026, 11, 1, 6, tzinfo=UTC)
+MONTH = date(2026, 10, 1)
+
+
+@pytest.fixture
+def team() -> Team:
+    """One that held GPUs for 40 hours in October, and for many in September and November."""
+    found = TeamFactory(slug="vision", name="Vision")
+    for day, hours in ((date(2026, 9, 30), 500), (date(2026, 10, 31), 40), (date(2026, 11, 1), 500)):
+        GpuDay.objects.create(
+            day=day,
+            team="vision",
+            dimension=Dimension.ALL,
+            held=hours * HOUR,
+            held_measured=hours // 2 * HOUR,
+            held_used=hours // 10 * HOUR,
+            cost=hours * 250 * 1000,
+        )
+    return found
+
+
+@pytest.fixture
+def owner(team: Team) -> User:
+    MembershipFactory(team=team, user=UserFactory(username="mia"), role="member")
+    return MembershipFactory(
+        team=team, user=UserFactory(username="olga", email="olga@x.org"), role="owner"
+    ).user
+
+
+def idle(workspace, begin: datetime, hours: float) -> None:
+    ended_at = begin + timedelta(hours=hours)
+    IdleSpell.objects.create(workspace=workspace, generation=1, kind="gpu", began_at=begin, ended_at=ended_at)
+
+
+def test_owners_are_told_once_and_nobody_else(team, owner, settings):
+    assert months.run(FIRST - timedelta(seconds=1)) == 0
+    assert months.run(FIRST) == 1
+    assert months.run(FIRST + timedelta(days=1)) == 0
+    (told,) = Notification.objects.all()
+    assert told.user == owner
+    assert told.title == "GPU use of Vision in October 2026"
+    assert "for 40 GPU-hours" in told.body
+    assert "80 % of what was measured" in told.body
+    assert "20 GPU-hours were not measured" in told.body
+    assert "It cost 100.00 EUR." in told.body
+    assert told.url.startswith("/reports/gpu-use/?team=vision")
+
+
+def test_who_wants_no_mail_gets_the_notice_alone(team, owner, settings):
+    settings.BERTH_MAIL = True
+    MembershipFactory(
+        team=team, user=UserFactory(username="otto", email="o@x.org", mail_notices=False), role="owner"
+    )
+    months.run(FIRST)
+    due = dict(Notification.objects.values_list("user__username", "mail_due_at"))
+    assert due["olga"] is not None
+    assert due["otto"] is None
+
+
+def test_workspaces_whose_gpus_were_idle_the_longest(team, owner):
+    two, one = FlavorFactory(accelerator_count=2), FlavorFactory(accelerator_count=1)
+    began = datetime(2026, 10, 20, tzinfo=UTC)
+    for name, flavor, hours in (("a", two, 10), ("b", one, 12), ("c", one, 1), ("d", one, 2)):
+        idle(WorkspaceFactory(team=team, owner=owner, name=name, flavor=flavor), began, hours)
+    # Of another month, or partly so.
+    over = WorkspaceFactory(team=team, owner=owner, name="e", flavor=one)
+    idle(over, datetime(2026, 10, 31, 21, tzinfo=UTC), 100)
+    idle(over, datetime(2026, 9, 1, tzinfo=UTC), 100)
+    idle(WorkspaceFactory(name="other", flavor=two), began, 500)
+    assert months.most_idle(team, MONTH, date(2026, 10, 31)) == [
+        ("olga/a", 20.0),
+        ("olga/b", 12.0),
+        ("olga/e", 3.0),
+    ]
+    months.run(FIRST)
+    assert "Idle for the most GPU-hours: olga/a (20), olga/b (12), olga/e (3)." in (
+        Notification.objects.get().body
+    )
+
+
+def test_killed_while_telling_it_has_told_nobody_and_tells_once_later(team, owner, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def killed(*_given, **_more):
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(months, "owners_of", killed)
+        months.run(FIRST)
+    assert not MonthlyReport.objects.exists()
+    assert not Notification.objects.exists()
+    assert months.run(FIRST) == 1
+    assert Notification.objects.count() == 1
+
+
+def test_another_worker_in_between_has_told_it(team, owner, monkeypatch):
+    real = months._told
+
+    def both(*given):
+        assert real(*given)
+        return real(*given)
+
+    monkeypatch.setattr(months, "_told", both)
+    assert months.run(FIRST) == 0
+    assert Notification.objects.count() == 1
+
+
+def test_a_team_that_cannot_be_told_keeps_no_other_from_it(team, owner, monkeypatch):
+    GpuDay.objects.create(day=MONTH, team="audio", dimension=Dimension.ALL, held=HOUR)
+    MembershipFactory(team=TeamFactory(slug="audio"), role="owner")
+    real = months.words
+    monkeypatch.setattr(
+        months, "words", lambda team, *span: 1 / 0 if team.slug == "audio" else real(team, *span)
+    )
+    assert months.run(FIRST) == 1
+    assert Notification.objects.get().user == owner
+
+
+def test_not_before_its_days_are_added_up_nor_after_the_first_week(team, owner):
+    assert months.run(FIRST + timedelta(days=7)) == 0
+    from portal.inventory.models import Device, DeviceSeries
+    from tests.factories import local_pool_with, node_info
+
+    local_pool_with(node_info(gpus=1))
+    series = DeviceSeries.objects.create(device=Device.objects.get())
+    at = datetime(2026, 10, 31, tzinfo=UTC)
+    DeviceHour.objects.create(
+        series=series, start_s=int(at.timestamp()), measured_s=3600, gpu_s=3600, gpu_pct_s=0, gpu_used_s=0
+    )
+    assert months.run(FIRST) == 0
+    GpuDay.objects.create(day=at.date(), team="", dimension=Dimension.ALL)
+    assert months.run(FIRST) == 1
