@@ -1,0 +1,279 @@
+"""The Philly half-trace with notebooks that are left open, with and without reclaim.
+
+    python -m bench.idle_replay --data DIR --json OUT [--svg OUT]
+
+Each job of the trace (`bench.scheduling`) is the work of one workspace, which is drawn to be idle beside it:
+between stretches of work its GPUs do nothing, and when the work is over it is left open. The published
+figure is that GPUs which are held are used 5 to 20 % of the time; times are drawn so that it is `--use`
+percent (20) where nothing is taken back. How these times are distributed has not been published: both are
+log-normal. **The idleness is synthetic; work, sizes, groups and times of submission are the trace's.**
+
+Both replays go through the portal's own scheduler, by `Policy(preemption=False)` and with durations guessed
+from history. What is left open ends when its user closes it. With reclaim the portal's own ladder
+(`portal.reclaim.engine.replay`, which walks it by `decide`) stops it before that, by the default policy: two
+hours without work, half an hour's notice. Who works extends the end of a life, which is left out. Whose
+session has been stopped in a gap comes back when the gap is over: a new request, which waits in the queue
+again. Exits with 1 where a stop met work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import math
+import sys
+import time
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from bench.scheduling.__main__ import at
+from bench.scheduling.replay import GPU, ONE, USAGE_EVERY_S, _age_usage, history_estimates, quotas
+from bench.scheduling.trace import Job, load
+from portal.quotas.types import Cohort
+from portal.reclaim.engine import ladder
+from portal.reclaim.engine.replay import Past, Spell, replay
+from portal.scheduling.engine.model import Policy, Snapshot, Workload
+from portal.scheduling.engine.scheduler import Scheduler
+
+HOUR_S = 3600
+DEFAULT = ladder.Policy(gpu_idle_s=None, idle_s=2 * HOUR_S, notice_s=1800)
+"""As the portal's settings have it where nothing else is said."""
+STRETCH_S = 2 * HOUR_S
+"""Of work between two gaps, on average."""
+GAP_MEDIAN_S, GAP_SIGMA = 1200, 1.3
+LEFT_SIGMA = 1.5
+EVERY_S = 300
+"""What happens within so long is decided together: a queue of tens of thousands is long to look through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Work and idleness in turns, in seconds: work, gap, work, …, and at last how long it is left open."""
+
+    job: Job
+    turns: tuple[int, ...]
+
+    @property
+    def work_s(self) -> int:
+        return sum(self.turns[::2])
+
+    @property
+    def held_s(self) -> int:
+        """What it holds its GPUs for where nothing is taken back."""
+        return sum(self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A start of a session: how long it holds its GPUs, and after what rest the next one is asked for."""
+
+    held_s: int
+    work_s: int
+    next_after_s: int = 0
+
+
+@dataclass(slots=True)
+class Found:
+    """What a replay saw; waits in seconds, GPU-hours of the whole of it."""
+
+    waits: list[int] = field(default_factory=list)
+    returns: list[int] = field(default_factory=list)
+    used: float = 0.0
+    held: float = 0.0
+    stops: int = 0
+    stops_in_gaps: int = 0
+    stops_of_work: int = 0
+    gpus: int = 0
+    last_s: int = 0
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "gpu_hours_held": round(self.held),
+            "gpu_hours_used": round(self.used),
+            "gpu_hours_idle": round(self.held - self.used),
+            "used_percent": round(100 * self.used / self.held, 1),
+            "wait_p50_h": round((at(self.waits, 50) or 0) / HOUR_S, 2),
+            "wait_p95_h": round((at(self.waits, 95) or 0) / HOUR_S, 2),
+            "wait_mean_h": round(sum(self.waits) / len(self.waits) / HOUR_S, 2),
+            "stops": self.stops,
+            "stops_in_gaps": self.stops_in_gaps,
+            "stops_of_work": self.stops_of_work,
+            "returns_wait_p50_h": round((at(self.returns, 50) or 0) / HOUR_S, 2),
+            "returns_wait_p95_h": round((at(self.returns, 95) or 0) / HOUR_S, 2),
+            "days_until_all_done": round(self.last_s / 86400, 1),
+        }
+
+
+def sessions(jobs: Sequence[Job], use_percent: float, seed: int) -> list[Session]:
+    """One for each job, with idleness of which `use_percent` comes."""
+    chance = Random(seed)
+    drawn = []
+    for job in jobs:
+        turns, left = [], job.duration_s
+        while (stretch := 60 + int(chance.expovariate(1 / STRETCH_S))) < left:
+            turns += [stretch, 30 + int(chance.lognormvariate(math.log(GAP_MEDIAN_S), GAP_SIGMA))]
+            left -= stretch
+        drawn.append((job, (*turns, left), chance.lognormvariate(0, LEFT_SIGMA)))
+
+    def with_median(median_s: float) -> list[Session]:
+        return [Session(job, (*turns, int(median_s * factor))) for job, turns, factor in drawn]
+
+    low, high = 1.0, float(14 * 86400)
+    for _ in range(30):
+        middle = math.sqrt(low * high)
+        if _use(with_median(middle)) > use_percent / 100:
+            low = middle
+        else:
+            high = middle
+    return with_median(high)
+
+
+def _use(found: Sequence[Session]) -> float:
+    held = sum(each.job.gpus * each.held_s for each in found)
+    return sum(each.job.gpus * each.work_s for each in found) / held
+
+
+def parts(session: Session, found: Found, *, reclaim: bool) -> list[Part]:
+    """Its starts: one, or more where the ladder stops it in a gap and its user comes back."""
+    if not reclaim:
+        return [Part(session.held_s, session.work_s)]
+    idle, clock = [], 0
+    for place, seconds in enumerate(session.turns):
+        if place % 2:
+            idle.append(Spell(clock, clock + seconds))
+        clock += seconds
+    end_s = session.held_s
+    made, began_s = [], 0
+    for stop in replay(Past(0, end_s, tuple(idle)), DEFAULT):
+        at_s = round(stop.at_s)
+        gap = next((each for each in idle if each.begin_s <= at_s < each.end_s), None)
+        found.stops += 1
+        if gap is None or stop.interrupted or at_s - gap.begin_s < 2 * HOUR_S - 1:
+            found.stops_of_work += 1
+        last = gap is None or gap is idle[-1]
+        found.stops_in_gaps += not last
+        until_s = end_s if gap is None else round(gap.end_s)
+        work_s = _work_between(session.turns, began_s, at_s)
+        made.append(Part(at_s - began_s, work_s, 0 if last else until_s - at_s))
+        began_s = until_s
+        if last:
+            return made
+    return [*made, Part(end_s - began_s, _work_between(session.turns, began_s, end_s))]
+
+
+def _work_between(turns: Sequence[int], begin_s: int, end_s: int) -> int:
+    total = clock = 0
+    for place, seconds in enumerate(turns):
+        if place % 2 == 0:
+            total += max(0, min(end_s, clock + seconds) - max(begin_s, clock))
+        clock += seconds
+    return total
+
+
+def run(every: Sequence[Session], gpus: int, *, reclaim: bool) -> Found:
+    """The whole trace through the scheduler, until all that was asked for has ended."""
+    found = Found(gpus=gpus)
+    jobs = [each.job for each in every]
+    teams = quotas(jobs, gpus)
+    first_s = jobs[0].submit_s
+    capacity = {GPU: gpus * ONE}
+    policy = Policy(preemption=False)
+    scheduler = Scheduler(Snapshot(first_s, teams, (Cohort("site"),), capacity=capacity, policy=policy))
+    expect, learn = history_estimates()
+    of = {each.job.id: parts(each, found, reclaim=reclaim) for each in every}
+    by_id = {job.id: job for job in jobs}
+    asked = [(job.submit_s, job.id, 0) for job in jobs]
+    heapq.heapify(asked)
+    ends: list[tuple[int, str, int]] = []
+    submitted: dict[str, int] = {}
+    usage_s = first_s
+    while asked or ends:
+        soonest_s = min(asked[0][0] if asked else 1 << 62, ends[0][0] if ends else 1 << 62)
+        now_s = -(-soonest_s // EVERY_S) * EVERY_S
+        while ends and ends[0][0] <= now_s:
+            _, name, number = ends.pop(0)
+            scheduler.finish(f"{name}.{number}")
+            part, job = of[name][number], by_id[name]
+            learn(Job(name, job.team, job.gpus, job.submit_s, part.held_s))
+            found.last_s = now_s - first_s
+            if number + 1 < len(of[name]):
+                heapq.heappush(asked, (now_s + part.next_after_s, name, number + 1))
+        while asked and asked[0][0] <= now_s:
+            at_s, name, number = heapq.heappop(asked)
+            job = by_id[name]
+            submitted[f"{name}.{number}"] = at_s
+            scheduler.submit(
+                Workload(
+                    f"{name}.{number}",
+                    job.team,
+                    {GPU: job.gpus * ONE},
+                    created_s=at_s,
+                    duration_s=expect(job),
+                    loses_work=True,
+                )
+            )
+        if now_s - usage_s >= USAGE_EVERY_S:
+            _age_usage(scheduler, now_s - usage_s)
+            usage_s = now_s
+        cycle = scheduler.cycle(now_s)
+        scheduler.apply(cycle, now_s)
+        for key in cycle.starts:
+            name, _, text = key.rpartition(".")
+            number = int(text)
+            part, job = of[name][number], by_id[name]
+            (found.returns if number else found.waits).append(now_s - submitted.pop(key))
+            found.held += job.gpus * part.held_s / HOUR_S
+            found.used += job.gpus * part.work_s / HOUR_S
+            insort(ends, (now_s + max(1, part.held_s), name, number))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.idle_replay", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="has philly/philly_first_half.csv.gz")
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--svg", type=Path)
+    parser.add_argument("--use", type=float, default=20.0, help="percent of the held time that is used")
+    parser.add_argument("--load", type=float, default=0.7, help="what is held without reclaim, of all GPUs")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, help="only the first so many")
+    options = parser.parse_args()
+    jobs = load(options.data / "philly" / "philly_first_half.csv.gz", options.jobs)
+    every = sessions(jobs, options.use, options.seed)
+    span_s = jobs[-1].submit_s - jobs[0].submit_s
+    held_s = sum(each.job.gpus * each.held_s for each in every)
+    gpus = max(max(job.gpus for job in jobs), math.ceil(held_s / span_s / options.load))
+    left = sorted(each.turns[-1] for each in every)
+    result: dict[str, Any] = {
+        "jobs": len(jobs),
+        "gpus": gpus,
+        "use_percent": options.use,
+        "left_open_median_h": round(left[len(left) // 2] / HOUR_S, 2),
+        "gaps_over_two_hours": sum(gap > 2 * HOUR_S for each in every for gap in each.turns[1:-1:2]),
+        "runs": {},
+    }
+    failed = False
+    for name, reclaim in (("without", False), ("with", True)):
+        began = time.perf_counter()
+        found = run(every, gpus, reclaim=reclaim)
+        failed |= bool(found.stops_of_work)
+        result["runs"][name] = {**found.row(), "replay_s": round(time.perf_counter() - began, 1)}
+        print(name, result["runs"][name], flush=True)
+    without, having = result["runs"]["without"], result["runs"]["with"]
+    result["gpu_hours_recovered"] = without["gpu_hours_held"] - having["gpu_hours_held"]
+    options.json.write_text(json.dumps(result, indent=1) + "\n")
+    print({name: value for name, value in result.items() if name != "runs"})
+    if options.svg:
+        from bench.idle_chart import draw
+
+        options.svg.write_text(draw(result))
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
