@@ -47,6 +47,7 @@ class Capability(StrEnum):
     DPU_OFFLOAD = "dpu_offload"
     MEMORY_TIERS = "memory_tiers"
     SNAPSHOTS = "snapshots"
+    GVISOR = "gvisor"
 
 
 class DeviceKind(StrEnum):
@@ -61,6 +62,7 @@ class Isolation(StrEnum):
 
     NONE = "none"
     SANDBOX = "sandbox"
+    GVISOR = "gvisor"
     CONTAINER = "container"
     VM = "vm"
 

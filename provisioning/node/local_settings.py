@@ -19,7 +19,7 @@ from provisioning.errors import InvalidSpec
 from provisioning.types import JsonScalar, PoolConfig
 
 LOCAL = "local"
-SANDBOXES = ("none", "auto", "bwrap")
+SANDBOXES = ("none", "auto", "bwrap", "gvisor")
 """From the loosest to the tightest."""
 
 
@@ -70,7 +70,7 @@ def _sandbox(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> st
     asked = str(config.get("sandbox") or floor)
     for value, where in ((floor, "BERTH_SANDBOX"), (asked, "sandbox")):
         if value not in SANDBOXES:
-            raise InvalidSpec(f"{where}={value} is unknown. Set it to auto, bwrap or none.")
+            raise InvalidSpec(f"{where}={value} is unknown. Set it to auto, bwrap, gvisor or none.")
     if asked == "none" != floor:
         raise InvalidSpec(
             "The pool asks for sandbox=none, which this node does not allow. Take it out of the pool's "

@@ -33,6 +33,7 @@ WARNINGS_SHOWN = 20
 ISOLATION_WORDS: Mapping[str, str | Promise] = {
     Isolation.NONE.value: gettext_lazy("nothing: plain processes"),
     Isolation.SANDBOX.value: gettext_lazy("a sandbox (bubblewrap)"),
+    Isolation.GVISOR.value: gettext_lazy("gVisor, in a sandbox"),
     Isolation.CONTAINER.value: gettext_lazy("containers"),
     Isolation.VM.value: gettext_lazy("virtual machines"),
 }
@@ -59,6 +60,7 @@ CAPABILITY_WORDS: Mapping[str, str | Promise] = {
     "dpu_offload": gettext_lazy("DPU offload"),
     "memory_tiers": gettext_lazy("memory tiers"),
     "snapshots": gettext_lazy("snapshots"),
+    "gvisor": gettext_lazy("gVisor"),
 }
 
 

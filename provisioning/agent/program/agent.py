@@ -36,6 +36,9 @@ PROGRAM ends. FOLDER gets a state file.
 
 Values of secrets are in this process and in the app, and in no file but those of `secrets_dir`.
 
+Run as `python -I -S agent.py --around-gvisor …` it starts another of its kind in gVisor, which begins as
+`--inside-gvisor …` and then is as above (`gvisor.py`).
+
 The state file is `{"phase": unclaimed|starting|ready|exited, "reason", "exit_code", "port", "generation"}`.
 Exit codes of the agent: 0 ended on request or with its app, 64 bad configuration, 75 no port free.
 """
@@ -68,6 +71,11 @@ def module(name: str) -> ModuleType:
 
 if __name__ == "__main__":
     sys.dont_write_bytecode = True  # it lies beside the modules, or cannot be written there
-    code = module("run").main(sys.argv)
+    if sys.argv[1:2] == ["--around-gvisor"]:
+        code = module("gvisor").around(sys.argv[2:])
+    elif sys.argv[1:2] == ["--inside-gvisor"]:
+        code = module("gvisor").inside(sys.argv[2:], __file__)
+    else:
+        code = module("run").main(sys.argv)
     sys.stdout.flush()
     os._exit(code)  # threads may still wait for a portal that does not answer

@@ -78,7 +78,6 @@ from provisioning.types import (
     DeviceInfo,
     DeviceKind,
     Inventory,
-    Isolation,
     JsonScalar,
     Leftover,
     LeftoverKind,
@@ -106,6 +105,9 @@ SPARES_FOR_S = 7 * 86400.0
 """How long after the last start from an environment spares are kept ready for the next one."""
 # After so long a deletion of a home lets other commands have the worker, and is asked for again.
 DELETE_HOME_S = 1.0
+GVISOR = "gvisor"
+"""The `sandbox` of pools that run workspaces in gVisor only."""
+NO_GPUS = "Workspaces in gVisor get no GPUs. Choose a flavor without, or a pool that does not require gVisor."
 GOING = (ObservedState.STARTING, ObservedState.RUNNING)
 
 
@@ -114,9 +116,9 @@ class LocalDriver(Driver):
 
     `config`: `home` (default $BERTH_HOME or ./var), `homes` (people's home folders, default
     $BERTH_HOMES_DIR or <home>/homes), `environment` (default <home>/environments/notebook),
-    `sandbox` (`auto`, `bwrap` or `none`), `port_min`, `port_max`, `spares` (default $BERTH_SPARES or 1: how
-    many sandboxes of each app that can be imported ahead are kept ready), `spare_environments` (default
-    $BERTH_SPARE_ENVIRONMENTS or 1: from how many environments beside the node's own), `egress` (default
+    `sandbox` (`auto`, `bwrap`, `gvisor` or `none`), `port_min`, `port_max`, `spares` (default $BERTH_SPARES
+    or 1: how many sandboxes of each app that can be imported ahead are kept ready), `spare_environments`
+    (default $BERTH_SPARE_ENVIRONMENTS or 1: from how many environments beside the own one), `egress` (default
     $BERTH_EGRESS or `open`) and `egress_allow` (default $BERTH_EGRESS_ALLOW; see `network.py`). Where no
     environment exists, programs come from the system's folders and this Python's base.
     """
@@ -210,13 +212,17 @@ class LocalDriver(Driver):
                 homes=self.homes,
                 environment=environment.resolve(self.environment_path),
                 environment_path=self.environment_path,
-                isolation=Isolation.SANDBOX if found.bwrap else Isolation.NONE,
+                isolation=found.level,
                 isolation_warning=warning,
                 cgroup_host=cgroups.detect(self.instance),
                 scan=self._scan(),
                 held=self.environments.held(),
             )
+        if self.sandbox_mode == GVISOR and node.devices:
+            node = replace(node, devices=(), warnings=(*node.warnings, NO_GPUS))
         capabilities = {Capability.WHOLE_GPU, Capability.MULTI_GPU}
+        if found.gvisor:
+            capabilities.add(Capability.GVISOR)
         if any(device.mig_mode or device.kind is DeviceKind.MIG for device in node.devices):
             capabilities |= {Capability.MIG, Capability.REPARTITION}
         return Inventory((node,), frozenset(capabilities), time.time())
@@ -227,6 +233,7 @@ class LocalDriver(Driver):
         here = self._placed_here(placement)
         sandbox, _ = self._isolation()
         self._require_isolation(sandbox)
+        self._require_gvisor(sandbox)
         limits.require(cgroups.detect(self.instance))
         folder = self._dir(spec.ref)
         with disk_errors(self.home, starting=True), folder.operation() as lock:
@@ -252,11 +259,16 @@ class LocalDriver(Driver):
     def prepare(self, *, owner: int) -> None:
         """See `Driver.prepare`: as many spares as configured, and lost ways out made again."""
         sandbox, _ = self._isolation()
-        kinds = [
-            Kind(recipe.loading(found.preload), found, sandbox)
-            for found in (self._own_environment(), *self._environments_in_use())
-            for recipe in recipes_among(found.programs())
-        ]
+        in_gvisor = self.sandbox_mode == GVISOR
+        kinds = (
+            []
+            if in_gvisor
+            else [
+                Kind(recipe.loading(found.preload), found, sandbox)
+                for found in (self._own_environment(), *self._environments_in_use())
+                for recipe in recipes_among(found.programs())
+            ]
+        )
         with disk_errors(self.base):
             if sandbox.uids is not None and kinds:
                 self.homes.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -513,13 +525,18 @@ class LocalDriver(Driver):
 
     def _isolation(self) -> tuple[SandboxProbe, str]:
         """The sandbox to use and a warning; the warning empty when there is none."""
-        if self.sandbox_mode not in ("auto", "bwrap", "none"):
-            raise InvalidSpec(f"sandbox={self.sandbox_mode} is unknown. Set it to auto, bwrap or none.")
+        if self.sandbox_mode not in ("auto", "bwrap", GVISOR, "none"):
+            raise InvalidSpec(
+                f"sandbox={self.sandbox_mode} is unknown. Set it to auto, bwrap, gvisor or none."
+            )
         if self.sandbox_mode == "none":
             found = SandboxProbe("", reason="Workspaces are not kept apart: set sandbox=auto for this pool.")
         else:
             found = probe(self.base)
-        return found, found.warning
+        if self.sandbox_mode != GVISOR:
+            return found, found.warning
+        found = replace(found, runsc=found.gvisor)
+        return found, " ".join(filter(None, (found.no_gvisor, found.warning)))
 
     def _require_isolation(self, sandbox: SandboxProbe) -> None:
         if limits.several_users() and sandbox.warning:
@@ -530,8 +547,13 @@ class LocalDriver(Driver):
             )
         if sandbox.bwrap:
             return
-        if self.sandbox_mode == "bwrap":
+        if self.sandbox_mode in ("bwrap", GVISOR):
             raise MissingDependency(sandbox.reason)
+
+    def _require_gvisor(self, sandbox: SandboxProbe) -> None:
+        """Raise `MissingDependency` where this pool starts workspaces in gVisor alone and cannot."""
+        if self.sandbox_mode == GVISOR and (complaint := sandbox.no_gvisor):
+            raise MissingDependency(complaint)
 
     def _placed_here(self, placement: Placement) -> NodePlacement:
         if len(placement.nodes) != 1 or placement.nodes[0].node != self.node_name:
@@ -545,6 +567,8 @@ class LocalDriver(Driver):
         """The granted devices as they are now. Raises `NoCapacity` when one is gone."""
         if not here.devices:
             return ()
+        if self.sandbox_mode == GVISOR:
+            raise NoCapacity(NO_GPUS)
         scan = gpus.scan()
         present = {device.uuid: device for device in scan.devices}
         missing = [grant.uuid for grant in here.devices if grant.uuid not in present]

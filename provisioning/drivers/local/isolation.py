@@ -13,12 +13,13 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from provisioning.drivers.local import network, processes, scratch, uids
+from provisioning.drivers.local import gvisor, network, processes, scratch, uids
 from provisioning.drivers.local.egress import Policy
 from provisioning.drivers.local.sandbox import PROC_MASKED, namespace_argv, proc_argv, system_argv
 from provisioning.drivers.local.seccomp import filters
 from provisioning.drivers.local.staging import AS_USER, mount, staged_program, user
 from provisioning.errors import StartFailed
+from provisioning.types import Isolation
 
 PROBE_TIMEOUT_S = 10
 RETRY_AFTER_S = 60.0
@@ -34,6 +35,8 @@ class SandboxProbe:
     `seccomp` is the digest of the filter of system calls, or empty with `seccomp_reason`.
     `uids` are the user ids of workspaces where this is root; None elsewhere, where they are switched off, and
     where they do not work, with `uids_reason`.
+    `gvisor` is the path of runsc where it works, else empty with `gvisor_reason`; `runsc` is the same where
+    the pool requires it, and what is started here runs in it.
     """
 
     bwrap: str
@@ -45,6 +48,25 @@ class SandboxProbe:
     seccomp_reason: str = ""
     uids: uids.Range | None = None
     uids_reason: str = ""
+    gvisor: str = ""
+    gvisor_reason: str = ""
+    runsc: str = ""
+
+    @property
+    def level(self) -> Isolation:
+        """What keeps workspaces apart here."""
+        if self.runsc:
+            return Isolation.GVISOR
+        return Isolation.SANDBOX if self.bwrap else Isolation.NONE
+
+    @property
+    def no_gvisor(self) -> str:
+        """Why nothing is started where gVisor is required; empty where it works."""
+        if not self.runsc:
+            return f"This pool runs workspaces in gVisor only. {self.gvisor_reason}"
+        if self.network is None:
+            return f"gVisor needs a network of each workspace's own. {self.network_reason}"
+        return ""
 
     @property
     def warning(self) -> str:
@@ -89,6 +111,11 @@ def probe(base: Path | None = None) -> SandboxProbe:
     if found.bwrap and wanted is not None:
         complaint = _try_user(found, wanted.owners.stop - 1, base)
         found = replace(found, uids=None if complaint else wanted, uids_reason=complaint)
+    if found.bwrap:
+        path_of_runsc, complaint = gvisor.probe(found.bwrap, system_folders(), base)
+        found = replace(found, gvisor=path_of_runsc, gvisor_reason=complaint)
+    else:
+        found = replace(found, gvisor_reason=found.reason)
     _known[path, wanted] = (time.monotonic(), found)
     return found
 

@@ -54,7 +54,9 @@ class SandboxPlan:
     of `ETC_OWN`, `agent` that of the agent, `gateway` that of the socket to the portal. An empty `home` or
     `agent` shows none. `readonly_at` are more paths here with their paths inside, and so are `writable_at`,
     which can be written; `command` is instead of the agent with its configuration file.
-    Where `filtered`, the launcher puts the filter of system calls in for `{seccomp}`.
+    Where `filtered`, the launcher puts the filter of system calls in for `{seccomp}`. Where there is `runsc`,
+    its path here, the workspace runs in gVisor (`gvisor.py`) with the configuration in the folder `bundle`,
+    and its app listens on `port`.
     """
 
     bwrap: str
@@ -77,6 +79,9 @@ class SandboxPlan:
     disable_userns: bool = True
     own_network: bool = False
     filtered: bool = False
+    runsc: str = ""
+    bundle: str = ""
+    port: int = 0
 
     @property
     def home_inside(self) -> str:

@@ -81,6 +81,8 @@ def staged(plan: SandboxPlan) -> tuple[SandboxPlan, list[Mount]]:
         gateway=put(plan.gateway),
         etc=put(plan.etc),
         home=put(plan.home, readonly=False) if plan.home else "",
+        runsc=put(plan.runsc) if plan.runsc else "",
+        bundle=put(plan.bundle) if plan.runsc else "",
     )
     return moved, mounts
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioning import git_urls
-from provisioning.drivers.local import cgroups, network, packages, processes
+from provisioning.drivers.local import cgroups, gvisor, network, packages, processes
 from provisioning.drivers.local.egress import Policy
 from provisioning.drivers.local.environment import Environment
 from provisioning.drivers.local.failures import HomeChangesHands
@@ -101,11 +101,15 @@ def launch(
         )
         markers = markers_of(spec, folder, settings)
         mounts: list[Mount] = []
+        limited = rlimits(spec.resources.memory_mib, limited=bool(groups))
         if settings.sandbox.bwrap:
-            plan = _sandbox(spec, folder, settings, home, devices, markers)
+            plan = _sandbox(spec, folder, settings, home, devices, markers, record.ports[0])
+            if plan.runsc:
+                gvisor.write(folder.bundle, gvisor.bundle(plan, limited))
             if settings.uid != NODE_USER:
                 plan, mounts = staged(plan)
-            argv, env, home_inside, run_inside = bwrap_argv(plan), markers, plan.home_inside, RUN_PATH
+            argv = gvisor.argv(plan) if plan.runsc else bwrap_argv(plan)
+            env, home_inside, run_inside = markers, plan.home_inside, RUN_PATH
         else:
             argv = (settings.environment.python, "-I", "-S", str(AGENT_PROGRAM), str(folder.config), "{app}")
             env = {**markers, "BERTH_ROLE": "agent", "PATH": os.pathsep.join(settings.environment.bin_dirs)}
@@ -137,9 +141,9 @@ def launch(
                 "log": str(folder.launch_log),
                 "attempt": record.attempt,
                 "sockets": {"app": str(folder.app_socket(spec.ref.generation))},
-                "files": filter_files(folder.base, settings.sandbox),
+                "files": {} if settings.sandbox.runsc else filter_files(folder.base, settings.sandbox),
                 "cgroup_procs": [str(group / "cgroup.procs") for group in groups],
-                "rlimits": rlimits(spec.resources.memory_mib, limited=bool(groups)),
+                "rlimits": limited,
             },
             operation_lock,
         )
@@ -371,7 +375,8 @@ def _ports(folder: WorkspaceDir, settings: Settings) -> tuple[int, ...]:
     """
     lowest, highest = settings.port_min, settings.port_max
     if settings.sandbox.network is not None:
-        return tuple(range(lowest, min(lowest + PORT_CANDIDATES, highest + 1)))
+        candidates = 1 if settings.sandbox.runsc else PORT_CANDIDATES  # one that is known outside of gVisor
+        return tuple(range(lowest, min(lowest + candidates, highest + 1)))
     span = highest - lowest + 1
     first = secrets.randbelow(span)
     found: list[int] = []
@@ -401,6 +406,7 @@ def _sandbox(
     home: Path,
     devices: Sequence[DeviceInfo],
     markers: Mapping[str, str],
+    port: int,
 ) -> SandboxPlan:
     host = hostname(spec.name)
     write_etc(folder, spec.owner, host, settings.sandbox)
@@ -428,4 +434,7 @@ def _sandbox(
         disable_userns=settings.sandbox.disable_userns,
         own_network=settings.sandbox.network is not None,
         filtered=bool(settings.sandbox.seccomp),
+        runsc=settings.sandbox.runsc,
+        bundle=str(folder.bundle),
+        port=port,
     )

@@ -123,6 +123,7 @@ class WorkspaceDir:
         self.path = base / name
         self.run = self.path / "run"
         self.etc = self.path / "etc"
+        self.bundle = self.path / "bundle"
         self.lock = self.path / "alive.lock"
         self.pid_file = self.path / "pid.json"
         self.launch_log = self.path / "launch.log"

@@ -61,7 +61,7 @@ def take_over_spare(
     spare that could not be handed over has not ended yet.
     """
     recipe = recipe_for(spec.app)
-    if recipe is None or not settings.sandbox.bwrap:
+    if recipe is None or not settings.sandbox.bwrap or settings.sandbox.runsc:
         return False
     if (settings.uid == NODE_USER) != (settings.sandbox.uids is None):
         return False  # its home is still in other hands
