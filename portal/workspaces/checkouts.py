@@ -165,6 +165,8 @@ def credentials(
 def _credential(url: str, value: str) -> dict[str, str]:
     """What a secret says to the server of `url`, as `provisioning/agent/program/git_settings.py` takes it."""
     read = git_urls.parsed(url)
+    # OpenSSH reads no key with the line ends of Windows.
+    value = value.replace("\r\n", "\n")
     key = _KEY.search(value)
     if isinstance(read, git_urls.UrlProblem) or (key is not None) != (read.scheme == "ssh"):
         return {"problem": "wrong_secret"}
