@@ -67,10 +67,25 @@ def _require_entitled(workspace: Workspace, generation: int, node: str) -> None:
         raise Revoked
 
 
+@transaction.atomic
 def _note_problem(workspace_id: UUID, generation: int, error: PortalError) -> None:
-    kept = {"generation": generation, "given_at": timezone.now(), "problem": error.reason.as_json()}
+    """Keep why the start was not told: of this start alone, as a later one may have begun meanwhile."""
+    try:
+        workspace = locked(workspace_id)
+    except NotFound:
+        return
+    if workspace.generation != generation or workspace.state != State.PROVISIONING:
+        return
+    earlier = StartSecrets.objects.filter(workspace=workspace, generation=generation).first()
     StartSecrets.objects.update_or_create(
-        workspace_id=workspace_id, defaults=kept, create_defaults={**kept, "given": [], "closed": False}
+        workspace=workspace,
+        defaults={
+            "generation": generation,
+            "given": earlier.given if earlier is not None else [],
+            "given_at": timezone.now(),
+            "closed": earlier is not None and earlier.closed,
+            "problem": error.reason.as_json(),
+        },
     )
 
 

@@ -20,6 +20,7 @@ from portal.site_file import applying, exporting
 from portal.workspace_secrets import places, services, vault
 from portal.workspace_secrets.models import Secret
 from portal.workspaces import checkouts, secret_delivery
+from portal.workspaces import services as workspaces
 from portal.workspaces.models import StartSecrets, Workspace
 from provisioning.types import ObservedState
 from tests.api.conftest import api as api  # a fixture
@@ -149,6 +150,27 @@ def test_what_may_be_over_in_a_moment_is_asked_for_again(server, started, settin
         nobody.bind(("127.0.0.1", 0))
         settings.BERTH_VAULT_ADDR = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         refused(ask(started), 503, SecretCode.VAULT_AWAY)
+
+
+def test_a_later_start_that_has_to_wait_for_vault_is_told_in_the_end(sent, server, started, bob):
+    told(ask(started))
+    run_until_ready(sent, started)
+    secret_delivery.close(started.pk, started.generation)
+    workspaces.stop(actor=bob, workspace_id=started.pk)
+    assert answer(sent, "stop", "stopped")
+    workspaces.start(actor=bob, workspace_id=started.pk)
+    generation = started.generation
+    started.refresh_from_db()
+    server.seal()
+    try:
+        refused(ask(started), 503, SecretCode.VAULT_SEALED)
+        # The agent of the former start says nothing of this one.
+        assert ask(started, generation=generation).status_code == 410
+    finally:
+        server.unseal()
+    kept = StartSecrets.objects.get()
+    assert (kept.generation, kept.given, kept.closed) == (started.generation, [], False)
+    assert told(ask(started)) == {"TOKEN_A": ("env", VALUE)}
 
 
 def test_while_it_is_away_no_second_start_waits_for_it(server, started, settings, monkeypatch):
