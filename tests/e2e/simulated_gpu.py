@@ -57,13 +57,17 @@ class _Reports(BaseHTTPRequestHandler):
     """Hands requests of the node on to the portal, heartbeats with what the GPU does in them."""
 
     portal: int
+    starts: dict[str, int]
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.path.rstrip("/").endswith("/heartbeat"):
             gpu = {"uuid": UUID, "utilization_percent": 0, "memory_used_mib": 0, "memory_total_mib": 16384}
             said = json.loads(body)
-            body = json.dumps({**said, "activity": {**said.get("activity", {}), "gpus": [gpu]}}).encode()
+            # The first start of each has the GPU; who goes on without has none to report.
+            first = self.starts.setdefault(said["workspace_id"], said["generation"])
+            gpus = [gpu] if said["generation"] == first else None
+            body = json.dumps({**said, "activity": {**said.get("activity", {}), "gpus": gpus}}).encode()
         headers = {name: value for name, value in self.headers.items() if name.lower() != "content-length"}
         onward = http.client.HTTPConnection("127.0.0.1", self.portal, timeout=20)
         try:
@@ -89,7 +93,9 @@ class _Reports(BaseHTTPRequestHandler):
 @contextmanager
 def reports() -> Iterator[ThreadingHTTPServer]:
     """Where agents report; the portal's own port is set (`serve_for`) once it is known."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Reports", (_Reports,), {"portal": 0})) as server:
+    with ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("Reports", (_Reports,), {"portal": 0, "starts": {}})
+    ) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:

@@ -11,6 +11,7 @@
 
   const ASK_EVERY_MS = 15000;
   const ASK_AGAIN_MS = 3000;
+  const SAYS_PADDING_PX = 6;
   const PHONE = "(max-width: 760px)";
   const TERMINAL_LAYOUT = "terminal";
   const TERMINAL_NAME = "1";
@@ -32,7 +33,7 @@
     .berth-bar button:hover { background: var(--jp-layout-color3); }
     .berth-bar button[hidden] { display: none; }
     .berth-bar button:focus-visible, .berth-bar a:focus-visible { outline: 2px solid var(--jp-brand-color1); }
-    .berth-says { padding: 6px 12px; font-size: var(--jp-ui-font-size1); color: var(--jp-ui-font-color1);
+    .berth-says { padding: ${SAYS_PADDING_PX}px 12px; overflow: hidden; font-size: var(--jp-ui-font-size1); color: var(--jp-ui-font-color1);
       background: var(--jp-layout-color2); border-left: 4px solid var(--jp-warn-color1); }
     .berth-says.bad { border-left-color: var(--jp-error-color1); font-weight: 600; }
     @media ${PHONE} {
@@ -119,6 +120,19 @@
     says.hide();
     let said = "";
     let refused = "";
+    /** JupyterLab gives a widget at its top its least height and no more: that of its lines, once it has a width. */
+    function makeRoom() {
+      if (!says.node.clientWidth) {
+        return;
+      }
+      const lines = [...says.node.children].reduce((height, line) => height + line.offsetHeight, 0);
+      const least = `${lines + 2 * SAYS_PADDING_PX}px`;
+      if (says.node.style.minHeight !== least) {
+        says.node.style.minHeight = least;
+        says.parent?.fit();
+      }
+    }
+    new ResizeObserver(makeRoom).observe(says.node);
     extend.addEventListener("click", async () => {
       extend.disabled = true;
       try {
@@ -159,6 +173,7 @@
         }
         says.node.classList.toggle("bad", seen.messages.some(message => message.tone === "bad"));
         says.setHidden(!texts.length);
+        makeRoom();
       }
     };
   }
