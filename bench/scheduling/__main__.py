@@ -1,11 +1,11 @@
 """`python -m bench.scheduling --data DIR --json OUT`: the Philly half-trace, its groups as teams.
 
 DIR is laid out as `philly/philly_first_half.csv.gz`; `--trace FILE` (with `--part`) names another file, and
-`--synthetic SEED` draws jobs. Compared are FIFO, EASY back-fill, Tiresias and SRSF (`peers`), Gavel and
-Themis (`rounds`; also with a minute lost each time that a job comes back), all of them re-implemented, and
-Berth's engine without and with preemption, with durations known and only guessed from history. Since waits
-in a queue this long hang on chance, preemption is compared once more with all submissions moved by some
-minutes.
+`--synthetic SEED` draws jobs; `--thinned SEED` leaves a fourth of the jobs, for as many fewer `--gpus`.
+Compared are FIFO, EASY back-fill, Tiresias and SRSF (`peers`), Gavel and Themis (`rounds`; also with a minute
+lost each time that a job comes back), all of them re-implemented, and Berth's engine without and with
+preemption, with durations known and only guessed from history. Since waits in a queue this long hang on
+chance, preemption is compared once more with all submissions moved by some minutes.
 Berth decides by `Policy()`, which is what the portal decides by. Exits with 1 where a quota was over-run or
 a reserved start delayed by back-fill.
 """
@@ -25,7 +25,7 @@ from typing import Any
 from bench.scheduling.peers import PeerOutcome, srsf, tiresias
 from bench.scheduling.replay import Outcome, quotas, replay
 from bench.scheduling.rounds import gavel, themis
-from bench.scheduling.trace import Job, load, shifted, synthetic
+from bench.scheduling.trace import Job, load, shifted, synthetic, thinned
 from portal.scheduling.engine.model import Policy
 
 DEFAULT_GPUS = 650
@@ -107,6 +107,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=None, help="only the first so many, or draw so many")
     parser.add_argument("--load", type=float, default=0.95, help="part of the GPUs that drawn jobs ask for")
     parser.add_argument("--quick", action="store_true", help="only the first tenth of the trace")
+    parser.add_argument("--thinned", type=int, metavar="SEED", help="only a fourth of the jobs, drawn")
     parser.add_argument("--shifted", type=int, default=None, help="replays with moved submissions (3)")
     parser.add_argument("--eta-every", type=int, default=100, help="forecast every so manieth that waits")
     parser.add_argument("--only", nargs="*", default=None, help="names of the runs wanted")
@@ -121,6 +122,8 @@ def main() -> int:
     except FileNotFoundError as error:
         parser.error(f"no trace at {error.filename}; give the folder that holds philly/ as --data")
     jobs = [job for job in jobs if job.gpus <= options.gpus]
+    if options.thinned is not None:
+        jobs = thinned(jobs, options.thinned, options.gpus)
     if options.quick:
         jobs = jobs[: max(1, len(jobs) // 10)]
     times = options.shifted if options.shifted is not None else (0 if options.quick else 3)
@@ -149,6 +152,7 @@ def main() -> int:
         "trace": f"synthetic {options.synthetic}"
         if options.synthetic is not None
         else f"{path.name} {options.part}",
+        "thinned": options.thinned,
         "jobs": len(jobs),
         "gpus": options.gpus,
         "teams": {team.name: team.limits["gpu"].nominal for team in teams},

@@ -72,3 +72,13 @@ def shifted(jobs: Sequence[Job], seed: int, most_s: int = 600) -> list[Job]:
     chance = Random(seed)
     moved = [replace(job, submit_s=job.submit_s + chance.randint(0, most_s)) for job in jobs]
     return sorted(moved, key=lambda job: (job.submit_s, job.id))
+
+
+def thinned(jobs: Sequence[Job], seed: int, gpus: int, of: int = 4) -> list[Job]:
+    """About one job in `of` of the same trace, drawn by chance, without what asks for over a third of `gpus`.
+
+    On as small a part of the GPUs: sites as loaded as the whole one that hardly share a job, for telling an
+    effect from luck.
+    """
+    chance = Random(seed)
+    return [job for job in jobs if chance.random() * of < 1 and job.gpus <= gpus // 3]

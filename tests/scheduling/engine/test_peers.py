@@ -11,7 +11,7 @@ import pytest
 from bench.scheduling.peers import srsf, tiresias
 from bench.scheduling.replay import quotas, replay
 from bench.scheduling.rounds import gavel, level, themis
-from bench.scheduling.trace import Job, synthetic
+from bench.scheduling.trace import Job, synthetic, thinned
 from portal.scheduling.engine.model import Policy
 
 HOUR = 3600
@@ -35,6 +35,16 @@ def test_tiresias_demotes_by_attained_service():
     # In the queue below nobody is preempted for another of it: the second runs to its end.
     found = tiresias([job("first", 2, 0, 1000), job("second", 2, 600, 900)], 2, limits=(1000,))
     assert found.waits == {"first": 900, "second": 0}
+
+
+def test_a_part_of_the_trace_is_another_one_each_time():
+    jobs = [job(f"j{number}", 1 + number % 8, number, 60) for number in range(2000)]
+    drawn = [thinned(jobs, seed, 12) for seed in (1, 2)]
+    assert drawn[0] == thinned(jobs, 1, 12) != drawn[1]
+    for some in drawn:
+        # A half asks for at most a third of twelve; a fourth of those is 250.
+        assert {each.gpus for each in some} == {1, 2, 3, 4}
+        assert 200 < len(some) < 300
 
 
 def test_a_job_that_does_not_fit_is_passed_over():
