@@ -130,15 +130,15 @@ def idle_words(row: observing.Activity | None, limit_s: int | None, *, releases:
     `releases`: its GPUs are released then, and it does not stop.
     """
     if row is None or row.signals == "[]" or not observing.is_fresh(row.observed_at):
-        return _("Not known yet, which counts as work.")
+        return _("Activity is not known yet, which counts as work.")
     if not row.idle_s:
         return _("It is in use.")
     values = {"idle": format_duration(row.idle_s), "limit": format_duration(limit_s)}
     if limit_s is None:
-        return _("Nothing for %(idle)s. It does not stop for that.") % values
+        return _("Idle for %(idle)s. No idle limit applies.") % values
     if releases:
-        return _("Nothing for %(idle)s. After %(limit)s its GPUs are released.") % values
-    return _("Nothing for %(idle)s. After %(limit)s it stops.") % values
+        return _("Idle for %(idle)s. After %(limit)s its GPUs are released.") % values
+    return _("Idle for %(idle)s. After %(limit)s it stops.") % values
 
 
 def _step_of(notice: ReclaimNotice | None) -> str | None:

@@ -57,15 +57,15 @@ def stage_words(workspace: Workspace) -> str:
         case State.RUNNING:
             if is_cut_off(workspace):
                 return _("Its machine was revoked")
-            return _("Has to make room soon") if workspace.preempting else _("Ready")
+            return _("Will be preempted soon") if workspace.preempting else _("Ready")
         case State.STOPPING:
-            return _("Its programs end")
+            return _("Its processes are ending")
         case State.STOPPED:
             return _("Your files are kept")
         case State.TERMINATING:
-            return _("Gives its place back")
+            return _("Releasing its resources")
         case State.TERMINATED:
-            return _("Its place is free again")
+            return _("Its resources are free again")
         case State.FAILED:
             return (
                 str(TerminationReason(workspace.termination_reason).label)

@@ -208,7 +208,7 @@ def become_ready(workspace: Workspace, *, endpoint: str) -> None:
         workspace,
         Trigger.READY,
         actor=SYSTEM,
-        message=f"has it ready after {took:.1f} s",
+        message=f"brought it up in {took:.1f} s",
         endpoint=endpoint or workspace.endpoint,
         launched_at=workspace.launched_at or now,
         ready_at=now,

@@ -73,7 +73,7 @@ def test_the_page_and_rest_say_what_holds_and_where_it_comes_from(running, alice
         "longest_s": "team:vision",
     }
     page = as_user(alice).get(f"/workspaces/{running.pk}/").content.decode()
-    assert "What holds for it" in page
+    assert "Reclaim policy" in page
     assert "from team vision" in page
 
 
