@@ -100,7 +100,9 @@ class ActivitySerializer(serializers.Serializer[Any]):
     signals = SignalSerializer(many=True)
     held = HeldSerializer(many=True)
     history = ChangeSerializer(many=True, help_text="Of the last two days.")
-    policy = ReclaimRuleSerializer(many=True, help_text="The limits that apply to it, and where each value comes from.")
+    policy = ReclaimRuleSerializer(
+        many=True, help_text="The limits that apply, and where each value comes from."
+    )
 
 
 class Activity(ApiView):
