@@ -29,6 +29,8 @@ Program = Annotated[str, Meta(min_length=1, max_length=200)]
 EnvironmentDigest = Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")]
 """As `provisioning.environments.content.digest_of` makes it; empty for none."""
 EnvironmentName = Annotated[str, Meta(pattern="^([a-z0-9][a-z0-9-]{0,62})?$")]
+MountName = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,39}(:rw)?$")]
+"""A folder of the node that a workspace is shown, as `provisioning.mounts` names it."""
 WHOLE_DEVICE_MILLI = 1000
 
 
@@ -302,6 +304,7 @@ class WorkspaceSpec:
     egress: tuple[EgressLimit, ...] = ()
     secrets: bool = False
     checkouts: Annotated[tuple[CheckoutSpec, ...], Meta(max_length=4)] = ()
+    mounts: Annotated[tuple[MountName, ...], Meta(max_length=8)] = ()
 
     @property
     def home_key(self) -> str:
@@ -317,8 +320,9 @@ class WorkspaceSpec:
         body = asdict(self)
         body.pop("app_token")
         body.pop("reset_packages")
-        if not self.egress:
-            body.pop("egress")
+        for name in ("egress", "mounts"):
+            if not body[name]:
+                body.pop(name)
         body.pop("secrets")
         body.pop("checkouts")
         for name in ("environment", "environment_name"):

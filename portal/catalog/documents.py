@@ -24,7 +24,7 @@ COMMON = ("enabled", "position", "deprecated")
 TEMPLATE_FIELDS = (
     "name", "description", "icon", "program", "install_hint", "min_cuda", "min_compute_capability", "argv",
     "env", "startup", "ready_path", "open_path", "upstream_auth", "service_workers", "activity", "egress",
-    "egress_allow", "git_url", "git_ref", "git_secret", "dotfiles_url",
+    "egress_allow", "git_url", "git_ref", "git_secret", "dotfiles_url", "mounts",
     "start_timeout_s", "stop_timeout_s", "work_lost", *COMMON,
 )  # fmt: skip
 FLAVOR_FIELDS = (

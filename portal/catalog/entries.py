@@ -203,7 +203,11 @@ def _filled(entry: Template | Flavor, given: Mapping[str, Any]) -> list[Team] | 
 
 def _check_team_fields(template: Template) -> None:
     """Refuse what a team's own template may not have, whoever keeps it: its owners change all the rest."""
-    for field, given in (("service_workers", template.service_workers), ("teams", template.restricted)):
+    for field, given in (
+        ("service_workers", template.service_workers),
+        ("teams", template.restricted),
+        ("mounts", template.mounts),
+    ):
         if given:
             reason = Reason(CatalogCode.TEAM_FIELD_FIXED, {"field": field})
             raise InvalidInput(reason, errors={field: [reason]})

@@ -191,6 +191,13 @@ class Template(Entry):
         blank=True,
         help_text=_("Dotfiles for users who have none of their own."),
     )
+    mounts = models.JSONField(
+        default=list,
+        blank=True,
+        help_text=_(
+            "Folders of the node that its workspaces are shown as /data/NAME; NAME:rw to write there."
+        ),
+    )
     activity = models.CharField(
         max_length=20,
         blank=True,

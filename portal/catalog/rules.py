@@ -20,6 +20,7 @@ from portal.environments import selectors as environments
 from portal.environments.models import Environment, Kind
 from portal.environments.sources import NOTEBOOK_PROGRAMS
 from portal.repositories.rules import problems_of
+from provisioning import mounts
 from provisioning.drivers.local.egress import policy_of
 from provisioning.errors import InvalidSpec
 from provisioning.types import WHOLE_DEVICE_MILLI
@@ -82,6 +83,8 @@ def template_problems(template: Template) -> Problems:
         found[f"git_{field}"] = [reason]
     for reason in problems_of(template.dotfiles_url).values():
         found["dotfiles_url"] = [reason]
+    if not _are_mounts(template.mounts):
+        found["mounts"] = [Reason(CatalogCode.MOUNTS_INVALID, {"most": mounts.MOST})]
     _argv(template.argv, found)
     _env(template.env, found)
     if not storable(template.startup) or "\0" in template.startup:
@@ -89,6 +92,15 @@ def template_problems(template: Template) -> Problems:
     if not found.keys() & {"argv", "env", "startup"}:
         _together(template, found)
     return found
+
+
+def _are_mounts(words: Any) -> bool:
+    """Whether they are names of folders, each once, as a node lists them."""
+    if not isinstance(words, list) or len(words) > mounts.MOST:
+        return False
+    if not all(isinstance(each, str) and mounts.WORD.fullmatch(each) for each in words):
+        return False
+    return len({mounts.inside(each) for each in words}) == len(words)
 
 
 def _argv(argv: Any, found: Problems) -> None:

@@ -29,7 +29,13 @@ from portal.catalog.models import (
 from portal.common.api import StrictSerializer
 from portal.common.problem_serializers import ReasonSerializer
 from portal.common.reasons.wording import message_of
+from provisioning import mounts as folders
 from provisioning.git_urls import MAX_REF, MAX_URL
+
+MOUNTS_HELP = (
+    "Folders of the node that its workspaces are shown as `/data/NAME`, by the names under which nodes list "
+    "them; `NAME:rw` to write there."
+)
 
 
 class AcceleratorsSerializer(serializers.Serializer[Any]):
@@ -125,6 +131,7 @@ class TemplateSerializer(EntrySerializer):
         default=None,
         help_text="The software that its workspaces get; null: what each node has by itself.",
     )
+    mounts = serializers.ListField(child=serializers.CharField(), help_text=MOUNTS_HELP)
     argv = serializers.SerializerMethodField(help_text="Null for who does not keep it.")
     env = serializers.SerializerMethodField(help_text="Null for who does not keep it.")
     startup = serializers.SerializerMethodField(help_text="Null for who does not keep it.")
@@ -138,7 +145,7 @@ class TemplateSerializer(EntrySerializer):
             *("slug", "name", "description", "icon", "program", "min_cuda", "min_compute_capability"),
             *("cuda_version", "compute_capability", "open_path", "start_timeout_s"),
             *("stop_timeout_s", "work_lost", "service_workers", "available", "reason", "next_action"),
-            *("egress", "egress_allow", "git_url", "git_ref", "git_secret", "dotfiles_url"),
+            *("egress", "egress_allow", "git_url", "git_ref", "git_secret", "dotfiles_url", "mounts"),
             *("team", "teams", "argv", "env", "startup", "install_hint", "ready_path", "upstream_auth"),
             *("activity", "enabled", "position", "deprecated", "successor", "updated_at", "environment"),
         ]
@@ -314,6 +321,12 @@ class TemplateChangeSerializer(EntryChangeSerializer):
         allow_blank=True,
         required=False,
         help_text="Name of the secret of the template or the team that opens it.",
+    )
+    mounts = serializers.ListField(
+        child=serializers.RegexField(folders.WORD.pattern + r"\Z", max_length=43),
+        max_length=folders.MOST,
+        required=False,
+        help_text=MOUNTS_HELP + " Not for a team's own.",
     )
     dotfiles_url = serializers.CharField(
         max_length=MAX_URL,

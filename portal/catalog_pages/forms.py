@@ -235,6 +235,16 @@ class TemplateForm(EntryForm):
         _("Credential"), 64, _("Name of the template's or the team's secret that opens the repository.")
     )
     dotfiles_url = _text(_("Dotfiles"), 500, _("A Git repository, for users who have none of their own."))
+    mounts = Names(
+        label=_("Folders of the node"),
+        required=False,
+        max_length=400,
+        help_text=_(
+            "Names that nodes list in BERTH_MOUNTS, with commas between; NAME:rw to write there. "
+            "Workspaces find them as /data/NAME."
+        ),
+        widget=forms.TextInput(attrs=PLAIN),
+    )
     environment = forms.ChoiceField(
         label=_("Environment"),
         required=False,
@@ -258,7 +268,7 @@ class TemplateForm(EntryForm):
         required=False,
         help_text=_("They outlive the page and a restart: only for apps that need them."),
     )
-    SITE = ("audience", "teams", "service_workers")
+    SITE = ("audience", "teams", "service_workers", "mounts")
 
     def __init__(
         self,

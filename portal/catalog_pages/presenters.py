@@ -34,7 +34,7 @@ LABELS: dict[str, str | Promise] = {
     "ready_path": _("Path that answers when it is ready"), "open_path": _("Path that opens"),
     "upstream_auth": _("Signing in to the app"), "service_workers": _("Service workers"),
     "git_url": _("Git repository"), "git_ref": _("Branch, tag or commit"), "git_secret": _("Credential"),
-    "dotfiles_url": _("Dotfiles"),
+    "dotfiles_url": _("Dotfiles"), "mounts": _("Folders of the node"),
     "egress": _("What it may reach"), "egress_allow": _("Hosts and networks"),
     "activity": _("Activity"), "start_timeout_s": _("Time to start"),
     "stop_timeout_s": _("Time to stop"), "work_lost": _("Work that is lost"),

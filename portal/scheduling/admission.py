@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -39,6 +39,7 @@ from portal.workspaces.domain_events import WorkspaceRequested
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes.places import NOWHERE, Homes
 from portal.workspaces.software import with_software
+from provisioning import mounts
 from provisioning.types import Placement
 
 REQUEST = "request"
@@ -318,6 +319,10 @@ def _never(placement_request: PlacementRequest, reasons: blockers.NodeReasons) -
                 "model": next(iter(needed.models), ""),
             },
         )
+    if template.mounts and _fits_without_folders(placement_request):
+        return Reason(
+            AdmissionCode.NO_NODE_SHOWS_FOLDERS, {"template": template.name, "folders": list(template.mounts)}
+        )
     return blockers.too_large(reasons)
 
 
@@ -336,6 +341,17 @@ def _fits_without_needs(placement_request: PlacementRequest) -> bool:
     plain = SoftwareRequirements(placement_request.software.program)
     request = without_environments(placement_request.request)
     return any(each.ever_takes(each.adapted(request, plain)) for each in placement_request.pools)
+
+
+def _fits_without_folders(placement_request: PlacementRequest) -> bool:
+    """Whether it would fit somewhere if every node showed the folders that the template names."""
+    request = without_environments(placement_request.request)
+    request = replace(
+        request, needs=tuple(each for each in request.needs if not each.startswith(mounts.NEED))
+    )
+    return any(
+        each.ever_takes(each.adapted(request, placement_request.software)) for each in placement_request.pools
+    )
 
 
 def _not_admitted(verdict: Verdict) -> PortalError:

@@ -29,7 +29,7 @@ from portal.scheduling.engine.placement.types import (
 )
 from portal.scheduling.software_requirements import requirements_of
 from portal.workspaces.homes.places import NOWHERE, HomeAt, Homes, are_apart
-from provisioning import messages
+from provisioning import messages, mounts
 from provisioning.errors import ProvisioningError
 from provisioning.registry import driver_for
 from provisioning.types import AgentSpec, AppSpec, ResourceRequest, WorkspaceRef, WorkspaceSpec
@@ -178,6 +178,9 @@ class PlacementRequests:
             else:
                 label = (LOST_HOME_LABEL if home.lost else HOME_LABEL, home.node)
             request = replace(request, labels=(*request.labels, label))
+        if template.mounts:
+            folders = (mounts.need_of(each) for each in template.mounts)
+            request = replace(request, needs=(*request.needs, *folders))
         variants = tuple(_variants(request, pools, simulated=flavor.simulated))
         software = requirements_of(template, request.accelerators, request.needs)
         return PlacementRequest(template, request, tuple(pools), variants, software, tuple(refusals))

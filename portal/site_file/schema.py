@@ -137,7 +137,9 @@ def schema() -> dict[str, Any]:
     template = {
         "team": {"type": ["string", "null"]},
         "environment": {"type": ["string", "null"]},
-        **_fields(Template, TEMPLATE_FIELDS, argv=ARGV, env=VARIABLES, icon={"enum": ["", *ICONS]}),
+        **_fields(
+            Template, TEMPLATE_FIELDS, argv=ARGV, env=VARIABLES, icon={"enum": ["", *ICONS]}, mounts=NAMES
+        ),
         "vault_secrets": vault_secrets,
         **entry,
     }

@@ -79,6 +79,7 @@ def spec_of(workspace: Workspace) -> WorkspaceSpec:
         or bool(offer_to(workspace.owner, workspace.team, template).given(workspace.secrets)),
         egress=egress.started_with(workspace),
         checkouts=cloned,
+        mounts=tuple(template.mounts),
     )
 
 

@@ -31,6 +31,7 @@ from portal.workspaces.lifecycle import (
 )
 from portal.workspaces.models import LostHome, Workspace
 from portal.workspaces.troubles import is_cut_off, stored_message, trouble_of
+from provisioning import mounts
 
 HOMELESS = frozenset({State.PENDING, State.STOPPED, State.FAILED})
 """States in which one may wait for a home that lies on a removed machine."""
@@ -184,6 +185,7 @@ class Detail:
     checkouts: list[checkout_reports.CheckoutRow]
     egress: str
     next_egress: str
+    folders: list[tuple[str, bool]]
     environment: str
     uses_home: bool
     reset_waits: bool
@@ -280,6 +282,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         checkouts=checkout_reports.note_of(workspace),
         egress=reach,
         next_egress=next_reach,
+        folders=[(mounts.inside(each), each.endswith(mounts.WRITABLE)) for each in workspace.template.mounts],
         environment=_environment_words(workspace),
         uses_home=workspace.state != State.TERMINATED and not workspace.simulated and own,
         reset_waits=own and own_packages.reset_waits(workspace),

@@ -1,8 +1,8 @@
 """What of a pool's configuration this node decides itself, whatever a message says.
 
-`BERTH_HOME`, `BERTH_HOMES_DIR`, the environment of notebooks, `BERTH_SANDBOX`, `BERTH_EGRESS` and
-`BERTH_EGRESS_ALLOW` are the node's. A pool's configuration may ask for more isolation than that, never for
-less.
+`BERTH_HOME`, `BERTH_HOMES_DIR`, the environment of notebooks, `BERTH_SANDBOX`, `BERTH_EGRESS`,
+`BERTH_EGRESS_ALLOW` and `BERTH_MOUNTS` are the node's. A pool's configuration may ask for more isolation
+than that, never for less.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from provisioning import registry
+from provisioning import mounts, registry
 from provisioning.driver import Driver
 from provisioning.drivers.local.egress import FROM_LOOSEST, Policy, named, policy_of, reachable
 from provisioning.errors import InvalidSpec
@@ -41,6 +41,11 @@ def within(pool: PoolConfig, environ: Mapping[str, str]) -> PoolConfig:
     _same(pool.config, "home", home, "BERTH_HOME")
     _same(pool.config, "homes", homes, "BERTH_HOMES_DIR")
     _same(pool.config, "environment", environment, "BERTH_NODE_ENVIRONMENT")
+    if pool.config.get("mounts"):
+        raise InvalidSpec(
+            "The pool sets mounts. Take it out of the pool's configuration, and set "
+            f"{mounts.VARIABLE} on the node."
+        )
     policy = _egress(pool.config, environ)
     return replace(
         pool,
@@ -52,6 +57,7 @@ def within(pool: PoolConfig, environ: Mapping[str, str]) -> PoolConfig:
             "sandbox": _sandbox(pool.config, environ),
             "egress": policy.egress.value,
             "egress_allow": policy.words(),
+            "mounts": environ.get(mounts.VARIABLE) or "",
         },
     )
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from provisioning import mounts
 from provisioning.driver import Driver, Plane
 from provisioning.drivers.local import (
     bytecode,
@@ -119,8 +120,9 @@ class LocalDriver(Driver):
     `sandbox` (`auto`, `bwrap`, `gvisor` or `none`), `port_min`, `port_max`, `spares` (default $BERTH_SPARES
     or 1: how many sandboxes of each app that can be imported ahead are kept ready), `spare_environments`
     (default $BERTH_SPARE_ENVIRONMENTS or 1: from how many environments beside the own one), `egress` (default
-    $BERTH_EGRESS or `open`) and `egress_allow` (default $BERTH_EGRESS_ALLOW; see `network.py`). Where no
-    environment exists, programs come from the system's folders and this Python's base.
+    $BERTH_EGRESS or `open`), `egress_allow` (default $BERTH_EGRESS_ALLOW; see `network.py`) and `mounts`
+    (default $BERTH_MOUNTS; see `provisioning.mounts`). Where no environment exists, programs come from the
+    system's folders and this Python's base.
     """
 
     name: ClassVar[str] = "local"
@@ -151,6 +153,7 @@ class LocalDriver(Driver):
         egress = config.get("egress") or os.environ.get("BERTH_EGRESS") or "open"
         allowed = config.get("egress_allow") or os.environ.get("BERTH_EGRESS_ALLOW") or ""
         self.egress = policy_of(str(egress), str(allowed))
+        self.mounts = str(config.get("mounts") or os.environ.get(mounts.VARIABLE) or "")
         self.node_name = os.environ.get("BERTH_NODE_NAME") or socket.gethostname()
 
     # -- the contract -----------------------------------------------------------------------
@@ -218,6 +221,12 @@ class LocalDriver(Driver):
                 scan=self._scan(),
                 held=self.environments.held(),
             )
+        offer = mounts.offered(self.mounts, own=self._own_folders(), sandboxed=bool(found.bwrap))
+        node = replace(
+            node,
+            provides=(*node.provides, *offer.provides),
+            warnings=tuple(dict.fromkeys((*node.warnings, *offer.warnings))),
+        )
         if self.sandbox_mode == GVISOR and node.devices:
             node = replace(node, devices=(), warnings=(*node.warnings, NO_GPUS))
         capabilities = {Capability.WHOLE_GPU, Capability.MULTI_GPU}
@@ -248,10 +257,12 @@ class LocalDriver(Driver):
                 return seen
             disk.require_room(self.homes)
             devices = self._devices(here)
+            listed = self.mounts if sandbox.bwrap else ""
+            shown = mounts.shown(spec.mounts, listed, own=self._own_folders()) if spec.mounts else ()
             if uid != state.NODE_USER:
                 ownership.require_open(devices)
             with self._environment(spec.environment) as found:
-                settings = replace(self._settings(sandbox, found), uid=uid, egress=policy)
+                settings = replace(self._settings(sandbox, found), uid=uid, egress=policy, mounts=shown)
                 if not take_over_spare(spec, folder, settings, devices, self.spares):
                     launch(spec, folder, settings, devices, operation_lock=lock)
         return self.observe(spec.ref)
@@ -554,6 +565,10 @@ class LocalDriver(Driver):
         """Raise `MissingDependency` where this pool starts workspaces in gVisor alone and cannot."""
         if self.sandbox_mode == GVISOR and (complaint := sandbox.no_gvisor):
             raise MissingDependency(complaint)
+
+    def _own_folders(self) -> tuple[Path, ...]:
+        """Where Berth keeps its state and people's homes, of which no workspace is shown another's."""
+        return (self.home, self.homes)
 
     def _placed_here(self, placement: Placement) -> NodePlacement:
         if len(placement.nodes) != 1 or placement.nodes[0].node != self.node_name:

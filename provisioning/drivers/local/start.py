@@ -43,6 +43,7 @@ from provisioning.drivers.local.state import (
 )
 from provisioning.endpoints import PORTAL_SOCKET, socket_endpoint
 from provisioning.errors import InvalidSpec, StartFailed
+from provisioning.mounts import ShownFolder
 from provisioning.types import CheckoutSpec, DeviceInfo, WorkspaceSpec
 
 PORT_CANDIDATES = 8
@@ -66,6 +67,7 @@ class Settings:
     cgroup_host: cgroups.CgroupHost
     port_min: int
     port_max: int
+    mounts: tuple[ShownFolder, ...] = ()
     uid: int = NODE_USER
     """Whose the workspace's home is, and its processes are where it was no spare (`uids.py`)."""
 
@@ -428,7 +430,8 @@ def _sandbox(
             "LANG": "C.UTF-8",
             "PATH": os.pathsep.join(settings.environment.bin_dirs),
         },
-        readonly_at=programs_at(),
+        readonly_at=(*programs_at(), *_shown(settings, writable=False)),
+        writable_at=_shown(settings, writable=True),
         masked=masked_files(),
         device_nodes=tuple(dict.fromkeys(node for device in devices for node in device.nodes)),
         disable_userns=settings.sandbox.disable_userns,
@@ -438,3 +441,8 @@ def _sandbox(
         bundle=str(folder.bundle),
         port=port,
     )
+
+
+def _shown(settings: Settings, *, writable: bool) -> tuple[tuple[str, str], ...]:
+    """The folders of the node that its template names: the path here, and that inside."""
+    return tuple((str(each.source), each.inside) for each in settings.mounts if each.writable == writable)

@@ -63,6 +63,8 @@ def take_over_spare(
     recipe = recipe_for(spec.app)
     if recipe is None or not settings.sandbox.bwrap or settings.sandbox.runsc:
         return False
+    if settings.mounts:
+        return False  # a spare's view of the files is made before anybody asks
     if (settings.uid == NODE_USER) != (settings.sandbox.uids is None):
         return False  # its home is still in other hands
     kind = Kind(recipe.loading(settings.environment.preload), settings.environment, settings.sandbox)

@@ -141,6 +141,7 @@ class CatalogCode(StrEnum):
     MIG_TAKES_WHOLE_INSTANCES = "mig_takes_whole_instances"
     MODEL_OR_MODELS = "model_or_models"
     MODELS_INVALID = "models_invalid"
+    MOUNTS_INVALID = "mounts_invalid"
     EGRESS_INVALID = "egress_invalid"
     NO_SUCH_FLAVOR = "no_such_flavor"
     NO_SUCH_ICON = "no_such_icon"

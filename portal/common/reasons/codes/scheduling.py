@@ -39,6 +39,7 @@ class PlacementCode(StrEnum):
     HOME_ARCHIVED = "home_held_for_archive"
     FEATURE_MISSING = "feature_missing"
     ENVIRONMENT_MISSING = "node_lacks_environment"
+    FOLDER_MISSING = "node_lacks_folder"
     CUDA_TOO_OLD = "cuda_too_old"
     COMPUTE_CAPABILITY_TOO_LOW = "compute_capability_too_low"
     NODE_LACKS_PROGRAM = "node_lacks_program"
@@ -70,6 +71,7 @@ NOT_SUITED = frozenset(
         PlacementCode.HOME_MOVING,
         PlacementCode.HOME_ARCHIVED,
         PlacementCode.FEATURE_MISSING,
+        PlacementCode.FOLDER_MISSING,
         PlacementCode.CUDA_TOO_OLD,
         PlacementCode.COMPUTE_CAPABILITY_TOO_LOW,
         PlacementCode.NODE_LACKS_PROGRAM,
@@ -92,6 +94,7 @@ class AdmissionCode(StrEnum):
     NO_NODE_REPORTED = "no_node_reported"
     NO_NODE_HAS_PROGRAM = "no_node_has_program"
     NO_NODE_HAS_SOFTWARE = "no_node_has_software"
+    NO_NODE_SHOWS_FOLDERS = "no_node_shows_folders"
     NO_NODE_LARGE_ENOUGH = "no_node_large_enough"
 
 

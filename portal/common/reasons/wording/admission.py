@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from portal.common.formatting import format_amount, format_clock, format_duration, format_resource_amount
 from portal.common.reasons.codes import AdmissionCode, PlacementCode, Rule
 from portal.common.reasons.reason import Reason
-from portal.common.reasons.wording import Params, Text
+from portal.common.reasons.wording import Params, Text, listed
 from portal.common.reasons.wording.placement import format_requirements, joined
 
 _WAIT = gettext_lazy("Start it anyway and it queues, or choose a smaller flavor.")
@@ -124,6 +124,11 @@ TEXTS: dict[StrEnum, Text] = {
         gettext_lazy("%(template)s needs %(needs)s, which no node with these accelerators has."),
         gettext_lazy("Choose another size or template, or ask an operator to update the NVIDIA driver."),
         _software,
+    ),
+    AdmissionCode.NO_NODE_SHOWS_FOLDERS: Text(
+        gettext_lazy("%(template)s needs folders that no node large enough shows: %(folders)s."),
+        gettext_lazy("Choose another template, or ask an operator to list them in a node's BERTH_MOUNTS."),
+        listed("folders"),
     ),
     AdmissionCode.NO_NODE_LARGE_ENOUGH: Text(
         gettext_lazy("No node is large enough: %(nodes)s."), _SMALLER, _nodes

@@ -64,6 +64,10 @@ TEXTS: dict[StrEnum, Text] = {
     CatalogCode.MODELS_INVALID: Text(
         _("Models are a list of at most %(most)s names."), _("Name each model as the map of GPUs does.")
     ),
+    CatalogCode.MOUNTS_INVALID: Text(
+        _("Folders are a list of at most %(most)s names, each once."),
+        _("Name them as nodes list them in BERTH_MOUNTS, like imagenet, or scratch:rw to write there."),
+    ),
     CatalogCode.NO_SUCH_FLAVOR: Text(
         _("There is no flavor “%(slug)s”."), _("Choose one of: %(known)s."), prepare=listed("known")
     ),

@@ -120,6 +120,7 @@ TEXTS: dict[StrEnum, Text] = {
     PlacementCode.HOME_ARCHIVED: Text(_("an archive of your home folder is being made or restored")),
     PlacementCode.HOME_LOST: Text(_("your home folder was on %(node)s, which was removed")),
     PlacementCode.FEATURE_MISSING: Text(_("lacks %(name)s")),
+    PlacementCode.FOLDER_MISSING: Text(_("shows no folder %(name)s")),
     PlacementCode.ENVIRONMENT_MISSING: Text(_("does not have its software environment yet")),
     PlacementCode.CUDA_TOO_OLD: Text(_("lacks CUDA %(version)s or newer"), prepare=_version),
     PlacementCode.COMPUTE_CAPABILITY_TOO_LOW: Text(
@@ -169,6 +170,7 @@ _PREDICATES = frozenset(
         PlacementCode.LABEL_MISSING,
         PlacementCode.HOME_ELSEWHERE,
         PlacementCode.FEATURE_MISSING,
+        PlacementCode.FOLDER_MISSING,
         PlacementCode.CUDA_TOO_OLD,
         PlacementCode.COMPUTE_CAPABILITY_TOO_LOW,
         PlacementCode.NODE_LACKS_PROGRAM,

@@ -10,6 +10,8 @@ from provisioning.types import ResourceRequest
 
 ENVIRONMENT = "environment:"
 """How the need of a software environment begins: a node may get it yet."""
+FOLDER = "mount:"
+"""How the need of a folder of the node begins."""
 
 
 def applies(request: ResourceRequest) -> bool:
@@ -32,6 +34,8 @@ def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
     missing = sorted(set(request.needs) - set(node.provides))
     if missing and missing[0].startswith(ENVIRONMENT):
         return Reason(PlacementCode.ENVIRONMENT_MISSING)
+    if missing and missing[0].startswith(FOLDER):
+        return Reason(PlacementCode.FOLDER_MISSING, {"name": missing[0].removeprefix(FOLDER)})
     if missing:
         return Reason(PlacementCode.FEATURE_MISSING, {"name": missing[0]})
     if needed.program and needed.program not in node.software.programs:

@@ -1,0 +1,150 @@
+"""What a notebook may try with folders of its node, and a message with the node's list of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning import mounts
+from provisioning.drivers.local import isolation
+from provisioning.errors import InvalidSpec, MissingDependency
+from provisioning.node.local_settings import within
+from provisioning.types import PoolConfig
+from tests.provisioning.local.local_support import Pool, ask
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """Two folders beside Berth's own, which users may enter, as an operator would make them."""
+    for path in (tmp_path, *tmp_path.parents):
+        if path.stat().st_uid == os.getuid() and path != Path("/"):
+            path.chmod(path.stat().st_mode | 0o011)
+    for name, mode in (("imagenet", 0o755), ("scratch", 0o1777)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "imagenet" / "labels.txt").write_text("cat\n")
+    (tmp_path / "imagenet" / "labels.txt").chmod(0o644)
+    return tmp_path
+
+
+@pytest.fixture
+def pool(shared: Path) -> Iterator[Pool]:
+    if not isolation.probe().bwrap:
+        pytest.skip(isolation.probe().reason)
+    made = Pool(shared, mounts=f"imagenet={shared}/imagenet scratch={shared}/scratch:rw")
+    yield made
+    made.close()
+
+
+def said(seen: Any, command: str) -> str:
+    return str(ask(seen, f"os.popen({f'( {command} ) 2>&1'!r}).read()"))
+
+
+def test_a_folder_is_read_and_not_written_where_reading_was_asked_for(pool: Pool, shared: Path) -> None:
+    seen = pool.run(pool.spec(mounts=("imagenet",)))
+    assert said(seen, "cat /data/imagenet/labels.txt") == "cat\n"
+    for attempt in (
+        "echo dog > /data/imagenet/labels.txt", "touch /data/imagenet/new", "rm /data/imagenet/labels.txt",
+        "chmod 777 /data/imagenet", "mount -o remount,rw /data/imagenet", "mkdir /data/imagenet/there",
+    ):  # fmt: skip
+        assert said(seen, attempt), attempt
+    assert sorted(path.name for path in (shared / "imagenet").iterdir()) == ["labels.txt"]
+    assert (shared / "imagenet" / "labels.txt").read_text() == "cat\n"
+    # What it has not asked for is not there, though the machine shows it.
+    assert said(seen, "ls /data") == "imagenet\n"
+
+
+def test_what_one_writes_another_reads_and_nothing_in_there_leads_out(pool: Pool, shared: Path) -> None:
+    (shared / "aside").write_text("not for notebooks")
+    mine = pool.run(pool.spec(mounts=("imagenet", "scratch:rw")))
+    assert said(mine, "echo 42 > /data/scratch/result; cat /data/scratch/result") == "42\n"
+    for link, target in (("up", "../aside"), ("out", f"{shared}/aside"), ("berth", f"{pool.home}")):
+        said(mine, f"ln -s {target} /data/scratch/{link}")
+        assert "No such file" in said(mine, f"cat /data/scratch/{link}"), link
+    theirs = pool.run(pool.spec(owner="grace", mounts=("scratch",)))
+    assert said(theirs, "cat /data/scratch/result") == "42\n"
+    assert said(theirs, "echo 43 > /data/scratch/result")
+    assert (shared / "scratch" / "result").read_text() == "42\n"
+
+
+def test_neither_programs_of_another_user_nor_devices_count_in_there(pool: Pool, shared: Path) -> None:
+    seen = pool.run(pool.spec(mounts=("scratch:rw",)))
+    options = said(seen, "grep ' /data/scratch ' /proc/self/mounts").split()[3].split(",")
+    assert {"nosuid", "nodev"} <= set(options)
+    assert said(seen, "mknod /data/scratch/null c 1 3")
+
+
+def test_a_message_names_no_path_and_nothing_beyond_the_list(pool: Pool, shared: Path) -> None:
+    for words, why in ((("homes",), "shows no folder"), (("imagenet:rw",), "for reading only")):
+        with pytest.raises(MissingDependency, match=why):
+            pool.start(pool.spec(mounts=words))
+    environ = {"BERTH_HOME": str(pool.home)}
+    with pytest.raises(InvalidSpec, match="BERTH_MOUNTS"):
+        within(PoolConfig("local", "local", {"mounts": "etc=/etc"}), environ)
+    assert within(PoolConfig("local", "local", {}), environ).config["mounts"] == ""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [lambda pool: pool.home, lambda pool: pool.home / "homes" / "lab", lambda pool: Path("/"), None],
+    ids=["state", "homes", "machine", "link"],
+)
+def test_what_is_berths_own_is_never_shown(
+    pool: Pool, shared: Path, path: Callable[[Pool], Path] | None
+) -> None:
+    (pool.home / "homes" / "lab").mkdir(parents=True, exist_ok=True)
+    if path is None:
+        (shared / "link").symlink_to(pool.home / "homes")
+    own = shared / "link" if path is None else path(pool)
+    pool.driver.mounts = f"sneaky={own}:rw imagenet={shared}/imagenet"
+    with pytest.raises(InvalidSpec, match="Berth keeps its own"):
+        pool.start(pool.spec(mounts=("sneaky",)))
+    node = pool.driver.inventory().nodes[0]
+    assert "mount:sneaky" not in node.provides and "mount:imagenet" in node.provides
+    assert any("sneaky" in warning for warning in node.warnings)
+
+
+def test_an_inventory_says_which_folders_are_there_and_what_is_wrong_with_others(
+    pool: Pool, shared: Path
+) -> None:
+    node = pool.driver.inventory().nodes[0]
+    found = [each for each in node.provides if each.startswith(mounts.NEED)]
+    assert found == ["mount:imagenet", "mount:scratch", "mount:scratch:rw"]
+    pool.driver.mounts = f"gone={shared}/gone imagenet={shared}/imagenet"
+    node = pool.driver.inventory().nodes[0]
+    assert [each for each in node.provides if each.startswith(mounts.NEED)] == ["mount:imagenet"]
+    assert any("gone" in warning and "Make it" in warning for warning in node.warnings)
+    for text, why in (
+        ("imagenet", "Write NAME=/folder"),
+        (f"a={shared} a=/srv", "twice"),
+        ("a=srv", "Write NAME"),
+    ):
+        pool.driver.mounts = text
+        node = pool.driver.inventory().nodes[0]
+        assert not any(each.startswith(mounts.NEED) for each in node.provides)
+        assert any(why in warning for warning in node.warnings)
+
+
+def test_a_file_server_that_is_away_silences_no_node(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder answers never: whoever looks must not wait for that, nor begin to look again and again."""
+    away, asked = threading.Event(), []
+
+    def hang(path: str) -> str:
+        asked.append(path)
+        away.wait()
+        return path
+
+    monkeypatch.setattr(mounts.os.path, "realpath", hang)
+    monkeypatch.setattr(mounts, "LOOK_S", 0.05)
+    try:
+        for _ in range(3):
+            offer = mounts.offered(f"nfs={shared}/nfs", own=(), sandboxed=True)
+            assert offer.provides == () and "does not answer" in offer.warnings[0]
+        assert len(asked) == 1
+    finally:
+        away.set()
