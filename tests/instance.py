@@ -238,6 +238,14 @@ class Berth:
     def manage(self, *arguments: str) -> str:
         return self.run("manage.py", *arguments).strip()
 
+    def last_lines(self, number: int = 30) -> str:
+        """What the services have written last, for a test that fails."""
+        found = []
+        for path in sorted((self.home / "logs").glob("*.log")):
+            lines = path.read_text(errors="replace").splitlines()[-number:]
+            found += [f"== {path.name}", *(line[:300] for line in lines)]
+        return "\n".join(found)
+
     def services(self) -> dict[str, dict[str, Any]]:
         """What the supervisor says of each service, by name."""
         return {

@@ -104,6 +104,9 @@ def test_people_sign_in_and_stop_what_they_have(berth: Berth, disk: Disk, what: 
         ada.act(made, "stop")
         ada.wait(made, "stopped", limit_s=40)
         assert berth.owned() == ()
+    except BaseException:
+        print(berth.last_lines())
+        raise
     finally:
         disk.make_room()
     eventually(

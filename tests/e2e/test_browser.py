@@ -62,6 +62,7 @@ class Person:
             with contextlib.suppress(PlaywrightError):
                 page.screenshot(path=self.shot_path(f"failed-{number}"))
         print(*self.said, sep="\n")
+        self.shot_path("failed").with_suffix(".txt").write_text("\n".join(self.said))
 
     def sign_in(self) -> None:
         self.page.goto("/")
