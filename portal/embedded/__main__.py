@@ -1,4 +1,4 @@
-"""`python -m portal.embedded up|down|status|notebook`, installed as `berth-server`."""
+"""`python -m portal.embedded up|down|status|backup|restore|notebook`, installed as `berth-server`."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""`up`, `down`, `status` and `notebook`: the commands behind the Makefile and manage.py."""
+"""`up`, `down`, `status`, `backup` and so on: the commands behind the Makefile and manage.py."""
 
 from __future__ import annotations
 
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from portal.embedded import backup as backups
 from portal.embedded import configs, control, preflight
 from portal.embedded.environment import Instance
 from portal.embedded.up import Up
@@ -26,6 +28,11 @@ def main(argv: Sequence[str]) -> int:
             "--keep-workspaces", action="store_true", help="leave workspaces running when it stops"
         )
     commands.add_parser("status", help="what runs; exit code 0 all, 1 some, 3 nothing")
+    backup = commands.add_parser("backup", help="copy database, secrets and keys into a new folder")
+    backup.add_argument("folder", type=Path, help="one that is not there yet")
+    back = commands.add_parser("restore", help="put a backup in the place of what is there")
+    back.add_argument("folder", type=Path, help="what `backup` has written")
+    back.add_argument("--replace", action="store_true", help="put aside the instance that is there")
     commands.add_parser("render", help="only write the servers' configuration, for compose.yaml")
     commands.add_parser("notebook", help="only make the environment that notebooks run in")
     options = parser.parse_args(argv)
@@ -39,6 +46,10 @@ def main(argv: Sequence[str]) -> int:
                 return control.down(instance, console, keep_workspaces=options.keep_workspaces)
             case "status":
                 return control.status(instance, os.environ, console)
+            case "backup":
+                return backups.back_up(instance, os.environ, options.folder, console)
+            case "restore":
+                return backups.restore(instance, os.environ, options.folder, console, replace=options.replace)
             case "render":
                 return render(instance, os.environ, console)
             case _:

@@ -1,0 +1,201 @@
+"""Backup and restore of an instance: its database, secrets, keys and authority. Not people's files.
+
+The database is copied by SQLite's online backup, under its own locks, so that the portal goes on meanwhile.
+A backup is there as a whole or not at all; a restore puts aside what was there and deletes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hashlib
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from portal.embedded import preflight
+from portal.embedded.environment import Instance
+from provisioning.service import instance_lock
+from provisioning.service.console import Console, Problem
+from provisioning.service.environ import UP
+from provisioning.service.files import write_file
+from provisioning.version import VERSION
+
+MANIFEST = "backup.json"
+DATABASE = "berth.sqlite3"
+_BESIDE = ("-wal", "-shm", "-journal")
+"""What SQLite keeps beside a database, which is nothing without it."""
+
+
+def back_up(instance: Instance, environ: Mapping[str, str], target: Path, console: Console) -> int:
+    """Write a backup into the new folder `target`. Raises `Problem`."""
+    _require_sqlite(environ)
+    target = target.expanduser().absolute()
+    source = instance.home / DATABASE
+    if not source.is_file():
+        raise Problem(f"There is no database at {source}.", "Name the instance by BERTH_HOME.")
+    if target.exists():
+        raise Problem(f"{target} is there already.", "Give a folder that is not there yet.")
+    half = target.with_name(f".{target.name}.part")
+    with _readable(f"The backup could not be written to {target}"), console.step("Backup") as step:
+        shutil.rmtree(half, ignore_errors=True)
+        half.mkdir(mode=0o700, parents=True)
+        step.update("copying the database")
+        _copy_database(source, half / DATABASE)
+        for name, folder in _folders(instance).items():
+            if folder.is_dir():
+                shutil.copytree(folder, half / name, symlinks=True)
+        made = {"version": VERSION, "made_at": _now().isoformat(), "files": _digests(half)}
+        write_file(half / MANIFEST, json.dumps(made, indent=1) + "\n")
+        _sync(half)
+        half.rename(target)
+        step.result = str(target)
+    console.say(
+        f"Whoever reads it can decrypt secrets. People's files are in {instance.homes_dir}: not in it."
+    )
+    return 0
+
+
+def restore(
+    instance: Instance, environ: Mapping[str, str], source: Path, console: Console, *, replace: bool
+) -> int:
+    """Put a backup in the place of what the instance has. Raises `Problem`; nothing is changed then."""
+    _require_sqlite(environ)
+    source = source.expanduser().absolute()
+    instance.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with instance_lock.hold(instance.run_dir, refusal=_runs):
+        made = _checked(source)
+        present = [path for path in _places(instance).values() if path.exists()]
+        if present and not replace:
+            raise Problem(
+                f"There is an instance in {instance.home} already.",
+                "Add --replace: what is there is put aside, and nothing of it is deleted.",
+            )
+        with (
+            _readable(f"The backup could not be restored to {instance.home}"),
+            console.step("Restore") as step,
+        ):
+            _put_in_place(instance, source)
+            step.result = f"version {made['version']}, made {made['made_at'][:16].replace('T', ' ')} UTC"
+    aside = " What was there is in the folder replaced-… beside it." if present else ""
+    console.say(f"{instance.home} is as it was then.{aside} Start it: {UP}")
+    return 0
+
+
+def _put_in_place(instance: Instance, source: Path) -> None:
+    """First a whole copy on the same disk, then renames: who is cut off runs it again."""
+    fresh = instance.home / preflight.RESTORING
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.copytree(source, fresh, symlinks=True)
+    _sync(fresh)
+    aside = instance.home / f"replaced-{_now():%Y%m%d-%H%M%S-%f}"
+    beside = [instance.home / f"{DATABASE}{end}" for end in _BESIDE]
+    # Messages of what is put aside would be about rows that are not there.
+    for path in (*_places(instance).values(), *beside, instance.redis_dir):
+        if path.exists():
+            aside.mkdir(mode=0o700, exist_ok=True)
+            shutil.move(path, aside / path.name)
+    for name, place in _places(instance).items():
+        if (fresh / name).exists():
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            shutil.move(fresh / name, place)
+    shutil.rmtree(fresh)
+
+
+def _folders(instance: Instance) -> dict[str, Path]:
+    """What is backed up besides the database: its name in the backup, and where it is."""
+    return {
+        "secrets": instance.home / "secrets",
+        "keys": instance.home / "keys",
+        "authority": instance.tls_dir,
+    }
+
+
+def _places(instance: Instance) -> dict[str, Path]:
+    return {DATABASE: instance.home / DATABASE, **_folders(instance)}
+
+
+def _checked(source: Path) -> dict[str, Any]:
+    """The manifest of a backup that is whole and not of a later version. Raises `Problem`."""
+    try:
+        made: dict[str, Any] = json.loads((source / MANIFEST).read_text())
+        version, files = str(made["version"]), dict(made["files"])
+        dt.datetime.fromisoformat(made["made_at"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Problem(f"{source} is no backup of Berth.", f"Its {MANIFEST} cannot be read.") from error
+    if _number(version) > _number(VERSION):
+        raise Problem(
+            f"The backup is of Berth {version}, and this is {VERSION}.", f"Restore it with Berth {version}."
+        )
+    with _readable(f"{source} cannot be read"):
+        found = _digests(source)
+    wrong = sorted(name for name in files.keys() | found.keys() if files.get(name) != found.get(name))
+    if wrong:
+        raise Problem(f"{source} is damaged: {', '.join(wrong[:5])}.", "Use another backup.")
+    return made
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    with (
+        contextlib.closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True, timeout=30)) as live,
+        contextlib.closing(sqlite3.connect(target)) as copy,
+    ):
+        live.backup(copy)
+        # One file, without the log beside it that the portal writes with.
+        copy.execute("PRAGMA journal_mode=DELETE")
+        (said,) = copy.execute("PRAGMA integrity_check").fetchone()
+    if said != "ok":
+        raise Problem(f"The database {source} is damaged: {said}.", "Go back to an older backup.")
+    target.chmod(0o600)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file but the manifest, by its path."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink() and path.name != MANIFEST:
+            with path.open("rb") as stream:
+                found[str(path.relative_to(folder))] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return found
+
+
+def _sync(folder: Path) -> None:
+    """Have all of it on the disk before anything is renamed."""
+    for path in (*folder.rglob("*"), folder):
+        if path.is_symlink():
+            continue
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _require_sqlite(environ: Mapping[str, str]) -> None:
+    if not environ.get("DATABASE_URL", "sqlite").startswith("sqlite"):
+        raise Problem("The database is a server of its own.", "Use pg_dump: docs/backup.md says how.")
+
+
+def _runs(_state: dict[str, Any]) -> Problem:
+    return Problem("Berth runs here.", "Stop it first: make down, or berth-server down.")
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+@contextlib.contextmanager
+def _readable(words: str) -> Iterator[None]:
+    """An error of the disk or the database as one line with a next action."""
+    try:
+        yield
+    except (OSError, shutil.Error, sqlite3.Error) as error:
+        raise Problem(f"{words}: {error}.", "Mend that and run it again.") from error
