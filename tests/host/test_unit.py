@@ -21,7 +21,8 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, berth: Berth) -> Pa
     program = tmp_path / "bin" / "systemctl"
     program.parent.mkdir()
     program.write_text(
-        f'#!/bin/sh\necho "$@" >> {asked}\ncase "$*" in *"$BREAKS"*) echo no >&2; exit 5;; esac\n'
+        '#!/bin/sh\n[ "$1" = --version ] && { echo "systemd $SYSTEMD (made up)"; exit; }\n'
+        f'echo "$@" >> {asked}\ncase "$*" in *"$BREAKS"*) echo no >&2; exit 5;; esac\n'
     )
     program.chmod(0o755)
     booted = tmp_path / "systemd"
@@ -30,6 +31,7 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, berth: Berth) -> Pa
     monkeypatch.setattr(unit, "SYSTEM_UNITS", tmp_path / "etc")
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("BREAKS", "nothing of this")
+    monkeypatch.setenv("SYSTEMD", "255")
     monkeypatch.setattr("provisioning.host.joining.CONNECTED_LIMIT_S", 0)
     return asked
 
@@ -55,6 +57,19 @@ def test_root_gets_a_unit_of_the_system(
     assert systemd.read_text().splitlines() == ["disable --now berth-node.service", "daemon-reload"]
 
 
+@pytest.mark.parametrize("version", ["252", "253", "254", "255", "none"])
+def test_groups_are_asked_for_where_systemd_can_start_the_services_again(
+    join: Berth, systemd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    monkeypatch.setattr(unit.os, "geteuid", lambda: 0)
+    monkeypatch.setenv("SYSTEMD", version)
+    assert join().code == 0
+    lines = (tmp_path / "etc" / "berth-node.service").read_text().splitlines()
+    knows = version in {"254", "255"}
+    assert ("DelegateSubgroup=worker" in lines, "Delegate=cpu memory pids" in lines) == (knows, knows)
+    assert "TasksMax=infinity" in lines and "OOMPolicy=continue" in lines
+
+
 def test_a_user_gets_a_unit_of_its_own_and_is_told_how_to_keep_it(
     join: Berth, systemd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,7 +81,11 @@ def test_a_user_gets_a_unit_of_its_own_and_is_told_how_to_keep_it(
     done = join()
     assert done.code == 0 and "sudo loginctl enable-linger ada" in done.out
     path = tmp_path / "config" / "systemd" / "user" / "berth-node.service"
-    assert "WantedBy=default.target" in path.read_text()
+    text = path.read_text()
+    assert "WantedBy=default.target" in text
+    assert "CapabilityBoundingSet" not in text and "network-online" not in text, (
+        "a user's systemd has neither"
+    )
     assert systemd.read_text().splitlines()[0] == "--user daemon-reload"
 
 
