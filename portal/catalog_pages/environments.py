@@ -12,7 +12,7 @@ from portal.catalog.models import Template
 from portal.environments import selectors
 from portal.environments.models import Environment
 from portal.environments.presenters import standing
-from portal.scheduling.software_requirements import parse_version
+from portal.scheduling.software_requirements import driver_for, parse_version
 
 MAX_SHOWN = 200
 
@@ -68,7 +68,7 @@ def pool_drivers() -> list[tuple[str, str]]:
 
 def too_old_for(environment: Environment, drivers: Sequence[tuple[str, str]]) -> str:
     """Which pools' drivers are too old for the CUDA that an environment brings; empty where none is."""
-    wanted = parse_version(environment.current.cuda) if environment.current is not None else None
+    wanted = parse_version(driver_for(environment.current.cuda)) if environment.current is not None else None
     if wanted is None:
         return ""
     old = [f"{pool} ({cuda})" for pool, cuda in drivers if (there := parse_version(cuda)) and there < wanted]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -275,6 +275,7 @@ class TemplateForm(EntryForm):
         *args: Any,
         own: bool = False,
         environments: Iterable[EnvironmentChoice] = (),
+        folders: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -283,6 +284,10 @@ class TemplateForm(EntryForm):
             ("", _("What each node has by itself")),
             *((each.environment.slug, each.label) for each in environments),
         ]
+        shown = _("Nodes show %(folders)s.") % {"folders": ", ".join(folders)}
+        self.fields["mounts"].help_text = f"{self.fields['mounts'].help_text} " + (
+            shown if folders else _("No node shows any yet.")
+        )
         if own:
             for name in self.SITE:
                 del self.fields[name]

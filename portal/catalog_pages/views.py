@@ -31,6 +31,7 @@ from portal.common.typed_requests import SignedInRequest
 from portal.environments import selectors as environment_selectors
 from portal.environments.models import Environment
 from portal.history import selectors as history
+from portal.inventory.selectors import folders_shown
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
 
@@ -155,7 +156,10 @@ def _form(
         present = entry.environment if isinstance(entry, Template) else None
         shown = environments.choices(request.user, team, present)
         own = team is not None
-        return TemplateForm(data, initial=initial, changing=changing, own=own, environments=shown)
+        folders = () if own else folders_shown()
+        return TemplateForm(
+            data, initial=initial, changing=changing, own=own, environments=shown, folders=folders
+        )
     return FlavorForm(data, initial=initial, changing=changing)
 
 

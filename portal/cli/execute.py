@@ -84,6 +84,18 @@ def _kernel(connection: Connection, name: str) -> Iterator[str]:
             connection.http.delete(f"/api/kernels/{kernel}")
 
 
+def _closed(answer: httpx.Response) -> bool:
+    return answer.is_redirect or answer.status_code in (401, 403)
+
+
+def _page(connection: Connection, name: str) -> httpx.Response:
+    """The workspace's first page: whether it is the door that is closed, or an app knows no kernels."""
+    try:
+        return connection.http.get("/")
+    except httpx.HTTPError as error:
+        raise Unreachable(f"{name} does not answer: {error}.", "Try again.") from error
+
+
 def _asked(connection: Connection, method: str, path: str, name: str) -> dict[str, Any]:
     ends_at = time.monotonic() + ROUTE_S
     while True:
@@ -94,7 +106,7 @@ def _asked(connection: Connection, method: str, path: str, name: str) -> dict[st
         if answer.status_code != 503 or time.monotonic() > ends_at:
             break
         time.sleep(0.5)
-    if answer.is_redirect or answer.status_code in (401, 403):
+    if _closed(answer) and _closed(_page(connection, name)):
         raise NotSignedIn(
             f"This token may not enter {name}.", "Use one with the scope workspaces:connect, of its user."
         )

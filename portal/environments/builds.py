@@ -22,7 +22,7 @@ from portal.common.errors import NotFound, StateConflict
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import EnvironmentCode
 from portal.common.reasons.reason import Reason
-from portal.environments import policies, selectors, sources
+from portal.environments import cuda_lines, policies, selectors, sources
 from portal.environments.domain_events import BuildsChanged
 from portal.environments.models import (
     OPEN,
@@ -63,6 +63,9 @@ def ask(actor: User | SystemActor, version: EnvironmentVersion) -> None:
     """Have a version built that is not ready; its environment is locked. Asking again is success."""
     if version.state == VersionState.READY:
         return
+    if line := cuda_lines.fit(version):
+        fitted = f"has {_label(version)} built with {line}, for the drivers of the pools"
+        _record(SYSTEM, AuditKind.ENVIRONMENT_CHANGED, version, fitted, changed=["source"])
     if version.state != VersionState.BUILDING:
         version.state, version.failure, version.retry_at = VersionState.BUILDING, {}, None
         version.builds_failed = 0

@@ -23,7 +23,10 @@ DATA_PACKAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """An environment by its packages. Without `build` it is built only when somebody asks for it."""
+    """An environment by its packages. Without `build` it is built only when somebody asks for it.
+
+    Which CUDA it brings is settled then (`cuda_lines.py`).
+    """
 
     slug: str
     name: str
@@ -52,14 +55,14 @@ DEFINITIONS = (
     Definition(
         "pytorch",
         "PyTorch",
-        "PyTorch with the CUDA that it brings along. Some 6 GiB on each node.",
+        "PyTorch with a CUDA that the pools' drivers run. Some 6 GiB on each node.",
         ("torch", "torchvision", "numpy", "pandas", "matplotlib", "ipywidgets", "jupyterlab", "marimo"),
         30,
     ),
     Definition(
         "jax",
         "JAX",
-        "JAX with the CUDA that it brings along. Some 6 GiB on each node.",
+        "JAX with a CUDA that the pools' drivers run. Some 6 GiB on each node.",
         ("jax[cuda12]", "flax", "optax", "numpy", "pandas", "matplotlib", "jupyterlab", "marimo"),
         40,
     ),

@@ -14,6 +14,7 @@ from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.inventory.device_states import KNOWN, with_state
 from portal.inventory.models import Device, Node, Pool
+from provisioning import mounts
 from provisioning.types import DeviceKind
 
 _INSTANCES = Device.objects.filter(parent_uuid=OuterRef("uuid"), node=OuterRef("node"), present=True)
@@ -61,6 +62,15 @@ def nodes() -> QuerySet[Node]:
         .prefetch_related(Prefetch("devices", devices_with_state().filter(KNOWN)))
         .order_by("pool__slug", "name")
     )
+
+
+def folders_shown() -> list[str]:
+    """The folders that nodes in service show to workspaces, as templates name them: `:rw` where some may be
+    written to.
+    """
+    rows = Node.objects.filter(pool__enabled=True, retired=False).values_list("provides", flat=True)
+    words = {each.removeprefix(mounts.NEED) for row in rows for each in row if each.startswith(mounts.NEED)}
+    return sorted(each for each in words if f"{each}{mounts.WRITABLE}" not in words)
 
 
 def devices() -> QuerySet[Device]:

@@ -29,6 +29,16 @@ def parse_version(version: str) -> Version | None:
     return int(major), int(digits) if digits.isascii() and digits.isdigit() else 0
 
 
+def driver_for(cuda: str) -> str:
+    """The CUDA that a driver has to run for packages that bring this one; empty for none.
+
+    Any of the same major version will do: what NVIDIA calls minor version compatibility, which compiled
+    packages such as PyTorch's and JAX's go by. A template that needs more says so itself.
+    """
+    version = parse_version(cuda)
+    return f"{version[0]}.0" if version is not None else ""
+
+
 @lru_cache(maxsize=256)
 def node_software(cuda: str, programs: frozenset[str], devices: frozenset[tuple[str, str]]) -> NodeSoftware:
     """What a node has with this driver, these programs and these (model, compute capability)."""
@@ -63,7 +73,8 @@ def requirements_of(
     for digest in digests_in(needs):
         brought = content_of(digest)
         program = "" if program in brought.programs else program
-        min_cuda = max(min_cuda, brought.cuda, key=lambda version: parse_version(version) or (0, 0))
+        needed = driver_for(brought.cuda)
+        min_cuda = max(min_cuda, needed, key=lambda version: parse_version(version) or (0, 0))
     if not wanted.count:
         return _requirements(program, "", "", "")
     return _requirements(program, min_cuda, template.min_compute_capability, wanted.model)

@@ -17,7 +17,7 @@ from provisioning.drivers.local.failures import is_full
 from provisioning.drivers.local.isolation import SandboxProbe
 from provisioning.environment_builds import gate, index, npm_packages, outcome, pythons, sources, uv_steps
 from provisioning.environment_builds.cell import INSIDE, Cell, Limits, Shown, Step
-from provisioning.environment_builds.failures import BuildError, classify
+from provisioning.environment_builds.failures import BuildError, classify, of_its_own_lock
 from provisioning.environment_builds.npm_packages import Npm, NpmPackage
 from provisioning.environment_messages import (
     MAX_LOCK,
@@ -228,7 +228,9 @@ class Build:
                     steps.cell.take(root)
                 return made
             if not wheels_only or not any(sign in line for line in lines for sign in NO_WHEEL):
-                raise classify(lines, steps.requirements, resolving=False)
+                error = classify(lines, steps.requirements, resolving=False)
+                given = self._command.source_kind is SourceKind.LOCK
+                raise error if given else of_its_own_lock(error)
             self._write("Some packages have no wheel: they are built from source, apart from all else.")
         raise AssertionError("both ways end in one of the lines above")
 

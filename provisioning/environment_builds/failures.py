@@ -111,6 +111,18 @@ def classify(lines: Sequence[str], source: Sequence[tuple[int, str]], *, resolvi
     return BuildError(code, words, source_line=line_of(said, source), log_line=line)
 
 
+def of_its_own_lock(error: BuildError) -> BuildError:
+    """The error of installing a lock that Berth has resolved: nobody's list is at fault where the index lacks
+    what it has named itself, as one of several copies of an index does for a while.
+    """
+    if error.code not in (BuildFailure.RESOLUTION_FAILED, BuildFailure.NO_SUCH_PACKAGE):
+        return error
+    words = "The package index of the node lacks what it has named itself. This is tried again by itself."
+    if error.log_line:
+        words = f"{words} uv said: {error.log_line}"
+    return BuildError(BuildFailure.INDEX_UNREACHABLE, words, log_line=error.log_line)
+
+
 def error_lines(lines: Sequence[str]) -> list[str]:
     """The lines that say what went wrong: the causes of uv's last `error:`, or else that itself."""
     start = next(

@@ -20,7 +20,7 @@ def slugs(pool=None) -> list[str]:
 
 
 def test_the_starting_catalog_is_valid_and_has_the_promised_slugs(catalog):
-    assert {"jupyterlab", "marimo", "terminal", "vscode"} <= set(
+    assert {"jupyterlab", "marimo", "terminal", "vscode", "rstudio"} <= set(
         Template.objects.values_list("slug", flat=True)
     )
     assert {"cpu-small", "cpu-large"} <= set(slugs())

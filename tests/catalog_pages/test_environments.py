@@ -13,7 +13,7 @@ from portal.common.actors import SYSTEM
 from portal.environments.models import Environment, EnvironmentVersion
 from portal.workspaces import services as workspaces
 from tests.catalog_pages.test_pages import as_typed
-from tests.environments.helpers import built, environment, only, progress, ready
+from tests.environments.helpers import LOCK, built, environment, only, progress, ready
 from tests.factories import (
     FlavorFactory,
     MembershipFactory,
@@ -38,12 +38,15 @@ def labels(page: Any) -> dict[str, str]:
 def test_the_form_says_what_is_ready_what_is_built_and_where_a_driver_is_too_old(as_user, olga, sent):
     pool = local_pool_with(node_info(gpus=1, cuda_version="12.4"))
     made = environment(name="Torch")
-    assert built(only(sent), cuda="12.8")
+    assert built(only(sent), cuda="13.2")
+    environment(name="Near")
+    assert built(only(sent), cuda="12.9", lock=LOCK.replace("numpy", "near"))
     environment(name="Slow", source="polars")
     progress(only(sent), "compiling", done=1, total=2)
     Environment.objects.create(slug="later", name="Later", updated_at=made.updated_at)
     shown = labels(as_user(olga).get("/catalog/templates/new/"))
-    assert shown["torch"] == f"Torch · ready · CUDA 12.8 · newer than the drivers of {pool.name} (12.4)"
+    assert shown["torch"] == f"Torch · ready · CUDA 13.2 · newer than the drivers of {pool.name} (12.4)"
+    assert shown["near"] == "Near · ready · CUDA 12.9"
     assert shown["slow"] == "Slow · is being built: 90 %"
     assert shown["later"] == "Later · has not been built yet"
     assert shown[""] == "What each node has by itself"
@@ -118,7 +121,7 @@ def test_a_team_owner_chooses_the_teams_own(as_user, local_pool, team, alice, se
 def test_a_preview_counts_the_cuda_that_its_environment_brings(olga, team, sent):
     local_pool_with(node_info(gpus=1, cpu_milli=8000, memory_mib=32_768, cuda_version="12.4"))
     environment(name="Torch")
-    assert built(only(sent), cuda="12.8")
+    assert built(only(sent), cuda="13.2", lock=LOCK.replace("numpy", "torch"))
     template = entries.create(
         actor=SYSTEM,
         model=Template,

@@ -44,7 +44,7 @@ def as_typed(model: Any, entry: Any = None, **more: Any) -> dict[str, Any]:
     return sent(form(initial=initial_of(document), changing=entry is not None), **more)
 
 
-@pytest.mark.parametrize("slug", ["jupyterlab", "marimo", "vscode", "cpu-small"])
+@pytest.mark.parametrize("slug", ["jupyterlab", "marimo", "vscode", "rstudio", "cpu-small"])
 def test_a_form_that_is_sent_as_it_stands_changes_nothing(as_user, olga, catalog, slug):
     model: Any = Flavor if slug == "cpu-small" else Template
     entry = model.objects.get(slug=slug)
@@ -295,3 +295,13 @@ def test_a_startup_script_has_the_line_ends_of_a_shell(as_user, olga, catalog):
     typed = as_typed(None, source) | {"slug": "mine", "startup": "echo a > a.txt\r\necho b > b.txt\r\n"}
     assert as_user(olga).post("/catalog/templates/new/", typed).status_code == 302
     assert Template.objects.get(slug="mine").startup == "echo a > a.txt\necho b > b.txt\n"
+
+
+def test_the_form_names_the_folders_that_nodes_show(as_user, olga, alice, team, catalog):
+    assert "No node shows any yet." in as_user(olga).get("/catalog/templates/new/").content.decode()
+    shown = ("rdma", "mount:imagenet", "mount:scratch")
+    local_pool_with(node_info("reads", provides=shown), node_info("writes", provides=("mount:scratch:rw",)))
+    page = as_user(olga).get("/catalog/templates/new/").content.decode()
+    assert "Nodes show imagenet, scratch:rw." in page
+    # A team's own template names none.
+    assert "imagenet" not in as_user(alice).get("/catalog/templates/new/?team=vision").content.decode()

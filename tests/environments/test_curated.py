@@ -133,3 +133,39 @@ def test_vs_code_can_stand_in_a_list(line, db):
 def test_nothing_else_of_npm_can(line, db):
     with pytest.raises(InvalidInput):
         checked("packages", f"numpy\n{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("drivers", "torch", "jax"),
+    [
+        ((), "torch", "jax[cuda12]"),
+        (("12.4",), "torch<2.11", "jax[cuda12]"),
+        (("13.0",), "torch", "jax[cuda13]"),
+        (("13.0", "12.8"), "torch<2.11", "jax[cuda12]"),
+        (("11.8",), "torch<2.11", "jax[cuda12]"),
+        (("14.1",), "torch", "jax[cuda13]"),
+    ],
+)
+def test_they_bring_the_cuda_that_the_oldest_driver_runs(olga, sent, drivers, torch, jax):
+    nodes = [node_info(f"gpu-{number}", gpus=1, cuda_version=each) for number, each in enumerate(drivers)]
+    local_pool_with(*nodes, node_info("without"))
+    curated.ensure()
+    for slug, line in (("pytorch", torch), ("jax", jax)):
+        row = Environment.objects.get(slug=slug)
+        before = row.versions.get().source_digest
+        services.rebuild(actor=olga, environment=row)
+        version = row.versions.get()
+        definition = next(each for each in curated.DEFINITIONS if each.slug == slug)
+        assert version.source.split() == [line, *definition.packages[1:]]
+        assert (version.source_digest == before) == (line == definition.packages[0])
+    asked = {each.source.split()[0] for each in commands(sent)}
+    assert asked <= {torch, jax}
+    assert asked
+
+
+def test_what_somebody_has_written_keeps_its_cuda(olga, sent):
+    local_pool_with(node_info(gpus=1, cuda_version="13.0"))
+    curated.ensure()
+    row = Environment.objects.get(slug="jax")
+    services.change_source(actor=olga, environment=row, source_kind="packages", source="jax[cuda12]\nflax")
+    assert row.versions.first().source == "jax[cuda12]\nflax\n"

@@ -207,6 +207,21 @@ def test_the_cuda_of_an_environment_counts_as_a_templates_does(team, bob, catalo
     assert without.outcome is Outcome.FITS_NOW
 
 
+def test_a_driver_of_the_same_major_version_will_do(catalog, sent):
+    local_pool_with(node_info(gpus=1, driver_version="550.54", cuda_version="12.4"))
+    near = environment(name="Jax")
+    built(only(sent), cuda="12.9", lock=LOCK.replace("numpy", "jax"))
+    near.refresh_from_db()
+    flavor = Flavor.objects.get(accelerator_count=1)
+    said = admission.assess(template=jupyter(), flavor=flavor, environment=near.current.digest)
+    assert said.outcome is Outcome.FITS_NOW
+    template = jupyter()
+    template.pk, template.slug, template.min_cuda = None, "of-today", "12.9"
+    template.save()
+    said = admission.assess(template=template, flavor=flavor, environment=near.current.digest)
+    assert said.outcome is Outcome.IMPOSSIBLE
+
+
 def test_a_repeated_request_with_another_environment_is_another_request(team, bob, local_pool, sent):
     made = ready(sent)
     first = create(bob, team, made, idempotency_key="k")

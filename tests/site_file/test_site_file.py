@@ -18,7 +18,7 @@ from portal.common.errors import InvalidInput, NotAllowed
 from portal.environments import curated
 from portal.environments.models import Environment, EnvironmentVersion, VersionState
 from portal.events.models import Event
-from portal.inventory.models import Pool
+from portal.inventory.models import PlacementPolicy, Pool
 from portal.ledger.models import LedgerAccount
 from portal.quota_requests.models import AutoApproveRule
 from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
@@ -430,6 +430,84 @@ policy = st.tuples(
 ).map(lambda parts: {**parts[0], **parts[1]})
 
 
+of_templates = st.fixed_dictionaries(
+    {},
+    optional={
+        "icon": st.sampled_from(["", "code", "notebook"]),
+        "install_hint": words,
+        "min_cuda": st.sampled_from(["", "12.4", "13.0"]),
+        "min_compute_capability": st.sampled_from(["", "8.0"]),
+        "ready_path": st.sampled_from(["/", "/api?a=b"]),
+        "open_path": st.just("/lab"),
+        "upstream_auth": st.sampled_from(["none", "bearer"]),
+        "activity": st.sampled_from(["", "jupyter"]),
+        "egress": st.sampled_from(["", "none"]),
+        "dotfiles_url": st.just("https://git.example.org/dots.git"),
+        "start_timeout_s": st.integers(5, 3600),
+        "stop_timeout_s": st.integers(0, 300),
+        "work_lost": st.sampled_from(["always", "accelerated", "never"]),
+        "position": st.integers(0, 1000),
+        "deprecated": st.booleans(),
+    },
+)
+of_git = st.fixed_dictionaries(
+    {"git_url": st.just("https://git.example.org/team/code.git")},
+    optional={"git_ref": st.sampled_from(["", "main"]), "git_secret": st.sampled_from(["", "DEPLOY_KEY"])},
+)
+listed = st.just({"egress": "list", "egress_allow": "packages.example.org\n10.1.0.0/16"})
+of_the_sites_own = st.fixed_dictionaries(
+    {},
+    optional={
+        "mounts": st.lists(st.sampled_from(["imagenet", "coco:rw", "scratch"]), unique=True),
+        "service_workers": st.booleans(),
+    },
+)
+accelerators = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries(
+        {"accelerator_count": st.integers(1, 8)},
+        optional={
+            "accelerator_memory_mib": st.integers(0, 200_000),
+            "within": st.sampled_from(["node", "numa"]),
+            "nodes": st.integers(1, 4),
+        },
+    ),
+    st.fixed_dictionaries(
+        {
+            "accelerator_count": st.just(1),
+            "accelerator_models": st.lists(st.sampled_from(["NVIDIA H100", "NVIDIA L4"]), unique=True),
+            "accelerator_milli": st.integers(1, 1000),
+        }
+    ),
+    st.just({"accelerator_count": 2, "accelerator_model": "NVIDIA H100"}),
+    st.just({"accelerator_count": 1, "mig_profile": "1g.10gb"}),
+)
+of_flavors = st.fixed_dictionaries(
+    {},
+    optional={
+        "disk_mib": st.integers(0, 10**6),
+        "preemptible": st.booleans(),
+        "work_lost": st.sampled_from(["", "always", "never"]),
+        "expected_s": st.integers(60, 86_400),
+        "default_lifetime_h": st.none() | st.integers(0, 24),
+        "max_lifetime_h": st.none() | st.integers(48, 1000),
+        "price_cents": st.none() | st.integers(0, 10**6),
+        "position": st.integers(0, 1000),
+        "deprecated": st.booleans(),
+    },
+)
+of_pools = st.fixed_dictionaries(
+    {"driver": st.just("local"), "name": words},
+    optional={
+        "config": st.dictionaries(st.sampled_from(["spares", "spare_environments"]), st.integers(0, 9)),
+        "placement_policy": st.sampled_from(list(PlacementPolicy.values)),
+        "enabled": st.booleans(),
+        "retiring": st.booleans(),
+        "check_every_h": st.integers(0, 100),
+    },
+)
+
+
 @st.composite
 def sites(draw: Any) -> dict[str, Any]:
     cohorts = draw(st.lists(names, max_size=3, unique=True))
@@ -437,6 +515,9 @@ def sites(draw: Any) -> dict[str, Any]:
     flavors = draw(st.lists(names, max_size=3, unique=True))
     of = st.none() | st.sampled_from(teams) if teams else st.none()
     site: dict[str, Any] = {"berth": 1}
+    site["pools"] = draw(st.dictionaries(names, of_pools, max_size=2))
+    site["rates"] = draw(st.dictionaries(st.just("gpu:h100"), amounts))
+    pools = st.none() | st.sampled_from(sorted(site["pools"])) if site["pools"] else st.none()
     site["cohorts"] = {
         slug: {
             "name": draw(words),
@@ -482,6 +563,9 @@ def sites(draw: Any) -> dict[str, Any]:
             "teams": draw(st.none() | st.lists(st.sampled_from(teams), unique=True)) if teams else None,
             "successor": draw(st.none() | st.sampled_from(flavors[:at])) if at else None,
             "enabled": draw(st.booleans()),
+            "pool": draw(pools),
+            **draw(accelerators),
+            **draw(of_flavors),
         }
         for at, slug in reversed(list(enumerate(flavors)))
     }
@@ -501,6 +585,10 @@ def sites(draw: Any) -> dict[str, Any]:
             ],
             "env": draw(st.dictionaries(st.sampled_from(["A", "B_C"]), words)),
             "startup": draw(st.sampled_from(["", "echo one\necho two\n", "true  "])),
+            **draw(of_templates),
+            **draw(st.just({}) | listed),
+            **draw(st.just({}) | of_git),
+            **({} if team else draw(of_the_sites_own)),
         }
     targets = ["site", *(f"team:{slug}" for slug in teams), *(f"flavor:{slug}" for slug in flavors)]
     targets += [f"template:{slug}" for slug in site["templates"]]

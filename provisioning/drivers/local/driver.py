@@ -220,6 +220,7 @@ class LocalDriver(Driver):
                 cgroup_host=cgroups.detect(self.instance),
                 scan=self._scan(),
                 held=self.environments.held(),
+                programs=environment.named(os.environ.get(environment.VARIABLE) or ""),
             )
         offer = mounts.offered(self.mounts, own=self._own_folders(), sandboxed=bool(found.bwrap))
         node = replace(

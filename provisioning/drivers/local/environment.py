@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from dataclasses import dataclass, replace
@@ -11,7 +12,12 @@ from pathlib import Path
 from provisioning.environments.store import Stamp
 
 SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
-PROGRAMS = ("jupyter-lab", "marimo", "code-server", "bash")
+PROGRAMS = ("jupyter-lab", "marimo", "code-server", "rserver", "bash")
+FOLDERS = {"rserver": "/usr/lib/rstudio-server/bin"}
+"""Where the packages of programs put them that are on no search path."""
+VARIABLE = "BERTH_NODE_PROGRAMS"
+MAX_NAMED = 200
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,79}")
 PREFIX_PARTS = ("bin", "lib", "lib64", "include", "share", "ssl")
 
 
@@ -31,7 +37,8 @@ class Environment:
 
     def which(self, program: str) -> str:
         """The path of `program` on the search path, or the empty string."""
-        for folder in self.bin_dirs:
+        own = FOLDERS.get(program)
+        for folder in (*self.bin_dirs, *([own] if own else [])):
             path = os.path.join(folder, program)  # noqa: PTH118 - symlinks stay as they are
             if os.access(path, os.X_OK) and not Path(path).is_dir():
                 return path
@@ -39,6 +46,12 @@ class Environment:
 
     def programs(self) -> dict[str, str]:
         return {name: self.which(name) for name in PROGRAMS}
+
+
+def named(words: str) -> tuple[str, ...]:
+    """The names in `BERTH_NODE_PROGRAMS`, divided by spaces; what can be no program's name is left out."""
+    found = dict.fromkeys(each for each in words.split() if _NAME.fullmatch(each))
+    return tuple(found)[:MAX_NAMED]
 
 
 def uv_program() -> str:

@@ -28,8 +28,12 @@ def node_info(
     cgroup_host: cgroups.CgroupHost,
     scan: gpus.GpuScan,
     held: tuple[HeldEnvironment, ...] = (),
+    programs: tuple[str, ...] = (),
 ) -> NodeInfo:
-    """The node as it is now, with the GPUs of `scan`. Raises `OSError` when its figures cannot be read."""
+    """The node as it is now, with the GPUs of `scan`. Raises `OSError` when its figures cannot be read.
+
+    `programs` are told of besides, where they are there.
+    """
     facts = hardware.look()
     warnings = [*scan.warnings]
     if not scan.devices and scan.state is not MachineState.OK and facts.nvidia_gpus_on_pci:
@@ -52,7 +56,10 @@ def node_info(
         memory_mib=memory_mib(cgroup_host),
         disk_mib=disk.available_mib(homes),
         devices=scan.devices,
-        programs={**environment.programs(), **{name: environment.which(name) for name in TOOLS}},
+        programs={
+            **environment.programs(),
+            **{name: environment.which(name) for name in (*TOOLS, *programs)},
+        },
         isolation=isolation,
         limits=LimitEnforcement.CGROUP if cgroup_host.version else LimitEnforcement.RLIMIT,
         limited=limits.held(cgroup_host),

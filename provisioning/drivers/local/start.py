@@ -285,6 +285,8 @@ def app_env(
         "JUPYTER_RUNTIME_DIR": f"{temporary}/jupyter",
         "IPYTHONDIR": f"{home}/.ipython",
         **network.proxy_env(egress),
+        # JAX prints a traceback where its packages bring CUDA and there is no device.
+        **({} if spec.resources.accelerators.count else {"JAX_PLATFORMS": "cpu"}),
         **spec.app.env,
         "CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in devices),
         **markers,

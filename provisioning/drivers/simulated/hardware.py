@@ -15,7 +15,7 @@ CAPABILITIES = frozenset(
     {Capability.WHOLE_GPU, Capability.SHARED_GPU, Capability.MULTI_GPU, Capability.MULTI_NODE}
 )
 WITH_MIG = CAPABILITIES | {Capability.MIG, Capability.REPARTITION}
-PROGRAMS = ("bash", "code-server", "jupyter-lab", "marimo")
+PROGRAMS = ("bash", "code-server", "jupyter-lab", "marimo", "rserver")
 NOTE = "Simulated accelerators: there is no hardware behind them."
 
 

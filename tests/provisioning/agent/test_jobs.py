@@ -124,7 +124,7 @@ def test_of_each_terminal_it_is_known_when_something_was_typed_or_written():
     if pid == 0:
         os.execvp("cat", ["cat"])
     try:
-        eventually(lambda: process_table()[pid][6], limit_s=20, what="cat has its terminal")
+        eventually(lambda: process_table()[pid][6] != 0, limit_s=20, what="cat has its terminal")
         row = process_table()[pid]
         assert terminals_of([], {}) == {"count": 0, "last_activity": None}
         name = Path(f"/proc/{pid}/fd/0").readlink()

@@ -149,6 +149,17 @@ def test_a_package_that_is_another_than_the_lock_says(bench: Bench, packages: Pa
     assert error.code is BuildFailure.HASH_MISMATCH
 
 
+def test_an_index_that_lacks_what_it_has_named_itself(bench: Bench, packages: PackageFolder) -> None:
+    packages.wheel("alpha")
+    newer = bench.build("alpha").lock.replace("alpha==1.0", "alpha==9.0")
+    error = failed(bench, "alpha", lock=newer)
+    assert error.code is BuildFailure.INDEX_UNREACHABLE and error.failure.retryable
+    assert "alpha==9.0" in error.message and "alpha==9.0" in error.log_line
+    # One that somebody has given is theirs to correct.
+    error = failed(bench, newer, lock=newer, source_kind=SourceKind.LOCK)
+    assert error.code is BuildFailure.RESOLUTION_FAILED and error.failure.blame == "user"
+
+
 def test_an_index_that_is_gone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTH_NODE_PACKAGE_INDEX", "https://packages.invalid/simple")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")

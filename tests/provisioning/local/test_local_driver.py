@@ -54,7 +54,7 @@ def test_without_a_sandbox_several_users_are_refused(make_pool, monkeypatch):
 def test_inventory_says_what_is_enforced(make_pool):
     (node,) = make_pool().driver.inventory().nodes
     assert node.cpu_milli >= 1000 and node.memory_mib > 0 and node.disk_mib > 0
-    assert set(node.programs) == {"jupyter-lab", "marimo", "code-server", "bash", "git", "ssh"}
+    assert set(node.programs) == {"jupyter-lab", "marimo", "code-server", "rserver", "bash", "git", "ssh"}
     assert any("No notebook environment" in warning for warning in node.warnings)
     if node.limits is LimitEnforcement.RLIMIT:
         assert any("cannot be limited" in warning for warning in node.warnings)

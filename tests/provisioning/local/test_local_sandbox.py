@@ -131,3 +131,5 @@ def test_a_workspace_sees_only_what_is_its_own(make_pool, sandbox, monkeypatch):
     assert (pool.home / "homes" / "analysts" / "ada" / "kept").read_text() == "x"
     assert (pool.home / "homes" / "analysts" / "ada").stat().st_mode & 0o077 == 0
     assert ask(seen, "os.environ['CUDA_VISIBLE_DEVICES']") == ""
+    # JAX with CUDA's packages prints a traceback where it looks for a device in vain.
+    assert ask(seen, "os.environ['JAX_PLATFORMS']") == "cpu"

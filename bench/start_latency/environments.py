@@ -1,0 +1,147 @@
+"""From click to notebook in several software environments of a portal that runs, and what a first cell takes.
+
+    BERTH_TOKEN=… python -m bench.start_latency.environments --url http://localhost:8000 --runs 10
+
+The environments take turns, so that a machine that grows slower or faster meets all of them alike. They are
+ready there, and the token may create, enter and delete workspaces. Ratios are to the first of them, whose
+first cell imports nothing. After each deletion it waits for `--pause` seconds: spares are made again then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import socket
+import statistics
+import sys
+import time
+
+import httpx
+from websockets.sync.client import ClientConnection, connect
+
+from bench.start_latency.contestants import PATIENCE_S, wait_for_200
+
+CELL = "import pandas, sklearn.linear_model, matplotlib.pyplot"
+
+
+def main() -> int:
+    arguments = parse()
+    portal = Portal(arguments)
+    kinds = ("JupyterLab", "first kernel", "first cell")
+    seconds: dict[str, dict[str, list[float]]] = {
+        kind: {name: [] for name in arguments.environments} for kind in kinds
+    }
+    for number in range(arguments.runs + 1):
+        for name in arguments.environments:
+            took = portal.measure(
+                name, arguments.cell if name != arguments.environments[0] else "import json"
+            )
+            words = "  ".join(f"{kind} {each:6.3f} s" for kind, each in zip(kinds, took, strict=True))
+            print(f"{f'run {number:2}' if number else 'warm-up'}  {name:16} {words}", file=sys.stderr)
+            if number:
+                for kind, each in zip(kinds, took, strict=True):
+                    seconds[kind][name].append(each)
+    for kind, found in seconds.items():
+        first = statistics.median(found[arguments.environments[0]])
+        # The first one's cell imports nothing.
+        compared = kind != kinds[-1]
+        beside = f"   this / {arguments.environments[0]}" if compared else ""
+        print(f"\n{kind:16} {'min':>7} {'median':>8} {'max':>8}{beside}")
+        for name, values in found.items():
+            median = statistics.median(values)
+            beside = f"   {median / first:.2f}" if compared else ""
+            print(f"{name:16} {min(values):7.3f} {median:8.3f} {max(values):8.3f}{beside}")
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.start_latency.environments", description=__doc__)
+    parser.add_argument("--url", default="http://localhost:8000")
+    parser.add_argument("--team", default="default")
+    parser.add_argument("--flavor", default="cpu-large")
+    parser.add_argument("--environments", nargs="+", default=["minimal", "data-science"])
+    parser.add_argument("--cell", default=CELL, help="what is run first in all of them but the first")
+    parser.add_argument("--runs", type=int, default=10, help="counted starts in each, after one warm-up")
+    parser.add_argument("--pause", type=float, default=10, help="seconds after each deletion")
+    return parser.parse_args()
+
+
+class Portal:
+    """A running portal, and the workspace that was started there last."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        url = httpx.URL(arguments.url)
+        self.arguments = arguments
+        self.host, self.port = url.host, url.port or 80
+        # No look-up of a name is measured.
+        self.base = f"http://{socket.gethostbyname(self.host)}:{self.port}"
+        self.client = httpx.Client(timeout=60)
+        self.token = {"Authorization": f"Bearer {os.environ['BERTH_TOKEN']}"}
+
+    def measure(self, environment: str, cell: str) -> tuple[float, float, float]:
+        """Seconds until JupyterLab's `/api` answers, then until a kernel does, then until a cell has run."""
+        asked = self.arguments
+        body = {"name": "bench", "team": asked.team, "template": "jupyterlab", "flavor": asked.flavor}
+        sent = {"Host": f"{self.host}:{self.port}", **self.token}
+        began = time.monotonic()
+        made = self.client.post(
+            f"{self.base}/api/v1/workspaces", json={**body, "environment": environment}, headers=sent
+        )
+        made.raise_for_status()
+        workspace = made.json()["id"]
+        inside = {**self.token, "Host": f"ws-{workspace.replace('-', '')}.{self.host}:{self.port}"}
+        try:
+            wait_for_200(self.client, f"{self.base}/api", inside)
+            jupyterlab = time.monotonic() - began
+            kernel, ran = self._first_cell(inside, cell)
+        finally:
+            self.client.delete(f"{self.base}/api/v1/workspaces/{workspace}", headers=sent).raise_for_status()
+            self._wait_until_gone(workspace, sent)
+        return jupyterlab, kernel, ran
+
+    def _first_cell(self, inside: dict[str, str], cell: str) -> tuple[float, float]:
+        began = time.monotonic()
+        made = self.client.post(f"{self.base}/api/kernels", json={"name": "python3"}, headers=inside)
+        made.raise_for_status()
+        address = f"ws://{inside['Host']}/api/kernels/{made.json()['id']}/channels"
+        plug = socket.create_connection((httpx.URL(self.base).host, self.port), timeout=PATIENCE_S)
+        with connect(
+            address, sock=plug, additional_headers=self.token, max_size=None, open_timeout=60
+        ) as way:
+            self._ask(way, "kernel_info", {})
+            kernel = time.monotonic() - began
+            content = {"code": cell, "silent": False, "store_history": False, "allow_stdin": False}
+            began = time.monotonic()
+            answer = self._ask(way, "execute", content)
+            ran = time.monotonic() - began
+        if answer["status"] != "ok":
+            raise RuntimeError(f"the cell went wrong: {answer.get('ename')}: {answer.get('evalue')}")
+        return kernel, ran
+
+    def _ask(self, way: ClientConnection, what: str, content: dict[str, object]) -> dict[str, str]:
+        """Send a request on the shell channel; the content of its reply."""
+        named = secrets.token_hex(8)
+        header = {"msg_id": named, "msg_type": f"{what}_request", "session": "bench", "username": ""}
+        message = {"header": {**header, "version": "5.3"}, "parent_header": {}, "metadata": {}}
+        way.send(json.dumps({**message, "content": content, "channel": "shell", "buffers": []}))
+        while True:
+            got = json.loads(way.recv(timeout=PATIENCE_S))
+            if got["msg_type"] == f"{what}_reply" and got["parent_header"].get("msg_id") == named:
+                found: dict[str, str] = got["content"]
+                return found
+
+    def _wait_until_gone(self, workspace: str, sent: dict[str, str]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            seen = self.client.get(f"{self.base}/api/v1/workspaces/{workspace}", headers=sent)
+            if seen.status_code == 404 or seen.json()["state"] == "terminated":
+                time.sleep(self.arguments.pause)
+                return
+            time.sleep(0.1)
+        raise TimeoutError("the workspace was not deleted in time")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
