@@ -13,6 +13,7 @@ from portal.catalog_pages import preview_api as catalog_previews
 from portal.channels import api as channels
 from portal.common.api import routes, unknown_endpoint
 from portal.environments import api as environments
+from portal.event_feed import api as event_feed
 from portal.events import api as events
 from portal.events import audit_api as audit
 from portal.gpu_checks import api as gpu_checks
@@ -97,6 +98,7 @@ v1 = [
     *audit.urlpatterns,
     *webhooks.urlpatterns,
     *channels.urlpatterns,
+    *event_feed.urlpatterns,
     *secrets.urlpatterns,
     *scheduling.urlpatterns,
     *limits.urlpatterns,

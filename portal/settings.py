@@ -170,6 +170,7 @@ INSTALLED_APPS = [
     "portal.scheduling",
     "portal.reclaim",
     "portal.orphans",
+    "portal.event_feed",
     "portal.quota_requests",
     "portal.inbox",
     "portal.site_file",

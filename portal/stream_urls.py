@@ -13,6 +13,7 @@ from django.urls import include, path
 from portal.common.problems import plain_response
 from portal.embedded.views import live
 from portal.environments import api as environments
+from portal.event_feed import api as event_feed
 from portal.gpu_checks import api as gpu_checks
 from portal.workspaces import api as workspaces
 from portal.workspaces.stream_urls import urlpatterns as page_streams
@@ -26,6 +27,7 @@ API_STREAMS = frozenset(
         "workspaces/<uuid:workspace_id>/logs/stream",
         "gpu-checks/<uuid:check_id>/stream",
         "environments/<slug:slug>/builds/<uuid:build_id>/stream",
+        "events/stream",
     }
 )
 
@@ -36,6 +38,7 @@ def unknown(request: HttpRequest, **_kwargs: object) -> JsonResponse:
     return plain_response(404, "not_found", "This process serves event streams only.", request)
 
 
+handler400 = "portal.common.views.bad_request"
 handler404 = "portal.stream_urls.unknown"
 urlpatterns = [
     path("healthz/live", live),
@@ -45,7 +48,8 @@ urlpatterns = [
         include(
             [
                 url
-                for url in (*workspaces.router.urls, *gpu_checks.router.urls, *environments.router.urls)
+                for room in (workspaces, gpu_checks, environments, event_feed)
+                for url in room.router.urls
                 if str(url.pattern).rstrip("/") in API_STREAMS
             ]
         ),

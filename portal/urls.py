@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.urls import include, path
 
+handler400 = "portal.common.views.bad_request"
 handler500 = "portal.common.views.server_error"
 
 urlpatterns = [

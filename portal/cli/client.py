@@ -240,6 +240,17 @@ class BerthClient:
             f"{_path(workspace_id)}/events/stream", after=after, until=until, still_here=still_here
         )
 
+    def feed(self, **filters: Any) -> Iterator[dict[str, Any]]:
+        """All that has happened and that you may know of, oldest first (`after`, `type`, `team`, …)."""
+        return self._rows("/events", filters)
+
+    def feed_stream(self, *, after: int, **filters: Any) -> Iterator[dict[str, Any]]:
+        """The same as it happens, first what came after event `after`.
+
+        Ends when the portal ends the stream: call it again with the id of the last event.
+        """
+        return self._stream("/events/stream", after=after, params=filters)
+
     def log_stream(self, workspace_id: str, *, after: int = 0, tail: int = 200) -> Iterator[dict[str, Any]]:
         """What its program writes, as it comes: the last `tail` lines first, or what follows message `after`.
 
@@ -257,9 +268,7 @@ class BerthClient:
         params: Any = None,
         still_here: bool = False,
     ) -> Iterator[dict[str, Any]]:
-        headers = {"Accept": "text/event-stream"}
-        if after:
-            headers["Last-Event-ID"] = str(after)
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
         timeout = httpx.Timeout(self._timeout_s, read=STREAM_SILENCE_S)
         options: dict[str, Any] = {"headers": headers, "params": params, "timeout": timeout}
         with self._errors(), self.http.stream("GET", API + path, **options) as response:

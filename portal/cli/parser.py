@@ -168,10 +168,14 @@ def parser() -> argparse.ArgumentParser:
     queue = command("queue", "queue", "List what waits, in the order in which it is looked at.")
     queue.add_argument("--team", default="", metavar="SLUG", help="only this team's")
     queue.add_argument("--mine", action="store_true", help="only your own")
-    events = command("events", "events", "Print what has happened to a workspace.")
-    one_workspace(events)
+    events = command("events", "events", "Print what has happened to a workspace, or to all you may see.")
+    events.add_argument("workspace", nargs="?", default="", metavar="WORKSPACE", help="default: everything")
+    team = "only this team's; with a workspace where you have the name in two"
+    events.add_argument("--team", default="", metavar="SLUG", help=team)
+    kind = "without a workspace: only this type, as workspace.failed; may be repeated"
+    events.add_argument("--type", action="append", default=[], metavar="TYPE", help=kind)
     events.add_argument("-n", "--tail", type=positive, default=50, metavar="EVENTS", help="default: 50")
-    events.add_argument("-f", "--follow", action="store_true", help="go on until it is deleted")
+    events.add_argument("-f", "--follow", action="store_true", help="go on as things happen")
     completion = command("completion", "completion", "Print what completes commands in a shell.")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that it is for")
     own = command("packages", "packages", "Show what you have installed on top of a workspace's environment.")

@@ -1,4 +1,4 @@
-"""`berth queue` and `berth events`: what waits, and what has happened to a workspace."""
+"""`berth queue` and `berth events`: what waits, and what has happened."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from portal.cli.client import BerthClient
 from portal.cli.commands import find, print_json, print_table
-from portal.cli.errors import Missing, Unreachable
+from portal.cli.errors import Missing, Unreachable, Usage
 
 RETRY_S = 1.0
+MAX_PAGE = 200
+NAMES = ("name", "slug", "username", "id")
+SUBJECTS = ("workspace", "team", "pool", "node", "quota_request", "reservation", "user")
 
 
 def queue(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -34,23 +40,53 @@ def queue(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def events(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Print what has happened to a workspace; with -f, go on until it is deleted."""
+    """Print what has happened to a workspace, or to all that one may see; with -f, go on."""
+    if not arguments.workspace:
+        return _everything(client, arguments)
+    if arguments.type:
+        raise Usage("--type goes with the events of everything.", "Leave the workspace out.")
     workspace = find(client, arguments)
     rows = list(client.event_list(workspace["id"]))[-arguments.tail :]
     if arguments.json and not arguments.follow:
         return print_json(rows)
     for row in rows:
         _print(row, as_json=arguments.json)
-    return _follow(client, workspace["id"], rows, as_json=arguments.json) if arguments.follow else 0
+    if not arguments.follow:
+        return 0
+
+    def gone() -> bool:
+        return bool(client.workspace(workspace["id"])["state"] == "terminated")
+
+    return _follow(partial(client.events, workspace["id"]), rows, gone, as_json=arguments.json)
 
 
-def _follow(client: BerthClient, workspace_id: str, rows: list[dict[str, Any]], *, as_json: bool) -> int:
+def _everything(client: BerthClient, arguments: argparse.Namespace) -> int:
+    given = {"team": arguments.team, "type": arguments.type}
+    filters = {name: value for name, value in given.items() if value}
+    newest = client.feed(sort="-id", page_size=min(arguments.tail, MAX_PAGE), **filters)
+    rows = list(islice(newest, arguments.tail))[::-1]
+    if arguments.json and not arguments.follow:
+        return print_json(rows)
+    for row in rows:
+        _print(row, as_json=arguments.json)
+    if not arguments.follow:
+        return 0
+    return _follow(partial(client.feed_stream, **filters), rows, lambda: False, as_json=arguments.json)
+
+
+def _follow(
+    stream: Callable[..., Iterator[dict[str, Any]]],
+    rows: list[dict[str, Any]],
+    gone: Callable[[], bool],
+    *,
+    as_json: bool,
+) -> int:
     last = rows[-1]["id"] if rows else 0
     while True:
         try:
-            # The state first: what happens after this look is in the stream.
-            gone = client.workspace(workspace_id)["state"] == "terminated"
-            for row in client.events(workspace_id, after=last):
+            # Asked first: what happens after this look is in the stream.
+            over = gone()
+            for row in stream(after=last):
                 last = row["id"]
                 _print(row, as_json=as_json)
         except Missing:
@@ -59,7 +95,7 @@ def _follow(client: BerthClient, workspace_id: str, rows: list[dict[str, Any]], 
             print(f"{error.message} Trying again …", file=sys.stderr, flush=True)
             time.sleep(RETRY_S)
             continue
-        if gone:
+        if over:
             return 0
 
 
@@ -67,7 +103,18 @@ def _print(row: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(row, ensure_ascii=False), flush=True)
     else:
-        print(f"{_time(row['at'])}  {row['actor']} {row['message']}", flush=True)
+        print(_line(row), flush=True)
+
+
+def _line(row: dict[str, Any]) -> str:
+    if "message" in row:
+        return f"{_time(row['at'])}  {row['actor']} {row['message']}"
+    data = row["data"]
+    subjects = [data.get(kind) or {} for kind in SUBJECTS]
+    names = [next((each[key] for key in NAMES if each.get(key)), "") for each in subjects]
+    names += [device["uuid"] for device in data.get("devices", ())]
+    words = [row["type"], *(name for name in names if name), f"by {data['actor']}"]
+    return f"{_time(row['timestamp'])}  {' '.join(words)}{': ' + data['code'] if data.get('code') else ''}"
 
 
 def _time(stamp: str) -> str:

@@ -36,6 +36,7 @@ class Scope(models.TextChoices):
     USERS_READ = "users:read", _("See people and their accounts")
     USERS_WRITE = "users:write", _("Invite, change and deactivate people")
     AUDIT_READ = "audit:read", _("Read the audit log")
+    EVENTS_READ = "events:read", _("Follow what happens")
     SITE_READ = "site:read", _("Export the site as a file")
     SITE_WRITE = "site:write", _("Compare the site with a file, and apply it")
     SCIM = "scim", _("Keep accounts and groups by SCIM, and nothing else")

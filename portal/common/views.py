@@ -5,6 +5,18 @@ from __future__ import annotations
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils.translation import gettext as _
+from django.views import defaults
+
+from portal.common.problem_codes import ProblemCode
+from portal.common.problems import plain_response
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """What Django refuses before any view, as a host that is none: a problem for programs, else a page."""
+    if request.path.startswith("/api/"):
+        return plain_response(400, ProblemCode.BAD_REQUEST, _("The request cannot be understood."), request)
+    return defaults.bad_request(request, exception)
 
 
 def server_error(request: HttpRequest) -> HttpResponse:

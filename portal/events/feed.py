@@ -7,6 +7,7 @@ ended: a rollback leaves a gap for good. On SQLite writers follow each other, an
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import connection
@@ -15,6 +16,19 @@ from django.utils import timezone
 
 from portal.events.models import Cursor, Event
 from portal.events.sealing import SETTLED
+
+STRIDE = 1000
+"""So many ids are read at once."""
+
+
+@dataclass(slots=True)
+class Position:
+    """As a `Cursor`, but kept in memory: of readers that keep no place of their own."""
+
+    last_id: int = 0
+    settled_id: int = 0
+    horizon_id: int = 0
+    horizon_at: datetime | None = None
 
 
 def begin_at_the_end(cursor: Cursor) -> None:
@@ -31,14 +45,35 @@ def entries_after(cursor: Cursor, *, limit: int) -> list[Event]:
     are, and the caller saves them.
     """
     rows = _rows(cursor, limit)
-    if _gap(rows, cursor) is None:
+    ids = [row.pk for row in rows]
+    if _gap(ids, cursor) is None:
         return rows
-    if cursor.horizon_at is None:
-        cursor.horizon_id, cursor.horizon_at = rows[-1].pk, timezone.now()
-    if _settle(cursor):
+    if _look_again(cursor, ids[-1]):
         # What came in between, and so is settled, is not among the rows that were read before.
         rows = _rows(cursor, limit)
-    return rows[: _gap(rows, cursor)]
+    return rows[: _gap([row.pk for row in rows], cursor)]
+
+
+def advance(position: Position) -> int:
+    """Move `position` over all entries before which none can appear any more; returns the last one's id."""
+    newest = Event.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+    if newest < position.last_id:
+        # Another database than before, as one that was restored.
+        position.last_id = position.settled_id = position.horizon_id = 0
+        position.horizon_at = None
+    if not position.last_id or newest - position.last_id > STRIDE:
+        old = Event.objects.filter(at__lte=timezone.now() - SETTLED).aggregate(last=Max("pk"))["last"] or 0
+        position.last_id = max(position.last_id, old)
+    while position.last_id < newest:
+        ids = _ids(position)
+        gap = _gap(ids, position)
+        if gap is not None and _look_again(position, ids[-1]):
+            ids = _ids(position)
+            gap = _gap(ids, position)
+        position.last_id = max([position.last_id, *ids[:gap]])
+        if gap is not None or not ids:
+            break
+    return position.last_id
 
 
 def lag(cursor: Cursor) -> int:
@@ -46,22 +81,34 @@ def lag(cursor: Cursor) -> int:
     return Event.objects.filter(pk__gt=cursor.last_id).count()
 
 
+def _ids(position: Position) -> list[int]:
+    found = Event.objects.filter(pk__gt=position.last_id).order_by("pk")
+    return list(found.values_list("pk", flat=True)[:STRIDE])
+
+
 def _rows(cursor: Cursor, limit: int) -> list[Event]:
     found = Event.objects.filter(pk__gt=cursor.last_id).select_related("team", "pool", "workspace")
     return list(found.prefetch_related("targets").order_by("pk")[:limit])
 
 
-def _gap(rows: list[Event], cursor: Cursor) -> int | None:
-    """The place of the first row before which an entry may still appear; None where there is none."""
+def _gap(ids: list[int], cursor: Cursor | Position) -> int | None:
+    """The place of the first id before which an entry may still appear; None where there is none."""
     expected = cursor.last_id + 1
-    for place, row in enumerate(rows):
-        if row.pk != expected and row.pk - 1 > cursor.settled_id:
+    for place, key in enumerate(ids):
+        if key != expected and key - 1 > cursor.settled_id:
             return place
-        expected = row.pk + 1
+        expected = key + 1
     return None
 
 
-def _settle(cursor: Cursor) -> bool:
+def _look_again(cursor: Cursor | Position, newest: int) -> bool:
+    """Note what there is behind a gap, and say whether the gap is settled by now."""
+    if cursor.horizon_at is None:
+        cursor.horizon_id, cursor.horizon_at = newest, timezone.now()
+    return _settle(cursor)
+
+
+def _settle(cursor: Cursor | Position) -> bool:
     """Take the horizon for settled if no transaction from before it is left; says whether it is."""
     if cursor.horizon_at is None:
         return False

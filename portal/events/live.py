@@ -15,6 +15,8 @@ from portal.events import hub
 log = logging.getLogger(__name__)
 POLL_S = 2.0
 IDLE_S = 10.0
+FEED_CHANNEL = "berth:ev:feed"
+"""On which it is told that there is a new entry, whatever it is about."""
 
 
 def workspace_channel(workspace_id: UUID) -> str:
@@ -46,14 +48,24 @@ def connection() -> redis.Redis:
 
 
 def publish(workspace_id: UUID, owner_id: UUID, kind: str) -> None:
-    """Tell whoever watches this workspace, or its owner's list, that something has changed."""
+    """Tell whoever watches this workspace, its owner's list or all events that something has changed."""
     try:
         with connection().pipeline(transaction=False) as pipe:
+            pipe.publish(FEED_CHANNEL, kind)
             pipe.publish(workspace_channel(workspace_id), kind)
             pipe.publish(user_channel(owner_id), str(workspace_id))
             pipe.execute()
     except redis.RedisError as error:
         log.warning("live hint not sent: %s", error)
+
+
+def publish_feed() -> None:
+    """Tell whoever follows all events that there is a new one."""
+    try:
+        connection().publish(FEED_CHANNEL, "entry")
+    except redis.RedisError as error:
+        # No warning: the first entries of a site are written before its Redis runs.
+        log.debug("live hint not sent: %s", error)
 
 
 def publish_to(user_id: UUID, kind: str) -> None:

@@ -19,6 +19,7 @@ from portal.common.domain_events import emit
 from portal.common.texts import strip_nul
 from portal.events import live
 from portal.events.domain_events import NoticesWritten
+from portal.events.event_types import TYPE_OF_KIND
 from portal.events.kinds import AuditKind
 from portal.events.models import Event, EventTarget, Notification, TargetKind
 
@@ -86,6 +87,8 @@ def record(
     )
     if workspace is not None:
         transaction.on_commit(partial(live.publish, workspace.pk, workspace.owner_id, kind))
+    elif kind in TYPE_OF_KIND:
+        transaction.on_commit(live.publish_feed)
     return event
 
 

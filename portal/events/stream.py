@@ -107,13 +107,14 @@ def response(
     user_id: UUID,
     every_s: float = live.IDLE_S,
     executor: ThreadPoolExecutor | None = None,
+    named_by: str = "",
 ) -> StreamingHttpResponse:
     """The events that `look` finds after `after`, then each as it happens. Raises `TooManyStreams`.
 
     It looks at each hint, and every `every_s` seconds without one; in a thread of `executor`, if it may
-    have to wait there for somebody.
+    have to wait there for somebody. What an event has at `named_by` is the name of its message.
     """
-    return _response(channel, _Rows(look, after, executor), user_id, every_s)
+    return _response(channel, _Rows(look, after, executor, named_by), user_id, every_s)
 
 
 def changes(channel: str, *, user_id: UUID) -> StreamingHttpResponse:
@@ -160,9 +161,12 @@ async def _changed(hinted: bool) -> _Turn:
 class _Rows:
     """Reads on where it stopped. Also without a hint: one may have been lost, or the right to look gone."""
 
-    def __init__(self, look: Look, after: int, executor: ThreadPoolExecutor | None = None) -> None:
+    def __init__(
+        self, look: Look, after: int, executor: ThreadPoolExecutor | None = None, named_by: str = ""
+    ) -> None:
         self._look = look
         self._after = after
+        self._named_by = named_by
         # In a thread of the loop's pool, that all streams share, or of the one given.
         self._read = sync_to_async(self._look_and_close, thread_sensitive=False, executor=executor)
 
@@ -178,7 +182,8 @@ class _Rows:
         for event in batch.events:
             self._after = event["id"]
             data = json.dumps(event, separators=(",", ":"), default=str)
-            messages.append(message(data=data, number=self._after))
+            name = event[self._named_by] if self._named_by else ""
+            messages.append(message(data=data, event=name, number=self._after))
         return _Turn(messages, more=batch.more or len(messages) >= BATCH, over=batch.over)
 
 

@@ -105,7 +105,11 @@ class IdentityLinkCreateSerializer(StrictSerializer):
     """Either `subject` or `expected`."""
 
     username = serializers.CharField(max_length=32)
-    subject = serializers.CharField(max_length=255, required=False, default="")
+    subject = serializers.CharField(max_length=255, required=False, allow_blank=True, default="")
     expected = serializers.CharField(
-        max_length=150, required=False, default="", help_text="The name that the provider will give."
+        max_length=150,
+        required=False,
+        allow_blank=True,
+        default="",
+        help_text="The name that the provider will give.",
     )

@@ -325,7 +325,7 @@ TAGS: Mapping[str, Tag] = {
         },
     ),
     "notices": Tag(
-        "Notices, the channels they go out by, webhooks and the audit log.",
+        "What happens: events, notices, the channels they go out by, webhooks and the audit log.",
         {
             "notifications": {GET: "listNotifications"},
             "notifications/read": {POST: "markAllNotificationsRead"},
@@ -352,6 +352,8 @@ TAGS: Mapping[str, Tag] = {
         },
     ),
     "site": Tag(
+            "events": {GET: "listEvents"},
+            "events/stream": {GET: "followEvents"},
         "The site as a file, and which Berth it is.",
         {
             "version": {GET: "getVersion"},

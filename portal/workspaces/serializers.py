@@ -240,7 +240,9 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
         help_text="How long it may run from ready on, extensions aside; null: it has no end."
     )
     ends_at = serializers.DateTimeField(
-        source="runs_until", help_text="When it stops by itself; null while it does not run, or without end."
+        source="runs_until",
+        allow_null=True,
+        help_text="When it stops by itself; null while it does not run, or without end.",
     )
     activity = serializers.DictField(source="status.activity", help_text="What its agent saw last.")
     heartbeat_at = serializers.DateTimeField(source="status.heartbeat_at", allow_null=True)

@@ -14,6 +14,9 @@ import pytest
 import yaml
 from django.test import Client
 
+from portal.events import live
+from tests.api.streaming import Hints
+
 # Fixtures: a portal that listens, and a Redis beside it.
 from tests.cli.conftest import server  # noqa: F401
 from tests.workspaces.gateway.gateway_support import redis, redis_url  # noqa: F401
@@ -66,6 +69,13 @@ def api(with_token: Callable[..., Client]) -> Callable[..., Api]:
         return Api(with_token(user, *scopes) if user is not None else Client())
 
     return as_program
+
+
+@pytest.fixture
+def hints(monkeypatch: pytest.MonkeyPatch) -> Hints:
+    fake = Hints()
+    monkeypatch.setattr(live, "hints", fake)
+    return fake
 
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.yaml"

@@ -19,7 +19,7 @@ def test_templates_say_whether_they_can_be_had(api: Any, charlie: Any, catalog: 
 
     rows = {row["slug"]: row for row in api(charlie).get("templates").json()["results"]}
 
-    assert list(rows) == ["jupyterlab", "marimo", "terminal", "vscode"]
+    assert list(rows) == ["jupyterlab", "marimo", "terminal", "vscode", "rstudio"]
     assert rows["jupyterlab"]["available"] is True
     assert rows["vscode"]["available"] is False
     assert "code-server" in rows["vscode"]["reason"]

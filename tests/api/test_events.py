@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from portal.events.kinds import AuditKind
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.api.conftest import V1, problem
+from tests.api.streaming import Hints, take
 from tests.factories import WorkspaceFactory, make_token
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -35,31 +35,6 @@ def happen(workspace: Workspace, message: str) -> int:
     return services.record(
         actor=SYSTEM, kind=AuditKind.WORKSPACE_LAUNCHED, message=message, workspace=workspace
     ).pk
-
-
-class Hints:
-    """Stands for Redis: the test says when there is one."""
-
-    def __init__(self) -> None:
-        self.queue: asyncio.Queue[bool] = asyncio.Queue()
-        self.left = asyncio.Event()
-        self.channel = self.ends_with = ""
-
-    async def __call__(self, channel: str, *, ends_with: str = "", **_: float) -> AsyncIterator[bool]:
-        self.channel, self.ends_with = channel, ends_with
-        try:
-            yield True
-            while True:
-                yield await self.queue.get()
-        finally:
-            self.left.set()
-
-
-@pytest.fixture
-def hints(monkeypatch: pytest.MonkeyPatch) -> Hints:
-    fake = Hints()
-    monkeypatch.setattr(live, "hints", fake)
-    return fake
 
 
 async def follow(
@@ -82,17 +57,6 @@ def ids_and_messages(chunks: list[bytes]) -> list[tuple[int, str]]:
             assert event["id"] == int(lines["id"])
             found.append((event["id"], event["message"]))
     return found
-
-
-async def take(content: Any, until: bytes) -> list[bytes]:
-    """Chunks up to the one that holds `until`."""
-    chunks = []
-    async with asyncio.timeout(10):
-        async for chunk in content:
-            chunks.append(chunk)
-            if until in chunk:
-                return chunks
-    raise AssertionError(f"the stream ended without {until!r}: {chunks}")
 
 
 def test_the_list_is_oldest_first(api: Any, bob: Any, charlie: Any, one: Workspace) -> None:

@@ -18,7 +18,7 @@ from portal.events.kinds import AuditKind
 from portal.events.services import notify, record
 from portal.gpu_checks.models import CheckCause, GpuCheckRun
 from portal.identity.models import IdentityLink, LinkedBy
-from portal.inventory.models import Device, Pool
+from portal.inventory.models import Device, Node, Pool
 from portal.join_requests import services as join_requests
 from portal.ledger import services as ledger
 from portal.ledger.models import LedgerEntry
@@ -31,7 +31,7 @@ from portal.reservations.models import Reservation
 from portal.service_accounts.models import TrustRule
 from portal.webhooks import services as webhooks
 from portal.webhooks.models import Endpoint
-from portal.workspaces.models import LostHome, Workspace
+from portal.workspaces.models import HomePlace, LostHome, Workspace
 from tests.api.cases import CreateCase, DetailCase, ListCase
 from tests.factories import MachineFactory, UserFactory, WorkspaceFactory
 
@@ -90,6 +90,26 @@ class TestReclaimPolicies(DetailCase, CreateCase):
             reclaim_policies.create(actor=SYSTEM, target=target, given={"idle_minutes": 60})
 
 
+class TestHomes(DetailCase):
+    path, read_scope, write_scope = "homes", "workspaces:read", "workspaces:write"
+    fixtures, lacks, max_queries = ("local_pool", "team"), ("POST", "PATCH", "DELETE"), 4
+    filters = {"team=vision": 2, "team=x": 0, "pool=this-machine": 2, "user=bob": 1, "archived=true": 0}
+
+    def stock(self) -> None:
+        pool = Pool.objects.get(slug="this-machine")
+        for name in ("bob", "alice"):
+            HomePlace.objects.create(
+                user=User.objects.get(username=name),
+                team=Team.objects.get(slug="vision"),
+                pool=pool,
+                node=Node.objects.filter(pool=pool).first(),
+                since=timezone.now(),
+            )
+
+    def absent(self) -> str:
+        return "999999"
+
+
 class TestLostHomes(ListCase):
     path, read_scope = "lost-homes", "workspaces:read"
     fixtures, lacks = ("local_pool", "team"), ("POST", "DELETE")
@@ -129,7 +149,7 @@ class TestTemplates(DetailCase, CreateCase):
         "q=nothing+like+it": 0,
         "enabled=false": 0,
         "team=vision": 0,
-        "deprecated=false": 4,
+        "deprecated=false": 5,
     }
     body = {"slug": "shell", "name": "Shell", "program": "bash", "argv": ["bash", "{port}"]}
     required = ("slug", "name", "program", "argv")

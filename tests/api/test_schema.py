@@ -15,6 +15,7 @@ from django.core.signals import request_finished, request_started
 from django.core.wsgi import get_wsgi_application
 from django.db import close_old_connections
 from hypothesis import HealthCheck, settings
+from openapi_spec_validator import OpenAPIV31SpecValidator
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 
@@ -45,6 +46,15 @@ def test_the_committed_document_is_current(tmp_path: Path) -> None:
 def test_it_is_openapi_3_1_and_says_how_to_sign_in() -> None:
     assert DOCUMENT["openapi"] == "3.1.0"
     assert set(DOCUMENT["components"]["securitySchemes"]) == {"token", "session"}
+
+
+def test_it_is_valid_openapi_3_1() -> None:
+    """By the meta-schema, and every default by the schema that it stands in."""
+    found = [
+        f"{list(each.absolute_path)}: {each.message}"
+        for each in OpenAPIV31SpecValidator(DOCUMENT).iter_errors()
+    ]
+    assert found == []
 
 
 def test_nothing_is_written_as_in_openapi_3_0() -> None:

@@ -123,3 +123,11 @@ def test_texts_that_every_database_takes(given, kept):
 
 def test_models_and_migrations_agree():
     call_command("makemigrations", "--check", "--dry-run", verbosity=0)
+
+
+def test_a_host_that_is_none_is_a_problem_for_programs_and_a_page_for_people(client: Client) -> None:
+    answer = client.get("/api/v1/version", headers={"Host": "?%+"})
+    assert (answer.status_code, answer["Content-Type"]) == (400, "application/problem+json")
+    assert answer.json()["code"] == "bad_request"
+    page = client.get("/sign-in/", headers={"Host": "?%+"})
+    assert (page.status_code, page["Content-Type"]) == (400, "text/html; charset=utf-8")

@@ -72,7 +72,11 @@ class HomeMoveFilter(filters.FilterSet):
 
 class NewHomeMoveSerializer(StrictSerializer):
     user = serializers.CharField(
-        max_length=150, required=False, default="", help_text="Whose home; your own where it is left out."
+        max_length=150,
+        required=False,
+        allow_blank=True,
+        default="",
+        help_text="Whose home; your own where it is left out.",
     )
     team = serializers.CharField(max_length=120, help_text="Short name of the team.")
     pool = serializers.CharField(max_length=120, help_text="Short name of the pool.")

@@ -1,0 +1,255 @@
+"""GET /api/v1/events and /api/v1/events/stream: everything that one may know of."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connection, connections, transaction
+from django.test import AsyncClient
+from django.test.utils import CaptureQueriesContext
+
+from portal.accounts.models import Membership, Role
+from portal.common.actors import SYSTEM
+from portal.event_feed import selectors
+from portal.events import feed, live
+from portal.events.kinds import AuditKind
+from portal.events.models import Event, TargetKind
+from portal.events.services import Target, record
+from tests.api.conftest import V1, problem
+from tests.api.streaming import Hints, take
+from tests.factories import TeamFactory, UserFactory, WorkspaceFactory, make_token
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def of_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selectors, "_frontier", feed.Position())
+
+
+def happen(kind: AuditKind, **about: Any) -> int:
+    return record(actor=SYSTEM, kind=kind, message="did something", **about).pk
+
+
+@pytest.fixture
+def happened(alice: Any, bob: Any, team: Any, pool: Any) -> dict[str, int]:
+    """One event of each audience, and one that has no type."""
+    other = TeamFactory(slug="other")
+    mine = WorkspaceFactory(owner=bob, team=team, name="mine")
+    hers = WorkspaceFactory(owner=alice, team=team, name="hers")
+    Event.objects.all().delete()
+    return {
+        "mine": happen(AuditKind.WORKSPACE_READY, workspace=mine, data={"from": "starting", "secret": "x"}),
+        "untyped": happen(AuditKind.WORKSPACE_LAUNCHED, workspace=mine),
+        "hers": happen(AuditKind.WORKSPACE_STOPPED, workspace=hers),
+        "quota": happen(AuditKind.QUOTA_SET, team=team, data={"resource": "workspaces"}),
+        "elsewhere": happen(AuditKind.QUOTA_SET, team=other),
+        "device": happen(AuditKind.DEVICE_CORDONED, pool=pool, targets=[Target(TargetKind.DEVICE, "GPU-1")]),
+        "account": happen(AuditKind.SESSION_LOCKED_OUT, data={"user": "eve"}),
+    }
+
+
+def told(api: Any, user: Any, happened: dict[str, int], query: str = "") -> list[str]:
+    names = {number: name for name, number in happened.items()}
+    answer = api(user).get(f"events{query}")
+    assert answer.status_code == 200, answer.content
+    return [names[row["id"]] for row in answer.json()["results"]]
+
+
+def test_each_is_told_what_he_may_know(
+    api: Any, alice: Any, bob: Any, charlie: Any, olga: Any, team: Any, happened: dict[str, int]
+) -> None:
+    ada = UserFactory(username="ada", is_superuser=True)
+    una = UserFactory(username="una", is_auditor=True)
+    vic = UserFactory(username="vic")
+    Membership.objects.create(user=vic, team=team, role=Role.VIEWER)
+
+    assert told(api, charlie, happened) == []
+    assert told(api, bob, happened) == ["mine"]
+    assert told(api, alice, happened) == ["mine", "hers", "quota"]
+    assert told(api, vic, happened) == ["mine", "hers", "quota"]
+    assert told(api, olga, happened) == ["mine", "hers", "quota", "elsewhere", "device"]
+    everything = ["mine", "hers", "quota", "elsewhere", "device", "account"]
+    assert told(api, ada, happened) == everything
+    names = {number: name for name, number in happened.items()}
+    rows = api(una, "events:read").get("events").json()["results"]
+    assert [names[row["id"]] for row in rows] == everything
+    problem(api(alice, "workspaces:read").get("events"), 403, "permission_denied")
+
+
+def test_an_event_says_what_a_webhook_is_sent(api: Any, bob: Any, happened: dict[str, int]) -> None:
+    (row,) = api(bob, "events:read").get("events").json()["results"]
+    assert (row["id"], row["type"]) == (happened["mine"], "workspace.started")
+    assert row["data"]["workspace"]["name"] == "mine"
+    assert row["data"]["from"] == "starting"
+    assert "secret" not in row["data"]
+    assert row["data"]["actor"] == "Berth"
+
+
+def test_reading_on_and_narrowing(api: Any, olga: Any, happened: dict[str, int]) -> None:
+    assert told(api, olga, happened, f"?after={happened['hers']}") == ["quota", "elsewhere", "device"]
+    assert told(api, olga, happened, f"?after={happened['account']}") == []
+    assert told(api, olga, happened, "?type=workspace.started&type=device.state_changed") == [
+        "mine",
+        "device",
+    ]
+    assert told(api, olga, happened, "?team=other") == ["elsewhere"]
+    assert told(api, olga, happened, "?sort=-id&page_size=2") == ["device", "elsewhere"]
+    page = api(olga).get("events?page_size=3").json()
+    assert [row["id"] for row in api(olga).get(page["next"]).json()["results"]] == [
+        happened["elsewhere"],
+        happened["device"],
+    ]
+    for wrong in ("after=-1", "after=1.5", "after=x", "type=no.such", "workspace=x", "nonsense=1"):
+        problem(api(olga).get(f"events?{wrong}"), 400, "invalid")
+
+
+def test_a_page_costs_as_many_queries_whatever_it_holds(api: Any, olga: Any, team: Any, bob: Any) -> None:
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as ran:
+            assert api(olga).get("events?page_size=200").status_code == 200
+        return len(ran)
+
+    client = api(olga)
+    assert client.get("events").status_code == 200
+    for _ in range(2):
+        happen(AuditKind.WORKSPACE_READY, workspace=WorkspaceFactory(owner=bob, team=team))
+    few = queries()
+    for _ in range(20):
+        happen(AuditKind.WORKSPACE_READY, workspace=WorkspaceFactory(owner=bob, team=team))
+    assert queries() == few
+
+
+def test_nothing_is_told_behind_a_gap_that_may_be_filled(
+    api: Any, olga: Any, happened: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As on PostgreSQL, while whoever took the number of "hers" has not committed it.
+    late = Event.objects.get(pk=happened["hers"])
+    late.delete()
+    monkeypatch.setattr(feed, "_settle", lambda cursor: False)
+    monkeypatch.setattr(selectors, "_frontier", feed.Position(last_id=happened["mine"] - 1))
+    assert told(api, olga, happened) == ["mine"]
+    late.pk, late._state.adding = happened["hers"], True
+    late.save()
+    assert told(api, olga, happened) == ["mine", "hers", "quota", "elsewhere", "device"]
+
+
+def test_an_entry_that_is_committed_late_is_not_passed_over(happened: dict[str, int]) -> None:
+    if connection.vendor != "postgresql":
+        pytest.skip("writers follow each other on SQLite: no entry appears before another")
+    assert selectors.complete_to() == happened["account"]
+    written, go_on = threading.Event(), threading.Event()
+
+    def slow_writer() -> None:
+        try:
+            with transaction.atomic():
+                happen(AuditKind.QUOTA_SET)
+                written.set()
+                assert go_on.wait(20)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=slow_writer)
+    thread.start()
+    assert written.wait(20)
+    later = happen(AuditKind.QUOTA_SET)
+    assert selectors.complete_to() == happened["account"]
+    go_on.set()
+    thread.join(20)
+    assert selectors.complete_to() == later
+
+
+def test_a_gap_for_good_holds_nobody_up(api: Any, olga: Any, happened: dict[str, int]) -> None:
+    Event.objects.filter(pk=happened["hers"]).delete()
+    assert told(api, olga, happened) == ["mine", "quota", "elsewhere", "device"]
+
+
+def test_a_log_that_is_not_the_one_from_before(olga: Any, happened: dict[str, int]) -> None:
+    assert selectors.complete_to() == happened["account"]
+    Event.objects.filter(pk__gt=happened["untyped"]).delete()
+    assert selectors.complete_to() == happened["untyped"]
+    Event.objects.all().delete()
+    assert selectors.complete_to() == 0
+
+
+def test_many_entries_are_passed_over_in_strides(
+    olga: Any, happened: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "STRIDE", 2)
+    assert selectors.complete_to() == happened["account"]
+
+
+async def follow(user: Any, query: str = "", **headers: str) -> Any:
+    _, secret = await sync_to_async(make_token)(user)
+    headers |= {"Authorization": f"Bearer {secret}", "Accept": "text/event-stream"}
+    return await AsyncClient().get(f"{V1}events/stream{query}", headers=headers)
+
+
+def messages(chunks: list[bytes]) -> list[tuple[str, int]]:
+    found = []
+    for block in b"".join(chunks).decode().split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        if "data" in lines:
+            row = json.loads(lines["data"])
+            assert (lines["event"], int(lines["id"])) == (row["type"], row["id"])
+            found.append((row["type"], row["id"]))
+    return found
+
+
+async def test_a_stream_begins_with_what_comes_next(bob: Any, happened: dict[str, int], hints: Hints) -> None:
+    response = await follow(bob)
+    assert (response.status_code, response["Content-Type"]) == (200, "text/event-stream")
+    content = aiter(response)
+    assert not messages(await take(content, b"still here"))
+    assert hints.channel == live.FEED_CHANNEL
+
+    mine = await sync_to_async(lambda: Event.objects.get(pk=happened["mine"]).workspace)()
+    await sync_to_async(happen)(AuditKind.DEVICE_CORDONED)
+    number = await sync_to_async(happen)(AuditKind.WORKSPACE_STOPPED, workspace=mine)
+    await hints.queue.put(True)
+    assert messages(await take(content, b"workspace.stopped")) == [("workspace.stopped", number)]
+    await content.aclose()
+
+
+async def test_a_stream_goes_on_where_it_was_left(olga: Any, happened: dict[str, int], hints: Hints) -> None:
+    response = await follow(olga, "?type=quota.changed", **{"Last-Event-ID": "0"})
+    content = aiter(response)
+    found = messages([*await take(content, str(happened["elsewhere"]).encode())])
+    assert [number for _, number in found] == [happened["quota"], happened["elsewhere"]]
+    await content.aclose()
+
+    response = await follow(olga, "?type=quota.changed", **{"Last-Event-ID": str(happened["quota"])})
+    content = aiter(response)
+    found = messages([*await take(content, str(happened["elsewhere"]).encode())])
+    assert [number for _, number in found] == [happened["elsewhere"]]
+    await content.aclose()
+
+
+async def test_who_loses_a_right_is_told_no_more(
+    bob: Any, alice: Any, team: Any, happened: dict[str, int], hints: Hints
+) -> None:
+    response = await follow(alice, **{"Last-Event-ID": str(happened["quota"])})
+    content = aiter(response)
+    assert not messages(await take(content, b"still here"))
+    await sync_to_async(Membership.objects.filter(user=alice).update)(role=Role.MEMBER)
+    await sync_to_async(happen)(AuditKind.QUOTA_SET, team=team)
+    await hints.queue.put(True)
+    assert not messages(await take(content, b"still here"))
+    alice.is_active = False
+    await sync_to_async(alice.save)()
+    await hints.queue.put(True)
+    assert [chunk async for chunk in content] == []
+
+
+@pytest.mark.parametrize("query", ["?type=no.such", "?workspace=x", "?after=3"])
+def test_a_stream_refuses_what_it_does_not_understand(api: Any, bob: Any, query: str) -> None:
+    problem(api(bob).get(f"events/stream{query}", Accept="text/event-stream"), 400, "invalid")
+    problem(
+        api(bob).get("events/stream", **{"Accept": "text/event-stream", "Last-Event-ID": "x"}),
+        400,
+        "invalid",
+    )
