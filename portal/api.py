@@ -31,6 +31,7 @@ from portal.orphans import api as orphans
 from portal.quota_requests import api as quota_requests
 from portal.quotas.api import limits, site
 from portal.reclaim import api as reclaim
+from portal.reclaim import home_api as reclaimed_homes
 from portal.reclaim import policy_api as reclaim_policies
 from portal.reports import api as reports
 from portal.repositories import api as repositories
@@ -74,6 +75,7 @@ v1 = [
     *evacuations.urlpatterns,
     *reclaim.urlpatterns,
     *reclaim_policies.urlpatterns,
+    *reclaimed_homes.urlpatterns,
     *home_files.urlpatterns,
     *home_archives.urlpatterns,
     *catalog.urlpatterns,
@@ -96,9 +98,9 @@ v1 = [
     *gpu_checks.urlpatterns,
     *events.urlpatterns,
     *audit.urlpatterns,
+    *event_feed.urlpatterns,
     *webhooks.urlpatterns,
     *channels.urlpatterns,
-    *event_feed.urlpatterns,
     *secrets.urlpatterns,
     *scheduling.urlpatterns,
     *limits.urlpatterns,

@@ -547,6 +547,11 @@ BERTH_HOME_LIMIT_MIB = env.int("BERTH_HOME_LIMIT_MIB", default=0)
 BERTH_HOME_GRACE_S = env.int("BERTH_HOME_GRACE_S", default=600)
 if min(BERTH_HOME_LIMIT_MIB, BERTH_HOME_GRACE_S) < 0:
     raise ImproperlyConfigured("BERTH_HOME_LIMIT_MIB and BERTH_HOME_GRACE_S are 0 or more.")
+# After how many days without use a home folder is archived and emptied, after how many more in its archive an
+# administrator may delete it, 0 for never, and how long before either its user is told.
+BERTH_HOME_ARCHIVE_DAYS = max(0, env.int("BERTH_HOME_ARCHIVE_DAYS", default=0))
+BERTH_HOME_DELETE_DAYS = max(0, env.int("BERTH_HOME_DELETE_DAYS", default=0))
+BERTH_HOME_NOTICE_DAYS = max(1, env.int("BERTH_HOME_NOTICE_DAYS", default=14))
 # How many archives of a home folder there may be; together they take no more than a home may hold. 0: none.
 BERTH_HOME_ARCHIVES = env.int("BERTH_HOME_ARCHIVES", default=5)
 if BERTH_HOME_ARCHIVES < 0:

@@ -87,6 +87,10 @@ class ArchiveDo(StrEnum):
     """Take away what is half made, and the home that was replaced."""
     DELETE = "delete"
     """Take away an archive."""
+    EMPTY = "empty"
+    """Put an empty home in the place of the one of which this is the archive, if it is as it was."""
+    LEAVE = "leave"
+    """Do not empty it any more, unless that is done; what is half made goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,8 @@ class HomeArchiveOrder:
     owner: Name
     expires_at: float
     most_bytes: Amount = 0
+    empties: bool = False
+    """Of what is made: the home is emptied after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +115,10 @@ class HomeArchived:
     """What became of an order: whether it is `done`, and else how far it is, in bytes before compression.
 
     Of an archive that is done `size_bytes` on the disk, the bytes and entries of the home, and how many
-    pipes, sockets and devices are not in it. `placed` says that the home is the one of the archive.
-    `refused` says why it cannot be done: `disk_full` (of the disk `free` bytes may be used), `archives_full`,
-    `unreadable` (the path `about`), `bad_stream` or `not_found`; `failure` what went wrong otherwise.
+    pipes, sockets and devices are not in it. `placed` says that the home is the one of the archive, or the
+    empty one. `refused` says why it cannot be done: `disk_full` (of the disk `free` bytes may be used),
+    `archives_full`, `unreadable` (the path `about`), `changed` (`about`, since the archive was begun),
+    `bad_stream` or `not_found`; `failure` what went wrong otherwise.
     """
 
     archive: Name

@@ -307,6 +307,21 @@ class BerthClient:
         """All that pass the filters (`name`, `pool`, …)."""
         return self._rows("/nodes", filters)
 
+    def homes(self, **filters: str) -> Iterator[dict[str, Any]]:
+        """Home folders (`team`, `pool`, `user`, `archived`)."""
+        return self._rows("/homes", filters)
+
+    def home(self, home_id: int) -> dict[str, Any]:
+        return self._object("GET", f"/homes/{home_id}")
+
+    def keep_home(self, home_id: int) -> dict[str, Any]:
+        """It counts as used now."""
+        return self._object("POST", f"/homes/{home_id}/keep")
+
+    def restore_home(self, home_id: int) -> dict[str, Any]:
+        """Have one restored that is archived."""
+        return self._object("POST", f"/homes/{home_id}/restore")
+
     def homes_on(self, node_id: str) -> dict[str, Any]:
         """How many homes lie on a node, how many can be moved, and to where."""
         return self._object("GET", f"/nodes/{quote(node_id, safe='')}/homes")

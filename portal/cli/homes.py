@@ -1,4 +1,4 @@
-"""What `berth homes …` does: all homes of a machine go to another one, for operators."""
+"""What `berth homes …` does: unused and archived homes; all of a machine go to another one, for operators."""
 
 from __future__ import annotations
 
@@ -38,6 +38,71 @@ def move(client: BerthClient, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(ended)
     return 0 if ended["state"] == "done" else 1
+
+
+def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """A line for each; with --json what REST has."""
+    filters = {"archived": "true"} if arguments.archived else {}
+    if not arguments.all:
+        filters["user"] = client.me()["username"]
+    rows = list(client.homes(**filters))
+    if arguments.json:
+        return print_json(rows)
+    for row in rows:
+        print_line(_line(row))
+    return 0
+
+
+def keep(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Say that it is still needed."""
+    kept = client.keep_home(_one(client, arguments)["id"])
+    return print_json(kept) if arguments.json else print_line(_line(kept))
+
+
+def restore(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Have it restored and wait; 1 where it was not."""
+    row = _one(client, arguments)
+    if row["archive"] is None:
+        raise Missing("This home folder is not archived.", "Start a workspace to use it.")
+    row = client.restore_home(row["id"])
+    if not arguments.no_wait:
+        while row["archive"] is not None and row["archive"]["state"] == "restoring":
+            time.sleep(POLL_S)
+            row = client.home(row["id"])
+    if arguments.json:
+        print_json(row)
+    else:
+        print_line(_line(row))
+    return 0 if arguments.no_wait or row["archive"] is None else 1
+
+
+def _one(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
+    user = arguments.user or client.me()["username"]
+    rows = list(client.homes(team=arguments.team, user=user, pool=arguments.pool))
+    if not rows:
+        raise Missing(f"There is no home folder in “{arguments.team}”.", "See: berth homes ls")
+    if len(rows) > 1:
+        pools = ", ".join(row["pool"] for row in rows)
+        raise Usage(f"Several pools have a home folder of “{arguments.team}”.", f"Add --pool: {pools}.")
+    return rows[0]
+
+
+def _line(row: dict[str, Any]) -> str:
+    """One home in a line."""
+    archive = row["archive"]
+    days = None if row["unused_s"] is None else row["unused_s"] // 86_400
+    state = "in use, or not counted"
+    if archive is not None and archive["state"] == "restoring":
+        state = f"being restored, {archive['bytes_done'] >> 20} of {archive['stream_bytes'] >> 20} MiB"
+    elif archive is not None and archive["away_at"] is not None:
+        state = f"archived, {archive['size_bytes'] >> 20} MiB, for {days} days"
+        state += ", may be deleted" if row["deletable"] else ""
+    elif archive is not None:
+        state = "being archived"
+    elif days is not None and row["limit_s"]:
+        state = f"not used for {days} of {row['limit_s'] // 86_400} days"
+        state += f", archived from {row['due_at'][:10]} on" if row["warned"] else ""
+    return f"{row['team']}/{row['user']}  {row['pool']}  {row['node']}  {state}"
 
 
 def _node(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -170,10 +170,26 @@ def archives(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def homes(commands: Any, common: argparse.ArgumentParser) -> None:
-    words = "Move home folders between machines. For operators."
+    words = "List home folders, keep unused ones, restore archived ones; move them between machines."
     verbs = commands.add_parser("homes", help=words, description=words).add_subparsers(
         metavar="COMMAND", required=True
     )
+    words = "List your home folders: for how long they were not used, what follows, which are archived."
+    listed = verbs.add_parser("ls", help=words, description=words, parents=[common])
+    listed.set_defaults(function="homes_ls")
+    listed.add_argument("--archived", action="store_true", help="only those that are archived")
+    listed.add_argument("--all", action="store_true", help="everybody's, for operators and auditors")
+    for name, words in (
+        ("keep", "Keep a home folder that is announced to be archived, or the archive of one that is."),
+        ("restore", "Restore an archived home folder, and wait until it is there."),
+    ):
+        one = verbs.add_parser(name, help=words, description=words, parents=[common])
+        one.set_defaults(function=f"homes_{name}")
+        one.add_argument("team", metavar="TEAM", help="short name of the team whose home folder it is")
+        one.add_argument("--pool", default="", metavar="SLUG", help="where you have one in several pools")
+        one.add_argument("--user", default="", metavar="NAME", help="whose; for operators")
+        if name == "restore":
+            one.add_argument("--no-wait", action="store_true", help="leave it going")
     words = "Move all home folders of a machine to another one, and wait; the same command goes on with it."
     made = verbs.add_parser("move", help=words, description=words, parents=[common])
     made.set_defaults(function="homes_move")

@@ -40,6 +40,12 @@ class AuditKind(StrEnum):
     USER_HOME_RESTORED = "user.home_restored"
     USER_HOME_ARCHIVE_FAILED = "user.home_archive_failed"
     USER_HOME_ARCHIVE_DELETED = "user.home_archive_deleted"
+    USER_HOME_UNUSED_WARNED = "user.home_unused_warned"
+    USER_HOME_UNUSED_KEPT = "user.home_unused_kept"
+    USER_HOME_UNUSED_TAKEN = "user.home_unused_taken"
+    USER_HOME_PUT_AWAY = "user.home_put_away"
+    USER_HOME_NOT_EMPTIED = "user.home_not_emptied"
+    USER_HOME_AWAY_DELETED = "user.home_away_deleted"
     USER_PASSWORD_CHANGED = "user.password_changed"  # noqa: S105
     USER_PASSWORD_RESET = "user.password_reset"  # noqa: S105
     USER_PASSWORD_FORGOTTEN = "user.password_forgotten"  # noqa: S105

@@ -76,9 +76,10 @@ def _row(archive: HomeArchive, here: str, home_bytes: int, quiet: bool) -> Archi
         percent=done * 100 // total if known else 0,
         trouble=trouble(archive),
         away=away,
-        may_restore=ready and quiet and not away,
+        # One that holds the home itself is restored, and deleted, as a home.
+        may_restore=ready and quiet and not away and archive.away_at is None,
         may_cancel=archive.active,
-        may_delete=quiet,
+        may_delete=quiet and archive.away_at is None,
     )
 
 

@@ -44,6 +44,7 @@ def archives(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         "workspace": workspace,
         "rows": rows,
         "working": any(each.archive.open for each in rows),
+        "put_away": any(each.archive.away_at is not None for each in rows),
         "refusal": presenters.refusal(workspace),
         "usage": home_limits.note_of(workspace),
         "most": settings.BERTH_HOME_ARCHIVES,

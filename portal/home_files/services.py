@@ -201,6 +201,8 @@ def _place(actor: User, workspace: Workspace) -> tuple[Pool, str]:
     place = home_places.node_of(workspace)
     if place is None:
         raise StateConflict(Reason(FileCode.HOME_NOWHERE), code=FileCode.HOME_NOWHERE)
+    home_use.require_there(workspace.owner_id, workspace.team_id, *place)
+    home_use.note_used(workspace.owner_id, workspace.team_id)
     return place
 
 

@@ -11,11 +11,12 @@ from django.conf import settings
 
 from portal.reclaim.engine.ladder import UNUSED_S, Policy
 from portal.reclaim.engine.terms import ORDER, SETTINGS, Effective, ScopeKind, Source, Terms, merge
+from portal.reclaim.engine.unused import HomeRules, rules
 from portal.reclaim.engine.week import Week
 from portal.reclaim.models import ReclaimPolicy
 from portal.workspaces.models import Workspace
 
-MINUTE_S, HOUR_S = 60, 3600
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,12 @@ class Book:
             ]
             found = self._known[place] = merge([terms_of_settings(), *layers], accelerated=place.accelerated)
         return found
+
+    def home_rules(self, pool: Any, team: Any) -> HomeRules:
+        """What holds for homes of a team in a pool: keys of rows."""
+        keys = ((ScopeKind.SITE, None), (ScopeKind.POOL, pool), (ScopeKind.TEAM, team))
+        layers = [self.terms[key] for key in keys if key in self.terms]
+        return rules([terms_of_settings(), *layers], notice_s=int(settings.BERTH_HOME_NOTICE_DAYS) * DAY_S)
 
     def policy(self, place: Place) -> Policy:
         return self.effective(place).policy
@@ -128,6 +135,8 @@ def terms_of_settings() -> Terms:
         idle_s=int(settings.BERTH_IDLE_MINUTES) * MINUTE_S,
         idle_gpu_s=int(settings.BERTH_IDLE_GPU_MINUTES) * MINUTE_S,
         notice_s=int(settings.BERTH_RECLAIM_NOTICE_MINUTES) * MINUTE_S,
+        archive_s=int(settings.BERTH_HOME_ARCHIVE_DAYS) * DAY_S,
+        delete_s=int(settings.BERTH_HOME_DELETE_DAYS) * DAY_S,
     )
 
 
@@ -147,6 +156,8 @@ def terms_of(row: ReclaimPolicy) -> Terms:
         notice_s=seconds(row.notice_minutes, MINUTE_S),
         stop_when_spent=row.stop_when_spent,
         week=_week(row),
+        archive_s=seconds(row.archive_days, DAY_S),
+        delete_s=seconds(row.delete_days, DAY_S),
     )
 
 

@@ -106,11 +106,33 @@ class IdleSpell(models.Model):
         return f"{self.workspace_id} idle from {self.began_at} to {self.ended_at}"
 
 
+class HomeStay(models.Model):
+    """For how long a home was seen not to be used, or to be archived (`archive`, None where it is not).
+
+    Seconds that were watched; `used_at` is what its place said of its last use when it was looked at.
+    `warned_s` is how long ago its user was told of the next step, watched, too; None: not yet.
+    """
+
+    place = models.OneToOneField(
+        "workspaces.HomePlace", primary_key=True, on_delete=models.CASCADE, related_name="stay"
+    )
+    archive = models.UUIDField(null=True, blank=True)
+    used_at = models.DateTimeField(null=True, blank=True)
+    unused_s = models.FloatField(default=0)
+    warned_s = models.FloatField(null=True, blank=True)
+    warned_at = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return f"stay of the home {self.place_id}"
+
+
 class LastPass(models.Model):
     """When the ladder was last walked: one row. Time in which it was not is nobody's fault.
 
-    `recorded_since` is from when on idle times are kept.
+    `recorded_since` is from when on idle times are kept. A second row, `HOMES`, is of the look at homes.
     """
+
+    HOMES = 2
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
     at = models.DateTimeField()
@@ -158,6 +180,7 @@ class PolicyScope(models.TextChoices):
 
 MAX_MINUTES = 60 * 24 * 60
 MAX_NOTICE_MINUTES = 24 * 60
+MAX_DAYS = 3650
 
 
 def _minutes(most: int, words: Any) -> Any:
@@ -198,6 +221,12 @@ class ReclaimPolicy(models.Model):
     )
     longest_hours = _minutes(MAX_LIFETIME_H, _("The longest life, extensions included; 0: no limit."))
     notice_minutes = _minutes(MAX_NOTICE_MINUTES, _("The least notice before any stop."))
+    archive_days = _minutes(
+        MAX_DAYS, _("After so long without use, home folders are archived and emptied; 0: never.")
+    )
+    delete_days = _minutes(
+        MAX_DAYS, _("After so long in an archive, an administrator may delete a home folder; 0: never.")
+    )
     stop_when_spent = models.BooleanField(
         null=True, blank=True, help_text=_("Stop what has accelerators once the team's GPU-hours are spent.")
     )

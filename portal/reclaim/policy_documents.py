@@ -22,7 +22,7 @@ from portal.reclaim.policies import present
 Document = dict[str, Any]
 LIMITS = (
     "idle_minutes", "idle_gpu_minutes", "gpu_unused_minutes", "release_gpu_minutes", "longest_hours",
-    "notice_minutes", "stop_when_spent",
+    "notice_minutes", "stop_when_spent", "archive_days", "delete_days",
 )  # fmt: skip
 WEEK = ("zone", "days", "work_from", "work_until", "after_hours_minutes", "stop_at", "start_at", "holidays")
 FIELDS = (*LIMITS, *WEEK)
@@ -129,6 +129,11 @@ def _problems(row: ReclaimPolicy) -> dict[str, LifetimeCode]:
     if row.scope == PolicyScope.TEAM and row.notice_minutes is not None:
         # A longer one would keep what a limit is to stop; a shorter one is not a team's to decide.
         found["notice_minutes"] = LifetimeCode.POLICY_NOT_FOR_TEAM
+    if row.scope == PolicyScope.TEAM and row.delete_days is not None:
+        found["delete_days"] = LifetimeCode.POLICY_NOT_FOR_TEAM
+    if row.scope in (PolicyScope.TEMPLATE, PolicyScope.FLAVOR):
+        of_homes = (name for name in ("archive_days", "delete_days") if getattr(row, name) is not None)
+        found |= dict.fromkeys(of_homes, LifetimeCode.POLICY_NOT_FOR_HOMES)
     if all(document_of(row)[name] in (None, "", []) for name in (*LIMITS, "work_from", "stop_at")):
         found["idle_gpu_minutes"] = LifetimeCode.POLICY_SAYS_NOTHING
     return found

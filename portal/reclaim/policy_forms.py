@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from portal.catalog.models import MAX_LIFETIME_H
 from portal.reclaim import policy_documents as documents
 from portal.reclaim.engine.week import DAYS
-from portal.reclaim.models import MAX_MINUTES, MAX_NOTICE_MINUTES, PolicyScope
+from portal.reclaim.models import MAX_DAYS, MAX_MINUTES, MAX_NOTICE_MINUTES, PolicyScope
 
 PLAIN = {"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
 DAY_NAMES = {day: WEEKDAYS[place] for place, day in enumerate(DAYS)}
@@ -24,6 +24,8 @@ LABELS = {
     "release_gpu_minutes": _("Release GPUs after (minutes)"),
     "longest_hours": _("Longest life (hours)"),
     "notice_minutes": _("Notice before a stop (minutes)"),
+    "archive_days": _("Archive unused home folders after (days)"),
+    "delete_days": _("Archived home folders may be deleted after (days)"),
     "stop_when_spent": _("When the team's GPU-hours are spent"),
     "zone": _("Time zone"),
     "days": _("Days"),
@@ -83,6 +85,10 @@ class PolicyForm(forms.Form):
     notice_minutes = _whole(
         "notice_minutes", MAX_NOTICE_MINUTES, _("At least. No idle limit is shorter than it.")
     )
+    archive_days = _whole(
+        "archive_days", MAX_DAYS, _("Without any use by their user; told before. 0: never.")
+    )
+    delete_days = _whole("delete_days", MAX_DAYS, _("By an administrator only, each by itself. 0: never."))
     stop_when_spent = forms.TypedChoiceField(
         label=LABELS["stop_when_spent"],
         required=False,
@@ -128,7 +134,7 @@ class PolicyForm(forms.Form):
         if targets is not None:
             self.fields["for"] = forms.ChoiceField(label=_("For"), choices=list(targets))
         if of_team:
-            del self.fields["notice_minutes"]
+            del self.fields["notice_minutes"], self.fields["delete_days"]
             if self.initial.get("stop_when_spent") != "False":
                 # It has no effect of a team's, but one that was set by REST stays as it is.
                 spent: Any = self.fields["stop_when_spent"]

@@ -27,7 +27,7 @@ from portal.reclaim.policy_forms import DAY_NAMES, LABELS
 from portal.reclaim.previews import Preview
 
 MAX_TARGETS = 1000
-MINUTE_S, HOUR_S = 60, 3600
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,8 @@ def says(terms: Terms, *, whole: bool = False) -> list[tuple[str, str]]:
     limit(_("GPUs are released after"), terms.release_s, never)
     limit(_("Longest life"), terms.longest_s, _("no limit"))
     limit(_("Notice before a stop"), terms.notice_s, _("none"))
+    limit(_("Unused home folders are archived after"), terms.archive_s, _("never"))
+    limit(_("Archived home folders may be deleted after"), terms.delete_s, _("never"))
     if terms.stop_when_spent is not None:
         words = _("what has GPUs stops") if terms.stop_when_spent else _("it runs on")
         found.append((_("When GPU-hours are spent"), words))
@@ -111,6 +113,8 @@ def in_words(field: str, value: Any) -> str:
             return _("Yes") if value else _("No")
         case int() if field.endswith("_minutes"):
             return format_duration(value * MINUTE_S) if value else _("never")
+        case int() if field.endswith("_days"):
+            return format_duration(value * DAY_S) if value else _("never")
         case int() if field.endswith("_hours"):
             return format_duration(value * HOUR_S) if value else _("no limit")
         case list() if field == "days":

@@ -10,7 +10,7 @@ from portal.catalog.models import MAX_LIFETIME_H
 from portal.common.api import StrictSerializer
 from portal.reclaim import policy_documents as documents
 from portal.reclaim.engine.week import DAYS
-from portal.reclaim.models import MAX_MINUTES, MAX_NOTICE_MINUTES, ReclaimPolicy
+from portal.reclaim.models import MAX_DAYS, MAX_MINUTES, MAX_NOTICE_MINUTES, ReclaimPolicy
 
 TARGET = "`site`, or kind and short name: `pool:…`, `template:…`, `flavor:…`, `team:…`."
 
@@ -34,6 +34,12 @@ class ReclaimPolicyValuesSerializer(StrictSerializer):
     )
     longest_hours = _limit(MAX_LIFETIME_H, "The longest life, extensions included.")
     notice_minutes = _limit(MAX_NOTICE_MINUTES, "The least notice before any stop; not for teams.")
+    archive_days = _limit(
+        MAX_DAYS, "Without use, after which home folders are archived and emptied; of site, pools and teams."
+    )
+    delete_days = _limit(
+        MAX_DAYS, "In an archive, after which an administrator may delete a home folder; of site and pools."
+    )
     stop_when_spent = serializers.BooleanField(
         allow_null=True,
         required=False,
@@ -124,3 +130,7 @@ class ReclaimPreviewSerializer(serializers.Serializer[Any]):
     gpu_hours = serializers.FloatField(help_text="For how long that would have freed GPUs.")
     interrupted = serializers.IntegerField(help_text="How many of these were not idle at that moment.")
     interruptions = ReclaimInterruptionSerializer(many=True, help_text="The first 20.")
+    homes = serializers.IntegerField(help_text="How many home folders it is for, of those not archived.")
+    homes_due = serializers.IntegerField(
+        help_text="How many of these would be announced at once to be archived."
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -13,7 +13,7 @@ from django.utils import timezone
 from portal.events.kinds import AuditKind
 from portal.events.models import Event
 from portal.inventory.models import Allocation
-from portal.reclaim import effective
+from portal.reclaim import effective, homes
 from portal.reclaim.engine.replay import Past, Spell, replay
 from portal.reclaim.keeping import MAX_KEEP_S
 from portal.reclaim.models import (
@@ -63,6 +63,9 @@ class Preview:
     gpu_hours: float
     interrupted: int
     interruptions: tuple[Interruption, ...]
+    homes: int = 0
+    """Homes that it is for, of those not archived; of them `homes_due` would be announced at once."""
+    homes_due: int = 0
 
 
 def preview(draft: ReclaimPolicy) -> Preview:
@@ -73,6 +76,19 @@ def preview(draft: ReclaimPolicy) -> Preview:
     are extensions replayed and GPU-hours that were spent, and an end that was asked for is as it was. Five
     queries.
     """
+    every, due = _homes(draft)
+    return replace(_replayed(draft), homes=every, homes_due=due)
+
+
+def _homes(draft: ReclaimPolicy) -> tuple[int, int]:
+    rows = [row for row in effective.all_rows() if row.pk != draft.pk]
+    if draft.scope in (PolicyScope.TEMPLATE, PolicyScope.FLAVOR):
+        return 0, 0
+    book = effective.book([*rows, draft])
+    return homes.count_due(book, pool=draft.pool_id, team=draft.team_id)
+
+
+def _replayed(draft: ReclaimPolicy) -> Preview:
     now = timezone.now()
     recorded = LastPass.objects.filter(pk=1).values_list("recorded_since", flat=True).first()
     since = now - timedelta(days=DAYS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from portal.celery import app
-from portal.reclaim import observing, passes
+from portal.reclaim import homes, observing, passes
 
 
 @app.task(name="control.reclaim")
@@ -19,3 +19,8 @@ def observe_activity() -> None:
 @app.task(name="control.prune_activity")
 def prune_activity() -> None:
     observing.prune()
+
+
+@app.task(name="control.look_at_homes")
+def look_at_homes() -> None:
+    homes.run()

@@ -72,6 +72,8 @@ def home_held(placement_request: PlacementRequest) -> Reason | None:
         return Reason(AdmissionCode.HOME_MOVING, {"node": node})
     if node := placement_request.archived_home:
         return Reason(AdmissionCode.HOME_ARCHIVED, {"node": node})
+    if node := placement_request.away_home:
+        return Reason(AdmissionCode.HOME_AWAY, {"node": node})
     return None
 
 

@@ -21,6 +21,7 @@ from portal.quotas import resources
 from portal.scheduling.capacity import PoolNodes, without_environments
 from portal.scheduling.engine.placement.types import (
     ARCHIVED_HOME_LABEL,
+    AWAY_HOME_LABEL,
     HOME_LABEL,
     LOST_HOME_LABEL,
     MOVING_HOME_LABEL,
@@ -33,6 +34,9 @@ from provisioning import messages, mounts
 from provisioning.errors import ProvisioningError
 from provisioning.registry import driver_for
 from provisioning.types import AgentSpec, AppSpec, ResourceRequest, WorkspaceRef, WorkspaceSpec
+
+SOON_HERE = frozenset({MOVING_HOME_LABEL, ARCHIVED_HOME_LABEL, AWAY_HOME_LABEL})
+"""Labels of homes that are, or come, to a machine on which their users can start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +79,10 @@ class PlacementRequest:
     def possible(self) -> bool:
         """Whether any pool could take it if nothing else ran and each node was back and had its software."""
         request = without_environments(self.request)
-        if self.moving_home or self.archived_home:
+        if self.moving_home or self.archived_home or self.away_home:
             # It is somewhere again soon.
             here = tuple(
-                (HOME_LABEL, value) if name in (MOVING_HOME_LABEL, ARCHIVED_HOME_LABEL) else (name, value)
-                for name, value in request.labels
+                (HOME_LABEL, value) if name in SOON_HERE else (name, value) for name, value in request.labels
             )
             request = replace(request, labels=here)
         return any(each.ever_takes(each.adapted(request, self.software)) for each in self.pools)
@@ -98,6 +101,11 @@ class PlacementRequest:
     def archived_home(self) -> str:
         """The machine where an archive of the home of who asks is made or restored, or an empty string."""
         return next((value for name, value in self.request.labels if name == ARCHIVED_HOME_LABEL), "")
+
+    @property
+    def away_home(self) -> str:
+        """The machine where the home of who asks is in an archive alone, or an empty string."""
+        return next((value for name, value in self.request.labels if name == AWAY_HOME_LABEL), "")
 
     @property
     def missing_environment(self) -> str:
@@ -175,6 +183,8 @@ class PlacementRequests:
                 label = (MOVING_HOME_LABEL, home.moving_to)
             elif home.archived:
                 label = (ARCHIVED_HOME_LABEL, home.node)
+            elif home.away:
+                label = (AWAY_HOME_LABEL, home.node)
             else:
                 label = (LOST_HOME_LABEL if home.lost else HOME_LABEL, home.node)
             request = replace(request, labels=(*request.labels, label))

@@ -14,7 +14,7 @@ from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE
 from provisioning.drivers.local.driver import LocalDriver
 from provisioning.drivers.local.file_server import Home
-from provisioning.drivers.local.home_archives import HomeArchives
+from provisioning.drivers.local.home_archives import HomeArchives, HomeChanged
 from provisioning.errors import Blame, ProvisioningError, Stale
 from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder
 from provisioning.node.local_settings import driver_for
@@ -87,7 +87,21 @@ def _carried_out(
             placed = archives.placed(home, job=order.job)
             return replace(answer, done=archives.clear(home, limit_s=DELETE_S), placed=placed)
         case ArchiveDo.MAKE:
+            if order.empties:
+                archives.hold(home, archive=order.archive)
             return _make(order, answer, archives, home)
+        case ArchiveDo.EMPTY:
+            try:
+                archives.empty(home, job=order.job, archive=order.archive)
+            except FileNotFoundError as error:
+                raise Refused("not_found") from error
+            except HomeChanged as error:
+                raise Refused("changed", error.name[:300]) from error
+            return replace(answer, done=True, placed=True)
+        case ArchiveDo.LEAVE:
+            # What is in its place is cleared by another order: asked once more, this one says the same.
+            placed = archives.placed(home, job=order.job)
+            return replace(answer, done=placed or archives.clear(home, limit_s=DELETE_S), placed=placed)
         case ArchiveDo.RESTORE:
             return _restore(order, answer, archives, home)
 

@@ -44,6 +44,7 @@ def told(monkeypatch) -> list[tuple[str, object]]:
     calls: list[tuple[str, object]] = []
     monkeypatch.setattr(live, "connection", lambda: "store")
     monkeypatch.setattr(live, "publish", lambda *_: None)
+    monkeypatch.setattr(live, "publish_feed", lambda: None)
     monkeypatch.setattr(live, "publish_to", lambda *_: None)
     monkeypatch.setattr(live, "publish_account", lambda user_id: calls.append(("streams end", user_id)))
     monkeypatch.setattr(tickets, "revoke_user", lambda _, user_id: calls.append(("tickets end", user_id)))

@@ -1,4 +1,4 @@
-"""`berth homes move`."""
+"""`berth homes`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 from django.utils import timezone
 
 from portal.inventory.models import Node
+from portal.reclaim.models import HomeStay
 from portal.workspaces.homes import evacuations
-from portal.workspaces.models import HomeEvacuation, HomePlace
+from portal.workspaces.models import HomeArchive, HomeEvacuation, HomePlace
 from tests.factories import UserFactory, local_pool_with, make_token, node_info
 
 
@@ -58,3 +59,44 @@ def test_some_stayed_is_an_error_of_the_command(as_operator, monkeypatch):
     monkeypatch.setattr("portal.cli.homes.time.sleep", cancel)
     ended = as_operator("homes", "move", "gpu-a", "--to", "gpu-b", "-y", "--json")
     assert (ended.code, ended.json["state"]) == (1, "cancelled")
+
+
+@pytest.fixture
+def archived(as_bob, bob, team):
+    """Bob's home, which is in an archive alone."""
+    pool = local_pool_with(node_info("gpu-a"))
+    node, now = Node.objects.get(name="gpu-a"), timezone.now()
+    place = HomePlace.objects.create(user=bob, team=team, pool=pool, node=node, since=now)
+    HomeArchive.objects.create(
+        user=bob, team=team, pool=pool, node=node, node_name="gpu-a", name="x", state="ready", open=False,
+        empties=True, asked_at=now, made_at=now, away_at=now, next_at=now, size_bytes=3 << 20,
+    )  # fmt: skip
+    HomeStay.objects.create(place=place, archive=HomeArchive.objects.get().pk, unused_s=2 * 86_400)
+    return as_bob
+
+
+def test_homes_are_listed_kept_and_restored(archived, monkeypatch):
+    line = "vision/bob  this-machine  gpu-a  archived, 3 MiB, for 2 days\n"
+    assert archived("homes", "ls").out == archived("homes", "ls", "--archived").out == line
+    assert archived("homes", "ls", "--json").json[0]["archive"]["state"] == "ready"
+    kept = archived("homes", "keep", "vision")
+    assert (kept.code, kept.out) == (0, line.replace("2 days", "0 days"))
+    assert archived("homes", "keep", "robots").code == 5
+
+    def made(_s: float) -> None:
+        HomeArchive.objects.update(state="ready", away_at=None, open=False)
+
+    monkeypatch.setattr("portal.cli.homes.time.sleep", made)
+    restored = archived("homes", "restore", "vision")
+    assert (restored.code, restored.out) == (0, "vision/bob  this-machine  gpu-a  in use, or not counted\n")
+    assert archived("homes", "restore", "vision").code == 5
+
+
+def test_a_restore_that_fails_is_an_error_of_the_command(archived, monkeypatch):
+    assert "being restored, 0 of 0 MiB" in archived("homes", "restore", "vision", "--no-wait").out
+
+    def failed(_s: float) -> None:
+        HomeArchive.objects.update(state="ready", open=False)
+
+    monkeypatch.setattr("portal.cli.homes.time.sleep", failed)
+    assert archived("homes", "restore", "vision").code == 1

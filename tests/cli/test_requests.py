@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from portal.accounts.models import User
+from portal.cli.client import BerthClient
 from portal.cli.completion import script
 from portal.cli.requests import base_units
 from portal.cli.terminal import HarmlessStream, Progress
@@ -103,6 +104,34 @@ def test_events(as_bob: Any, bob: Any, team: Any) -> None:
         0,
         ["did 0", "did 1", "did 2"],
     )
+
+
+def test_events_of_everything(as_bob: Any, bob: Any, team: Any) -> None:
+    workspace = WorkspaceFactory(owner=bob, team=team, name="mine")
+    for kind in (AuditKind.WORKSPACE_READY, AuditKind.WORKSPACE_LAUNCHED, AuditKind.WORKSPACE_STOPPED):
+        record(actor=SYSTEM, kind=kind, message="did it", workspace=workspace, cause={"code": "idle"})
+    ran = as_bob("events")
+    assert ran.code == 0, ran.err
+    assert [line.split("  ")[1] for line in ran.out.splitlines()][-2:] == [
+        "workspace.started mine vision by Berth: idle",
+        "workspace.stopped mine vision by Berth: idle",
+    ]
+    assert len(as_bob("events", "--tail", "1").out.splitlines()) == 1
+    rows = as_bob("events", "--type", "workspace.started", "--team", "vision", "--json").json
+    assert [row["data"]["workspace"]["name"] for row in rows] == ["mine"]
+    assert as_bob("events", "--type", "no.such").code == 1
+    assert as_bob("events", "mine", "--type", "workspace.started").code == 2
+
+
+def test_following_everything(server: str, bob: Any, team: Any) -> None:
+    workspace = WorkspaceFactory(owner=bob, team=team, name="mine")
+    before = record(actor=SYSTEM, kind=AuditKind.WORKSPACE_READY, message="did it", workspace=workspace)
+    with BerthClient(server, make_token(bob)[1]) as client:
+        stream = client.feed_stream(after=0, type=["workspace.started", "workspace.stopped"])
+        assert next(stream)["id"] == before.pk
+        after = record(actor=SYSTEM, kind=AuditKind.WORKSPACE_STOPPED, message="did it", workspace=workspace)
+        assert next(stream)["id"] == after.pk
+        stream.close()
 
 
 def completed(*words: str) -> list[str]:

@@ -6,6 +6,7 @@ reads on her pages what becomes of it. In order, as on one day.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -16,9 +17,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import expect
 
 from tests import instance
+from tests.e2e.conftest import FAILED, SHOTS
 from tests.e2e.second_machine import SecondMachine, network
 from tests.e2e.test_browser import DESKTOP, PHONE, Person, run_a_cell
 from tests.e2e.test_two_machines import OPERATOR
@@ -88,7 +91,8 @@ def site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator
             "BERTH_NODES_ADDRESS": first.here,
             "BERTH_NODES_PORT": str(consecutive_ports(2)),
             "BERTH_HEARTBEAT_S": "4",
-            "BERTH_PREEMPTION_GRACE_S": "15",
+            # On a loaded machine a page needs some seconds to say it.
+            "BERTH_PREEMPTION_GRACE_S": "30",
             "BERTH_NODE_LEASE_S": "8",
         }
         machines = {
@@ -124,6 +128,21 @@ def site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator
                 person.context.close()
             for machine in machines.values():
                 machine.end()
+
+
+@pytest.fixture(autouse=True)
+def witness(site: Site, request: pytest.FixtureRequest) -> Iterator[None]:
+    """After a test that failed: what each open page shows, and what the API says at that time."""
+    yield
+    if not request.node.stash.get(FAILED, False):
+        return
+    for name, page in site.pages.items():
+        with suppress(PlaywrightError):
+            page.screenshot(path=site.ada.shot_path(f"{name}-failed"), full_page=True, timeout=10_000)
+    for person in (site.admin, site.ada):
+        person.testify()
+    said = {path: site.operator.json("GET", path) for path in ("workspaces", "nodes", "events?sort=-id")}
+    SHOTS.joinpath("two-nodes-failed.json").write_text(json.dumps(said, indent=1))
 
 
 def test_the_command_of_the_page_adds_each(site: Site) -> None:

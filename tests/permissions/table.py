@@ -230,6 +230,11 @@ POST   workspaces/<uuid:workspace_id>/attach-gpu/           302 404 302 404 302 
 GET    workspaces/<uuid:workspace_id>/delete/               302 404 403 404 200 200 403 200   -
 GET    homes/                                               302 200 200 200 200 200 200 200   -
 POST   homes/<int:home_id>/move/                            302 404 404 404 302 404 403 302   -
+GET    homes/archived/                                      302 403 403 403 403 403 200 200   -
+POST   homes/<int:home_id>/keep/                            302 404 404 404 302 404 403 302   -
+POST   homes/<int:home_id>/restore/                         302 404 404 404 302 404 403 302   -
+GET    homes/<int:home_id>/delete/                          302 403 403 403 403 403 403 403 409 -
+POST   homes/<int:home_id>/delete/                          302 403 403 403 403 403 403 403 409 -
 POST   homes/moves/<uuid:home_move_id>/cancel/              302 404 404 404 302 404 403 302   -
 GET    homes/nodes/<uuid:node_id>/                          302 403 403 403 403 403 200 200   -
 POST   homes/nodes/<uuid:node_id>/                          302 403 403 403 403 403 403 302   -
@@ -531,6 +536,8 @@ POST   api/v1/users/<username:username>/reset-password      401 403 403 403 403 
 POST   api/v1/users/<username:username>/reset-mfa           401 403 403 403 403 403 403 403 200 users:write
 POST   api/v1/users/<username:username>/end-sessions        401 403 403 403 403 403 403 403 200 users:write
 GET    api/v1/users/<username:username>/sign-ins            401 403 403 403 403 403 200 403 200 users:read
+GET    api/v1/events                                        401 200 200 200 200 200 200 200   events:read
+GET    api/v1/events/stream                                 401 200 200 200 200 200 200 200   events:read
 GET    api/v1/audit-entries                                 401 403 403 403 403 403 200 403 200 audit:read
 
 # --- sign-in by a provider: nothing answers there, and nobody has come from it ---
@@ -696,6 +703,11 @@ GET    api/v1/machines/<uuid:machine_id>/removal            401 403 403 403 403 
 POST   api/v1/machines/<uuid:machine_id>/removal            401 403 403 403 403 403 403 409   pools:write
 GET    api/v1/lost-homes                                    401 200 200 200 200 200 200 200   workspaces:read
 POST   api/v1/lost-homes/<uuid:lost_home_id>/begin-anew     401 404 404 404 200 404 403 200   workspaces:write
+GET    api/v1/homes                                         401 200 200 200 200 200 200 200   workspaces:read
+GET    api/v1/homes/<int:home_id>                           401 404 404 404 200 404 200 200   workspaces:read
+POST   api/v1/homes/<int:home_id>/keep                      401 404 404 404 200 404 403 200   workspaces:write
+POST   api/v1/homes/<int:home_id>/restore                   401 404 404 404 409 404 403 409   workspaces:write
+POST   api/v1/homes/<int:home_id>/delete-archived           401 403 403 403 403 403 403 403 409 workspaces:write
 GET    api/v1/home-moves                                    401 200 200 200 200 200 200 200   workspaces:read
 POST   api/v1/home-moves                                    401 400 400 400 400 400 400 400   workspaces:write
 GET    api/v1/home-moves/<uuid:home_move_id>                401 404 404 404 200 404 200 200   workspaces:read

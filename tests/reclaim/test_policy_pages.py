@@ -25,6 +25,7 @@ AT = "/reclaim-policies/"
 EVERYTHING = {
     "idle_minutes": 0, "idle_gpu_minutes": 45, "gpu_unused_minutes": 30, "release_gpu_minutes": 90,
     "longest_hours": 100,
+    "archive_days": 90, "delete_days": 365,
     "notice_minutes": 20, "stop_when_spent": False, "zone": "Europe/Berlin", "days": ["mon", "fri"],
     "work_from": "08:00", "work_until": "18:30", "after_hours_minutes": 25, "stop_at": "19:00",
     "start_at": "07:30",
@@ -51,8 +52,10 @@ def test_a_form_that_is_sent_as_it_stands_changes_nothing(as_user, olga, team, l
     if target != "site":
         subject = {"pool": lambda: local_pool, "template": TemplateFactory, "flavor": FlavorFactory}
         target = f"{target}:{subject.get(target, lambda: team)().slug}"
-    given = {name: value for name, value in EVERYTHING.items() if name != "notice_minutes"}
-    made = make_policy(target, **(given if target.startswith("team") else EVERYTHING))
+    of_homes = {"archive_days", "delete_days"}
+    without = {"team": {"notice_minutes", "delete_days"}, "template": of_homes, "flavor": of_homes}
+    left_out = without.get(target.partition(":")[0], set())
+    made = make_policy(target, **{name: value for name, value in EVERYTHING.items() if name not in left_out})
     browser, url = as_user(olga), f"{AT}{made.pk}/edit/"
     done = browser.post(url, typed(browser.get(url)))
     assert (done.status_code, done["Location"]) == (302, f"{AT}{made.pk}/")

@@ -23,7 +23,7 @@ from portal.workspace_secrets import services as secrets
 from portal.workspaces import asking
 from portal.workspaces.gateway import file_tickets
 from portal.workspaces.homes import places as home_places
-from portal.workspaces.models import LostHome
+from portal.workspaces.models import HomeArchive, HomePlace, LostHome
 from tests.factories import MachineFactory, WorkspaceFactory
 from tests.ui.cases import PageCase
 
@@ -332,6 +332,27 @@ class TestHomes(PageCase):
             node="gpu-06",
             lost_at=timezone.now(),
         )
+
+
+class TestDeleteHome(PageCase):
+    fixtures, reader = ("local_pool", "team", "ada"), "ada"
+
+    @pytest.fixture(autouse=True)
+    def _archived(self, _stocked: None) -> None:
+        user, team, pool = User.objects.get(username="bob"), self.there["team"], self.there["local_pool"]
+        now, node = timezone.now(), Node.objects.filter(pool=pool).first()
+        place = HomePlace.objects.create(user=user, team=team, pool=pool, node=node, since=now)
+        HomeArchive.objects.create(
+            user=user, team=team, pool=pool, node=node, node_name="x", name="x", state="ready", open=False,
+            asked_at=now, made_at=now, away_at=now, next_at=now, empties=True,
+        )  # fmt: skip
+        self.url = f"/homes/{place.pk}/delete/"
+
+
+class TestArchivedHomes(TestDeleteHome):
+    @pytest.fixture(autouse=True)
+    def _listed(self, _archived: None) -> None:
+        self.url = "/homes/archived/"
 
 
 class TestBeginAnew(TestHomes):

@@ -38,6 +38,7 @@ def told(monkeypatch) -> list[tuple]:
     calls: list[tuple] = []
     monkeypatch.setattr(live, "connection", lambda: "store")
     monkeypatch.setattr(live, "publish", lambda *_: None)
+    monkeypatch.setattr(live, "publish_feed", lambda: None)
     monkeypatch.setattr(
         workspace_views, "put", lambda _, view: calls.append(("view", view.state, view.endpoint))
     )

@@ -43,7 +43,8 @@ SETTINGS = Source(None)
 class Terms:
     """What one policy says, in seconds. None: nothing. 0, of a limit: nothing is stopped for that.
 
-    `idle_s` is for workspaces without accelerators, `idle_gpu_s` for those with.
+    `idle_s` is for workspaces without accelerators, `idle_gpu_s` for those with; `archive_s` and `delete_s`
+    are for homes (`engine.unused`).
     """
 
     source: Source
@@ -55,6 +56,8 @@ class Terms:
     notice_s: int | None = None
     stop_when_spent: bool | None = None
     week: Week | None = None
+    archive_s: int | None = None
+    delete_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

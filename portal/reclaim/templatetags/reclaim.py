@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
 from django import template
+from django.db.models import Q
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
 from portal.catalog.lifetimes import terms_of
 from portal.catalog.models import Flavor
 from portal.common.formatting import format_span
-from portal.reclaim import mornings, presenters
+from portal.reclaim import home_presenters, mornings, presenters
+from portal.reclaim.home_presenters import HomeLine
+from portal.reclaim.models import HomeStay
 from portal.workspaces.gpus import CHANGEABLE
+from portal.workspaces.homes.moves import may_move
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import HomePlace, Workspace
 from portal.workspaces.policies import may_operate
 
 register = template.Library()
@@ -39,6 +45,61 @@ def gpu_act(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
         "workspace": workspace,
         "attach": attach,
         "release": may and not attach and workspace.accelerated and workspace.state != State.FAILED,
+    }
+
+
+@register.simple_tag(takes_context=True)
+def home_stays(context: dict[str, Any], rows: Iterable[Any]) -> dict[int, HomeLine]:
+    """How the homes in rows with a `place` stand, by key."""
+    return home_presenters.lines(context["request"].user, [row.place for row in rows])
+
+
+@register.simple_tag
+def home_words(place: HomePlace, stays: dict[int, HomeLine]) -> str:
+    """How one of them stands where nothing is to be done: in a paragraph, or nothing."""
+    line = stays.get(place.pk)
+    if line is None or line.matters or not line.words:
+        return ""
+    return format_html('<p class="small muted">{}</p>', line.words)
+
+
+@register.inclusion_tag("reclaim/home_notes.html", takes_context=True)
+def home_cards(context: dict[str, Any], stays: dict[int, HomeLine]) -> dict[str, Any]:
+    """What is announced or was done with some of them, and what may be done."""
+    return _notes(context, [line for line in stays.values() if line.matters], _("Not used for long"))
+
+
+@register.inclusion_tag("reclaim/home_notes.html", takes_context=True)
+def home_notes(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
+    """What is announced or was done with homes that the workspace may use, for who decides about them."""
+    user: User = context["request"].user
+    lines: list[HomeLine] = []
+    if may_move(user, workspace.owner_id):
+        places = HomePlace.objects.filter(user=workspace.owner_id, team=workspace.team_id)
+        lines = [each for each in home_presenters.lines(user, places).values() if each.matters]
+    return _notes(context, lines, _("Home folder"))
+
+
+@register.inclusion_tag("reclaim/home_notes.html", takes_context=True)
+def home_warnings(context: dict[str, Any]) -> dict[str, Any]:
+    """What is announced or was done with one's own homes; one query where there is nothing."""
+    user: User = context["request"].user
+    told = Q(warned_s__isnull=False) | Q(archive__isnull=False)
+    stays = HomeStay.objects.filter(told, place__user=user).select_related("place")
+    places = [stay.place for stay in stays]
+    lines = home_presenters.lines(user, places).values() if places else ()
+    return _notes(context, [line for line in lines if line.matters], _("Home folder"))
+
+
+def _notes(context: dict[str, Any], lines: list[HomeLine], title: str) -> dict[str, Any]:
+    request = context["request"]
+    return {
+        "lines": lines,
+        "title": title,
+        "reader": request.user,
+        "here": request.get_full_path(),
+        "goes_on": any(line.archive is not None and line.archive.open for line in lines),
+        "csrf_token": context.get("csrf_token"),
     }
 
 

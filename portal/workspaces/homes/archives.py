@@ -13,7 +13,6 @@ from __future__ import annotations
 import uuid
 from datetime import timedelta
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -23,32 +22,40 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
-from portal.common.actors import SYSTEM, SystemActor
+from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.reasons.codes import ArchiveCode, FileCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
-from portal.events import services as events
 from portal.events.kinds import AuditKind
-from portal.events.models import TargetKind
-from portal.events.services import Target
 from portal.inventory import node_commands
 from portal.inventory.models import Node, Pool
 from portal.workspaces import policies
+from portal.workspaces.homes import away as away_homes
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes import use as home_use
+from portal.workspaces.homes.archive_parts import (
+    begin_delete,
+    begin_restore,
+    conflict,
+    end,
+    locked,
+    named,
+    notify,
+    record,
+    require_free,
+    soon,
+)
 from portal.workspaces.models import (
     ACTIVE_ARCHIVES,
     HomeArchive,
     HomeArchiveState,
-    HomeMove,
     HomePlace,
     Workspace,
 )
 from provisioning import messages
 from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder
-from provisioning.types import home_key
 
 LEASE_S = 60
 AGAIN_S = 10
@@ -106,14 +113,14 @@ def make(*, actor: User, workspace: Workspace, name: str = "") -> HomeArchive:
     pool, node = _held(actor, workspace)
     count = _counted(workspace.owner_id, workspace.team_id).count()
     if count >= settings.BERTH_HOME_ARCHIVES:
-        raise _conflict(ArchiveCode.TOO_MANY, count=count)
+        raise conflict(ArchiveCode.TOO_MANY, count=count)
     now = timezone.now()
     archive = HomeArchive.objects.create(
         user=workspace.owner, team=workspace.team, pool=pool, node=node, node_name=node.name, name=name,
         asked_at=now, next_at=now, job=uuid.uuid4().hex,
     )  # fmt: skip
     home_use.tell_scheduler(archive.user_id, archive.team_id)
-    _soon()
+    soon()
     return archive
 
 
@@ -123,24 +130,17 @@ def restore(*, actor: User, workspace: Workspace, archive_id: UUID) -> HomeArchi
 
     Raises `NotFound`, and otherwise as `make`.
     """
-    archive = _locked(one_of_home(actor, workspace, archive_id).pk)
+    archive = locked(one_of_home(actor, workspace, archive_id).pk)
     if archive is None:
         raise NotFound(Reason(ArchiveCode.NO_SUCH_ARCHIVE))
     if archive.state == HomeArchiveState.RESTORING:
         return archive
     if archive.state != HomeArchiveState.READY:
-        raise _conflict(ArchiveCode.NOT_READY)
-    _pool, node = _held(actor, workspace)
+        raise conflict(ArchiveCode.NOT_READY)
+    _pool, node = _held(actor, workspace, restores=True)
     if archive.node_id != node.pk:
-        raise _conflict(ArchiveCode.HOME_ELSEWHERE, node=archive.node_name)
-    archive.state, archive.open, archive.job = HomeArchiveState.RESTORING, True, uuid.uuid4().hex
-    archive.bytes_done = archive.failures = archive.restarts = 0
-    archive.restored_at = None
-    archive.reason, archive.next_at = {}, timezone.now()
-    archive.save()
-    _record(archive, actor, AuditKind.USER_HOME_RESTORE_ASKED, f"asks that {_named(archive)} be restored")
-    home_use.tell_scheduler(archive.user_id, archive.team_id)
-    _soon()
+        raise conflict(ArchiveCode.HOME_ELSEWHERE, node=archive.node_name)
+    begin_restore(archive, actor)
     return archive
 
 
@@ -150,13 +150,10 @@ def cancel(*, actor: User, workspace: Workspace, archive_id: UUID) -> None:
 
     Raises `NotAllowed`, `NotFound`, and `StateConflict` where nothing is under way.
     """
-    archive = _locked(one_of_home(actor, workspace, archive_id).pk)
+    archive = locked(one_of_home(actor, workspace, archive_id).pk)
     if archive is None or not archive.active:
-        raise _conflict(ArchiveCode.NOTHING_TO_CANCEL)
-    if archive.state == HomeArchiveState.RESTORING:
-        _end(archive, HomeArchiveState.READY, None)
-    else:
-        _end(archive, HomeArchiveState.DELETING, None)
+        raise conflict(ArchiveCode.NOTHING_TO_CANCEL)
+    away_homes.give_up(archive)
 
 
 @transaction.atomic
@@ -165,17 +162,13 @@ def delete(*, actor: User, workspace: Workspace, archive_id: UUID) -> None:
 
     Raises `NotAllowed`, `NotFound`, and `StateConflict` while something is under way with the home.
     """
-    archive = _locked(one_of_home(actor, workspace, archive_id).pk)
+    archive = locked(one_of_home(actor, workspace, archive_id).pk)
     if archive is None or archive.state == HomeArchiveState.DELETING:
         return
-    others = HomeArchive.objects.filter(user=archive.user_id, team=archive.team_id, pool=archive.pool_id)
-    if others.filter(open=True).exists():
-        raise _conflict(ArchiveCode.BEING_WORKED_ON)
-    archive.state, archive.open, archive.job = HomeArchiveState.DELETING, True, uuid.uuid4().hex
-    archive.reason, archive.failures, archive.next_at = {}, 0, timezone.now()
-    archive.save()
-    _record(archive, actor, AuditKind.USER_HOME_ARCHIVE_DELETED, f"deletes {_named(archive)}")
-    _soon()
+    if archive.away_at is not None:
+        raise conflict(ArchiveCode.HOLDS_HOME)
+    begin_delete(archive)
+    record(archive, actor, AuditKind.USER_HOME_ARCHIVE_DELETED, f"deletes {named(archive)}")
 
 
 def home_deleted(*, user_id: UUID, team_id: UUID, node_id: UUID) -> None:
@@ -186,45 +179,42 @@ def home_deleted(*, user_id: UUID, team_id: UUID, node_id: UUID) -> None:
 def account_deleted(user: User) -> None:
     """What is under way with homes of an account that is deleted is given up; in the caller's transaction."""
     for pk in HomeArchive.objects.filter(user=user, state__in=ACTIVE_ARCHIVES).values_list("pk", flat=True):
-        archive = _locked(pk)
+        archive = locked(pk)
         if archive is not None and archive.active:
-            restoring = archive.state == HomeArchiveState.RESTORING
-            _end(archive, HomeArchiveState.READY if restoring else HomeArchiveState.DELETING, None)
+            away_homes.give_up(archive)
 
 
-def _held(actor: User, workspace: Workspace) -> tuple[Pool, Node]:
-    """Where the home lies, locked so that neither a move nor another archive begins. Raises as `make`."""
+def _held(actor: User, workspace: Workspace, *, restores: bool = False) -> tuple[Pool, Node]:
+    """Where the home lies, locked so that neither a move nor another archive begins. Raises as `make`.
+
+    One that was put away is there to be restored only.
+    """
     policies.require_home(actor, workspace)
     found = home_places.node_of(workspace)
     if found is None:
         raise StateConflict(Reason(FileCode.HOME_NOWHERE), code=FileCode.HOME_NOWHERE)
     pool, name = found
     if not home_places.are_apart(pool):
-        raise _conflict(ArchiveCode.NOT_HERE)
+        raise conflict(ArchiveCode.NOT_HERE)
     whose = {"user": workspace.owner_id, "team": workspace.team_id, "pool": pool}
     place = HomePlace.objects.select_for_update(of=("self",)).select_related("node").filter(**whose).first()
     node = place.node if place is not None else Node.objects.filter(pool=pool, name=name).first()
-    if node is None or node.retired or not home_use.believed(pool, node.name):
-        raise _conflict(ArchiveCode.NODE_GONE, node=name)
-    home_use.require_still(workspace.owner_id, workspace.team_id)
-    if HomeArchive.objects.filter(**whose, open=True).exists():
-        raise _conflict(ArchiveCode.BEING_WORKED_ON)
-    if HomeMove.objects.filter(**whose, open=True).exists():
-        raise _conflict(ArchiveCode.BEING_WORKED_ON)
-    if home_use.in_use(workspace.owner_id, workspace.team_id, node.pk):
-        raise _conflict(ArchiveCode.IN_USE)
+    if node is None:
+        raise conflict(ArchiveCode.NODE_GONE, node=name)
+    require_free(workspace.owner_id, workspace.team_id, pool, node, restores=restores)
     return pool, node
 
 
 def _counted(user_id: UUID, team_id: UUID) -> QuerySet[HomeArchive]:
     """Those that count against the number and the size that there may be."""
     gone = Q(state=HomeArchiveState.FAILED) | Q(node=None) | Q(node__retired=True)
+    gone |= Q(empties=True) | Q(away_at__isnull=False)  # in the place of the home
     return HomeArchive.objects.filter(user=user_id, team=team_id).exclude(gone)
 
 
 def room_bytes(archive: HomeArchive) -> int:
     """How large this one may become beside the others: together they take no more than a home may hold."""
-    if not settings.BERTH_HOME_LIMIT_MIB:
+    if not settings.BERTH_HOME_LIMIT_MIB or archive.empties:
         return UNLIMITED
     others = _counted(archive.user_id, archive.team_id).exclude(pk=archive.pk)
     used: int = others.aggregate(all=Sum("size_bytes"))["all"] or 0
@@ -233,10 +223,6 @@ def room_bytes(archive: HomeArchive) -> int:
 
 def _default_name() -> str:
     return timezone.localtime().strftime("%Y-%m-%d %H:%M")
-
-
-def _conflict(code: ArchiveCode, **params: Any) -> StateConflict:
-    return StateConflict(Reason(code, params), code=code)
 
 
 # --- the steps -----------------------------------------------------------------------------------------
@@ -251,6 +237,7 @@ def due() -> QuerySet[HomeArchive]:
 
 def sweep() -> int:
     """Send a command for each that is due; of those that work on one machine one at a time."""
+    away_homes.restore_wanted()
     now = timezone.now()
     working = HomeArchive.objects.filter(open=True, state__in=ACTIVE_ARCHIVES, lease_expires_at__gt=now)
     busy = set(working.exclude(lease="").values_list("node", flat=True))
@@ -266,7 +253,7 @@ def sweep() -> int:
 
 @transaction.atomic
 def _step(pk: UUID) -> None:
-    archive = _locked(pk)
+    archive = locked(pk)
     if archive is None or not due().filter(pk=pk).exists():
         return
     node = archive.node
@@ -279,7 +266,11 @@ def _step(pk: UUID) -> None:
         if archive.active and archive.failures >= MOST_FAILURES:
             _failed(archive, Reason.from_json(archive.reason))
             return
-    if archive.active and home_use.in_use(archive.user_id, archive.team_id, node.pk):
+    in_use = archive.active and home_use.in_use(archive.user_id, archive.team_id, node.pk)
+    if in_use and archive.empties:
+        away_homes.give_up(archive)
+        return
+    if in_use:
         # Placed while it was asked for. It is over before anything is read.
         archive.reason = Reason(ArchiveCode.IN_USE).as_json()
         archive.next_at = timezone.now() + timedelta(seconds=LATER_S)
@@ -294,6 +285,8 @@ def _order(archive: HomeArchive, node: Node) -> None:
     now = timezone.now()
     if archive.state == HomeArchiveState.RESTORING:
         do = ArchiveDo.RESTORE
+    elif archive.state == HomeArchiveState.EMPTYING:
+        do = ArchiveDo.LEAVE if archive.left else ArchiveDo.EMPTY
     elif archive.active:
         do = ArchiveDo.MAKE
     else:
@@ -311,6 +304,7 @@ def _order(archive: HomeArchive, node: Node) -> None:
         owner=archive.user.username,
         expires_at=(now + timedelta(seconds=settings.NODE_LEASE_S)).timestamp(),
         most_bytes=room_bytes(archive) if do is ArchiveDo.MAKE else 0,
+        empties=archive.empties,
     )
     queue = node_commands.queue_of(archive.pool, node.name)
     transaction.on_commit(partial(node_commands.send, "node.archive_home", queue, order=messages.dump(order)))
@@ -323,12 +317,14 @@ def apply(answer: HomeArchived) -> bool:
     except ValueError:
         return False
     with transaction.atomic():
-        archive = _locked(key)
+        archive = locked(key)
         if archive is None or not answer.lease or archive.lease != answer.lease:
             return False
         archive.lease, archive.lease_expires_at, archive.next_at = "", None, timezone.now()
         if not archive.active:
             _cleaned(archive, answer)
+        elif archive.state == HomeArchiveState.EMPTYING:
+            away_homes.answered(archive, answer)
         elif answer.refused:
             _failed(archive, _refusal(archive, answer))
         elif answer.failure is not None:
@@ -339,7 +335,7 @@ def apply(answer: HomeArchived) -> bool:
         else:
             _went_on(archive, answer)
         if archive.open:
-            _soon()
+            soon()
     return True
 
 
@@ -367,23 +363,28 @@ def _made(archive: HomeArchive, answer: HomeArchived) -> None:
         answer.bytes_done,
     )
     archive.made_at = timezone.now()
-    _end(archive, HomeArchiveState.READY, None, left=False)
-    _record(archive, archive.user, AuditKind.USER_HOME_ARCHIVED, f"made {_named(archive)}")
+    if archive.empties:
+        away_homes.begin_emptying(archive)
+        return
+    end(archive, HomeArchiveState.READY, None, left=False)
+    record(archive, archive.user, AuditKind.USER_HOME_ARCHIVED, f"made {named(archive)}")
     title = _("The archive “%(name)s” of your home folder is ready") % {"name": archive.name}
-    _notify(archive, "home.archived", title, _("It can be restored on the page of its files."))
+    notify(archive, "home.archived", title, _("It can be restored on the page of its files."))
 
 
 def _restored(archive: HomeArchive) -> None:
-    _end(archive, HomeArchiveState.READY, None)
+    end(archive, HomeArchiveState.READY, None)
     _note_restored(archive)
     archive.save()
+    home_use.tell_scheduler(archive.user_id, archive.team_id)
 
 
 def _note_restored(archive: HomeArchive) -> None:
     archive.restored_at, archive.reason = timezone.now(), {}
-    _record(archive, archive.user, AuditKind.USER_HOME_RESTORED, f"restored {_named(archive)}")
+    away_homes.is_back(archive)
+    record(archive, archive.user, AuditKind.USER_HOME_RESTORED, f"restored {named(archive)}")
     title = _("Your home folder is restored from “%(name)s”") % {"name": archive.name}
-    _notify(archive, "home.restored", title, _("What was in it before has been replaced."))
+    notify(archive, "home.restored", title, _("What was in it before has been replaced."))
 
 
 def _refusal(archive: HomeArchive, answer: HomeArchived) -> Reason:
@@ -419,34 +420,24 @@ def _troubled(archive: HomeArchive, answer: HomeArchived) -> None:
 
 def _failed(archive: HomeArchive, reason: Reason) -> None:
     """Nothing has come of it: the home is as it was."""
+    if archive.state == HomeArchiveState.EMPTYING:
+        away_homes.leave(archive, reason)
+        return
     restoring = archive.state == HomeArchiveState.RESTORING
-    _end(archive, HomeArchiveState.READY if restoring else HomeArchiveState.FAILED, reason)
+    end(archive, HomeArchiveState.READY if restoring else HomeArchiveState.FAILED, reason)
     verb = "restore" if restoring else "make"
-    _record(
-        archive, SYSTEM, AuditKind.USER_HOME_ARCHIVE_FAILED, f"could not {verb} {_named(archive)}", reason
-    )
+    record(archive, SYSTEM, AuditKind.USER_HOME_ARCHIVE_FAILED, f"could not {verb} {named(archive)}", reason)
     title = _("Your home folder was not restored") if restoring else _("Your home folder was not archived")
-    _notify(archive, "home.archive_failed", title, sentence_of(reason))
-
-
-def _end(archive: HomeArchive, state: HomeArchiveState, reason: Reason | None, *, left: bool = True) -> None:
-    """Nothing holds the home any more; with `left` the node takes away what was half made or replaced."""
-    now = timezone.now()
-    archive.state, archive.left, archive.open = state, left, left
-    archive.reason = reason.as_json() if reason is not None else {}
-    archive.next_at, archive.failures, archive.restarts, archive.bytes_done = now, 0, 0, 0
-    archive.lease, archive.lease_expires_at = "", None
-    archive.save()
-    home_use.tell_scheduler(archive.user_id, archive.team_id)
-    if left:
-        _soon()
+    notify(archive, "home.archive_failed", title, sentence_of(reason))
 
 
 def _cleaned(archive: HomeArchive, answer: HomeArchived) -> None:
     """What a node says of taking something away."""
-    if answer.placed and archive.restored_at is None and archive.state == HomeArchiveState.READY:
+    ready = archive.state == HomeArchiveState.READY and not archive.empties
+    if answer.placed and archive.restored_at is None and ready:
         # It was in its place already when it was given up.
         _note_restored(archive)
+        home_use.tell_scheduler(archive.user_id, archive.team_id)
     if answer.failure is not None or answer.refused:
         archive.failures += 1
         wait_s = min(AGAIN_S * 2 ** min(archive.failures, 10), MOST_AGAIN_S)
@@ -462,56 +453,12 @@ def _cleaned(archive: HomeArchive, answer: HomeArchived) -> None:
 
 def _without_node(archive: HomeArchive) -> None:
     """Its machine has left: nothing can be done there any more, and nothing has to be."""
-    if archive.active:
+    if archive.state == HomeArchiveState.EMPTYING:
+        away_homes.stayed(archive, Reason(ArchiveCode.NODE_GONE, {"node": archive.node_name}))
+    elif archive.active:
         _failed(archive, Reason(ArchiveCode.NODE_GONE, {"node": archive.node_name}))
     elif archive.state == HomeArchiveState.DELETING:
         archive.delete()
     else:
         archive.left = archive.open = False
         archive.save()
-
-
-# --- parts -----------------------------------------------------------------------------------------------
-
-
-def _locked(archive_id: UUID) -> HomeArchive | None:
-    rows = HomeArchive.objects.select_for_update(of=("self",))
-    return rows.select_related("user", "team", "pool", "node").filter(pk=archive_id).first()
-
-
-def _soon() -> None:
-    transaction.on_commit(partial(node_commands.send, "control.archive_homes", "control"))
-
-
-def _home(archive: HomeArchive) -> str:
-    return home_key(archive.team.slug, archive.user.username)
-
-
-def _named(archive: HomeArchive) -> str:
-    return f"the archive “{archive.name}” of the home folder {_home(archive)} on {archive.node_name}"
-
-
-def _notify(archive: HomeArchive, kind: str, title: str, text: str) -> None:
-    used = Workspace.objects.live().filter(owner=archive.user, team=archive.team)
-    newest = used.order_by("-created_at").values_list("pk", flat=True).first()
-    url = f"/workspaces/{newest}/files/archives/" if newest is not None else ""
-    events.notify([archive.user], kind, title, text, url)
-
-
-def _record(
-    archive: HomeArchive,
-    actor: User | SystemActor,
-    kind: AuditKind,
-    message: str,
-    cause: Reason | None = None,
-) -> None:
-    events.record(
-        actor=actor,
-        kind=kind,
-        message=message,
-        cause=cause.as_json() if cause is not None else None,
-        team=archive.team,
-        pool=archive.pool,
-        targets=[Target(TargetKind.USER, str(archive.user_id))],
-        data={"user": archive.user.username, "home": _home(archive), "node": archive.node_name},
-    )

@@ -130,13 +130,15 @@ def _refused(node: Node, homes: int, targets: Iterable[str]) -> Reason | None:
 
 
 def _places(node: Node) -> QuerySet[Any]:
-    """The homes on the node, with whether each is in use, or moved or archived just now, and its size."""
+    """The homes on the node, with whether each is in use, or moved or archived, and its size."""
     same = {"user": OuterRef("user"), "team": OuterRef("team")}
     used = Allocation.objects.filter(
         workspace__owner=OuterRef("user"), workspace__team=OuterRef("team"), node=node, released_at=None
     )
     moving = HomeMove.objects.filter(**same, pool=OuterRef("pool"), open=True)
-    held = HomeArchive.objects.filter(**same, state__in=ACTIVE_ARCHIVES)
+    held = HomeArchive.objects.filter(
+        Q(state__in=ACTIVE_ARCHIVES) | Q(node=node, away_at__isnull=False), **same
+    )
     usage = HomeUsage.objects.filter(**same, node=node)
     return HomePlace.objects.filter(node=node).annotate(
         in_use=Exists(used),

@@ -128,6 +128,7 @@ def begin(
         reason = Reason(HomeMoveCode.NO_SUCH_TARGET, {"node": strip_nul(node)[:63]})
         raise InvalidInput(reason, errors={"node": [reason]})
     home_use.require_still(user.pk, team.pk)
+    home_use.require_there(user.pk, team.pk, pool, place.node.name)
     if home_use.in_use(user.pk, team.pk, place.node_id):
         reason = Reason(HomeMoveCode.IN_USE)
         raise StateConflict(reason, code=reason.code)

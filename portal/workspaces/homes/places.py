@@ -32,13 +32,14 @@ class HomeAt:
     """The name of the node on which a home lies; `lost` where that machine was removed.
 
     `moving_to` is the name of the node to which it is being moved; `archived` while an archive of it is made
-    or restored.
+    or restored; `away` while it was put away in one.
     """
 
     node: str
     lost: bool = False
     moving_to: str = ""
     archived: bool = False
+    away: bool = False
 
 
 Homes = Mapping[UUID, HomeAt]
@@ -71,18 +72,21 @@ def of_users(pairs: Iterable[tuple[UUID, UUID]]) -> dict[tuple[UUID, UUID], dict
     archives = HomeArchive.objects.filter(
         user=OuterRef("user"), team=OuterRef("team"), pool=OuterRef("pool"), state__in=ACTIVE_ARCHIVES
     )
-    named = ("user_id", "team_id", "pool_id", "name", "is_lost", "to", "held")
+    put_away = HomeArchive.objects.filter(
+        user=OuterRef("user"), team=OuterRef("team"), node=OuterRef("node"), away_at__isnull=False
+    )
+    named = ("user_id", "team_id", "pool_id", "name", "is_lost", "to", "held", "put_away")
     flag, text = BooleanField(), CharField()
     to = Coalesce(Subquery(moves.values("target_name")[:1]), Value(""), output_field=text)
-    held = Exists(archives)
-    rows = places.annotate(name=F("node__name"), is_lost=Value(False, flag), to=to, held=held)
-    gone = lost.annotate(
-        name=F("node"), is_lost=Value(True, flag), to=Value("", text), held=Value(False, flag)
-    )
+    held, kept = Exists(archives), Exists(put_away)
+    rows = places.annotate(name=F("node__name"), is_lost=Value(False, flag), to=to, held=held, put_away=kept)
+    no = Value(False, flag)
+    gone = lost.annotate(name=F("node"), is_lost=Value(True, flag), to=Value("", text), held=no, put_away=no)
     both = rows.values_list(*named).union(gone.values_list(*named), all=True)
     found: dict[tuple[UUID, UUID], dict[UUID, HomeAt]] = {}
-    for user, team, pool, node, is_lost, moving_to, archived in both:
-        found.setdefault((user, team), {})[pool] = HomeAt(node, bool(is_lost), moving_to, bool(archived))
+    for user, team, pool, node, is_lost, moving_to, archived, away in both:
+        home = HomeAt(node, bool(is_lost), moving_to, bool(archived), bool(away))
+        found.setdefault((user, team), {})[pool] = home
     return found
 
 
@@ -151,3 +155,7 @@ def _note(placed: Sequence[tuple[Workspace, Pool, str]]) -> None:
         ],
         ignore_conflicts=True,
     )
+    # Those of the user in other teams, too: what counts is whether the user still comes.
+    users = {workspace.owner_id for workspace, _pool, _node in placed}
+    pools = {pool.pk for _workspace, pool, _node in placed}
+    HomePlace.objects.filter(user__in=users, pool__in=pools).update(used_at=now)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from uuid import UUID
+
+from django.db.models import Q
+from django.utils import timezone
 
 from portal.common.domain_events import emit
 from portal.common.errors import StateConflict
@@ -14,7 +18,17 @@ from portal.machines import selectors as machines
 from portal.machines.models import MachineState
 from portal.workspaces.domain_events import RequestChanged
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import ACTIVE_ARCHIVES, ACTIVE_MOVES, HomeArchive, HomeMove, Workspace
+from portal.workspaces.models import (
+    ACTIVE_ARCHIVES,
+    ACTIVE_MOVES,
+    HomeArchive,
+    HomeMove,
+    HomePlace,
+    Workspace,
+)
+
+NOTED = timedelta(minutes=10)
+"""So often at most it is noted that a home is used."""
 
 
 def require_still(user_id: UUID, team_id: UUID) -> None:
@@ -25,6 +39,20 @@ def require_still(user_id: UUID, team_id: UUID) -> None:
         raise StateConflict(reason, code=reason.code)
     if HomeArchive.objects.filter(user=user_id, team=team_id, state__in=ACTIVE_ARCHIVES).exists():
         raise StateConflict(Reason(ArchiveCode.BEING_WORKED_ON), code=ArchiveCode.BEING_WORKED_ON)
+
+
+def require_there(user_id: UUID, team_id: UUID, pool: Pool, node: str) -> None:
+    """Raise `StateConflict` where the home on this node was put away in an archive."""
+    away = HomeArchive.objects.filter(user=user_id, team=team_id, away_at__isnull=False)
+    if away.filter(node__pool=pool, node__name=node).exists():
+        raise StateConflict(Reason(ArchiveCode.AWAY), code=ArchiveCode.AWAY)
+
+
+def note_used(user_id: UUID, team_id: UUID) -> None:
+    """Somebody is at the files of the home: it is no unused one."""
+    now = timezone.now()
+    stale = Q(used_at=None) | Q(used_at__lt=now - NOTED) | Q(used_at__gt=now)
+    HomePlace.objects.filter(stale, user=user_id, team=team_id).update(used_at=now)
 
 
 def in_use(user_id: UUID, team_id: UUID, node_id: UUID) -> bool:

@@ -37,13 +37,18 @@ class HomeDeletion(models.Model):
 
 
 class HomePlace(models.Model):
-    """The node of a pool on which the home of a user in a team lies, where its nodes keep homes apart."""
+    """The node of a pool on which the home of a user in a team lies, where its nodes keep homes apart.
+
+    `used_at` is when the user last started something in the pool, or looked at files; None: not since that is
+    kept.
+    """
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="+")
     pool = models.ForeignKey("inventory.Pool", on_delete=models.CASCADE, related_name="+")
     node = models.ForeignKey("inventory.Node", on_delete=models.CASCADE, related_name="+")
     since = models.DateTimeField()
+    used_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         constraints = [
@@ -209,6 +214,7 @@ class HomeArchiveState(models.TextChoices):
 
     MAKING = "making", _("Being made")
     CHECKING = "checking", _("Being read back")
+    EMPTYING = "emptying", _("Whole; the home folder is being emptied")
     READY = "ready", _("Ready")
     RESTORING = "restoring", _("Being restored")
     DELETING = "deleting", _("Being deleted")
@@ -222,6 +228,9 @@ class HomeArchive(models.Model):
     `left` says that something is to be taken away on the node, and `open` is true until nothing is, and
     nothing is under way. `bytes_done` is of what is under way, before compression, `stream_bytes` of all of
     it; `size_bytes` is what the archive takes on the disk. `reason` says why it waits or failed.
+
+    After one that `empties` the home is emptied; since `away_at` it is all that there is of the home, until
+    one is restored.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -237,6 +246,8 @@ class HomeArchive(models.Model):
     asked_at = models.DateTimeField()
     made_at = models.DateTimeField(null=True, blank=True)
     restored_at = models.DateTimeField(null=True, blank=True)
+    empties = models.BooleanField(default=False)
+    away_at = models.DateTimeField(null=True, blank=True)
     size_bytes = models.PositiveBigIntegerField(default=0)
     home_bytes = models.PositiveBigIntegerField(default=0)
     entries = models.PositiveBigIntegerField(default=0)
@@ -257,6 +268,11 @@ class HomeArchive(models.Model):
             models.UniqueConstraint(
                 fields=["user", "team", "pool"], condition=Q(open=True), name="home_archive_open_unique"
             ),
+            models.UniqueConstraint(
+                fields=["user", "team", "node"],
+                condition=Q(away_at__isnull=False),
+                name="home_archive_away_unique",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -268,7 +284,12 @@ class HomeArchive(models.Model):
         return self.state in ACTIVE_ARCHIVES
 
 
-ACTIVE_ARCHIVES = (HomeArchiveState.MAKING, HomeArchiveState.CHECKING, HomeArchiveState.RESTORING)
+ACTIVE_ARCHIVES = (
+    HomeArchiveState.MAKING,
+    HomeArchiveState.CHECKING,
+    HomeArchiveState.EMPTYING,
+    HomeArchiveState.RESTORING,
+)
 
 
 class HomeUsage(models.Model):

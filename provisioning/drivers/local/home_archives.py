@@ -3,7 +3,8 @@
 They lie in `<homes>/<team>/.archives-<owner>`, made and read by the server of files in the sandbox of their
 user, where none of the user's programs are. A home made from one takes the place of the old one in a single
 rename that exchanges the two; `local/.archives/<home>` says which folder that is, so that who comes after a
-kill knows whether it was done. The old home is deleted only after that.
+kill knows whether it was done. The old home is deleted only after that. A home that is put away in an archive
+gives its place to an empty one in the same way, after it was looked at whether it is as it was archived.
 """
 
 from __future__ import annotations
@@ -28,8 +29,18 @@ from provisioning.drivers.local.state import write_atomically
 RECORDS = ".archives"
 RESTORING = "restoring"
 PLACING, PLACED = "placing", "placed"
+SINCE = ".since"
+"""The end of the name of a file that is as old as an archive is after which the home is emptied."""
 RENAME_EXCHANGE = 2
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class HomeChanged(Exception):
+    """Something in the home is newer than the archive of it; `name` says what."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +92,39 @@ class HomeArchives:
                 return True
         return False
 
+    def hold(self, home: Home, *, archive: str) -> None:
+        """Note when this archive was begun, before any of it, and let nobody change files who might then."""
+        self._prepare(home)
+        since = self._since(home, archive)
+        if not since.exists():
+            # Asked for nothing, so that it has begun: that gives the home to its user, where it is another's.
+            self.servers.ask(_store(home), {"do": "", "job": "", "archive": ""})
+            self.servers.end(home)
+            since.touch(mode=0o600)
+            sync(since.parent)
+
+    def empty(self, home: Home, *, job: str, archive: str) -> None:
+        """Put an empty home in the place of the one of which this archive was made after `hold`.
+
+        Raises `FileNotFoundError` without the archive, `HomeChanged`, `OSError`.
+        """
+        if self.placed(home, job=job):
+            return
+        self.end(home)
+        self.servers.end(home)
+        store = self._store_path(home)
+        (store / f"{archive}.home").lstat()
+        # Its own change is later where the store was given to another user.
+        _require_older(self._path(home), self._since(home, archive).lstat().st_mtime_ns)
+        new, old = self._new(home), self._path(home).lstat()
+        new.parent.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            new.rmdir()  # of an order before that was cut off
+        new.mkdir(mode=0o700)
+        os.chown(new, old.st_uid, old.st_gid)
+        sync(new.parent)
+        self.place(home, job=job)
+
     def clear(self, home: Home, *, limit_s: float) -> bool:
         """Take away what is half made, and the home that was replaced; whether all has gone."""
         record = self._record(home)
@@ -91,7 +135,7 @@ class HomeArchives:
             if store is None:
                 return True
             for name in os.listdir(store):  # noqa: PTH208 - a descriptor
-                if name.endswith(".part"):
+                if name.endswith((".part", SINCE)):
                     os.unlink(name, dir_fd=store)
         team = self.servers.homes / home.team
         if not home_folders.delete(team, _store(home).folder, RESTORING, limit_s=limit_s):
@@ -103,7 +147,8 @@ class HomeArchives:
         """Take away one archive. One that is missing has gone. Raises `OSError`."""
         self.end(home)
         with self._open_store(home) as store:
-            for name in (f"{archive}.home", f"{archive}.part") if store is not None else ():
+            names = (f"{archive}.home", f"{archive}.part", f"{archive}{SINCE}")
+            for name in names if store is not None else ():
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=store)
 
@@ -139,6 +184,9 @@ class HomeArchives:
     def _store_path(self, home: Home) -> Path:
         return self.servers.homes / home.team / _store(home).folder
 
+    def _since(self, home: Home, archive: str) -> Path:
+        return self._store_path(home) / f"{archive}{SINCE}"
+
     def _new(self, home: Home) -> Path:
         return self._store_path(home) / RESTORING / "home"
 
@@ -162,6 +210,27 @@ class HomeArchives:
 
 def _store(home: Home) -> Home:
     return Home(home.team, home.owner, archives=True)
+
+
+def _require_older(folder: Path, since_ns: int) -> None:
+    """Raise `HomeChanged` for the first that is found in a folder to be changed later; follows nothing.
+
+    What counts is when the disk noted a change, which no user can set.
+    """
+    for place, folders, files, descriptor in os.fwalk(folder, onerror=_raise):
+        if os.fstat(descriptor).st_ctime_ns >= since_ns:
+            raise HomeChanged(_plain(os.path.relpath(place, folder)))
+        for name in (*folders, *files):
+            if os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_ctime_ns >= since_ns:
+                raise HomeChanged(_plain(name))
+
+
+def _plain(name: str) -> str:
+    return os.fsencode(name).decode(errors="replace")
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _exchange(new: Path, old: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import stat
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,9 +40,12 @@ class Machine:
         self.store = self.home.with_name(f".archives-{OWNER}")
         self.home.mkdir(parents=True)
 
-    def do(self, do: ArchiveDo, *, archive: str = FIRST, job: str = "j1", room: int = ROOM) -> HomeArchived:
+    def do(
+        self, do: ArchiveDo, *, archive: str = FIRST, job: str = "j1", room: int = ROOM, empties: bool = False
+    ) -> HomeArchived:
+        pool = PoolConfig("p", "local", {})
         order = HomeArchiveOrder(
-            archive, job, "lease", do, PoolConfig("p", "local", {}), TEAM, OWNER, time.time() + 60, room
+            archive, job, "lease", do, pool, TEAM, OWNER, time.time() + 60, room, empties
         )
         driver, node.driver_for = node.driver_for, lambda _: self.pool.driver
         try:
@@ -327,3 +333,137 @@ def test_what_no_order_has_is_refused(machine: Machine) -> None:
         answer = machine.do(ArchiveDo.MAKE, archive=archive)
         assert answer.failure and not answer.done
     assert machine.kept() == []
+
+
+# --- a home that is put away -------------------------------------------------------------------------------
+
+
+def put_away(machine: Machine) -> dict[str, bytes]:
+    """Archived and emptied; what was in it."""
+    before = fill(machine.home)
+    time.sleep(0.05)
+    assert machine.to_the_end(ArchiveDo.MAKE, empties=True).done
+    answer = machine.to_the_end(ArchiveDo.EMPTY, job="j2")
+    assert answer.placed and answer.failure is None and not answer.refused
+    return before
+
+
+def test_emptied_and_restored(machine: Machine) -> None:
+    machine.home.chmod(0o710)
+    before = put_away(machine)
+    assert content(machine.home) == {} and stat.S_IMODE(machine.home.stat().st_mode) == 0o710
+    assert machine.do(ArchiveDo.EMPTY, job="j2").placed, "twice is the same"
+    assert machine.do(ArchiveDo.LEAVE, job="j2").placed, "it is too late to leave it"
+    for _ in range(2):
+        assert machine.to_the_end(ArchiveDo.CLEAR, job="j2").done
+        assert content(machine.home) == {} and machine.kept() == [f"{FIRST}.home"]
+    assert machine.to_the_end(ArchiveDo.RESTORE, job="j3").placed
+    assert content(machine.home) == before
+
+
+def test_what_was_changed_meanwhile_is_not_emptied(machine: Machine) -> None:
+    """By whatever: a file that came, one that was written, a folder's name, a mode; times that users set."""
+    before = fill(machine.home)
+    time.sleep(0.05)
+    assert machine.to_the_end(ArchiveDo.MAKE, empties=True).done
+    (machine.home / "data" / "7").write_text("written")
+    os.utime(machine.home / "data" / "7", (1, 1))
+    answer = machine.do(ArchiveDo.EMPTY, job="j2")
+    assert (answer.refused, answer.about, answer.placed) == ("changed", "7", False)
+    answer = machine.do(ArchiveDo.LEAVE, job="j2")
+    assert answer.done and not answer.placed
+    assert content(machine.home) == {**before, "data/7": b"written"}
+    assert machine.kept() == [f"{FIRST}.home"]
+    assert machine.do(ArchiveDo.EMPTY, job="j3").failure or machine.do(ArchiveDo.EMPTY, job="j3").refused
+    assert content(machine.home) == {**before, "data/7": b"written"}, "nothing says how old the archive is"
+
+
+def test_without_its_archive_nothing_is_emptied(machine: Machine) -> None:
+    before = fill(machine.home)
+    time.sleep(0.05)
+    assert machine.to_the_end(ArchiveDo.MAKE, empties=True).done
+    (machine.store / f"{FIRST}.home").unlink()
+    assert machine.do(ArchiveDo.EMPTY, job="j2").refused == "not_found"
+    assert machine.do(ArchiveDo.LEAVE, job="j2").done
+    assert content(machine.home) == before
+
+
+WRITES = frozenset({"os.mkdir", "os.chown", "os.chmod", "os.rename", "os.rmdir", "os.remove", "exchange"})
+"""Audit events of what changes something; the one rename that exchanges folders has none of its own."""
+_hooks: list[Callable[[str, tuple[Any, ...]], None]] = []
+_added: list[bool] = []
+
+
+class Cut(BaseException):
+    """As by SIGKILL: nobody catches it."""
+
+
+@contextlib.contextmanager
+def hooked(hook: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
+    """Have the hook asked before each write of this thread."""
+    if not _added:  # one that was added stays for good
+        sys.addaudithook(lambda event, arguments: [each(event, arguments) for each in _hooks] and None)
+        _added.append(True)
+    exchange, thread = home_archives._exchange, threading.get_ident()
+
+    def here(event: str, arguments: tuple[Any, ...]) -> None:
+        if threading.get_ident() == thread:
+            hook(event, arguments)
+
+    def exchanges(new: Path, old: Path) -> None:
+        here("exchange", ())
+        exchange(new, old)
+
+    _hooks.append(here)
+    home_archives._exchange = exchanges
+    try:
+        yield
+    finally:
+        _hooks.remove(here)
+        home_archives._exchange = exchange
+
+
+@pytest.mark.parametrize("then", [ArchiveDo.EMPTY, ArchiveDo.LEAVE])
+def test_killed_before_each_write_either_of_both_is_whole(
+    make_pool: Callable[..., Pool], then: ArchiveDo
+) -> None:
+    """The worker is killed before its first write of an order to empty a home, its second, and so on."""
+    machine = Machine(make_pool("here", sandbox="none"))
+    before = fill(machine.home)
+    time.sleep(0.05)
+    assert machine.to_the_end(ArchiveDo.MAKE, empties=True).done
+    archive = (machine.store / f"{FIRST}.home").read_bytes()
+    emptied = left = 0
+    for step in range(1, 60):
+        job, count = f"k{step}", 0
+
+        def before_writing(event: str, _arguments: tuple[Any, ...], step: int = step) -> None:
+            nonlocal count
+            if event in WRITES:
+                count += 1
+                if count == step:
+                    raise Cut
+
+        with hooked(before_writing), contextlib.suppress(Cut):
+            machine.do(ArchiveDo.EMPTY, job=job)
+        home = content(machine.home)
+        assert home in (before, {}), step
+        assert (machine.store / f"{FIRST}.home").read_bytes() == archive
+        if count < step:
+            assert home == {} and step > 5
+            break
+        answer = machine.to_the_end(then, job=job)
+        assert answer.done and answer.placed == (content(machine.home) == {})
+        emptied, left = emptied + answer.placed, left + (not answer.placed)
+        assert machine.to_the_end(ArchiveDo.CLEAR, job=job).done
+        if answer.placed:
+            assert machine.to_the_end(ArchiveDo.RESTORE, job=f"r{step}").placed
+            assert machine.to_the_end(ArchiveDo.CLEAR, job=f"r{step}").done
+        assert content(machine.home) == before
+        later = time.time() + 3600
+        since = machine.store / f"{FIRST}.since"
+        since.touch()
+        os.utime(since, (later, later))  # the home was made anew since
+    else:
+        pytest.fail("it does not end")
+    assert emptied and (left or then is ArchiveDo.EMPTY)

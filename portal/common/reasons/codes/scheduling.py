@@ -37,6 +37,7 @@ class PlacementCode(StrEnum):
     HOME_LOST = "home_on_removed_machine"
     HOME_MOVING = "home_on_its_way"
     HOME_ARCHIVED = "home_held_for_archive"
+    HOME_AWAY = "home_only_in_archive"
     FEATURE_MISSING = "feature_missing"
     ENVIRONMENT_MISSING = "node_lacks_environment"
     FOLDER_MISSING = "node_lacks_folder"
@@ -70,6 +71,7 @@ NOT_SUITED = frozenset(
         PlacementCode.HOME_LOST,
         PlacementCode.HOME_MOVING,
         PlacementCode.HOME_ARCHIVED,
+        PlacementCode.HOME_AWAY,
         PlacementCode.FEATURE_MISSING,
         PlacementCode.FOLDER_MISSING,
         PlacementCode.CUDA_TOO_OLD,
@@ -89,6 +91,7 @@ class AdmissionCode(StrEnum):
     HOME_LOST = "home_lost"
     HOME_MOVING = "home_moving"
     HOME_ARCHIVED = "home_archived_now"
+    HOME_AWAY = "home_away"
     LOOKED_AT_AGAIN = "looked_at_again"
     NO_ENABLED_POOL = "no_enabled_pool"
     NO_NODE_REPORTED = "no_node_reported"

@@ -106,6 +106,12 @@ TEXTS: dict[StrEnum, Text] = {
         gettext_lazy("An archive of your home folder is being made or restored on %(node)s."),
         gettext_lazy("It starts by itself after that. The archives of your home folder show how far it is."),
     ),
+    AdmissionCode.HOME_AWAY: Text(
+        gettext_lazy("Your home folder is archived on %(node)s, as it was not used for long."),
+        gettext_lazy(
+            "It is restored first; then it starts by itself. The page of home folders shows how far it is."
+        ),
+    ),
     AdmissionCode.LOOKED_AT_AGAIN: Text(gettext_lazy("Is looked at again.")),
     AdmissionCode.NO_ENABLED_POOL: Text(
         gettext_lazy("No pool is enabled for this flavor."),

@@ -22,12 +22,20 @@ def _amounts(params: Params) -> Params:
 
 
 TEXTS: dict[StrEnum, Text] = {
+    ArchiveCode.AWAY: Text(
+        _("The home folder is archived, as it was not used for long."),
+        _("Restore it first, on the page of home folders or by starting a workspace."),
+    ),
     ArchiveCode.BAD_NAME: Text(
         _("This is no name for an archive."), _("Choose one of at most %(maximum)d characters.")
     ),
     ArchiveCode.BEING_WORKED_ON: Text(
         _("An archive of this home folder is being made, restored or deleted."),
         _("Wait until that is over, or cancel it."),
+    ),
+    ArchiveCode.CHANGED: Text(
+        _("“%(name)s” in the home folder was changed while it was archived, so it was not emptied."),
+        _("Nothing has to be done: the home folder is as it was."),
     ),
     ArchiveCode.DAMAGED: Text(
         _("The archive has been damaged on its disk. The home folder is as it was."),
@@ -49,6 +57,10 @@ TEXTS: dict[StrEnum, Text] = {
     ArchiveCode.HOME_ELSEWHERE: Text(
         _("The archive lies on %(node)s, and your home folder on another machine."),
         _("Move the home folder to %(node)s first, on the page of home folders."),
+    ),
+    ArchiveCode.HOLDS_HOME: Text(
+        _("This archive is all that there is of the home folder."),
+        _("Restore it first; then it can be deleted."),
     ),
     ArchiveCode.IN_USE: Text(
         _("Workspaces use the home folder."),
@@ -72,6 +84,9 @@ TEXTS: dict[StrEnum, Text] = {
         _("Nothing is under way that could be cancelled."), _("Look at the list of archives.")
     ),
     ArchiveCode.REPORTED: Text("%(text)s"),
+    ArchiveCode.RESTORE_CANCELLED: Text(
+        _("That was cancelled."), _("Restore it when you need the home folder.")
+    ),
     ArchiveCode.TOO_MANY: Text(
         _("This home folder has %(count)d archives, as many as it may have."), _("Delete one first.")
     ),

@@ -122,6 +122,17 @@ TEXTS = {
     LifetimeCode.POLICY_NOT_FOR_TEAM: Text(
         _("A team may only tighten: this is not a team's to set."), _("Leave it empty.")
     ),
+    LifetimeCode.POLICY_NOT_FOR_HOMES: Text(
+        _("Home folders belong to users in teams, not to templates or flavors."),
+        _("Leave it empty here, and set it for the site, a pool or a team."),
+    ),
+    LifetimeCode.HOME_DELETE_NOT_DUE: Text(
+        _("This home folder may not be deleted yet."),
+        _("Its archive has to be old enough by policy, and its user told for the whole notice."),
+    ),
+    LifetimeCode.HOME_NOT_NAMED: Text(
+        _("“%(given)s” is not the name of this home folder."), _("Type %(home)s.")
+    ),
     LifetimeCode.POLICY_ZONE_UNKNOWN: Text(
         _("There is no time zone of this name."), _("Write one as Europe/Berlin, or UTC.")
     ),

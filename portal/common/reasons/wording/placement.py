@@ -118,6 +118,7 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     PlacementCode.HOME_MOVING: Text(_("your home folder is being moved to %(node)s")),
     PlacementCode.HOME_ARCHIVED: Text(_("an archive of your home folder is being made or restored")),
+    PlacementCode.HOME_AWAY: Text(_("your home folder is archived, and is restored first")),
     PlacementCode.HOME_LOST: Text(_("your home folder was on %(node)s, which was removed")),
     PlacementCode.FEATURE_MISSING: Text(_("lacks %(name)s")),
     PlacementCode.FOLDER_MISSING: Text(_("shows no folder %(name)s")),

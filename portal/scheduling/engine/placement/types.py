@@ -67,7 +67,11 @@ MOVING_HOME_LABEL = "berth:moving-home"
 """A label that no node has: the home of who asks is on its way to the machine that is its value."""
 ARCHIVED_HOME_LABEL = "berth:archived-home"
 """A label that no node has: an archive of the home of who asks is made or restored on its value."""
-HOME_LABELS = frozenset({HOME_LABEL, LOST_HOME_LABEL, MOVING_HOME_LABEL, ARCHIVED_HOME_LABEL})
+AWAY_HOME_LABEL = "berth:away-home"
+"""A label that no node has: the home of who asks was put away in an archive on its value."""
+HOME_LABELS = frozenset(
+    {HOME_LABEL, LOST_HOME_LABEL, MOVING_HOME_LABEL, ARCHIVED_HOME_LABEL, AWAY_HOME_LABEL}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
 from portal.scheduling.engine.placement.types import (
     ARCHIVED_HOME_LABEL,
+    AWAY_HOME_LABEL,
     HOME_LABEL,
     HOME_LABELS,
     LOST_HOME_LABEL,
@@ -20,6 +21,7 @@ CODES = {
     LOST_HOME_LABEL: PlacementCode.HOME_LOST,
     MOVING_HOME_LABEL: PlacementCode.HOME_MOVING,
     ARCHIVED_HOME_LABEL: PlacementCode.HOME_ARCHIVED,
+    AWAY_HOME_LABEL: PlacementCode.HOME_AWAY,
 }
 
 

@@ -1,0 +1,104 @@
+"""The last steps of the ladder: homes of users who do not come any more. Pure, and without a clock.
+
+Time is what was watched, in seconds: `advance` adds it up, and what nobody watched, because the portal was
+away or a clock was set, is nobody's. A home that is used begins anew. What lies there as ever is archived,
+what was archived may be deleted by an administrator; both after a notice whose whole time was watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from portal.reclaim.engine.terms import ScopeKind, Source, Terms
+
+MAX_LOOK_S = 3600.0
+"""Between two looks: more, or less than nothing, was not watched."""
+
+
+class HomeStep(StrEnum):
+    """What is due. `TAKE` archives a home; of one that is archived it allows that it is deleted."""
+
+    NOTHING = "nothing"
+    WARN = "warn"
+    WITHDRAW = "withdraw"
+    TAKE = "take"
+
+
+@dataclass(frozen=True, slots=True)
+class HomeRules:
+    """What holds for a home, in seconds. None: it is never archived, or deleted."""
+
+    archive_s: int | None = None
+    delete_s: int | None = None
+    notice_s: int = 0
+    sources: Mapping[str, Source] = field(default_factory=dict)
+
+    def limit_s(self, *, archived: bool) -> int | None:
+        """After how long it is archived, or may be deleted; never shorter than the notice."""
+        limit = self.delete_s if archived else self.archive_s
+        return max(limit, self.notice_s) if limit else None
+
+
+@dataclass(frozen=True, slots=True)
+class HomeStanding:
+    """For how long it was not used, or is archived, and since when its user was told of what follows."""
+
+    archived: bool = False
+    unused_s: float = 0.0
+    warned_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HomeVerdict:
+    """What is due, and how long it lasts at least until it is taken; None: it is not."""
+
+    step: HomeStep
+    left_s: float | None = None
+    limit_s: int | None = None
+
+
+def rules(layers: Iterable[Terms], *, notice_s: int) -> HomeRules:
+    """What holds where all `layers` apply: settings first, then in the order of `terms.ORDER`.
+
+    Of site and pool the closest says. A team archives earlier at most, and says nothing about deletion.
+    """
+    found: dict[str, int] = {}
+    sources: dict[str, Source] = {}
+    for terms in layers:
+        team = terms.source.kind is ScopeKind.TEAM
+        for name in ("archive_s", "delete_s"):
+            value: int | None = getattr(terms, name)
+            present = found.get(name, 0)
+            loosens = not value or (present and value >= present) or name == "delete_s"
+            if value is None or (team and loosens):
+                continue
+            found[name], sources[name] = value, terms.source
+    return HomeRules(found.get("archive_s") or None, found.get("delete_s") or None, notice_s, sources)
+
+
+def advance(standing: HomeStanding, elapsed_s: float, *, used: bool, archived: bool) -> HomeStanding:
+    """How it stands `elapsed_s` seconds after the last look."""
+    if used or archived != standing.archived:
+        return HomeStanding(archived)
+    if not 0 < elapsed_s <= MAX_LOOK_S:
+        return standing
+    warned_s = None if standing.warned_s is None else standing.warned_s + elapsed_s
+    return replace(standing, unused_s=standing.unused_s + elapsed_s, warned_s=warned_s)
+
+
+def decide_home(standing: HomeStanding, held: HomeRules) -> HomeVerdict:
+    """What is due for a home."""
+    limit_s = held.limit_s(archived=standing.archived)
+    warned = standing.warned_s is not None
+    if limit_s is None:
+        return HomeVerdict(HomeStep.WITHDRAW if warned else HomeStep.NOTHING)
+    near = standing.unused_s >= limit_s - held.notice_s
+    notice_left_s = held.notice_s - (standing.warned_s or 0.0)
+    left_s = max(limit_s - standing.unused_s, notice_left_s if near else 0.0, 0.0)
+    if not warned:
+        return HomeVerdict(HomeStep.WARN if near else HomeStep.NOTHING, left_s, limit_s)
+    if not near:
+        return HomeVerdict(HomeStep.WITHDRAW, left_s, limit_s)
+    return HomeVerdict(HomeStep.NOTHING if left_s > 0 else HomeStep.TAKE, left_s, limit_s)

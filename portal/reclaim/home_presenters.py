@@ -1,0 +1,170 @@
+"""What pages show of a home that is not used, or that is archived."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.template.defaultfilters import filesizeformat
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.accounts.models import User
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import sentence_of
+from portal.reclaim import homes
+from portal.reclaim.effective import Book, book
+from portal.reclaim.homes import in_days
+from portal.reclaim.models import HomeStay
+from portal.workspaces.homes.moves import may_move
+from portal.workspaces.models import HomeArchive, HomeArchiveState, HomePlace
+
+
+@dataclass(frozen=True, slots=True)
+class HomeLine:
+    """How a home stands on the ladder: `words` has value, threshold and time left, `after` what follows.
+
+    `warned` says that its user was told of the next step; `progress` is of what goes on, `trouble` why a
+    restore failed. `due_at` is when the next step is taken at the earliest, `deletable` that it may be now.
+    """
+
+    place: HomePlace
+    archive: HomeArchive | None
+    words: str
+    after: str
+    warned: bool
+    goes_on: str
+    progress: str
+    percent: int | None
+    trouble: str
+    used_s: float
+    limit_s: int | None
+    due_at: datetime | None
+    deletable: bool
+    may_keep: bool
+    may_restore: bool
+
+    @property
+    def archived(self) -> bool:
+        return self.archive is not None and self.archive.away_at is not None
+
+    @property
+    def matters(self) -> bool:
+        """Whether its user should see it wherever the home is met."""
+        return self.warned or self.archive is not None
+
+
+def lines(actor: User, places: Iterable[HomePlace], *, rules: Book | None = None) -> dict[int, HomeLine]:
+    """By the home's key; those that are neither counted nor archived have none. A handful of queries."""
+    rows: list[Any] = list(places)
+    if not all(hasattr(place, "goes_on") for place in rows):
+        rows = list(homes.present().filter(pk__in=[place.pk for place in rows]))
+    rules = rules or book()
+    stays = homes.stays_of(rows)
+    archives: dict[Any, HomeArchive] = {}
+    users = {row.user_id for row in rows if row.away is not None or row.goes_on}
+    for archive in HomeArchive.objects.filter(user__in=users).order_by("asked_at"):
+        if archive.away_at is not None or (archive.empties and archive.open):
+            archives[archive.user_id, archive.team_id, archive.node_id] = archive
+    found = {}
+    for row in rows:
+        own = archives.get((row.user_id, row.team_id, row.node_id))
+        line = _line(actor, row, stays.get(row.pk), own, rules)
+        if line is not None:
+            found[row.pk] = line
+    return found
+
+
+def _line(
+    actor: User, place: homes.SeenHome, stay: HomeStay | None, archive: HomeArchive | None, rules: Book
+) -> HomeLine | None:
+    held = rules.home_rules(place.pool_id, place.team_id)
+    away = archive is not None and archive.away_at is not None
+    limit_s = held.limit_s(archived=away)
+    if archive is None and limit_s is None:
+        return None
+    current = stay is not None and stay.archive == place.away
+    standing = homes.standing_of(stay) if stay is not None and current else homes.HomeStanding(away)
+    verdict = homes.verdict_of(place, standing, rules)
+    left_s = verdict.left_s
+    seconds = {"used": standing.unused_s, "left": left_s or 0.0, "limit": limit_s or 0}
+    amounts = {name: in_days(each) for name, each in seconds.items()}
+    deletable = away and homes.may_be_deleted(place, stay, rules)
+    may = may_move(actor, place.user_id)
+    quiet = archive is None or not archive.open
+    if away:
+        words = _("Archived for %(used)s.") % amounts
+        if deletable:
+            words = _("Archived for %(used)s: an administrator may delete it for good now.") % amounts
+        elif limit_s is not None:
+            words = _("Archived for %(used)s of %(limit)s; then an administrator may delete it for good.")
+            words = words % amounts
+        after = _("Nothing is lost: it is restored when you start a workspace there, or by one click.")
+        if deletable:
+            after = _("It can be restored until it is deleted.")
+    else:
+        words = _("Not used for %(used)s of %(limit)s; archived in %(left)s.") % amounts if limit_s else ""
+        after = _("It is restored when it is needed again. Keep it, and it counts as used now.")
+        if standing.unused_s < homes.DAY_S:
+            words = _("Archived after %(limit)s without use.") % amounts if limit_s else ""
+    progress, percent = _progress(archive)
+    return HomeLine(
+        place=place,
+        archive=archive,
+        words=words,
+        after=after,
+        warned=standing.warned_s is not None,
+        goes_on=str(archive.get_state_display()) if archive is not None and archive.active else "",
+        progress=progress,
+        percent=percent,
+        trouble=_trouble(archive) if away else "",
+        used_s=standing.unused_s,
+        limit_s=limit_s,
+        due_at=timezone.now() + timedelta(seconds=left_s) if left_s is not None else None,
+        deletable=deletable,
+        may_keep=may and (standing.unused_s >= homes.DAY_S or standing.warned_s is not None or not quiet)
+        and not (away and not quiet) and (limit_s is not None or not quiet),
+        may_restore=may and away and quiet,
+    )  # fmt: skip
+
+
+def _progress(archive: HomeArchive | None) -> tuple[str, int | None]:
+    if archive is None or not archive.active or not archive.bytes_done:
+        return "", None
+    total = archive.stream_bytes if archive.state == HomeArchiveState.RESTORING else 0
+    done = filesizeformat(archive.bytes_done)
+    if not total or archive.bytes_done > total:
+        return done, None
+    words = _("%(done)s of %(total)s") % {"done": done, "total": filesizeformat(total)}
+    return words, archive.bytes_done * 100 // total
+
+
+def _trouble(archive: HomeArchive | None) -> str:
+    if archive is not None and archive.reason and not archive.active:
+        with contextlib.suppress(LookupError):
+            return sentence_of(Reason.from_json(archive.reason))
+    return ""
+
+
+def delete_question(place: HomePlace, archive: HomeArchive) -> dict[str, Any]:
+    """The context of the page that asks before an archived home is deleted."""
+    size = filesizeformat(archive.size_bytes)
+    named = {"home": homes.name_of(place), "user": place.user.username, "size": size}
+    return {
+        "title": _("Delete the archived home folder %(home)s for good?") % named,
+        "loses": [
+            _("all files of %(user)s in this team and pool: %(size)s in the archive") % named,
+            _("the way back: it cannot be restored any more"),
+        ],
+        "stays": [
+            _("the account, and home folders in other teams and pools"),
+            _("other archives that the user has made"),
+            _("an entry in the audit log, with your reason; the user is told"),
+        ],
+        "yes": _("Delete %(home)s") % named,
+        "reason": _("For the audit log and the user."),
+        "typed": homes.name_of(place),
+    }

@@ -1,0 +1,328 @@
+"""Looks at homes that nobody uses: tells their users, has them archived, and says which may be deleted.
+
+All that is decided rests on seconds that were watched (`engine/unused`). A look and what it tells are one
+transaction; each home that is due is taken by one of its own, which looks again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Exists, F, OuterRef, QuerySet, Subquery
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from portal.accounts.models import User
+from portal.accounts.policies import require_administrator
+from portal.common.actors import SYSTEM, SystemActor
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError, StateConflict
+from portal.common.formatting import format_number
+from portal.common.reasons.codes import LifetimeCode, WorkspaceCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.events.models import TargetKind
+from portal.events.services import Target
+from portal.inventory.models import Allocation, PlacementLock
+from portal.reclaim.effective import DAY_S, Book, book
+from portal.reclaim.engine.unused import HomeStanding, HomeStep, HomeVerdict, advance, decide_home
+from portal.reclaim.models import HomeStay, LastPass
+from portal.workspaces.homes import away
+from portal.workspaces.homes import places as home_places
+from portal.workspaces.homes.moves import may_move
+from portal.workspaces.models import HomeArchive, HomePlace
+from provisioning.types import home_key
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 500
+MAX_WARNED = 200
+MAX_BEGUN = 20
+"""Of one look. One machine archives one home at a time; the others are as due with the next."""
+URL = "/homes/"
+
+
+SeenHome = Any
+"""A `HomePlace` as `present` reads it: `away` is the archive that it is in, `goes_on` that one is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """How many users were told of what follows, how many notices taken back, and how many homes begun."""
+
+    warned: int = 0
+    withdrawn: int = 0
+    begun: int = 0
+
+
+def present() -> QuerySet[Any]:
+    """Homes that can be archived: `SeenHome`, with the archive that each is in and whether one goes on."""
+    same = {"user": OuterRef("user"), "team": OuterRef("team"), "node": OuterRef("node")}
+    kept = HomeArchive.objects.filter(**same, away_at__isnull=False).order_by().values("pk")[:1]
+    goes_on = HomeArchive.objects.filter(**same, empties=True, open=True, away_at=None)
+    rows = HomePlace.objects.filter(user__deleted_at=None, node__retired=False)
+    rows = rows.select_related("user", "team", "pool", "node")
+    return rows.annotate(away=Subquery(kept), goes_on=Exists(goes_on))
+
+
+def run() -> Looked:
+    """One look at all homes."""
+    now = timezone.now()
+    with transaction.atomic():
+        elapsed_s = _elapsed_s(now)
+        rules = book()
+        verdicts = [
+            (place, verdict_of(place, standing, rules)) for place, standing in _advanced(elapsed_s)
+            if not place.goes_on
+        ]  # fmt: skip
+        steps: dict[HomeStep, list[tuple[SeenHome, HomeVerdict]]] = {step: [] for step in HomeStep}
+        for each in verdicts:
+            steps[each[1].step].append(each)
+        warned = steps[HomeStep.WARN][:MAX_WARNED]
+        _warn(warned, now)
+        gone = [place.pk for place, _verdict in steps[HomeStep.WITHDRAW]]
+        for chunk in _chunks(gone):
+            HomeStay.objects.filter(pk__in=chunk).update(warned_s=None, warned_at=None)
+    due = [place.pk for place, _verdict in steps[HomeStep.TAKE] if place.away is None]
+    begun = sum(archive_if_due(pk) for pk in due[:MAX_BEGUN])
+    return Looked(len(warned), len(gone), begun)
+
+
+def standing_of(stay: HomeStay) -> HomeStanding:
+    return HomeStanding(stay.archive is not None, stay.unused_s, stay.warned_s)
+
+
+def verdict_of(place: SeenHome, standing: HomeStanding, rules: Book) -> HomeVerdict:
+    return decide_home(standing, rules.home_rules(place.pool_id, place.team_id))
+
+
+def _elapsed_s(now: datetime) -> float:
+    """What lies between this look and the last one; locks, so that no time is counted twice."""
+    last, new = LastPass.objects.select_for_update().get_or_create(pk=LastPass.HOMES, defaults={"at": now})
+    LastPass.objects.filter(pk=LastPass.HOMES).update(at=now)
+    return 0.0 if new else (now - last.at).total_seconds()
+
+
+def _advanced(elapsed_s: float) -> list[tuple[SeenHome, HomeStanding]]:
+    """How each home stands now, which is written down, too."""
+    places = [place for place in present() if home_places.are_apart(place.pool)]
+    stays = {stay.pk: stay for stay in HomeStay.objects.select_for_update()}
+    open_ = Allocation.objects.filter(released_at=None)
+    used_now = set(open_.order_by().values_list("workspace__owner", "node__pool").distinct())
+    found: list[tuple[SeenHome, HomeStanding]] = []
+    fresh, changed, in_use = [], [], []
+    for place in places:
+        stay = stays.get(place.pk)
+        if stay is None:
+            # Counted from the first look on: nobody has watched before.
+            fresh.append(HomeStay(place=place, archive=place.away, used_at=place.used_at))
+            found.append((place, HomeStanding(place.away is not None)))
+            continue
+        uses = (place.user_id, place.pool_id) in used_now
+        moved = (place.used_at, place.away) != (stay.used_at, stay.archive)
+        # Another archive is another stay.
+        standing = advance(standing_of(stay), elapsed_s, used=uses or moved, archived=place.away is not None)
+        found.append((place, standing))
+        if moved:
+            stay.used_at, stay.archive = place.used_at, place.away
+            stay.unused_s, stay.warned_s, stay.warned_at = 0.0, None, None
+            changed.append(stay)
+        elif uses:
+            in_use.append(stay.pk)
+    watched = advance(HomeStanding(), elapsed_s, used=False, archived=False).unused_s
+    if watched:
+        HomeStay.objects.update(unused_s=F("unused_s") + watched)
+        HomeStay.objects.filter(warned_s__isnull=False).update(warned_s=F("warned_s") + watched)
+    for chunk in _chunks(in_use):
+        HomeStay.objects.filter(pk__in=chunk).update(unused_s=0, warned_s=None, warned_at=None)
+    fields = ["used_at", "archive", "unused_s", "warned_s", "warned_at"]
+    HomeStay.objects.bulk_update(changed, fields, batch_size=AT_ONCE)
+    HomeStay.objects.bulk_create(fresh, batch_size=AT_ONCE, ignore_conflicts=True)
+    return found
+
+
+def _warn(found: Sequence[tuple[SeenHome, HomeVerdict]], now: datetime) -> None:
+    for chunk in _chunks([place.pk for place, _verdict in found]):
+        HomeStay.objects.filter(pk__in=chunk).update(warned_s=0, warned_at=now)
+    for place, verdict in found:
+        left = in_days(verdict.left_s or 0)
+        words = f"tells {place.user.username} that {_named(place)} "
+        if place.away is None:
+            _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_WARNED, f"{words}is archived in {left}")
+        else:
+            _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_WARNED, f"{words}may be deleted in {left}")
+    events.notify_each(kind="home.unused_warned", notes=[_note(place, verdict) for place, verdict in found])
+
+
+def _note(place: SeenHome, verdict: HomeVerdict) -> events.Note:
+    named = {
+        "team": place.team.name,
+        "left": in_days(verdict.left_s or 0),
+        "limit": in_days(verdict.limit_s or 0),
+    }
+    if place.away is None:
+        title = _("Your home folder in %(team)s is archived in %(left)s")
+        body = _(
+            "It is archived when it was not used for %(limit)s. Nothing is lost: it is restored when you need"
+            " it. Keep it where it is on the page of home folders, or start a workspace."
+        )
+    else:
+        title = _("Your archived home folder in %(team)s may be deleted in %(left)s")
+        body = _(
+            "After %(limit)s in its archive an administrator may delete it for good. Restore it, or keep the "
+            "archive, on the page of home folders."
+        )
+    return events.Note(user=place.user, title=title % named, body=body % named, url=URL)
+
+
+def archive_if_due(place_id: int) -> bool:
+    """Have one archived if that is still due now that it is locked."""
+    try:
+        with transaction.atomic():
+            PlacementLock.hold()
+            stay = HomeStay.objects.select_for_update().get(pk=place_id)
+            place = present().get(pk=place_id)
+            if place.goes_on or (place.used_at, place.away) != (stay.used_at, stay.archive):
+                return False
+            verdict = verdict_of(place, standing_of(stay), book())
+            if verdict.step is not HomeStep.TAKE or place.away is not None:
+                return False
+            away.begin(place_id=place_id)
+            # What comes to nothing is announced again, with its whole notice.
+            HomeStay.objects.filter(pk=place_id).update(warned_s=None, warned_at=None)
+            _record(place, SYSTEM, AuditKind.USER_HOME_UNUSED_TAKEN, f"archives {_named(place)}, unused")
+            return True
+    except (HomeStay.DoesNotExist, HomePlace.DoesNotExist, PortalError) as error:
+        log.info("home %s is not archived now: %s", place_id, error)
+        return False
+    except Exception:
+        # One broken row must not keep the others; it is tried again with the next look.
+        log.exception("archiving home %s failed", place_id)
+        return False
+
+
+# --- what people say -------------------------------------------------------------------------------------
+
+
+def seen_by(actor: User) -> QuerySet[Any]:
+    """One's own, and all for who sees all."""
+    rows = present().filter(pool__deleted_at=None)
+    return rows if actor.sees_all else rows.filter(user=actor)
+
+
+def home(actor: User, place_id: int) -> SeenHome:
+    """One of them. Raises `NotFound`."""
+    found: SeenHome | None = seen_by(actor).filter(pk=place_id).first()
+    if found is None:
+        raise NotFound(Reason(WorkspaceCode.NO_SUCH_HOME))
+    return found
+
+
+@transaction.atomic
+def keep(*, actor: User, place_id: int) -> SeenHome:
+    """Its user still needs it: it counts as used now, and what archives it just now is given up.
+
+    Of one that is archived it keeps the archive. For its user and operators. Raises `NotFound`, `NotAllowed`.
+    """
+    place = home(actor, place_id)
+    if not may_move(actor, place.user_id):
+        raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": place.user.username}))
+    HomeStay.objects.select_for_update().filter(pk=place_id).first()
+    away.keep(place_id=place_id)
+    kept = home(actor, place_id)
+    HomeStay.objects.filter(pk=place_id).update(
+        used_at=kept.used_at, archive=kept.away, unused_s=0, warned_s=None, warned_at=None
+    )
+    _record(kept, actor, AuditKind.USER_HOME_UNUSED_KEPT, f"keeps {_named(kept)}")
+    return kept
+
+
+def restore(*, actor: User, place_id: int) -> SeenHome:
+    """Have one restored that is archived. Raises as `away.restore`."""
+    away.restore(actor=actor, place_id=place_id)
+    return home(actor, place_id)
+
+
+def may_be_deleted(place: SeenHome, stay: HomeStay | None, rules: Book) -> bool:
+    """Whether its archive is old enough, and its user was told for the whole notice."""
+    if place.away is None or stay is None or stay.archive != place.away:
+        return False
+    return verdict_of(place, standing_of(stay), rules).step is HomeStep.TAKE
+
+
+@transaction.atomic
+def delete(*, actor: User, place_id: int, confirm: str, reason: str) -> None:
+    """Delete an archived home for good; `confirm` is its name, `reason` is kept. For administrators.
+
+    Raises `NotAllowed`, `NotFound`, `InvalidInput`, and `StateConflict` before the policy's time is over.
+    """
+    require_administrator(actor)
+    place = home(actor, place_id)
+    stay = HomeStay.objects.select_for_update().filter(pk=place_id).first()
+    if not may_be_deleted(place, stay, book()):
+        code = LifetimeCode.HOME_DELETE_NOT_DUE
+        raise StateConflict(Reason(code), code=code)
+    name = name_of(place)
+    if strip_nul(confirm).strip() != name:
+        wrong = Reason(LifetimeCode.HOME_NOT_NAMED, {"given": strip_nul(confirm)[:100], "home": name})
+        raise InvalidInput(wrong, errors={"confirm": [wrong]})
+    away.delete_away(actor=actor, place_id=place_id, reason=reason)
+
+
+def name_of(place: HomePlace) -> str:
+    """As people type it: team and user."""
+    return home_key(place.team.slug, place.user.username)
+
+
+def in_days(seconds: float) -> str:
+    """A span in whole days, for a sentence."""
+    days = round(seconds / DAY_S)
+    return ngettext("%(number)s day", "%(number)s days", days) % {"number": format_number(days)}
+
+
+def stays_of(places: Iterable[HomePlace]) -> dict[int, HomeStay]:
+    """By the home's key; one query."""
+    return {stay.pk: stay for stay in HomeStay.objects.filter(pk__in=[place.pk for place in places])}
+
+
+def count_due(rules: Book, *, pool: UUID | None = None, team: UUID | None = None) -> tuple[int, int]:
+    """How many homes there are of a pool or team, or all, and how many of these would be told at once."""
+    rows: Any = present().filter(pool__deleted_at=None)
+    rows = rows.filter(pool=pool) if pool is not None else rows
+    rows = rows.filter(team=team) if team is not None else rows
+    found = [place for place in rows if place.away is None and home_places.are_apart(place.pool)]
+    stays = stays_of(found)
+    due = 0
+    for place in found:
+        stay = stays.get(place.pk)
+        standing = HomeStanding() if stay is None or stay.archive else HomeStanding(unused_s=stay.unused_s)
+        due += verdict_of(place, standing, rules).step is HomeStep.WARN
+    return len(found), due
+
+
+def _named(place: HomePlace) -> str:
+    return f"the home folder {name_of(place)} on {place.node.name}"
+
+
+def _record(place: HomePlace, actor: User | SystemActor, kind: AuditKind, message: str) -> None:
+    events.record(
+        actor=actor,
+        kind=kind,
+        message=message,
+        team=place.team,
+        pool=place.pool,
+        targets=[Target(TargetKind.USER, str(place.user_id))],
+        data={"user": place.user.username, "home": name_of(place), "node": place.node.name},
+    )
+
+
+def _chunks(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    return (items[first : first + AT_ONCE] for first in range(0, len(items), AT_ONCE))

@@ -1,0 +1,128 @@
+"""What is common to all that is done with archives of homes: rows, who is told, what begins or ends."""
+
+from __future__ import annotations
+
+import uuid
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.common.actors import SystemActor
+from portal.common.errors import StateConflict
+from portal.common.reasons.codes import ArchiveCode
+from portal.common.reasons.reason import Reason
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.events.models import TargetKind
+from portal.events.services import Target
+from portal.inventory import node_commands
+from portal.inventory.models import Node, Pool
+from portal.workspaces.homes import use as home_use
+from portal.workspaces.models import HomeArchive, HomeArchiveState, HomeMove, Workspace
+from provisioning.types import home_key
+
+
+def begin_restore(archive: HomeArchive, actor: User | SystemActor) -> None:
+    """Have the home made anew from a locked archive that is ready, whose home is held for it."""
+    archive.state, archive.open, archive.job = HomeArchiveState.RESTORING, True, uuid.uuid4().hex
+    archive.bytes_done = archive.failures = archive.restarts = 0
+    archive.restored_at, archive.empties = None, False
+    archive.reason, archive.next_at = {}, timezone.now()
+    archive.save()
+    record(archive, actor, AuditKind.USER_HOME_RESTORE_ASKED, f"asks that {named(archive)} be restored")
+    home_use.tell_scheduler(archive.user_id, archive.team_id)
+    soon()
+
+
+def begin_delete(archive: HomeArchive) -> None:
+    """Have a locked archive deleted. Raises `StateConflict` while something is under way with the home."""
+    others = HomeArchive.objects.filter(user=archive.user_id, team=archive.team_id, pool=archive.pool_id)
+    if others.filter(open=True).exists():
+        raise conflict(ArchiveCode.BEING_WORKED_ON)
+    archive.state, archive.open, archive.job = HomeArchiveState.DELETING, True, uuid.uuid4().hex
+    archive.reason, archive.failures, archive.next_at = {}, 0, timezone.now()
+    archive.save()
+    soon()
+
+
+def end(archive: HomeArchive, state: HomeArchiveState, reason: Reason | None, *, left: bool = True) -> None:
+    """Nothing holds the home any more; with `left` the node takes away what was half made or replaced."""
+    now = timezone.now()
+    archive.state, archive.left, archive.open = state, left, left
+    archive.reason = reason.as_json() if reason is not None else {}
+    archive.next_at, archive.failures, archive.restarts, archive.bytes_done = now, 0, 0, 0
+    archive.lease, archive.lease_expires_at = "", None
+    archive.save()
+    home_use.tell_scheduler(archive.user_id, archive.team_id)
+    if left:
+        soon()
+
+
+def require_free(user_id: UUID, team_id: UUID, pool: Pool, node: Node, *, restores: bool) -> None:
+    """Raise `StateConflict` where nothing can be done with the home on the node just now."""
+    if node.retired or not home_use.believed(pool, node.name):
+        raise conflict(ArchiveCode.NODE_GONE, node=node.name)
+    whose = {"user": user_id, "team": team_id, "pool": pool}
+    # Whatever goes on, and be it with the home in another pool.
+    home_use.require_still(user_id, team_id)
+    if not restores:
+        home_use.require_there(user_id, team_id, pool, node.name)
+    if HomeArchive.objects.filter(**whose, open=True).exists():
+        raise conflict(ArchiveCode.BEING_WORKED_ON)
+    if HomeMove.objects.filter(**whose, open=True).exists():
+        raise conflict(ArchiveCode.BEING_WORKED_ON)
+    if home_use.in_use(user_id, team_id, node.pk):
+        raise conflict(ArchiveCode.IN_USE)
+
+
+def conflict(code: ArchiveCode, **params: Any) -> StateConflict:
+    return StateConflict(Reason(code, params), code=code)
+
+
+def locked(archive_id: UUID) -> HomeArchive | None:
+    rows = HomeArchive.objects.select_for_update(of=("self",))
+    return rows.select_related("user", "team", "pool", "node").filter(pk=archive_id).first()
+
+
+def soon() -> None:
+    transaction.on_commit(partial(node_commands.send, "control.archive_homes", "control"))
+
+
+def home_of(archive: HomeArchive) -> str:
+    return home_key(archive.team.slug, archive.user.username)
+
+
+def named(archive: HomeArchive) -> str:
+    return f"the archive “{archive.name}” of the home folder {home_of(archive)} on {archive.node_name}"
+
+
+def notify(archive: HomeArchive, kind: str, title: str, text: str, *, url: str = "") -> None:
+    """Tell its user, with the address of a page: that of its archives where no other is named."""
+    if not url:
+        used = Workspace.objects.live().filter(owner=archive.user, team=archive.team)
+        newest = used.order_by("-created_at").values_list("pk", flat=True).first()
+        url = f"/workspaces/{newest}/files/archives/" if newest is not None else "/homes/"
+    events.notify([archive.user], kind, title, text, url)
+
+
+def record(
+    archive: HomeArchive,
+    actor: User | SystemActor,
+    kind: AuditKind,
+    message: str,
+    cause: Reason | None = None,
+) -> None:
+    events.record(
+        actor=actor,
+        kind=kind,
+        message=message,
+        cause=cause.as_json() if cause is not None else None,
+        team=archive.team,
+        pool=archive.pool,
+        targets=[Target(TargetKind.USER, str(archive.user_id))],
+        data={"user": archive.user.username, "home": home_of(archive), "node": archive.node_name},
+    )

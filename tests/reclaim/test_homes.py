@@ -1,0 +1,469 @@
+"""Homes that nobody uses: announced, archived and emptied, restored by a start, deleted by an act alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.reasons.codes import AdmissionCode, ArchiveCode, LifetimeCode
+from portal.events.models import Event, Notification
+from portal.home_files import services as files
+from portal.reclaim import homes, policy_services, previews
+from portal.reclaim.models import HomeStay, LastPass
+from portal.workspaces import services as workspaces
+from portal.workspaces.homes import archives as home_archives
+from portal.workspaces.homes import away
+from portal.workspaces.homes import moves as home_moves
+from portal.workspaces.models import HomeArchive, HomePlace, Workspace
+from provisioning import messages
+from provisioning.errors import Blame
+from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder
+from provisioning.types import Failure
+from provisioning.version import VERSION
+from tests.factories import MachineFactory, UserFactory, local_pool_with, node_info
+from tests.reclaim.test_kills import _transactions, killed_before, undone
+from tests.scheduling.test_home_places import preview
+from tests.workspaces.helpers import run_until_ready
+from tests.workspaces.test_own_packages import stop_it
+
+pytestmark = pytest.mark.django_db
+DAY = 86_400
+DONE = {"done": True, "size_bytes": 900, "home_bytes": 3000, "entries": 7, "left_out": 1, "bytes_done": 3100}
+_ = _transactions
+
+
+@pytest.fixture
+def pool(catalog):
+    return local_pool_with(node_info("gpu-a"), node_info("gpu-b"))
+
+
+@pytest.fixture
+def workspace(make, bob, pool, sent, settings) -> Workspace:
+    """Bob's, stopped; homes are archived after 90 days, and may be deleted after 300."""
+    settings.BERTH_HOME_ARCHIVE_DAYS, settings.BERTH_HOME_DELETE_DAYS = 90, 300
+    settings.BERTH_HOME_NOTICE_DAYS = 14
+    found: Workspace = make(bob, name="mine")
+    run_until_ready(sent, found)
+    stop_it(sent, found)
+    sent.clear()
+    homes.run()
+    return found
+
+
+@pytest.fixture
+def place(workspace) -> HomePlace:
+    return HomePlace.objects.get()
+
+
+def unused(place: HomePlace, days: float, *, told_days: float | None = None) -> None:
+    """It was watched not to be used for so long."""
+    warned_s = None if told_days is None else told_days * DAY
+    used_at = timezone.now() - timedelta(days=days)
+    HomePlace.objects.update(used_at=used_at)
+    HomeStay.objects.update(used_at=used_at)
+    HomeStay.objects.filter(pk=place.pk).update(unused_s=days * DAY, warned_s=warned_s)
+    LastPass.objects.filter(pk=LastPass.HOMES).update(at=timezone.now() - timedelta(minutes=10))
+
+
+def order(sent) -> HomeArchiveOrder:
+    home_archives.sweep()
+    (message,) = sent.take("node.archive_home")
+    return messages.load(message.kwargs["order"], HomeArchiveOrder)
+
+
+def answer(given: HomeArchiveOrder, **said: Any) -> bool:
+    return home_archives.apply(HomeArchived(given.archive, given.lease, given.do, **said))
+
+
+def put_away(place: HomePlace, sent) -> HomeArchive:
+    """Due, archived, emptied and cleared."""
+    unused(place, 91, told_days=15)
+    assert homes.run().begun == 1
+    assert answer(order(sent), **DONE) and answer(order(sent), done=True, placed=True)
+    assert answer(order(sent), done=True, placed=True)
+    return HomeArchive.objects.get(away_at__isnull=False)
+
+
+@pytest.fixture
+def una(db):
+    return UserFactory(username="una", is_auditor=True)
+
+
+@pytest.fixture
+def ada(db):
+    return UserFactory(username="ada", is_superuser=True)
+
+
+def told() -> list[str]:
+    found = Notification.objects.filter(kind__startswith="home.").order_by("pk")
+    return list(found.values_list("kind", flat=True))
+
+
+def code_of(caught) -> str:
+    return str(caught.value.code)
+
+
+def test_announced_archived_emptied_and_restored_by_a_start(workspace, place, bob, sent):
+    unused(place, 75)
+    assert homes.run() == homes.Looked() and not told()
+    unused(place, 76)
+    assert homes.run() == homes.Looked(warned=1) and told() == ["home.unused_warned"]
+    assert homes.run() == homes.Looked() and told() == ["home.unused_warned"], "once"
+    note = Notification.objects.get(kind="home.unused_warned")
+    assert note.user == bob and "14 days" in note.title and note.url == "/homes/"
+    unused(place, 89, told_days=13)
+    assert homes.run().begun == 0
+    unused(place, 90, told_days=14)
+    assert homes.run().begun == 1 and homes.run() == homes.Looked()
+
+    given = order(sent)
+    assert (given.do, given.empties, given.most_bytes) == (ArchiveDo.MAKE, True, home_archives.UNLIMITED)
+    assert answer(given, **DONE)
+    archive = HomeArchive.objects.get()
+    assert (archive.state, archive.away_at) == ("emptying", None), (
+        "nothing is away before the node has said so"
+    )
+    empty = order(sent)
+    assert empty.do is ArchiveDo.EMPTY and empty.job != given.job
+    with pytest.raises(StateConflict) as caught:
+        files.listing(actor=bob, workspace=workspace)
+    assert code_of(caught) == ArchiveCode.BEING_WORKED_ON
+    assert answer(empty, done=True, placed=True) and not answer(empty, done=True, placed=True)
+    clear = order(sent)
+    assert clear.do is ArchiveDo.CLEAR and clear.job == empty.job
+    assert answer(clear, done=True, placed=True)
+    archive.refresh_from_db()
+    assert (archive.state, archive.open) == ("ready", False) and archive.away_at and not archive.restored_at
+    assert told()[-1] == "home.put_away"
+
+    with pytest.raises(StateConflict) as caught:
+        files.listing(actor=bob, workspace=workspace)
+    assert code_of(caught) == ArchiveCode.AWAY
+    for act in (
+        lambda: home_archives.delete(actor=bob, workspace=workspace, archive_id=archive.pk),
+        lambda: home_archives.make(actor=bob, workspace=workspace),
+        lambda: home_moves.begin(place_id=place.pk, node="gpu-b" if place.node.name == "gpu-a" else "gpu-a",
+                                 actor=SYSTEM),
+    ):  # fmt: skip
+        with pytest.raises(StateConflict):
+            act()
+    assert preview(workspace.team, bob).reason.code is AdmissionCode.HOME_AWAY
+    home_archives.sweep()
+    assert not sent.take("node.archive_home"), "nobody waits for it"
+
+    workspaces.start(actor=bob, workspace_id=workspace.pk)
+    given = order(sent)
+    assert given.do is ArchiveDo.RESTORE
+    assert preview(workspace.team, bob).reason.code is AdmissionCode.HOME_ARCHIVED
+    assert answer(given, bytes_done=10) and answer(order(sent), done=True, placed=True)
+    archive.refresh_from_db()
+    assert archive.away_at is None and archive.restored_at and not archive.empties
+    assert preview(workspace.team, bob).reason.code is not AdmissionCode.HOME_AWAY
+    assert answer(order(sent), done=True, placed=True)
+    homes.run()
+    assert HomeStay.objects.get().unused_s == 0
+    kinds = list(
+        Event.objects.filter(kind__startswith="user.home_").order_by("pk").values_list("kind", flat=True)
+    )
+    assert kinds == [
+        "user.home_unused_warned", "user.home_unused_taken", "user.home_put_away", "user.home_restore_asked",
+        "user.home_restored",
+    ]  # fmt: skip
+
+
+def test_time_that_nobody_watched_is_nobodys(place, clock):
+    unused(place, 70)
+    for shift_s in (100 * DAY, -300 * DAY, 100 * DAY):
+        clock.shift(shift_s)
+        assert homes.run() == homes.Looked()
+        assert HomeStay.objects.get().unused_s == 70 * DAY
+    unused(place, 89, told_days=13)
+    clock.shift(400 * DAY)
+    assert homes.run() == homes.Looked()
+    stay = HomeStay.objects.get()
+    assert (stay.unused_s, stay.warned_s) == (89 * DAY, 13 * DAY)
+    clock.shift(600)
+    homes.run()
+    assert HomeStay.objects.get().unused_s == pytest.approx(89 * DAY + 600, abs=5)
+
+
+@pytest.mark.parametrize("use", ["runs", "files", "keep"])
+def test_use_takes_the_notice_back(workspace, place, bob, sent, use, clock, monkeypatch):
+    unused(place, 100, told_days=20)
+    clock.shift(5)
+    if use == "runs":
+        workspaces.start(actor=bob, workspace_id=workspace.pk)
+        run_until_ready(sent, workspace)
+    elif use == "keep":
+        homes.keep(actor=bob, place_id=place.pk)
+    else:
+        monkeypatch.setattr(files.asking, "ask", lambda *args, **more: {"ok": {"entries": [], "total": 0}})
+        files.listing(actor=bob, workspace=workspace)
+    assert homes.run() == homes.Looked()
+    stay = HomeStay.objects.get()
+    assert stay.unused_s < DAY and stay.warned_s is None and not HomeArchive.objects.exists()
+
+
+def test_use_between_the_look_and_the_act_wins(workspace, place, bob, sent):
+    unused(place, 100, told_days=20)
+    HomePlace.objects.update(used_at=timezone.now())
+    assert not homes.archive_if_due(place.pk) and not HomeArchive.objects.exists()
+
+
+def test_a_policy_that_is_gone_takes_the_notice_back(place, settings):
+    unused(place, 80, told_days=3)
+    settings.BERTH_HOME_ARCHIVE_DAYS = 0
+    assert homes.run() == homes.Looked(withdrawn=1)
+    assert HomeStay.objects.get().warned_s is None
+
+
+@pytest.mark.parametrize("moment", ["making", "emptying", "emptied"])
+def test_kept_while_it_is_archived(workspace, place, bob, sent, moment):
+    unused(place, 91, told_days=15)
+    homes.run()
+    given = order(sent)
+    if moment != "making":
+        answer(given, **DONE)
+        given = order(sent)
+    homes.keep(actor=bob, place_id=place.pk)
+    archive = HomeArchive.objects.get()
+    if moment == "making":
+        assert archive.state == "deleting"
+        return
+    # Which of both is in its place the node alone knows: until then it is held.
+    assert archive.state == "emptying" and archive.left
+    home_archives.sweep()
+    assert not sent.take("node.archive_home"), "while the other order may be carried out"
+    HomeArchive.objects.update(lease_expires_at=timezone.now(), next_at=timezone.now())
+    leave = order(sent)
+    assert leave.do is ArchiveDo.LEAVE and leave.job == given.job
+    assert not answer(given, done=True, placed=True), "an answer that came too late"
+    answer(leave, done=True, placed=moment == "emptied")
+    archive.refresh_from_db()
+    assert archive.state == "ready" and (archive.away_at is not None) == (moment == "emptied")
+    assert archive.empties == (moment == "emptied")
+
+
+@pytest.mark.parametrize(
+    "said", [{"refused": "changed", "about": "notes.txt"}, {"refused": "not_found"},
+             {"failure": Failure("disk", "Broken.", retryable=False, blame=Blame.BACKEND)}],
+)  # fmt: skip
+def test_what_cannot_be_emptied_stays(workspace, place, bob, sent, said):
+    unused(place, 91, told_days=15)
+    homes.run()
+    answer(order(sent), **DONE)
+    answer(order(sent), **said)
+    leave = order(sent)
+    assert leave.do is ArchiveDo.LEAVE
+    answer(leave, failure=Failure("busy", "Busy.", retryable=True, blame=Blame.BACKEND))
+    HomeArchive.objects.update(next_at=timezone.now())
+    answer(order(sent), done=True)
+    archive = HomeArchive.objects.get()
+    assert archive.away_at is None and not archive.open and not archive.empties
+    assert archive.state == ("failed" if said.get("refused") == "not_found" else "ready")
+    assert Event.objects.filter(kind="user.home_not_emptied").count() == 1
+    assert preview(workspace.team, bob).reason.code is not AdmissionCode.HOME_AWAY
+    assert homes.run() == homes.Looked(warned=1), "announced anew, with the whole notice"
+
+
+def test_an_archive_that_is_not_made_is_announced_anew(place, sent):
+    unused(place, 91, told_days=15)
+    homes.run()
+    answer(order(sent), refused="disk_full", free=1 << 20)
+    assert answer(order(sent), done=True)
+    assert homes.run() == homes.Looked(warned=1)
+    assert HomeStay.objects.get().warned_s == 0 and not HomeArchive.objects.filter(away_at__isnull=False)
+
+
+def test_a_home_that_is_taken_into_use_is_not_archived(workspace, place, bob, sent):
+    """Placed by a transaction that did not know of the archive yet."""
+    unused(place, 91, told_days=15)
+    workspaces.start(actor=bob, workspace_id=workspace.pk)
+    run_until_ready(sent, workspace)
+    with pytest.raises(StateConflict):
+        away.begin(place_id=place.pk)
+    assert not HomeArchive.objects.exists()
+
+
+def test_a_machine_of_another_version_is_not_asked(place):
+    """It would not understand the last step."""
+    machine = MachineFactory(pool=place.pool, name=place.node.name, version="0.0.1")
+    unused(place, 91, told_days=15)
+    assert homes.run().begun == 0
+    type(machine).objects.update(version=VERSION)
+    assert homes.run().begun == 1
+
+
+def test_a_restore_that_fails_is_said_and_tried_again(workspace, place, bob, sent, clock):
+    archive = put_away(place, sent)
+    homes.restore(actor=bob, place_id=place.pk)
+    assert homes.restore(actor=bob, place_id=place.pk).away == archive.pk, "twice is success"
+    answer(order(sent), refused="disk_full", free=5 << 20)
+    archive.refresh_from_db()
+    assert archive.state == "ready" and archive.away_at and archive.reason
+    assert answer(order(sent), done=True)
+    workspaces.start(actor=bob, workspace_id=workspace.pk)
+    home_archives.sweep()
+    assert not sent.take("node.archive_home"), "not at once: the disk is as full"
+    clock.shift(3700)
+    assert order(sent).do is ArchiveDo.RESTORE
+
+
+def test_only_its_user_and_operators(place, bob, alice, olga, una, charlie, sent):
+    for other, error in ((alice, NotFound), (charlie, NotFound), (una, NotAllowed)):
+        with pytest.raises(error):
+            homes.keep(actor=other, place_id=place.pk)
+    put_away(place, sent)
+    for other, error in ((alice, NotFound), (charlie, NotFound), (una, NotAllowed)):
+        with pytest.raises(error):
+            homes.restore(actor=other, place_id=place.pk)
+    assert homes.restore(actor=olga, place_id=place.pk)
+    assert not homes.seen_by(alice).exists() and homes.seen_by(una).count() == 1
+
+
+def test_deleted_by_an_administrator_after_its_time_and_notice(place, bob, ada, olga, sent):
+    archive = put_away(place, sent)
+    homes.run()
+
+    def delete(actor=ada, confirm="vision/bob"):
+        homes.delete(actor=actor, place_id=place.pk, confirm=confirm, reason="nobody answers")
+
+    for days, told_days in ((0, None), (299, 20), (301, None), (301, 13)):
+        unused(place, days, told_days=told_days)
+        with pytest.raises(StateConflict) as caught:
+            delete()
+        assert code_of(caught) == LifetimeCode.HOME_DELETE_NOT_DUE
+    unused(place, 290)
+    assert homes.run() == homes.Looked(warned=1)
+    note = Notification.objects.filter(kind="home.unused_warned").latest("pk")
+    assert note.user == bob and "may be deleted" in note.title
+    unused(place, 400, told_days=15)
+    assert homes.run() == homes.Looked() and HomeArchive.objects.filter(pk=archive.pk).exists(), (
+        "never by itself"
+    )
+    with pytest.raises(NotAllowed):
+        delete(olga)
+    with pytest.raises(InvalidInput):
+        delete(confirm="vision/eve")
+    delete()
+    given = order(sent)
+    assert given.do is ArchiveDo.DELETE and answer(given, done=True)
+    assert not HomeArchive.objects.exists() and HomePlace.objects.exists()
+    entry = Event.objects.get(kind="user.home_away_deleted")
+    assert "nobody answers" in entry.message and entry.actor == ada
+    assert told()[-1] == "home.away_deleted"
+
+
+def test_keeping_an_archive_begins_its_time_anew(place, bob, ada, sent):
+    put_away(place, sent)
+    homes.run()
+    unused(place, 400, told_days=20)
+    homes.keep(actor=bob, place_id=place.pk)
+    with pytest.raises(StateConflict):
+        homes.delete(actor=ada, place_id=place.pk, confirm="vision/bob", reason="")
+    assert homes.run() == homes.Looked()
+
+
+def test_policies_and_their_preview(place, alice, pool, settings):
+    settings.BERTH_HOME_ARCHIVE_DAYS = 0
+    unused(place, 50)
+    site = policy_services.draft(actor=SYSTEM, target="site", given={"archive_days": 60})
+    found = previews.preview(site)
+    assert (found.homes, found.homes_due) == (1, 1)
+    assert (
+        previews.preview(
+            policy_services.draft(actor=SYSTEM, target="site", given={"archive_days": 80})
+        ).homes_due
+        == 0
+    )
+    policy_services.create(actor=SYSTEM, target="site", given={"archive_days": 80, "delete_days": 200})
+    policy_services.create(actor=alice, target="team:vision", given={"archive_days": 55})
+    assert homes.run() == homes.Looked(warned=1)
+    policy_services.put(actor=alice, target="team:vision", given={"archive_days": 500})
+    assert homes.run() == homes.Looked(withdrawn=1)
+    for target, given in (
+        ("team:vision", {"delete_days": 10}),
+        ("flavor:cpu-small", {"archive_days": 10}),
+    ):
+        with pytest.raises(InvalidInput) as caught:
+            policy_services.put(actor=SYSTEM, target=target, given=given)
+        assert set(caught.value.field_errors) == set(given)
+
+
+# --- a process is killed before each of its writes ---------------------------------------------------------
+
+
+def standing() -> tuple[Any, ...]:
+    return (
+        tuple(HomeStay.objects.values_list("unused_s", "warned_s", "archive")),
+        tuple(HomeArchive.objects.values_list("state", "open", "left", "empties", "away_at")),
+        Counter(Notification.objects.values_list("kind", flat=True)),
+        Counter(Event.objects.values_list("kind", flat=True)),
+    )
+
+
+def warns(place, bob, sent):
+    unused(place, 80)
+    return lambda: homes.run()
+
+
+def begins(place, bob, sent):
+    unused(place, 95, told_days=15)
+    return lambda: homes.archive_if_due(place.pk)
+
+
+def is_whole(place, bob, sent):
+    unused(place, 95, told_days=15)
+    homes.run()
+    given = order(sent)
+    return lambda: answer(given, **DONE)
+
+
+def is_emptied(place, bob, sent):
+    is_whole(place, bob, sent)()
+    given = order(sent)
+    return lambda: answer(given, done=True, placed=True)
+
+
+def is_restored(place, bob, sent):
+    put_away(place, sent)
+    homes.restore(actor=bob, place_id=place.pk)
+    given = order(sent)
+    return lambda: answer(given, done=True, placed=True)
+
+
+def is_kept(place, bob, sent):
+    is_whole(place, bob, sent)()
+    return lambda: homes.keep(actor=bob, place_id=place.pk)
+
+
+@pytest.mark.parametrize("step", [warns, begins, is_whole, is_emptied, is_restored, is_kept])
+def test_killed_before_any_write_all_of_a_step_is_done_or_nothing(place, bob, sent, step, monkeypatch):
+    now = timezone.now()
+    act = step(place, bob, sent)
+    monkeypatch.setattr(timezone, "now", lambda: now)
+    before = standing()
+    with undone():
+        act()
+        after = standing()
+    assert before != after
+    seen = 0
+    for statement in range(1, 100):
+        with undone():
+            with killed_before(statement) as hit:
+                act()
+            if not hit:
+                break
+            seen += 1
+            assert standing() in (before, after), hit
+            act()
+            assert standing() == after, hit
+    else:
+        pytest.fail("it does not end")
+    assert seen >= (1 if step is is_whole else 2)

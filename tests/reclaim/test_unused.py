@@ -1,0 +1,101 @@
+"""The engine of unused homes: nothing early, nothing without notice, nothing for time nobody watched."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from portal.reclaim.engine.terms import SETTINGS, ScopeKind, Source, Terms
+from portal.reclaim.engine.unused import (
+    MAX_LOOK_S,
+    HomeRules,
+    HomeStanding,
+    HomeStep,
+    advance,
+    decide_home,
+    rules,
+)
+
+DAY = 86_400
+SITE, POOL, TEAM = (Source(kind, "x") for kind in (ScopeKind.SITE, ScopeKind.POOL, ScopeKind.TEAM))
+
+
+def test_warned_then_taken_after_the_whole_notice():
+    held = HomeRules(archive_s=90 * DAY, notice_s=14 * DAY)
+    assert decide_home(HomeStanding(unused_s=75 * DAY), held).step is HomeStep.NOTHING
+    near = decide_home(HomeStanding(unused_s=76 * DAY), held)
+    assert (near.step, near.left_s, near.limit_s) == (HomeStep.WARN, 14 * DAY, 90 * DAY)
+    late = decide_home(HomeStanding(unused_s=400 * DAY), held)
+    assert (late.step, late.left_s) == (HomeStep.WARN, 14 * DAY), "the whole notice, however late"
+    told = HomeStanding(unused_s=400 * DAY, warned_s=14 * DAY - 1)
+    assert decide_home(told, held).step is HomeStep.NOTHING
+    assert decide_home(HomeStanding(unused_s=400 * DAY, warned_s=14 * DAY), held).step is HomeStep.TAKE
+    assert decide_home(HomeStanding(unused_s=10 * DAY, warned_s=DAY), held).step is HomeStep.WITHDRAW
+    assert decide_home(HomeStanding(unused_s=90 * DAY, warned_s=DAY), HomeRules()).step is HomeStep.WITHDRAW
+    assert decide_home(HomeStanding(archived=True, unused_s=900 * DAY), held).step is HomeStep.NOTHING
+
+
+def test_no_limit_is_shorter_than_the_notice():
+    held = HomeRules(archive_s=DAY, delete_s=DAY, notice_s=14 * DAY)
+    for archived in (False, True):
+        assert decide_home(HomeStanding(archived, unused_s=13 * DAY), held).left_s == 14 * DAY
+        told = HomeStanding(archived, unused_s=13 * DAY, warned_s=13 * DAY)
+        assert decide_home(told, held).step is HomeStep.NOTHING
+
+
+def test_a_team_archives_earlier_and_never_later_and_says_nothing_of_deletion():
+    def of(*layers: Terms) -> tuple[int | None, int | None]:
+        found = rules([Terms(SETTINGS, archive_s=0, delete_s=0), *layers], notice_s=1)
+        return found.archive_s, found.delete_s
+
+    assert of() == (None, None)
+    assert of(Terms(SITE, archive_s=90, delete_s=300)) == (90, 300)
+    assert of(Terms(SITE, archive_s=90), Terms(POOL, archive_s=0)) == (None, None)
+    assert of(Terms(SITE, archive_s=90), Terms(TEAM, archive_s=120)) == (90, None)
+    assert of(Terms(SITE, archive_s=90), Terms(TEAM, archive_s=0)) == (90, None)
+    assert of(Terms(SITE, archive_s=90, delete_s=300), Terms(TEAM, archive_s=30, delete_s=30)) == (30, 300)
+    assert of(Terms(TEAM, archive_s=30)) == (30, None)
+
+
+LOOKS = st.lists(
+    st.tuples(
+        st.one_of(
+            st.floats(0, MAX_LOOK_S),
+            st.sampled_from([-1e9, -1.0, MAX_LOOK_S + 1, 30 * DAY, 1e9]),
+        ),
+        st.sampled_from([False, False, False, False, True]),
+    ),
+    max_size=120,
+)
+
+
+@given(LOOKS, st.integers(1, 20_000), st.integers(1, 8_000))
+def test_whatever_happens_nothing_is_taken_early(looks, archive_s, notice_s):
+    """Arbitrary looks, uses, outages and clocks: only after limit and notice were watched since a use."""
+    held = HomeRules(archive_s=archive_s, notice_s=notice_s)
+    standing = HomeStanding()
+    watched = told = 0.0
+    warned = False
+    for elapsed_s, used in looks:
+        standing = advance(standing, elapsed_s, used=used, archived=False)
+        counts = elapsed_s if 0 < elapsed_s <= MAX_LOOK_S else 0.0
+        watched, told = (0.0, 0.0) if used else (watched + counts, told + counts)
+        warned = warned and not used
+        step = decide_home(standing, held).step
+        if step is HomeStep.TAKE:
+            assert warned and watched >= archive_s and told >= notice_s
+            break
+        if step is HomeStep.WARN:
+            assert not warned and watched >= archive_s - notice_s
+            warned, told = True, 0.0
+            standing = HomeStanding(False, standing.unused_s, 0.0)
+        elif step is HomeStep.WITHDRAW:
+            raise AssertionError("nothing has been said against it")
+
+
+@given(st.floats(0, 1e7), st.one_of(st.none(), st.floats(0, 1e7)), st.booleans(), st.integers(0, 10**6))
+def test_use_always_wins(unused_s, warned_s, archived, limit_s):
+    after = advance(HomeStanding(archived, unused_s, warned_s), 600, used=True, archived=archived)
+    assert after == HomeStanding(archived)
+    held = HomeRules(limit_s, limit_s, notice_s=1)
+    assert decide_home(after, held).step in (HomeStep.NOTHING, HomeStep.WARN)
