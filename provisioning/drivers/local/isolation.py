@@ -231,8 +231,8 @@ def _try_user(found: SandboxProbe, uid: int, base: Path) -> str:
         said = (getattr(error, "detail", "") or str(error)).strip().splitlines()
         return (
             "Workspaces of all people run as one user of this machine: another user's do not work here "
-            f"({said[-1] if said else error}). Let ordinary users make user namespaces, or set "
-            f"{uids.VARIABLE}=none to go on like this."
+            f"({said[-1] if said else error}). Let ordinary users make user namespaces and open /dev/net/tun "
+            f"(mode 0666, as udev has it), or set {uids.VARIABLE}=none to go on like this."
         )
     return ""
 
@@ -296,6 +296,6 @@ def _try_network(bwrap: str, disable_userns: bool, tools: network.Tools, base: P
         said = getattr(error, "detail", "") or str(error)
         return (
             f"Workspaces share this machine's network: pasta and nftables do not work here ({said}). "
-            "See that /dev/net/tun exists and that the kernel has nf_tables."
+            "See that /dev/net/tun can be opened (mode 0666, as udev has it), and that there is nf_tables."
         )
     return ""

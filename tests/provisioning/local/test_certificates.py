@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from local_support import Pool, ask
 
-from provisioning.drivers.local import packages
+from provisioning.drivers.local import isolation, packages
 from provisioning.drivers.local.environment import uv_program
 from tests.certificates import Authority
 from tests.provisioning.environments.package_index import PackageFolder
@@ -82,7 +82,8 @@ def test_it_is_believed_in_a_workspace(
     seen = pool.run(pool.spec())
     given = ask(seen, f"{{name: os.environ[name] for name in {NAMES} if name in os.environ}}")
     # A machine whose system knows the authority: its file stands where the system has its own.
-    system = ["bwrap", "--bind", "/", "/", "--dev", "/dev", "--ro-bind", str(index.authority), bundle]
+    bubblewrap = isolation.probe().bwrap
+    system = [bubblewrap, "--bind", "/", "/", "--dev", "/dev", "--ro-bind", str(index.authority), bundle]
     plain = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
 
     def install(target: str, variables: dict[str, str]) -> bool:
