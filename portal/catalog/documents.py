@@ -20,7 +20,7 @@ from portal.inventory.models import Pool
 E = TypeVar("E", Template, Flavor)
 Document = dict[str, Any]
 FIXED = ("slug", "team")
-COMMON = ("enabled", "position", "deprecated")
+COMMON = ("default_lifetime_h", "max_lifetime_h", "enabled", "position", "deprecated")
 TEMPLATE_FIELDS = (
     "name", "description", "icon", "program", "install_hint", "min_cuda", "min_compute_capability", "argv",
     "env", "startup", "ready_path", "open_path", "upstream_auth", "service_workers", "activity", "egress",
@@ -30,8 +30,7 @@ TEMPLATE_FIELDS = (
 FLAVOR_FIELDS = (
     "name", "description", "cpu_milli", "memory_mib", "disk_mib", "nodes", "accelerator_count",
     "accelerator_model", "accelerator_models", "accelerator_milli", "accelerator_memory_mib", "mig_profile",
-    "within", "preemptible", "work_lost", "expected_s", "default_lifetime_h", "max_lifetime_h",
-    "price_cents", *COMMON,
+    "within", "preemptible", "work_lost", "expected_s", "price_cents", *COMMON,
 )  # fmt: skip
 
 

@@ -1,12 +1,13 @@
-"""How long a workspace may live: by its flavor, and by the site's settings where the flavor says nothing."""
+"""How long a workspace may live: by template and flavor, by the site's settings where both say nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from django.conf import settings
 
-from portal.catalog.models import MAX_LIFETIME_H, Flavor
+from portal.catalog.models import MAX_LIFETIME_H, Flavor, Template
 from portal.common.errors import InvalidInput
 from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
@@ -23,27 +24,34 @@ class LifetimeTerms:
     max_s: int | None
 
 
-def terms_of(flavor: Flavor) -> LifetimeTerms:
-    """What holds for workspaces of this flavor. The default is never longer than what is allowed."""
-    default_s = _seconds(flavor.default_lifetime_h, settings.BERTH_LIFETIME_HOURS)
-    max_s = _seconds(flavor.max_lifetime_h, settings.BERTH_MAX_LIFETIME_HOURS)
+def terms_of(template: Template, flavor: Flavor) -> LifetimeTerms:
+    """What holds for workspaces of this template and flavor: the shorter of what the two say.
+
+    Where neither says anything the site's settings hold. The default is never longer than what is allowed.
+    """
+    default_s = _seconds(
+        (template.default_lifetime_h, flavor.default_lifetime_h), settings.BERTH_LIFETIME_HOURS
+    )
+    max_s = _seconds((template.max_lifetime_h, flavor.max_lifetime_h), settings.BERTH_MAX_LIFETIME_HOURS)
     if max_s is not None:
         default_s = max_s if default_s is None else min(default_s, max_s)
     return LifetimeTerms(default_s, max_s)
 
 
-def _seconds(own_h: int | None, site_h: int) -> int | None:
-    hours = site_h if own_h is None else own_h
-    return hours * HOUR_S if hours else None
+def _seconds(own_h: Iterable[int | None], site_h: int) -> int | None:
+    said = [hours for hours in own_h if hours is not None] or [site_h]
+    return min((hours * HOUR_S for hours in said if hours), default=None)
 
 
-def lifetime_of(flavor: Flavor, asked_s: int | None, *, expected_s: int | None = None) -> int | None:
+def lifetime_of(
+    template: Template, flavor: Flavor, asked_s: int | None, *, expected_s: int | None = None
+) -> int | None:
     """For how many seconds a workspace may run; None for no end.
 
     Without `asked_s` it is the default, or the time for which it was said to be needed where that is longer.
     Raises `InvalidInput` where what was asked for is not allowed.
     """
-    terms = terms_of(flavor)
+    terms = terms_of(template, flavor)
     if asked_s is None:
         if terms.default_s is None or expected_s is None:
             return terms.default_s
@@ -57,20 +65,20 @@ def lifetime_of(flavor: Flavor, asked_s: int | None, *, expected_s: int | None =
     return asked_s
 
 
-def lifetime_again(flavor: Flavor, lifetime_s: int | None) -> int | None:
+def lifetime_again(template: Template, flavor: Flavor, lifetime_s: int | None) -> int | None:
     """The same for one that is started again: what it had, as far as that is allowed now."""
-    terms = terms_of(flavor)
+    terms = terms_of(template, flavor)
     if lifetime_s is None or terms.max_s is None:
         return terms.default_s if lifetime_s is None else lifetime_s
     return min(lifetime_s, terms.max_s)
 
 
-def expected_of(flavor: Flavor, said_s: int | None = None) -> int:
+def expected_of(template: Template, flavor: Flavor, said_s: int | None = None) -> int:
     """For how many seconds estimates take a workspace to run: what was said of it, else as is usual.
 
     Never longer than it may run.
     """
-    terms = terms_of(flavor)
+    terms = terms_of(template, flavor)
     found = said_s or flavor.expected_s
     most_s = terms.max_s if said_s else terms.default_s
     return found if most_s is None else min(found, most_s)

@@ -94,6 +94,18 @@ class Entry(models.Model):
     deprecated = models.BooleanField(
         default=False, help_text=_("Still to be had, but marked: its successor is proposed instead.")
     )
+    default_lifetime_h = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(MAX_LIFETIME_H)],
+        help_text=_("Hours after which such a workspace stops, where nothing is asked for; 0 is no end."),
+    )
+    max_lifetime_h = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(MAX_LIFETIME_H)],
+        help_text=_("Hours that may be asked for at most, extensions included; 0 is no end."),
+    )
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     updated_at = models.DateTimeField(default=timezone.now, editable=False)
     deleted_at = models.DateTimeField(null=True, blank=True, editable=False)
@@ -300,18 +312,6 @@ class Flavor(Entry):
         default=28_800,
         validators=[MinValueValidator(60), MaxValueValidator(MAX_EXPECTED_S)],
         help_text=_("How long such a workspace is expected to run, in seconds, for estimates."),
-    )
-    default_lifetime_h = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MaxValueValidator(MAX_LIFETIME_H)],
-        help_text=_("Hours after which such a workspace stops, where nothing is asked for; 0 is no end."),
-    )
-    max_lifetime_h = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MaxValueValidator(MAX_LIFETIME_H)],
-        help_text=_("Hours that may be asked for at most, extensions included; 0 is no end."),
     )
     price_cents = models.PositiveIntegerField(
         null=True,

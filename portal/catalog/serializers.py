@@ -148,6 +148,7 @@ class TemplateSerializer(EntrySerializer):
             *("egress", "egress_allow", "git_url", "git_ref", "git_secret", "dotfiles_url", "mounts"),
             *("team", "teams", "argv", "env", "startup", "install_hint", "ready_path", "upstream_auth"),
             *("activity", "enabled", "position", "deprecated", "successor", "updated_at", "environment"),
+            *("default_lifetime_h", "max_lifetime_h"),
         ]
         read_only_fields = fields
 
@@ -251,6 +252,10 @@ def _slugs(**options: Any) -> serializers.ListField:
     )
 
 
+def _whole(least: int = 0, most: int = LARGEST, **options: Any) -> serializers.IntegerField:
+    return serializers.IntegerField(min_value=least, max_value=most, **{"required": False, **options})
+
+
 class EntryChangeSerializer(StrictSerializer):
     """What may be written of templates and flavors alike."""
 
@@ -260,6 +265,20 @@ class EntryChangeSerializer(StrictSerializer):
     position = serializers.IntegerField(min_value=0, max_value=LARGEST, required=False)
     deprecated = serializers.BooleanField(required=False)
     teams = _slugs(help_text="Short names of the teams that may use it; null: everybody.")
+    default_lifetime_h = _whole(
+        0,
+        MAX_LIFETIME_H,
+        allow_null=True,
+        help_text="Hours after which such a workspace stops where nothing is asked for; 0: no end. Of "
+        "template and flavor the shorter holds; null in both: as the site says.",
+    )
+    max_lifetime_h = _whole(
+        0,
+        MAX_LIFETIME_H,
+        allow_null=True,
+        help_text="Hours that may be asked for at most, with extensions; 0: no end. Of template and flavor "
+        "the shorter holds; null in both: as the site says.",
+    )
 
 
 class TemplateChangeSerializer(EntryChangeSerializer):
@@ -358,10 +377,6 @@ class TemplateCreateSerializer(TemplateChangeSerializer):
     )
 
 
-def _whole(least: int = 0, most: int = LARGEST, **options: Any) -> serializers.IntegerField:
-    return serializers.IntegerField(min_value=least, max_value=most, **{"required": False, **options})
-
-
 class FlavorChangeSerializer(EntryChangeSerializer):
     """The fields of a flavor that may be changed."""
 
@@ -381,18 +396,6 @@ class FlavorChangeSerializer(EntryChangeSerializer):
     preemptible = serializers.BooleanField(required=False)
     work_lost = serializers.ChoiceField(WorkLost.choices, allow_blank=True, required=False)
     expected_s = _whole(60, MAX_EXPECTED_S)
-    default_lifetime_h = _whole(
-        0,
-        MAX_LIFETIME_H,
-        allow_null=True,
-        help_text="Hours after which such a workspace stops; 0: no end, null: as the site says.",
-    )
-    max_lifetime_h = _whole(
-        0,
-        MAX_LIFETIME_H,
-        allow_null=True,
-        help_text="Hours that may be asked for at most, with extensions; 0: no end, null: as the site says.",
-    )
     price_cents = _whole(
         0,
         MAX_PRICE_CENTS,

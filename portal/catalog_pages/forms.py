@@ -123,8 +123,10 @@ def _json(text: str) -> Any:
         ) from error
 
 
-def _whole(label: Any, least: int, most: int, hint: Any = "") -> forms.IntegerField:
-    field = forms.IntegerField(label=label, min_value=least, max_value=most, help_text=hint)
+def _whole(label: Any, least: int, most: int, hint: Any = "", *, required: bool = True) -> forms.IntegerField:
+    field = forms.IntegerField(
+        label=label, min_value=least, max_value=most, help_text=hint, required=required
+    )
     field.widget = forms.TextInput(attrs={"inputmode": "numeric", **PLAIN})
     return field
 
@@ -156,6 +158,26 @@ class EntryForm(forms.Form):
         required=False,
         help_text=_("Short names, with commas between them."),
         widget=forms.TextInput(attrs=PLAIN),
+    )
+    default_lifetime_h = _whole(
+        _("Hours until it stops"),
+        0,
+        MAX_LIFETIME_H,
+        _(
+            "Where its user asks for nothing. 0: it has no end. Of template and flavor the shorter holds; "
+            "empty in both: as the site says."
+        ),
+        required=False,
+    )
+    max_lifetime_h = _whole(
+        _("Most hours"),
+        0,
+        MAX_LIFETIME_H,
+        _(
+            "Extensions included. 0: any. Of template and flavor the shorter holds; "
+            "empty in both: as the site says."
+        ),
+        required=False,
     )
     FIXED: tuple[str, ...] = ("slug",)
 
@@ -334,20 +356,6 @@ class FlavorForm(EntryForm):
         min_value=Decimal("0.017"),
         max_value=Decimal(MAX_EXPECTED_S) / HOUR_S,
         help_text=_("For estimates."),
-    )
-    default_lifetime_h = forms.IntegerField(
-        label=_("Hours until it stops"),
-        required=False,
-        min_value=0,
-        max_value=MAX_LIFETIME_H,
-        help_text=_("Where its user asks for nothing. Empty: as the site says; 0: it has no end."),
-    )
-    max_lifetime_h = forms.IntegerField(
-        label=_("Most hours"),
-        required=False,
-        min_value=0,
-        max_value=MAX_LIFETIME_H,
-        help_text=_("Extensions included. Empty: as the site says; 0: any."),
     )
     price_cents = Amount(
         label=_("Price of an hour"),

@@ -30,6 +30,10 @@ class PoolFitSerializer(serializers.Serializer[Any]):
     simulated = serializers.BooleanField(source="pool.simulated")
     nodes_now = serializers.IntegerField(help_text="Nodes that have room for a part of it now.")
     nodes_ever = serializers.IntegerField(help_text="Nodes that would have it with nothing else on them.")
+    devices_now = serializers.IntegerField(
+        help_text="Devices of these nodes that have room for a part of it now; of a MIG profile instances."
+    )
+    devices_ever = serializers.IntegerField(help_text="The same with nothing else on them.")
     starts_now = serializers.IntegerField(help_text="How many could be placed now; 50 is 50 or more.")
     refusal = serializers.SerializerMethodField(help_text="Why its driver can never run it, or empty.")
 

@@ -25,7 +25,8 @@ class Preview:
     """Where it fits, what it costs, and for a team what would happen now.
 
     `verdict` is None without a template and a team. `refusal` is why the team may not use it. `network` says
-    what it could reach at most, as template and team say; pools and nodes may allow less.
+    what it could reach at most, as template and team say; pools and nodes may allow less. `devices` says
+    whether it takes any.
     """
 
     fits: fits.Fits
@@ -34,6 +35,7 @@ class Preview:
     verdict: admission.Verdict | None = None
     refusal: str = ""
     network: str = ""
+    devices: bool = False
 
     @property
     def price_words(self) -> str:
@@ -72,16 +74,17 @@ def preview(
     """
     runs_in = software.default_of(template, team or template.team).digest if template is not None else ""
     found = fits.where(flavor, template, environment=runs_in)
-    price = prices.hourly(found.charges)
+    price, takes = prices.hourly(found.charges), flavor.accelerator_count > 0
     if team is None or template is None:
-        return Preview(found, price)
+        return Preview(found, price, devices=takes)
     if not may_view_team(actor, team):
         team = team_by_slug(actor, team.slug)
     try:
         if template.pk is not None and not template._state.adding and not flavor._state.adding:
             require_use(team, template, flavor)
     except NotAllowed as refused:
-        return Preview(found, price, team, None, message_of(refused.reason))
+        return Preview(found, price, team, None, message_of(refused.reason), devices=takes)
     # Of the team's limits alone: the caps of whoever looks are not those of who will start it.
     verdict = admission.assess(template=template, flavor=flavor, team=team, environment=runs_in)
-    return Preview(found, price, team, verdict, network=egress.words_of(egress.limits_of(template, team)))
+    network = egress.words_of(egress.limits_of(template, team))
+    return Preview(found, price, team, verdict, network=network, devices=takes)

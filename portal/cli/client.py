@@ -103,12 +103,13 @@ class BerthClient:
         return self._rows(f"{_path(workspace_id)}/events")
 
     def preview(self, **request: str) -> dict[str, Any]:
-        """The verdict on a request: `template`, `flavor` and, where there is a choice, `team`."""
+        """The verdict on a request: `template`, `flavor` and, where there is a choice, `team` and
+        `environment`."""
         return self._object("POST", "/admission/preview", json=_given(request))
 
     def create_workspace(self, *, idempotency_key: str = "", **request: Any) -> dict[str, Any]:
-        """Create one: `template`, `flavor`, and where wanted `team`, `name`, `lifetime_hours` and
-        `checkpointed`."""
+        """Create one: `template`, `flavor`, and where wanted `team`, `environment`, `name`, `lifetime_hours`
+        and `checkpointed`."""
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         return self._object("POST", "/workspaces", json=_given(request), headers=headers)
 

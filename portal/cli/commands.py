@@ -27,6 +27,8 @@ from portal.cli.signals import held_signals
 from portal.cli.terminal import Progress
 from portal.cli.waiting import line_of, wait_gone, wait_ready, wait_stopped, why_of
 
+MINIMAL = "minimal"
+"""The environment of a workspace that names none: what its node has by itself."""
 CLEAN_UP_TRIES = 3
 CLEAN_UP_RETRY_S = 1.0
 Workspace = dict[str, Any]
@@ -91,6 +93,7 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
         "template": template,
         "flavor": flavor,
         "team": arguments.team,
+        "environment": arguments.environment,
         "name": arguments.name,
         "lifetime_hours": arguments.hours,
         "checkpointed": arguments.checkpointed,
@@ -126,10 +129,10 @@ def _there(client: BerthClient, arguments: argparse.Namespace) -> Workspace | No
     found = [row for row in rows if row["state"] not in ("terminating", "terminated")]
     if len(found) > 1:
         raise Usage(f"You have “{arguments.name}” in several teams.", "Add --team.")
-    for what in ("template", "flavor"):
-        if found and (asked := getattr(arguments, what)) and found[0][what] != asked:
+    for what in ("template", "flavor", "environment"):
+        if found and (asked := getattr(arguments, what)) and (there := found[0][what] or MINIMAL) != asked:
             raise Usage(
-                f"{arguments.name} is there with the {what} {found[0][what]}, and not {asked}.",
+                f"{arguments.name} is there with the {what} {there}, and not {asked}.",
                 "Delete it with `berth rm`, or choose another --name.",
             )
     return found[0] if found else None

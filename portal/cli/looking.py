@@ -108,7 +108,12 @@ def _gpus(flavor: dict[str, Any]) -> str:
 
 def preview(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Say what would become of a request; the exit code is 0 where it starts by itself, now or later."""
-    verdict = client.preview(template=arguments.template, flavor=arguments.flavor, team=arguments.team)
+    verdict = client.preview(
+        template=arguments.template,
+        flavor=arguments.flavor,
+        team=arguments.team,
+        environment=arguments.environment,
+    )
     if arguments.json:
         print_json(verdict)
     else:

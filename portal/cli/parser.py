@@ -9,6 +9,7 @@ from typing import Any
 from portal.cli import config, parser_groups
 from portal.cli.argument_types import hours, one_workspace, positive, wait
 
+ENVIRONMENT = "the software, of `berth environments`; default: the template's"
 EPILOG = """\
 examples:
   berth login https://berth.example.org    store the address and a token
@@ -70,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--template", default="", metavar="SLUG", help="default: the first one of the catalog")
     up.add_argument("--flavor", default="", metavar="SLUG", help="default: the first one of the catalog")
     up.add_argument("--team", default="", metavar="SLUG", help="default: your only team")
+    up.add_argument("--environment", default="", metavar="SLUG", help=ENVIRONMENT)
     up.add_argument("--name", default="", help="default: one is chosen")
     up.add_argument(
         "--hours", type=hours, default=None, metavar="H", help="stop it after this long; `extend` adds to it"
@@ -114,6 +116,7 @@ def parser() -> argparse.ArgumentParser:
     preview.add_argument("--template", required=True, metavar="SLUG")
     preview.add_argument("--flavor", required=True, metavar="SLUG")
     preview.add_argument("--team", default="", metavar="SLUG", help="default: your only team")
+    preview.add_argument("--environment", default="", metavar="SLUG", help=ENVIRONMENT)
 
     open_ = command("open", "open_", "Print the address of a workspace.")
     one_workspace(open_)

@@ -49,8 +49,8 @@ class Extension:
 
 
 def longest_s(workspace: Workspace) -> int | None:
-    """How long it may live in all, by flavor, site and policies; None where nothing limits that."""
-    lives = (terms_of(workspace.flavor).max_s, effective_of(workspace).policy.longest_s)
+    """How long it may live in all, by template, flavor, site and policies; None where nothing limits that."""
+    lives = (terms_of(workspace.template, workspace.flavor).max_s, effective_of(workspace).policy.longest_s)
     return min((each for each in lives if each is not None), default=None)
 
 

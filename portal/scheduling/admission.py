@@ -181,7 +181,7 @@ class Wanted:
             priority=self.priority,
             created_s=int(now.timestamp()),
             created_ms=now.microsecond // 1000,
-            duration_s=expected_of(self.flavor, self.expected_s),
+            duration_s=expected_of(self.template, self.flavor, self.expected_s),
             preemptible=self.flavor.preemptible,
             place=placement_request.place_key,
         )

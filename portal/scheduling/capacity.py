@@ -27,6 +27,7 @@ from portal.scheduling.engine.placement import filters
 from portal.scheduling.engine.placement.engine import DEFAULT_MIX, Cluster, RequestMix, emptied
 from portal.scheduling.engine.placement.mig import layout_of
 from portal.scheduling.engine.placement.mig_layouts import Geometry, told
+from portal.scheduling.engine.placement.room import devices_with_room
 from portal.scheduling.engine.placement.types import (
     HOME_LABEL,
     HOME_LABELS,
@@ -60,6 +61,14 @@ MIG_MODE = DEVICE_COLUMNS.index("mig_mode")
 BY_LAYOUT = (PlacementCode.MIG_PROFILE_MISSING, PlacementCode.MIG_INSTANCES_SHORT)
 """What another MIG layout may help against; `repartition` among their params says that it does."""
 Reasons = tuple[NodeReason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Nodes on which a part of a request fits, and how many devices of theirs have room for it."""
+
+    nodes: int
+    devices: int = 0
 
 
 @dataclass(slots=True)
@@ -109,10 +118,22 @@ class PoolNodes:
             return True
         return self.pool.repartitions and reason.code in BY_LAYOUT and "repartition" in reason.params
 
-    def fitting(self, request: ResourceRequest) -> tuple[int, int]:
-        """On how many nodes a part of the request fits now, and would if nothing ran there."""
-        now = sum(1 for node in self.cluster.snapshot() if self._fits(node, request))
-        return now, sum(1 for node in self.nodes if self._fits(_at_best(node), request))
+    def fitting(self, request: ResourceRequest) -> tuple[Room, Room]:
+        """Where a part of the request fits now, and would if nothing ran there."""
+        return (
+            self._room(self.cluster.snapshot(), request),
+            self._room((_at_best(node) for node in self.nodes), request),
+        )
+
+    def _room(self, nodes: Iterable[NodeCapacity], request: ResourceRequest) -> Room:
+        fitting = [node for node in nodes if self._fits(node, request)]
+        wanted = request.accelerators
+        if not wanted.count:
+            return Room(len(fitting))
+        changes = self.pool.repartitions
+        return Room(
+            len(fitting), sum(devices_with_room(node, wanted, repartition=changes) for node in fitting)
+        )
 
     def reasons_at_best(self, request: ResourceRequest) -> Reasons:
         """Why no node could ever take the request, node by node."""

@@ -25,12 +25,16 @@ class PoolFit:
     """How a flavor stands with a pool. `refusal` is why its driver can never run it.
 
     `nodes_now` of its nodes have room for a part of it at this moment, `nodes_ever` would with nothing else
-    on them; `starts_now` workspaces of it could be placed one after the other, at most `MAX_COUNTED`.
+    on them; of these nodes' devices `devices_now` and `devices_ever` have room for a part of it: instances,
+    of a MIG profile. `starts_now` workspaces of it could be placed one after the other, at most
+    `MAX_COUNTED`.
     """
 
     pool: Pool
     nodes_now: int = 0
     nodes_ever: int = 0
+    devices_now: int = 0
+    devices_ever: int = 0
     starts_now: int = 0
     refusal: Reason | None = None
 
@@ -79,7 +83,8 @@ def where(flavor: Flavor, template: Template | None = None, *, environment: str 
                 continue
             request = each.adapted(found.request, software)
             now, ever = each.fitting(request)
-            pools.append(PoolFit(each.pool, now, ever, _starts(each, request) if now else 0))
+            starts = _starts(each, request) if now.nodes else 0
+            pools.append(PoolFit(each.pool, now.nodes, ever.nodes, now.devices, ever.devices, starts))
         pools.sort(key=lambda fit: (fit.pool.simulated, fit.pool.slug))
         return Fits(tuple(pools), tuple(variant.amounts for variant in found.variants))
 

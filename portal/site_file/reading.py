@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import yaml
@@ -100,9 +101,15 @@ def _mistakes(value: Any) -> Iterable[tuple[Path, str]]:
             known = set(error.schema.get("properties", ()))
             for name in error.instance:
                 if name not in known:
-                    yield (*path, name), f"there is no field “{name}”; known: {', '.join(sorted(known))}"
+                    near = get_close_matches(str(name), known)
+                    words = f"did you mean {', '.join(near)}?" if near else f"known: {_listed(known)}"
+                    yield (*path, name), f"there is no field “{name}”; {words}"
         else:
             yield path, str(error.message)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
 
 
 def _where(path: Path) -> str:

@@ -86,7 +86,7 @@ def create(
 ) -> Workspace:
     """Ask for a workspace and start it where there is room, else queue it.
 
-    `lifetime_s` is after how many seconds it stops, as the flavor and the site allow; without it, by their
+    `lifetime_s` is after how many seconds it stops, as template, flavor and site allow; without it, by their
     default. `expected_s` says how long it will be needed (estimates rest on it), else `lifetime_s` is taken,
     else the flavor's.
     `checkpointed` says that its work goes on where it was if it has to make room (False: that it begins
@@ -152,7 +152,7 @@ def create_once(
     said += [] if git is None else [f"git:{git['url']} {git['ref']} {git['secret']}"]
     digest = digest_of(*parts, *said, *(f"secret:{name}" for name in sorted(asked_for)))
     runs_in = software.chosen(template, team, environment)
-    lives_s = lifetime_of(flavor, lifetime_s, expected_s=expected_s)
+    lives_s = lifetime_of(template, flavor, lifetime_s, expected_s=expected_s)
     needed_s = min((said for said in (expected_s, lifetime_s) if said), default=None)
     for tries_left in reversed(range(FREE_NAME_TRIES)):
         name = wished or free_name(actor=actor, team=team, template=template)
@@ -179,7 +179,7 @@ def create_once(
                 count_start(actor)
                 if runs_in.waits and runs_in.environment is not None:
                     row.environment_version = build_for_request(actor=actor, environment=runs_in.environment)
-                workspace = _create(row, expected_of(flavor, needed_s), unapproved=unapproved)
+                workspace = _create(row, expected_of(template, flavor, needed_s), unapproved=unapproved)
                 if idempotency_key:
                     IdempotencyKey.objects.filter(user=actor, key=idempotency_key).update(workspace=workspace)
                 emit(WorkspaceQueued(workspace))
@@ -403,7 +403,7 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         message="tried it again" if retrying else "started it",
         desired_state=DesiredState.RUNNING,
         termination_reason=TerminationReason.NONE,
-        lifetime_s=lifetime_again(workspace.flavor, workspace.lifetime_s),
+        lifetime_s=lifetime_again(workspace.template, workspace.flavor, workspace.lifetime_s),
         requested_at=now,
         next_reconcile_at=None,
         attempts=0,

@@ -138,11 +138,14 @@
   zone.addEventListener("drop", async (event) => {
     event.preventDefault();
     zone.classList.remove("over");
-    const entries = [...event.dataTransfer.items].map((each) => each.webkitGetAsEntry && each.webkitGetAsEntry()).filter((each) => each);
-    for (const each of entries) {
+    /* All at once: what was dropped is gone after the first wait. Some, as a picture of another page, has no entry. */
+    const dropped = [...event.dataTransfer.items].filter((each) => each.kind === "file")
+      .map((each) => (each.webkitGetAsEntry && each.webkitGetAsEntry()) || each.getAsFile()).filter((each) => each);
+    for (const each of dropped) {
+      if (each instanceof File) { add(each, each.name); continue; }
       try { await entry(each, ""); } catch (error) { failed += 1; sum.textContent = words.unread.replace("NAME", each.name); }
     }
-    work();
+    if (waiting.length) work();
   });
   window.addEventListener("beforeunload", (event) => { if (busy) event.preventDefault(); });
 })();

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from portal.catalog import documents, entries
 from portal.catalog.models import Flavor, Template
@@ -12,6 +13,7 @@ from portal.catalog_pages.forms import FlavorForm, TemplateForm, initial_of
 from portal.catalog_pages.previews import preview
 from portal.common import etags
 from portal.common.actors import SYSTEM
+from portal.inventory.models import AllocatedDevice, Allocation, Device
 from portal.scheduling import fits
 from tests.factories import (
     FlavorFactory,
@@ -215,6 +217,35 @@ def test_a_preview_says_on_how_many_nodes_it_starts(olga, team, catalog):
     assert found.sentence == "For Vision: starts now, on 3 nodes."
     (fit,) = found.fits.pools
     assert (fit.nodes_now, fit.nodes_ever, fit.starts_now) == (3, 3, 24)
+
+
+def test_a_preview_counts_devices_with_room_now_and_ever(olga, alice, team, catalog, as_user, api_of):
+    pool = local_pool_with(node_info("one", gpus=2), node_info("two", gpus=4))
+    local_pool_with(node_info("none"), slug="without")
+    held = Device.objects.filter(node__name="two").order_by("index").first()
+    allocation = Allocation.objects.create(
+        workspace=WorkspaceFactory(owner=alice, team=team),
+        node=held.node,
+        generation=1,
+        granted_at=timezone.now(),
+        cpu_milli=1000,
+        memory_mib=1024,
+    )
+    AllocatedDevice.objects.create(allocation=allocation, device=held)
+    half = FlavorFactory(cpu_milli=1000, memory_mib=1024, accelerator_count=1, accelerator_milli=500)
+    four = FlavorFactory(cpu_milli=1000, memory_mib=1024, accelerator_count=4)
+    for flavor, now, ever in ((half, 5, 6), (four, 0, 4)):
+        found = {fit.pool.slug: fit for fit in preview(olga, flavor).fits.pools}
+        assert (found[pool.slug].devices_now, found[pool.slug].devices_ever) == (now, ever)
+        assert (found["without"].devices_now, found["without"].devices_ever) == (0, 0)
+    page = as_user(olga).get(f"/catalog/flavors/{half.slug}/").content.decode()
+    assert "Devices with room now" in page
+    assert '<td class="num">5</td>' in page
+    plain = as_user(olga).get("/catalog/flavors/cpu-small/").content.decode()
+    assert "Nodes with room now" in plain
+    assert "Devices with room now" not in plain
+    answer = api_of(olga, {"flavor": half.slug}).json()
+    assert [(row["devices_now"], row["devices_ever"]) for row in answer["pools"]] == [(5, 6), (0, 0)]
 
 
 def test_a_preview_leaves_the_state_as_it_was(olga, team, catalog):

@@ -11,9 +11,10 @@ import pytest
 
 from portal.cli import environments
 from portal.environments.models import Environment, EnvironmentVersion
+from portal.workspaces.models import Workspace
 from provisioning.environment_messages import FailedLine
-from tests.environments.helpers import built, failed, only, progress
-from tests.factories import make_token
+from tests.environments.helpers import built, failed, only, progress, ready
+from tests.factories import MembershipFactory, make_token
 
 
 @pytest.fixture
@@ -53,6 +54,23 @@ def test_a_file_is_built_and_waited_for(as_olga, sent, between, tmp_path):
     listed = as_olga("environments").out.splitlines()
     assert listed[1].split()[:3] == ["tools", made.python, "1"]
     assert as_olga("environments", "--json").json[0]["slug"] == "tools"
+
+
+def test_a_workspace_is_made_with_the_one_that_is_named(as_olga, sent, olga, team):
+    MembershipFactory(user=olga, team=team)
+    ready(sent, name="Tools", slug="tools")
+    asked = ("--template", "jupyterlab", "--flavor", "cpu-small", "--environment", "tools")
+    assert as_olga("preview", *asked).code == 0
+    ran = as_olga("up", *asked, "--name", "job", "--json")
+    assert (ran.code, ran.json["environment"]) == (0, "tools"), ran.err
+    assert "environment  tools" in as_olga("show", "job").out
+    assert as_olga("up", *asked, "--name", "job", "--reuse").code == 0
+    other = as_olga("up", "--environment", "minimal", "--name", "job", "--reuse")
+    assert other.code == 2 and "with the environment tools, and not minimal" in other.err
+    missing = as_olga("up", "--environment", "none-such")
+    assert missing.code == 1 and "There is no such environment" in missing.err
+    assert as_olga("preview", *asked[:4], "--environment", "none-such").code == 1
+    assert Workspace.objects.count() == 1
 
 
 def test_one_that_fails_says_the_line_and_has_an_exit_code(as_olga, sent, between, tmp_path):

@@ -19,7 +19,7 @@ from tests.instance import Api, Berth, eventually
 from tests.populate import PASSWORD
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page, Response, Route
+    from playwright.sync_api import Browser, BrowserContext, Locator, Page, Response, Route
 
 pytestmark = [pytest.mark.engine, pytest.mark.browser, pytest.mark.xdist_group("e2e")]
 DESKTOP = {"viewport": {"width": 1280, "height": 900}}
@@ -275,6 +275,52 @@ def test_a_click_that_a_live_page_comes_between_counts(person: Callable[..., Per
     her.page.mouse.up()
     ada.wait(made["id"], "running")
     ada.act(made["id"], "delete")
+
+
+def drop(page: Page, target: Locator, *files: Path) -> None:
+    """Drag files and folders of this machine over the target and let go, as a file manager does."""
+    box = target.bounding_box()
+    assert box is not None
+    where = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+    data = {"items": [], "files": [str(file) for file in files], "dragOperationsMask": 1}
+    session = page.context.new_cdp_session(page)
+    for step in ("dragEnter", "dragOver", "drop"):
+        session.send("Input.dispatchDragEvent", {"type": step, **where, "data": data})
+
+
+def test_files_are_dropped_into_a_home_whose_workspace_is_stopped(
+    berth: Berth, person: Callable[..., Person], ada: Api, tmp_path: Path
+) -> None:
+    made = ada.create("files", "tiny", name="dropped")
+    ada.wait(made["id"], "running")
+    ada.act(made["id"], "stop")
+    ada.wait(made["id"], "stopped")
+    folder = tmp_path / "data of a year"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "ü 100 %.bin").write_bytes(bytes(range(256)) * 4096)
+    (folder / "deep" / "b.txt").write_text("b")
+    (tmp_path / "dropped.txt").write_text("a")
+    her = person("dropped", **DESKTOP)
+    her.sign_in()
+    her.page.goto(f"/workspaces/{made['id']}/files/")
+    zone = her.page.locator("[data-uploads]")
+    zone.wait_for()
+    drop(her.page, zone, tmp_path / "dropped.txt", folder)
+    expect(her.page.locator("[data-sum]")).to_have_text("3 uploaded, 0 not")
+    her.shot("uploaded")
+    home = berth.home / "homes" / "lab" / "ada"
+    assert (home / "dropped.txt").read_text() == "a"
+    assert (home / folder.name / "deep" / "b.txt").read_text() == "b"
+    assert (home / folder.name / "ü 100 %.bin").read_bytes() == (folder / "ü 100 %.bin").read_bytes()
+    # Once more: nothing is replaced unasked, and what is asked for is.
+    (tmp_path / "dropped.txt").write_text("again")
+    drop(her.page, zone, tmp_path / "dropped.txt")
+    her.page.get_by_role("button", name="Replace it dropped.txt").click()
+    expect(her.page.locator("[data-sum]")).to_have_text("4 uploaded, 0 not")
+    assert (home / "dropped.txt").read_text() == "again"
+    her.page.get_by_role("link", name="Show the folder anew").click()
+    her.page.get_by_role("link", name=folder.name).first.wait_for()
+    her.shot("listed")
 
 
 def test_jupyterlab_on_a_phone(person: Callable[..., Person]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from portal.accounts.models import Team
-from portal.catalog.models import Flavor
+from portal.catalog.models import Flavor, Template
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.reasons.codes import LifetimeCode
 from portal.events.models import Event
@@ -59,6 +59,38 @@ def test_flavor_and_site_say_how_long(make, alice, local_pool, settings, site, f
     settings.BERTH_LIFETIME_HOURS, settings.BERTH_MAX_LIFETIME_HOURS = site
     Flavor.objects.filter(slug="cpu-small").update(default_lifetime_h=flavor[0], max_lifetime_h=flavor[1])
     assert make(alice).lifetime_s == (None if given is None else given * HOUR)
+
+
+@pytest.mark.parametrize(
+    ("template", "flavor", "default", "longest"),
+    [
+        ((8, None), (None, None), 8, 336),
+        ((8, None), (5, None), 5, 336),
+        ((8, 24), (12, 48), 8, 24),
+        ((12, 48), (8, 24), 8, 24),
+        ((None, 4), (8, None), 4, 4),
+        ((0, 0), (None, None), None, None),
+        ((0, 0), (8, 24), 8, 24),
+        ((8, 24), (0, 0), 8, 24),
+    ],
+)
+def test_of_template_and_flavor_the_shorter_holds(
+    make, alice, local_pool, template, flavor, default, longest
+):
+    for model, slug, (default_h, max_h) in (
+        (Template, "jupyterlab", template),
+        (Flavor, "cpu-small", flavor),
+    ):
+        model.objects.filter(slug=slug).update(default_lifetime_h=default_h, max_lifetime_h=max_h)
+    workspace = make(alice)
+    assert workspace.template.slug == "jupyterlab"
+    assert workspace.lifetime_s == (None if default is None else default * HOUR)
+    workspace = again(workspace)
+    assert lifetimes.longest_s(workspace) == (None if longest is None else longest * HOUR)
+    if longest is not None:
+        with pytest.raises(InvalidInput) as refused:
+            make(alice, lifetime_s=longest * HOUR + 1)
+        assert refused.value.reason.params["max_s"] == longest * HOUR
 
 
 def test_what_is_asked_for_is_given_and_estimates_rest_on_it(make, alice, local_pool):

@@ -157,6 +157,7 @@ def test_it_is_all_or_nothing_and_names_the_line(ada):
     [
         ("berth: 1\nflavours: {}\n", 2, "flavours"),
         ("berth: 1\nflavors:\n  a: {cpu: 4}\n", 3, "cpu"),
+        ("berth: 1\nflavors:\n  a:\n    cpu_mili: 4\n", 4, "did you mean cpu_milli"),
         ("berth: 2\n", 1, "1 was expected"),
         ("berth: 1\nflavors:\n  a:\n    cpu_milli: many\n", 4, "integer"),
         ("berth: 1\nflavors:\n  A_b: {}\n", 2, "A_b"),
@@ -446,6 +447,8 @@ of_templates = st.fixed_dictionaries(
         "start_timeout_s": st.integers(5, 3600),
         "stop_timeout_s": st.integers(0, 300),
         "work_lost": st.sampled_from(["always", "accelerated", "never"]),
+        "default_lifetime_h": st.none() | st.integers(0, 8784),
+        "max_lifetime_h": st.none() | st.integers(0, 8784),
         "position": st.integers(0, 1000),
         "deprecated": st.booleans(),
     },

@@ -95,12 +95,13 @@ def _start(actor: User, data: Any) -> tuple[dict[str, Any] | None, str]:
     if not (template and flavor):
         return None, ""
     try:
+        what = catalog.template_by_slug(actor, strip_nul(template))
         size = catalog.flavor_by_slug(actor, strip_nul(flavor))
         lifetime_s = parse_hours(data.get("hours", ""))
         # Refused here already, before anybody has written why it is needed.
-        lifetime_of(size, lifetime_s)
+        lifetime_of(what, size, lifetime_s)
         return {
-            "template": catalog.template_by_slug(actor, strip_nul(template)),
+            "template": what,
             "flavor": size,
             "name": strip_nul(data.get("name", "")),
             "lifetime_s": lifetime_s,

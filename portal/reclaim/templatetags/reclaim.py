@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
 from portal.catalog.lifetimes import terms_of
-from portal.catalog.models import Flavor
+from portal.catalog.models import Flavor, Template
 from portal.common.formatting import format_span
 from portal.reclaim import home_presenters, mornings, presenters
 from portal.reclaim.home_presenters import HomeLine
@@ -110,9 +110,9 @@ def next_start(workspace: Workspace) -> datetime | None:
 
 
 @register.simple_tag
-def lifetime_note(flavor: Flavor) -> str:
+def lifetime_note(template: Template, flavor: Flavor) -> str:
     """After what such a workspace stops where the field for hours is left empty, and how long it may live."""
-    terms = terms_of(flavor)
+    terms = terms_of(template, flavor)
     if terms.default_s is None:
         return _("At no set time, if you leave the hours empty.")
     default = format_span(terms.default_s)

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portal.scheduling.engine.placement.engine import Cluster, RequestMix
+from portal.scheduling.engine.placement.filters import devices
 from portal.scheduling.engine.placement.mig import carried_out, choose, fragmentation
 from portal.scheduling.engine.placement.mig_layouts import geometry, told
+from portal.scheduling.engine.placement.room import devices_with_room
 from portal.scheduling.engine.placement.types import DeviceCapacity, Placed
 from provisioning.types import (
     AcceleratorRequest,
@@ -22,10 +24,13 @@ from provisioning.types import (
     ResourceRequest,
 )
 from tests.scheduling.engine.placement.helpers import (
+    A10,
     FAILED,
     H100,
     carrier,
+    gpus,
     node,
+    nodes_,
     placement_of,
     reasons,
     wants,
@@ -380,3 +385,26 @@ def test_every_plan_is_a_legal_layout_and_spares_those_in_use(pieces, profile, c
         bits = ((1 << profile.width) - 1) << piece.start
         assert not bits & taken
         taken |= bits
+
+
+def test_instances_are_counted_as_they_could_be_had():
+    used = carrier("p", (SMALL, 0, False), (SMALL, 1, True), (MEDIUM, 2, True))
+    state = node("a", *used, *carrier("q"), *gpus("plain", 1000, 1000))
+    wanted = AcceleratorRequest(count=1, mig_profile=SMALL)
+    assert devices_with_room(state, wanted) == 1
+    # Of seven a GPU takes one is held.
+    assert devices_with_room(state, wanted, repartition=True) == 6 + 7
+    assert devices_with_room(state, AcceleratorRequest(count=1, mig_profile=LARGE)) == 0
+    # Whole ones and parts of them are neither of GPUs in MIG mode.
+    assert devices_with_room(state, AcceleratorRequest(count=1)) == 2
+    assert devices_with_room(state, AcceleratorRequest(count=1, model=A10)) == 0
+
+
+@given(state=nodes_(most=1, bonds=False), count=st.integers(1, 4), share=st.sampled_from([250, 1000]))
+def test_so_many_as_are_counted_are_placed(state, count, share):
+    """Of whole and shared devices: one more than there are never fits."""
+    wanted = AcceleratorRequest(count=1, share_milli=share)
+    for each in state:
+        free = devices_with_room(each, wanted)
+        request = wants(count, share_milli=share)
+        assert (devices.reason(each, request) is None) == (free >= count)

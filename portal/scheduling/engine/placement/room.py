@@ -1,0 +1,42 @@
+"""How many devices of a node have room for a part of a request, whatever else the request needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from portal.scheduling.engine.placement.arrays import is_plain, mig_parents
+from portal.scheduling.engine.placement.filters.devices import has_room
+from portal.scheduling.engine.placement.mig import choose
+from portal.scheduling.engine.placement.types import NodeCapacity
+from provisioning.types import AcceleratorRequest
+
+MOST_INSTANCES = 256
+"""More are not looked for on a node: 16 GPUs with seven each are 112."""
+
+
+def devices_with_room(node: NodeCapacity, wanted: AcceleratorRequest, *, repartition: bool = False) -> int:
+    """Devices that have the request's part of one free; with a MIG profile instances of it.
+
+    With `repartition` also the instances that another layout would make.
+    """
+    if wanted.mig_profile:
+        return _instances(node, wanted, repartition=repartition)
+    parents = mig_parents(node)
+    models = frozenset(wanted.allowed_models)
+    return sum(
+        1
+        for device in node.devices
+        if (not models or device.model in models) and is_plain(device, parents) and has_room(device, wanted)
+    )
+
+
+def _instances(node: NodeCapacity, wanted: AcceleratorRequest, *, repartition: bool) -> int:
+    """The most that are had at once: more of them never fit where fewer do not."""
+    least, beyond = 0, MOST_INSTANCES + 1
+    while beyond - least > 1:
+        count = (least + beyond) // 2
+        if choose(node, replace(wanted, count=count), (), repartition=repartition) is None:
+            beyond = count
+        else:
+            least = count
+    return least
