@@ -56,6 +56,8 @@ class Driver(ABC):
     name: ClassVar[str]
     plane: ClassVar[Plane]
     simulated: ClassVar[bool] = False
+    settings: ClassVar[frozenset[str]] = frozenset()
+    """What a pool's configuration may hold, refused where it is written; empty: the driver looks itself."""
 
     def __init__(self, pool: PoolConfig) -> None:
         self.pool = pool

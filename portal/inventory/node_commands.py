@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from django.conf import settings
 
 from portal.celery import app
-from portal.inventory.models import Pool
+from portal.inventory.models import Node, Pool
 from provisioning.celery_config import ENGINE_QUEUE, node_queue
 from provisioning.types import PoolConfig
 
@@ -26,12 +27,32 @@ def queue_of(pool: Pool, node_name: str) -> str:
 
 
 def nodes_to_ask(pool: Pool) -> list[str]:
-    """The node names to send a pool-wide question to: each node of its own plane, else one for all."""
+    """The node names to send a pool-wide question to: each node of its own plane, else one for all.
+
+    A node that is another pool's is not asked for this one.
+    """
     if not pool.runs_on_node:
         return [""]
-    known = list(pool.nodes.filter(retired=False).values_list("name", flat=True))
+    known = set(pool.nodes.filter(retired=False).values_list("name", flat=True))
     configured = str(pool.config.get("node", settings.BERTH_NODE_NAME))
-    return sorted({*known, configured})
+    if configured not in known and not pools_of_nodes(pool, [configured]):
+        known.add(configured)
+    return sorted(known)
+
+
+def pools_of_nodes(pool: Pool, names: Iterable[str]) -> dict[str, Pool]:
+    """Other pools by those of the nodes that are theirs already.
+
+    A worker answers whoever asks it, and in two pools one machine would be given away twice. Simulated pools
+    give nothing away.
+    """
+    if pool.simulated or not pool.runs_on_node:
+        return {}
+    rows = Node.objects.filter(
+        name__in=set(names), retired=False, pool__deleted_at=None, pool__simulated=False
+    )
+    found = rows.exclude(pool=pool).select_related("pool").order_by("pool__slug", "name")
+    return {node.name: node.pool for node in found if node.pool.runs_on_node}
 
 
 def send(task: str, queue: str, *, countdown: float = 0, **kwargs: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -27,7 +27,7 @@ from portal.inventory.domain_events import CapacityChanged, CapacityFreed, PoolD
 from portal.inventory.models import Allocation, Device, Node, Pool
 from portal.inventory.node_commands import config_of
 from provisioning.errors import ProvisioningError
-from provisioning.registry import driver_for
+from provisioning.registry import driver_class, driver_for
 
 FIELDS = ("name", "config", "placement_policy", "enabled", "retiring")
 FIXED = ("slug", "driver")
@@ -71,7 +71,7 @@ def change(
         row.full_clean(validate_constraints=False)
     except ValidationError as error:
         raise InvalidInput(Reason(InventoryCode.POOL_NOT_VALID), errors=error.message_dict) from error
-    require_driver(row)
+    require_driver(row, before["config"])
     changed = [each.field for each in history.differences(before, document_of(row))]
     if not changed:
         return row
@@ -140,11 +140,21 @@ def refused_by_driver(error: ProvisioningError, field: str) -> InvalidInput:
     return InvalidInput(reason, errors={field: [reason]})
 
 
-def require_driver(pool: Pool) -> None:
-    """Raise `InvalidInput` where the pool's driver does not take its configuration."""
+def require_driver(pool: Pool, before: Collection[str] = ()) -> None:
+    """Raise `InvalidInput` where the pool's driver does not take its configuration.
+
+    Settings that it does not have are left only where they stood `before`: nothing goes unnoticed that would
+    have closed something, and what an older version had keeps nobody from another change.
+    """
     scalar = all(
         value is None or isinstance(value, str | int | float | bool) for value in pool.config.values()
     )
+    known = driver_class(pool.driver).settings
+    unknown = sorted(set(pool.config) - set(before) - known) if known else []
+    if unknown:
+        named = {"driver": pool.driver, "name": unknown[0][:60], "known": sorted(known)}
+        reason = Reason(InventoryCode.POOL_HAS_NO_SETTING, named)
+        raise InvalidInput(reason, errors={"config": [reason]})
     try:
         if not scalar:
             raise TypeError("a value is a list or an object")

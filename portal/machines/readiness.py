@@ -6,6 +6,7 @@ from django.utils import timezone
 
 from portal.common.reasons.codes import MachineCode
 from portal.common.reasons.reason import Reason
+from portal.inventory import node_commands
 from portal.inventory.models import Pool, PoolState
 from portal.machines import services
 from portal.machines.models import Machine, MachineState
@@ -16,13 +17,19 @@ NAMED = 20
 
 
 def missing(pool: Pool) -> list[Reason]:
-    """What keeps workspaces from starting, or from being reached, the gravest first; three queries."""
+    """What keeps workspaces from starting, or from being reached, the gravest first; four queries."""
     found = []
     if not pool.enabled:
         found.append(Reason(MachineCode.POOL_IS_OFF))
     elif pool.retiring:
         found.append(Reason(MachineCode.POOL_RETIRING))
     nodes = list(pool.nodes.filter(retired=False).values_list("name", "online", "accelerator_state"))
+    asked = [str(pool.config["node"])] if "node" in pool.config else []
+    names = [name for name, _online, _state in nodes] or asked
+    found += [
+        Reason(MachineCode.NODE_ELSEWHERE, {"node": name, "pool": other.name})
+        for name, other in list(node_commands.pools_of_nodes(pool, names).items())[:NAMED]
+    ]
     if pool.inventory_at is None or pool.state != PoolState.ONLINE:
         found.append(Reason(MachineCode.NO_WORKER_ANSWERS))
     if not nodes:

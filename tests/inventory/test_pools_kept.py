@@ -8,14 +8,16 @@ from django.utils import timezone
 from portal.catalog.models import Flavor, Template
 from portal.common import etags
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, PreconditionFailed, StateConflict
+from portal.common.reasons.wording import message_of
 from portal.history import selectors as history
 from portal.history.models import SubjectKind
-from portal.inventory import pools, selectors, services
+from portal.inventory import node_commands, polling, pools, selectors, services
 from portal.inventory.models import Pool
 from portal.machines.readiness import missing
 from portal.scheduling import admission
 from portal.workspaces.models import Workspace
-from tests.factories import local_pool_with, node_info, simulated_pool
+from provisioning import messages
+from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool
 
 pytestmark = pytest.mark.django_db
 
@@ -46,6 +48,7 @@ def test_a_name_is_taken_once(olga):
         ({"slug": "other"}, "slug"),
         ({"driver": "simulated"}, "driver"),
         ({"config": {"port_min": "many"}}, "config"),
+        ({"config": {"sandbx": "gvisor"}}, "config"),
         ({"config": {"port_min": {"a": 1}}}, "config"),
         ({"placement_policy": "any"}, "placement_policy"),
         ({"name": ""}, "name"),
@@ -129,3 +132,49 @@ def test_an_operator_adds_and_retires_a_pool_on_pages(as_user, olga):
     assert Pool.objects.get(slug="lab").retiring
     assert browser.post("/pools/lab/delete/")["Location"] == "/pools/"
     assert not Pool.objects.filter(slug="lab", deleted_at=None).exists()
+
+
+def test_a_setting_that_there_is_not_is_refused_where_it_is_written(olga):
+    with pytest.raises(InvalidInput) as refused:
+        services.create_pool(actor=olga, slug="lab", name="Lab", driver="local", config={"sandbx": "gvisor"})
+    assert "has no setting “sandbx”" in refused.value.sentence
+    assert "sandbox" in refused.value.sentence
+    assert not Pool.objects.exists()
+    made = services.create_pool(
+        actor=olga, slug="lab", name="Lab", driver="local", config={"sandbox": "bwrap"}
+    )
+    # What stood there before keeps nobody from another change.
+    Pool.objects.update(config={"of_old": 1})
+    pools.change(actor=olga, pool=made, given={"name": "The lab"})
+    pools.change(actor=olga, pool=made, given={"config": {"of_old": 2, "spares": 0}})
+    with pytest.raises(InvalidInput):
+        pools.change(actor=olga, pool=made, given={"config": {"of_old": 2, "sparse": 0}})
+
+
+def test_a_machine_counts_in_one_pool_only(olga, settings, tmp_path):
+    settings.BERTH_NODE_NAME = "node-1"
+    first = local_pool_with(node_info("node-1", gpus=1))
+    second = services.create_pool(actor=olga, slug="lab", name="Lab", driver="local")
+    named = services.create_pool(
+        actor=olga, slug="named", name="Named", driver="local", config={"node": "node-1"}
+    )
+    assert node_commands.nodes_to_ask(second) == node_commands.nodes_to_ask(named) == []
+    assert [each.code.value for each in missing(second)][:2] == ["no_worker_answers", "no_node_yet"]
+    told = missing(named)[0]
+    assert (told.code.value, told.params) == ("node_elsewhere", {"node": "node-1", "pool": first.name})
+    assert "node-1 is in the pool Pool this-machine" in message_of(told)
+    assert node_commands.nodes_to_ask(first) == ["node-1"]
+    assert missing(first) == []
+    # An answer that comes all the same is of no node of that pool.
+    polling.apply(second.slug, messages.dump(inventory_of(node_info("node-1", gpus=1))), None)
+    assert not second.nodes.exists()
+    # Simulated pools give nothing away, and one that is gone has no machine.
+    assert node_commands.nodes_to_ask(simulated_pool(str(tmp_path))) == [""]
+    pools.change(actor=olga, pool=first, given={"retiring": True})
+    pools.delete(actor=olga, pool=first)
+    assert node_commands.nodes_to_ask(second) == ["node-1"]
+    # Where two have it from before this was looked at, both say so.
+    for pool in (second, named):
+        services.apply_inventory(pool=pool, inventory=inventory_of(node_info("node-1")))
+    assert [missing(pool)[0].code.value for pool in (second, named)] == ["node_elsewhere"] * 2
+    assert node_commands.nodes_to_ask(second) == node_commands.nodes_to_ask(named) == ["node-1"]

@@ -127,6 +127,11 @@ class LocalDriver(Driver):
 
     name: ClassVar[str] = "local"
     plane: ClassVar[Plane] = Plane.NODE
+    # With `node` and `homes_shared`, which are the portal's to read.
+    settings: ClassVar[frozenset[str]] = frozenset((
+        "node", "homes_shared", "home", "homes", "environment", "sandbox", "port_min", "port_max", "spares",
+        "spare_environments", "egress", "egress_allow", "mounts",
+    ))  # fmt: skip
 
     def __init__(self, pool: PoolConfig) -> None:
         super().__init__(pool)

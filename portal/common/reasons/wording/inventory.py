@@ -22,6 +22,9 @@ TEXTS: dict[StrEnum, Text] = {
     InventoryCode.POOL_CONFIG_NOT_UNDERSTOOD: Text(
         _("The driver cannot be set up like this (%(why)s)."), _("Correct its configuration.")
     ),
+    InventoryCode.POOL_HAS_NO_SETTING: Text(
+        _("A pool with the driver %(driver)s has no setting “%(name)s”."), _("Use one of: %(known)s.")
+    ),
     InventoryCode.POOL_FIELD_FIXED: Text(
         _("“%(field)s” stays as it was given at first."), _("Add another pool, and retire this one.")
     ),

@@ -23,6 +23,10 @@ TEXTS: dict[StrEnum, Text] = {
         _("Have it join again."),
     ),
     MachineCode.NODES_ALL_OFFLINE: Text(_("No node is online."), _("Look whether the node workers run.")),
+    MachineCode.NODE_ELSEWHERE: Text(
+        _("The node %(node)s is in the pool %(pool)s, and a machine counts in one pool only."),
+        _("Add another machine to this pool, or retire and delete the other pool."),
+    ),
     MachineCode.NO_NODE_YET: Text(_("It has no node."), _("Start a node worker, or add a machine.")),
     MachineCode.NO_WORKER_ANSWERS: Text(
         _("Nobody has taken stock of it."), _("Start a worker for it, and look at its configuration.")
