@@ -253,6 +253,7 @@ def test_its_card_its_page_and_its_notebook_say_the_same_time(running, alice, cl
         ),
         ((30, 0), "After 30 hours, if you leave the hours empty. Files stay, and you can extend it."),
         ((0, 0), "At no set time, if you leave the hours empty."),
+        ((0, 4), "After 4 hours at the latest. Files stay, and it can be started again."),
     ],
 )
 def test_the_form_says_when_a_workspace_stops(alice, local_pool, team, client, settings, site, words):

@@ -120,6 +120,10 @@ def lifetime_note(template: Template, flavor: Flavor) -> str:
         return _("After %(default)s, if you leave the hours empty. Files stay, and you can extend it.") % {
             "default": default
         }
+    if terms.max_s == terms.default_s:
+        return _("After %(default)s at the latest. Files stay, and it can be started again.") % {
+            "default": default
+        }
     words = _(
         "After %(default)s, if you leave the hours empty. Files stay, and you can extend it to %(most)s."
     )

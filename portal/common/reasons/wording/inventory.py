@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
 from portal.common.reasons.codes import InventoryCode
-from portal.common.reasons.wording import Text
+from portal.common.reasons.wording import Text, listed
 
 TEXTS: dict[StrEnum, Text] = {
     InventoryCode.DEVICE_NOT_ON_MAP: Text(_("There is no such device."), _("Look at the map of GPUs.")),
@@ -23,7 +23,9 @@ TEXTS: dict[StrEnum, Text] = {
         _("The driver cannot be set up like this (%(why)s)."), _("Correct its configuration.")
     ),
     InventoryCode.POOL_HAS_NO_SETTING: Text(
-        _("A pool with the driver %(driver)s has no setting “%(name)s”."), _("Use one of: %(known)s.")
+        _("A pool with the driver %(driver)s has no setting “%(name)s”."),
+        _("Use one of: %(known)s."),
+        prepare=listed("known"),
     ),
     InventoryCode.POOL_FIELD_FIXED: Text(
         _("“%(field)s” stays as it was given at first."), _("Add another pool, and retire this one.")
