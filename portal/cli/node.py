@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict
 
 from portal.cli.errors import EXIT_REFUSED, EXIT_UNREACHABLE, CliError
-from provisioning.host import joining, leaving, membership, rotation, running, status
+from provisioning.host import joining, leaving, membership, rotation, running, status, suspending
 from provisioning.host.door import AnswerLost, Refused, Unreachable
 from provisioning.host.folder import NodeFolder
 from provisioning.host.joining import Join, Wanted
@@ -52,8 +52,16 @@ def run(arguments: argparse.Namespace) -> int:
                     workspaces=arguments.workspaces,
                 )
                 return 0
+            case "try_suspend":
+                done = suspending.try_suspend(folder, console, device=arguments.device, onto=arguments.onto)
+            case "suspend":
+                done = suspending.suspend(folder, console, arguments.workspace)
+            case "resume":
+                done = suspending.resume(folder, console, arguments.workspace)
             case _:
                 return _environment(folder, console)
+        print(json.dumps(done.data, indent=2) if arguments.json else done.words)
+        return 0
     except Problem as problem:
         failed = _Failed(problem)
         if verb == "status" and not folder.state.exists():

@@ -365,7 +365,7 @@ def node(commands: Any, common: argparse.ArgumentParser) -> None:
     def verb(name: str, words: str) -> argparse.ArgumentParser:
         made = verbs.add_parser(name, help=words, description=words, parents=[common])
         # Its lines are written again in place; what came from elsewhere is made harmless where it comes in.
-        made.set_defaults(function=f"node_{name}", raw=True)
+        made.set_defaults(function=f"node_{name.replace('-', '_')}", raw=True)
         made.add_argument(
             "--home", default="", metavar="DIR", help="its folder; default: BERTH_HOME, or the usual place"
         )
@@ -401,6 +401,16 @@ def node(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     leave.set_defaults(workspaces="")
     verb("environment", "Make the environment that notebooks run in.")
+    tried = verb("try-suspend", "Find out whether this machine can suspend GPU work to host memory.")
+    tried.add_argument(
+        "--device", default="", metavar="UUID", help="an idle GPU; default: the first idle one"
+    )
+    tried.add_argument("--onto", default="", metavar="UUID", help="restore on this one, of the same model")
+    for name, words in (
+        ("suspend", "Have a workspace here give its GPUs away and keep its variables."),
+        ("resume", "Bring a suspended workspace back to its GPUs."),
+    ):
+        verb(name, words).add_argument("workspace", metavar="ID", help="of the workspace, as its page has it")
 
 
 ALL = (requests, user, service_account, secret, environments, files, homes, orphans, gpu, node)

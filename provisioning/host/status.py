@@ -6,11 +6,12 @@ import datetime as dt
 import os
 import time
 from dataclasses import dataclass
+from uuid import UUID
 
 import redis
 
 from provisioning import redis_client
-from provisioning.drivers.local import processes, state
+from provisioning.drivers.local import processes, state, suspending
 from provisioning.host import keys, membership, programs, standing, unit
 from provisioning.host.door import CLOCK_MAX_OFF_S
 from provisioning.host.folder import NodeFolder
@@ -167,4 +168,9 @@ def _workspaces(folder: NodeFolder) -> Fact:
         for owned in processes.scan(folder.driver_instance, spares=state.claimed(folder.local))
         if owned.workspace
     }
-    return Fact("workspaces", True, f"{len(found)} running")
+    words = f"{len(found)} running"
+    noted = [name for name in sorted(found) if suspending.load(state.WorkspaceDir(folder.local, name))]
+    if noted:
+        ids = ", ".join(str(UUID(name.removeprefix("ws-"))) for name in noted)
+        words += f"; suspended, until berth node resume: {ids}"
+    return Fact("workspaces", True, words)

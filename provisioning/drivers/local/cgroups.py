@@ -262,6 +262,31 @@ def memory_around_mib(host: CgroupHost, root: Path = ROOT) -> int | None:
     return min(found, default=None)
 
 
+def memory_free_bytes(groups: Sequence[Path], root: Path = ROOT) -> int | None:
+    """What these groups, and those above them, may still take of memory; None where nothing limits them.
+
+    Files that are kept in memory while there is room count as free, as the kernel gives them up first.
+    """
+    found: list[int] = []
+    for group in groups:
+        for above in (group, *group.parents):
+            for limit, usage in (
+                ("memory.max", "memory.current"),
+                ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+            ):
+                with contextlib.suppress(OSError, ValueError):  # "max" is no number
+                    room = int((above / limit).read_text()) - int((above / usage).read_text())
+                    found.append(max(0, room + _inactive_file_bytes(above)))
+            if above == root:
+                break
+    return min(found, default=None)
+
+
+def _inactive_file_bytes(group: Path) -> int:
+    stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    return int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
+
+
 def cpu_quota_milli(root: Path = ROOT) -> int | None:
     """The CPU quota that this very process is under, or None."""
     quotas: list[int] = []

@@ -57,6 +57,7 @@ from provisioning.drivers.local.observation import observe_workspace
 from provisioning.drivers.local.sandbox import USER_NAME
 from provisioning.drivers.local.spares import Kind, Spares
 from provisioning.drivers.local.start import Settings, checkout_of, launch, start_network
+from provisioning.drivers.local.suspending import PROVIDES_SUSPEND, Suspending
 from provisioning.drivers.local.takeover import take_over_spare
 from provisioning.endpoints import socket_endpoint
 from provisioning.environment_messages import PackagesOf
@@ -235,6 +236,9 @@ class LocalDriver(Driver):
         )
         if self.sandbox_mode == GVISOR and node.devices:
             node = replace(node, devices=(), warnings=(*node.warnings, NO_GPUS))
+        if node.devices and not self.suspending().granted(node.driver_version):
+            # Of this node alone, so no capability of its pool, which may have others.
+            node = replace(node, provides=(*node.provides, PROVIDES_SUSPEND))
         capabilities = {Capability.WHOLE_GPU, Capability.MULTI_GPU}
         if found.gvisor:
             capabilities.add(Capability.GVISOR)
@@ -293,6 +297,8 @@ class LocalDriver(Driver):
                     kinds = []  # a spare could not be shown a home
             self.spares.keep(kinds, self.spare_count, owner=owner, cgroup_host=cgroups.detect(self.instance))
             self._sweep()
+            for report in self.suspending().recover():
+                log.warning("a workspace was left half suspended by a process that was killed: %s", report)
             if sandbox.network is not None:
                 self._keep_ways_out(self._settings(sandbox, self._own_environment()))
 
@@ -359,6 +365,10 @@ class LocalDriver(Driver):
             self._require_home_names(team=team, owner=owner)
             leftovers.require_unused_home(self.base, self.instance, name)
         return self.delete_home(team=team, owner=owner)
+
+    def suspending(self) -> Suspending:
+        """Workspaces here that give their GPUs away and keep what their kernels have."""
+        return Suspending(self.base, self.instance)
 
     def pids(self) -> list[int]:
         """The processes of all workspaces here. Raises `OSError`."""

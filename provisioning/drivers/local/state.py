@@ -130,6 +130,7 @@ class WorkspaceDir:
         self.config = self.run / "agent.json"
         self.state_file = self.run / "state.json"
         self.app_log = self.run / "app.log"
+        self.suspended_file = self.path / "suspended.json"
         self._closed = base / ".closed" / name
 
     @contextlib.contextmanager
@@ -173,20 +174,20 @@ class WorkspaceDir:
 
         Its generation's end may be noted in `.closed/` alone: on a full disk there is no room for more.
         """
-        record = _load(self.path / "record.json", Record)
+        record = load(self.path / "record.json", Record)
         if record is None or record.closed or self.closed_generation() < record.generation:
             return record
         return replace(record, closed=True, stop_requested_at=self._closed.stat().st_mtime)
 
     def launched(self) -> Launched | None:
-        return _load(self.pid_file, Launched)
+        return load(self.pid_file, Launched)
 
     def agent_state(self) -> AgentState | None:
-        return _load(self.state_file, AgentState)
+        return load(self.state_file, AgentState)
 
     def spare(self) -> SpareMark | None:
         """What the workspace's sandbox was before; None where it was made for the workspace."""
-        return _load(self.path / "spare.json", SpareMark)
+        return load(self.path / "spare.json", SpareMark)
 
     def claimed(self) -> dict[str, tuple[str, int]]:
         """The spare that this workspace has taken over, as `processes.scan` wants it; empty where none."""
@@ -202,7 +203,8 @@ class WorkspaceDir:
         What the workspace may write in it belongs to `uid`.
         """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in (self.pid_file, self.launch_log, self.path / "spare.json", self.path / "claims"):
+        traces = (self.pid_file, self.launch_log, self.suspended_file)
+        for path in (*traces, self.path / "spare.json", self.path / "claims"):
             path.unlink(missing_ok=True)
         for path in self.path.glob("app*.sock"):
             path.unlink(missing_ok=True)
@@ -377,7 +379,7 @@ def _read(path: Path, max_bytes: int) -> bytes:
         return handle.read(max_bytes)
 
 
-def _load(path: Path, kind: type[T]) -> T | None:
+def load(path: Path, kind: type[T]) -> T | None:
     data = _read(path, READ_MAX_BYTES)
     if not data:
         return None

@@ -1,0 +1,283 @@
+"""A workspace that gives its GPUs away while it goes on, and keeps what its kernels have in their memory.
+
+What CUDA processes it has is the kernel's word (its PID namespace, its control group, what is mapped), in
+which states they are the driver's, and what they hold NVML's. Nothing is said to be suspended that was not
+seen so by all three. The claim on the GPUs stays: no other workspace gets them (ADR 0064).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from provisioning.drivers.local import cgroups, processes, state
+from provisioning.drivers.local.state import WorkspaceDir, write_atomically
+from provisioning.gpu.suspend import grant, room
+from provisioning.gpu.suspend.run import Answer, Look, bring, look
+from provisioning.gpu.suspend.states import Goal, ProcessState, end_of
+from provisioning.gpu.suspend.walk import Outcome
+
+PROVIDES_SUSPEND = "suspend"
+"""What a node provides on which a trial has succeeded."""
+ROUNDS = 3
+"""How often what has opened CUDA meanwhile is suspended too, before it is given up."""
+MEMINFO = Path("/proc/meminfo")
+WORKSPACE, NODE = "workspace", "node"
+HELD_UP = frozenset({ProcessState.LOCKED, ProcessState.CHECKPOINTED, ProcessState.UNKNOWN})
+
+
+class Problem(StrEnum):
+    """Why a workspace was not suspended, or not resumed."""
+
+    NOT_RUNNING = "not_running"
+    NOT_GRANTED = "not_granted"
+    NO_CUDA = "no_cuda"
+    NOT_TOLD = "not_told"
+    NOT_SEEN = "not_seen"
+    LOST = "lost"
+    OTHER_MODEL = "other_model"
+    NO_ROOM = "no_room"
+    REFUSED = "refused"
+    STILL_THERE = "still_there"
+    NEVER_ENDING = "never_ending"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """What was begun with a workspace, on disk. `settled` says that it was seen to its end."""
+
+    boot_id: str
+    generation: int
+    settled: bool
+    gpus: tuple[str, ...]
+    held_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How it ended: `end` is None where processes are at neither; `problem` is empty where all went well."""
+
+    end: Goal | None
+    problem: Problem | str = ""
+    detail: str = ""
+    held_bytes: int = 0
+    gpus: tuple[str, ...] = ()
+    states: Mapping[int, ProcessState] = field(default_factory=dict)
+    short: room.Short | None = None
+
+
+Tell = Callable[[str, int], object]
+
+
+def _silent(_call: str, _pid: int) -> None:
+    pass
+
+
+class Suspending:
+    """The workspaces of one installation."""
+
+    def __init__(self, base: Path, instance: str) -> None:
+        self.base, self.instance = base, instance
+
+    def granted(self, driver: str) -> str:
+        """Why this machine may not suspend, as `grant.refusal` says; empty where it may."""
+        return grant.refusal(grant.kept(self.base), driver=driver, instance=self.instance)
+
+    def suspend(self, name: str, *, tell: Tell = _silent) -> Report:
+        """Bring all its CUDA processes away from its GPUs, or leave all as they are.
+
+        Suspending what is suspended is success. Raises `Busy` and `OSError`.
+        """
+        folder = WorkspaceDir(self.base, name)
+        with folder.operation():
+            record = folder.record()
+            if record is None or record.closed or not folder.alive():
+                return Report(Goal.RUNNING, Problem.NOT_RUNNING)
+            found = self._cuda_processes(folder)
+            seen = look(found)
+            refused = self._refused(folder, record, seen)
+            if refused is not None:
+                return refused
+            if end_of(seen.states) is Goal.SUSPENDED:
+                kept = load(folder)
+                return Report(Goal.SUSPENDED, gpus=kept.gpus if kept else (), states=seen.states)
+            held = room.held_bytes(seen.before, found)
+            gpus = tuple(seen.before.used_by(found))
+            self._note(folder, gpus, held, settled=False)
+            return self._suspend(folder, gpus, held, tell)
+
+    def resume(self, name: str, *, tell: Tell = _silent) -> Report:
+        """Bring all back to their GPUs, or leave all suspended. Resuming what runs is success.
+
+        Raises `Busy` and `OSError`.
+        """
+        folder = WorkspaceDir(self.base, name)
+        with folder.operation():
+            if not folder.alive():
+                return Report(Goal.RUNNING, Problem.NOT_RUNNING)
+            return self._resume(folder, tell)
+
+    def recover(self) -> tuple[Report, ...]:
+        """Go on where whoever suspended or resumed was killed: its workspaces run again.
+
+        What somebody works on at this moment is theirs.
+        """
+        done = []
+        for name in state.names(self.base):
+            folder = WorkspaceDir(self.base, name)
+            kept = load(folder)
+            if kept is None or kept.settled or folder.operation_held():
+                continue
+            with folder.operation():
+                kept = load(folder)
+                if kept is not None and not kept.settled:
+                    done.append(self._resume(folder, _silent))
+        return tuple(done)
+
+    # -- parts ------------------------------------------------------------------------------
+
+    def _refused(self, folder: WorkspaceDir, record: state.Record, seen: Answer) -> Report | None:
+        """Why nothing is begun; None where it may be. What is suspended already is refused nothing."""
+
+        def no(problem: Problem, detail: str = "") -> Report:
+            return Report(end_of(seen.states), problem, detail, states=seen.states)
+
+        if seen.trouble or seen.before.problem:
+            return no(Problem.NOT_TOLD, seen.trouble or seen.before.problem)
+        refusal = self.granted(seen.before.driver)
+        if refusal:
+            return no(Problem.NOT_GRANTED, refusal)
+        there = {pid: each for pid, each in seen.states.items() if each is not ProcessState.NONE}
+        if not there:
+            return no(Problem.NO_CUDA)
+        odd = [pid for pid, each in there.items() if each in (ProcessState.FAILED, ProcessState.UNKNOWN)]
+        if odd:
+            return no(Problem.LOST, ", ".join(map(str, odd)))
+        if not seen.before.tells_all:
+            return no(Problem.NOT_TOLD)
+        if end_of(there) is Goal.SUSPENDED:
+            return None
+        used = seen.before.used_by(there)
+        if not used and ProcessState.CHECKPOINTED not in there.values():
+            # Not one of them: NVML counts processes otherwise than this node does.
+            return no(Problem.NOT_SEEN)
+        trial = grant.kept(self.base)
+        others = {seen.before.gpus[uuid].model for uuid in used} - {trial.model if trial else ""}
+        if others:
+            return no(Problem.OTHER_MODEL, ", ".join(sorted(others)))
+        short = room.shortage(room.held_bytes(seen.before, there), self._free(folder, record))
+        if short is not None:
+            return Report(end_of(there), Problem.NO_ROOM, states=seen.states, short=short)
+        return None
+
+    def _suspend(self, folder: WorkspaceDir, gpus: tuple[str, ...], held: int, tell: Tell) -> Report:
+        found = self._cuda_processes(folder)
+        for _ in range(ROUNDS):
+            answer = bring(found, Goal.SUSPENDED, memory_bytes=held, tell=tell)
+            outcome = answer.outcome
+            if outcome is None or not outcome.reached:
+                return self._said(folder, answer, gpus, held)
+            all_now = self._cuda_processes(folder)
+            newer = look(all_now - found)
+            if newer.trouble or any(each is not ProcessState.NONE for each in newer.states.values()):
+                # Opened since, or it cannot be known: those too.
+                found |= all_now
+                continue
+            if not self._gone(folder, newer.before):
+                return self._back(folder, found, Problem.STILL_THERE, gpus, held)
+            self._note(folder, gpus, held, settled=True)
+            return Report(Goal.SUSPENDED, gpus=gpus, held_bytes=held, states=outcome.states)
+        return self._back(folder, found, Problem.NEVER_ENDING, gpus, held)
+
+    def _back(
+        self, folder: WorkspaceDir, found: Iterable[int], problem: Problem, gpus: tuple[str, ...], held: int
+    ) -> Report:
+        """All run again, as what was wanted is not so after all."""
+        answer = bring(found, Goal.RUNNING, memory_bytes=held)
+        report = self._said(folder, answer, gpus, held)
+        return Report(report.end, problem, held_bytes=held, gpus=gpus, states=report.states)
+
+    def _resume(self, folder: WorkspaceDir, tell: Tell) -> Report:
+        kept = load(folder)
+        found = self._cuda_processes(folder)
+        gpus, held = (kept.gpus, kept.held_bytes) if kept else ((), 0)
+        if not found:
+            folder.suspended_file.unlink(missing_ok=True)
+            return Report(Goal.RUNNING, gpus=gpus)
+        self._note(folder, gpus, held, settled=False)
+        return self._said(folder, bring(found, Goal.RUNNING, memory_bytes=held, tell=tell), gpus, held)
+
+    def _said(self, folder: WorkspaceDir, answer: Answer, gpus: tuple[str, ...], held: int) -> Report:
+        """What a walk came to, and the note on disk accordingly."""
+        outcome = answer.outcome
+        if outcome is None:
+            # It never began: whatever there was is still so, and the next call asks again.
+            return Report(None, Problem.REFUSED, answer.trouble, held, gpus)
+        if outcome.end is Goal.SUSPENDED:
+            self._note(folder, gpus, held, settled=True)
+        elif not set(outcome.states.values()) & HELD_UP:
+            # All run that can: there is nothing to go on with, also where one is lost.
+            folder.suspended_file.unlink(missing_ok=True)
+        problem = "" if outcome.reached else Problem.REFUSED
+        return Report(outcome.end, problem, _trouble(outcome), held, gpus, outcome.states)
+
+    def _gone(self, folder: WorkspaceDir, after: Look) -> bool:
+        """Whether nothing of the workspace has anything on any GPU."""
+        return after.tells_all and not after.used_by(self._processes(folder))
+
+    def _note(self, folder: WorkspaceDir, gpus: tuple[str, ...], held: int, *, settled: bool) -> None:
+        record = folder.record()
+        generation = record.generation if record else 0
+        made = Suspended(processes.boot_id(), generation, settled, gpus, held)
+        write_atomically(folder.suspended_file, json.dumps(asdict(made)).encode())
+
+    def _processes(self, folder: WorkspaceDir) -> frozenset[int]:
+        found = processes.scan(self.instance, folder.name, spares=folder.claimed())
+        record = folder.record()
+        groups = _groups(record, self.instance, folder.name) if record else ()
+        return frozenset(each.pid for each in found) | cgroups.pids(groups)
+
+    def _cuda_processes(self, folder: WorkspaceDir) -> frozenset[int]:
+        """Those that may have opened CUDA: its library is mapped, or that cannot be seen."""
+        return frozenset(pid for pid in self._processes(folder) if _may_use_cuda(pid))
+
+    def _free(self, folder: WorkspaceDir, record: state.Record) -> dict[str, int]:
+        """What is free of memory, for the workspace and on the node, in bytes."""
+        found = {}
+        limited = cgroups.memory_free_bytes(_groups(record, self.instance, folder.name))
+        if limited is not None:
+            found[WORKSPACE] = limited
+        for line in MEMINFO.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                found[NODE] = int(line.split()[1]) << 10
+        return found
+
+
+def load(folder: WorkspaceDir) -> Suspended | None:
+    """What was begun with this very start of a workspace; None where nothing is known."""
+    kept, record = state.load(folder.suspended_file, Suspended), folder.record()
+    if kept is None or record is None or kept.generation != record.generation:
+        return None
+    return kept if kept.boot_id == processes.boot_id() else None
+
+
+def _groups(record: state.Record, instance: str, name: str) -> tuple[Path, ...]:
+    here = cgroups.paths(cgroups.detect(instance), name)
+    return tuple(dict.fromkeys((*(Path(path) for path in record.cgroups), *here)))
+
+
+def _may_use_cuda(pid: int) -> bool:
+    try:
+        return "/libcuda.so" in Path(f"/proc/{pid}/maps").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except OSError:
+        return True
+
+
+def _trouble(outcome: Outcome) -> str:
+    trouble = outcome.trouble
+    return " ".join(filter(None, (trouble.call, trouble.name))) if trouble else ""

@@ -1,0 +1,108 @@
+"""`walk.Calls` over `cuda.bindings.driver`; in a process of its own alone (`child.py`), as calls may hang."""
+
+from __future__ import annotations
+
+import ctypes
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from provisioning.gpu.check.device import CudaError, open_driver
+from provisioning.gpu.suspend.states import Call, ProcessState
+from provisioning.gpu.suspend.walk import CallFailed
+
+LOCK_TIMEOUT_MS = 10_000
+"""How long the driver waits for work that a process has queued. 0 would be without an end."""
+UNSUPPORTED = "CUDA_ERROR_NOT_SUPPORTED"
+NO_LIBRARY = "no_library"
+NO_BINDINGS = "no_bindings"
+NO_CUDA = frozenset({"CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_NOT_INITIALIZED"})
+"""What the driver says of a process that has opened no CUDA."""
+_STATES = {
+    0: ProcessState.RUNNING,
+    1: ProcessState.LOCKED,
+    2: ProcessState.CHECKPOINTED,
+    3: ProcessState.FAILED,
+}
+
+
+class CudaCalls:
+    """The checkpoint calls of this machine's driver. `pairs`: the GPU to restore onto, by the old one's UUID.
+
+    Raises `CallFailed` where the driver or the bindings have no such calls: before 570, or before 12.8.
+    """
+
+    def __init__(self, *, pairs: Mapping[str, str] | None = None) -> None:
+        try:
+            self._driver = open_driver()
+        except ImportError as error:
+            raise CallFailed(NO_BINDINGS) from error
+        if not hasattr(self._driver, "cuCheckpointProcessGetState"):
+            raise CallFailed(NO_BINDINGS)
+        self._pairs = dict(pairs or {})
+        if self._pairs and not hasattr(self._driver, "CUcheckpointGpuPair"):
+            raise CallFailed(UNSUPPORTED)
+        # Restoring needs it, where the GPUs are not kept awake (persistence mode).
+        self._call("cuInit", 0)
+        try:
+            # A number that no process has: only whether there are such calls is asked.
+            self._call("cuCheckpointProcessGetState", -1)
+        except CallFailed as failed:
+            if failed.name in (UNSUPPORTED, NO_LIBRARY):
+                raise
+
+    def state(self, pid: int) -> ProcessState:
+        try:
+            value = int(self._call("cuCheckpointProcessGetState", pid))
+        except CallFailed as failed:
+            none = failed.name in NO_CUDA or not Path("/proc", str(pid)).exists()
+            return ProcessState.NONE if none else ProcessState.UNKNOWN
+        return _STATES.get(value, ProcessState.UNKNOWN)
+
+    def make(self, call: Call, pid: int) -> None:
+        match call:
+            case Call.LOCK:
+                args = self._driver.CUcheckpointLockArgs()
+                args.timeoutMs = LOCK_TIMEOUT_MS
+                self._call("cuCheckpointProcessLock", pid, args)
+            case Call.CHECKPOINT:
+                self._call("cuCheckpointProcessCheckpoint", pid, None)
+            case Call.RESTORE:
+                self._call("cuCheckpointProcessRestore", pid, self._restore_args())
+            case Call.UNLOCK:
+                self._call("cuCheckpointProcessUnlock", pid, None)
+
+    def _restore_args(self) -> Any:
+        if not self._pairs:
+            return None
+        pairs = []
+        for old, new in sorted(self._pairs.items()):
+            pair = self._driver.CUcheckpointGpuPair()
+            pair.oldUuid, pair.newUuid = self._uuid(old), self._uuid(new)
+            pairs.append(pair)
+        args = self._driver.CUcheckpointRestoreArgs()
+        args.gpuPairs = pairs
+        args.gpuPairsCount = len(pairs)
+        return args
+
+    def _uuid(self, name: str) -> Any:
+        made = self._driver.CUuuid()
+        ctypes.memmove(made.getPtr(), uuid.UUID(name.split("-", 1)[1]).bytes, 16)
+        return made
+
+    def _call(self, function: str, *args: Any) -> Any:
+        """One call. Raises `CallFailed` for what the driver, or the bindings before it, say."""
+        try:
+            status, *values = getattr(self._driver, function)(*args)
+        except Exception as error:
+            # Both say by the class's name alone what is missing: the library, or the function in it.
+            name = type(error).__name__
+            if name == "DynamicLibNotFoundError":
+                raise CallFailed(NO_LIBRARY) from error
+            if name == "FunctionNotFoundError" or (name == "RuntimeError" and "not found" in str(error)):
+                raise CallFailed(UNSUPPORTED) from error
+            raise
+        if int(status) != 0:
+            raise CallFailed(CudaError(function, getattr(status, "name", str(status))).name)
+        return values[0] if values else None

@@ -1,0 +1,90 @@
+"""Whether this machine may be said to suspend: what a trial on it has found, and whether that still counts.
+
+Nothing else gives the capability. A trial counts on the machine, with the driver and for the models of GPU
+that it was made with; one with a stand-in for the driver never does, as the kernel's own module is asked too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import msgspec
+
+from provisioning.machine_id import machine_id
+
+FILE = "suspend-trial.json"
+KERNEL_MODULE = "proc/driver/nvidia/version"
+NOT_TRIED = "not_tried"
+FAILED = "failed"
+SIMULATED = "simulated"
+OTHER_MACHINE = "other_machine"
+OTHER_DRIVER = "other_driver"
+NO_KERNEL_MODULE = "no_kernel_module"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a trial has found. `problem` is why it did not succeed; `onto` another GPU, if any."""
+
+    uuid: str
+    model: str
+    driver: str
+    problem: str = ""
+    onto: str = ""
+    at: float = 0.0
+    suspend_ms: int = 0
+    resume_ms: int = 0
+    simulated: bool = False
+    machine: str = ""
+
+
+def keep(base: Path, trial: Trial) -> None:
+    """Write down the last trial, whatever it has found. Raises `OSError`."""
+    base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    half = base / f"{FILE}.{os.getpid()}"
+    try:
+        half.write_bytes(msgspec.json.encode(asdict(trial)))
+        half.chmod(0o600)
+        half.rename(base / FILE)
+    finally:
+        with contextlib.suppress(OSError):
+            half.unlink()
+
+
+def kept(base: Path) -> Trial | None:
+    """The last trial; None where there is none, or its file cannot be read."""
+    try:
+        return msgspec.json.decode((base / FILE).read_bytes(), type=Trial)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def refusal(trial: Trial | None, *, driver: str, instance: str, root: Path = Path("/")) -> str:
+    """Why a trial gives nothing here, as a code; empty where it counts. `driver` is NVML's word now."""
+    if trial is None:
+        return NOT_TRIED
+    if trial.simulated:
+        return SIMULATED
+    if trial.problem:
+        return FAILED
+    if trial.machine != machine_id(instance):
+        return OTHER_MACHINE
+    if not driver or trial.driver != driver:
+        return OTHER_DRIVER
+    if kernel_module(root) != driver:
+        return NO_KERNEL_MODULE
+    return ""
+
+
+def kernel_module(root: Path = Path("/")) -> str:
+    """The version of the NVIDIA module that the kernel has loaded; empty where there is none."""
+    try:
+        first = (root / KERNEL_MODULE).read_text(errors="replace").splitlines()[0]
+    except (OSError, IndexError):
+        return ""
+    found = re.search(r"\b\d{3,}(\.\d+)+\b", first)
+    return found.group() if first.startswith("NVRM version:") and found else ""

@@ -1,0 +1,187 @@
+"""Has a process of its own (`child.py`) bring CUDA processes to one of two ends, and sees to it."""
+
+from __future__ import annotations
+
+import secrets
+import selectors
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from provisioning.gpu.check.process import Process, python, reap_abandoned
+from provisioning.gpu.check.wire import Broken
+from provisioning.gpu.suspend.states import Goal, ProcessState, end_of
+from provisioning.gpu.suspend.walk import Outcome, Trouble
+
+LOOK_WITHIN_S = 30.0
+WITHIN_S = 60.0
+BYTES_PER_S = 1 << 30
+"""How much of a GPU's memory is brought away at least in a second: a slow PCIe link, several times over."""
+MAX_ABANDONED = 16
+HUNG = "hung"
+ENDED = "ended"
+UNREADABLE = "unreadable"
+
+
+class GpuUse(msgspec.Struct, frozen=True):
+    """One GPU by NVML. `users`: (PID, bytes or None); None where the driver does not tell who uses it."""
+
+    model: str
+    total: int
+    used: int
+    users: tuple[tuple[int, int | None], ...] | None
+
+
+class Look(msgspec.Struct, frozen=True):
+    """All GPUs of this machine at one moment; `problem` is a sentence where NVML does not say."""
+
+    gpus: dict[str, GpuUse] = {}
+    driver: str = ""
+    problem: str = ""
+
+    def used_by(self, pids: Iterable[int]) -> dict[str, dict[int, int | None]]:
+        """What each GPU is used for by these processes, in bytes."""
+        ours = frozenset(pids)
+        found = {
+            uuid: {pid: used for pid, used in gpu.users or () if pid in ours}
+            for uuid, gpu in self.gpus.items()
+        }
+        return {uuid: users for uuid, users in found.items() if users}
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether it is known of every GPU who uses it."""
+        return not self.problem and all(gpu.users is not None for gpu in self.gpus.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a child has done and seen. `outcome` is None where it was only to look, or could not begin.
+
+    `states` are those of processes that it was only to look at. `trouble` is why it has nothing to say: the
+    driver's or our own name for what is missing, `hung`, or how it ended.
+    """
+
+    before: Look = field(default_factory=Look)
+    after: Look | None = None
+    outcome: Outcome | None = None
+    states: Mapping[int, ProcessState] = field(default_factory=dict)
+    trouble: str = ""
+    simulated: bool = False
+
+
+Step = Callable[[str, int], object]
+
+
+def look(pids: Iterable[int] = ()) -> Answer:
+    """Who uses which GPU now, and in which states these processes are. Never raises."""
+    config = {"goal": "", "pids": sorted(set(pids)), "pairs": {}, "within_s": 0}
+    return _ask(config, LOOK_WITHIN_S, lambda _call, _pid: None)
+
+
+def bring(
+    pids: Iterable[int],
+    goal: Goal,
+    *,
+    pairs: Mapping[str, str] | None = None,
+    memory_bytes: int = 0,
+    within_s: float | None = None,
+    tell: Step = lambda _call, _pid: None,
+) -> Answer:
+    """Bring processes to `goal`, or back where that fails; never raises for what the driver does.
+
+    `memory_bytes` is about what they have on GPUs, from which the time follows that they get (or `within_s`),
+    and twice that to go back. A child that was killed or hangs is followed by another one that brings the
+    processes back to running.
+    """
+    wanted = sorted(set(pids))
+    limit_s = WITHIN_S + memory_bytes / BYTES_PER_S if within_s is None else within_s
+    config = {"goal": str(goal), "pids": wanted, "pairs": dict(pairs or {}), "within_s": limit_s}
+    answer = _ask(config, limit_s * 3 + LOOK_WITHIN_S, tell)
+    if answer.outcome is not None or answer.trouble not in (HUNG, ENDED, UNREADABLE):
+        return answer
+    second = _ask({**config, "goal": str(Goal.RUNNING)}, limit_s * 3 + LOOK_WITHIN_S, tell)
+    if second.outcome is None:
+        # Nobody knows: said as it is, for the next call to find out.
+        states = dict.fromkeys(wanted, ProcessState.UNKNOWN)
+        outcome = Outcome(goal, None, states, Trouble("", 0, answer.trouble))
+    else:
+        outcome = replace(second.outcome, goal=goal, trouble=Trouble("", 0, answer.trouble))
+    return replace(second, before=answer.before, outcome=outcome)
+
+
+def _ask(config: Mapping[str, Any], limit_s: float, tell: Step) -> Answer:
+    if reap_abandoned() >= MAX_ABANDONED:
+        return Answer(trouble=HUNG)
+    nonce = secrets.token_hex(16)
+    try:
+        process = Process("suspend", python("provisioning.gpu.suspend.child"), {**config, "nonce": nonce}, {})
+    except OSError:
+        return Answer(trouble=ENDED)
+    return _Listener(config, nonce, tell).listen(process, time.monotonic() + limit_s)
+
+
+class _Listener:
+    """Puts an answer together from a child's messages. Only one that came to its end is believed."""
+
+    def __init__(self, config: Mapping[str, Any], nonce: str, tell: Step) -> None:
+        self._config, self._nonce, self._tell = config, nonce, tell
+        self._answer = Answer()
+        self._ended = False
+
+    def listen(self, process: Process, until_s: float) -> Answer:
+        trouble = ""
+        with selectors.DefaultSelector() as selector:
+            process.register(selector)
+            try:
+                while not process.closed and not self._ended:
+                    rest = until_s - time.monotonic()
+                    if rest <= 0:
+                        trouble = HUNG
+                        break
+                    for key, _ in selector.select(min(rest, 0.5)):
+                        owner, stream = key.data
+                        for message in owner.read(stream, selector):
+                            self._take(message)
+            except (Broken, msgspec.ValidationError, KeyError, ValueError, TypeError):
+                trouble = UNREADABLE
+            finally:
+                process.unregister(selector)
+        if self._ended:
+            process.wait(5.0)
+        if not process.end():
+            trouble = HUNG
+        if self._ended and not trouble:
+            return self._answer
+        return replace(self._answer, outcome=None, trouble=trouble or ENDED)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        match message.pop("kind"):
+            case "look":
+                first = message.pop("when") == "before"
+                found = msgspec.convert(message, Look)
+                self._answer = (
+                    replace(self._answer, before=found) if first else replace(self._answer, after=found)
+                )
+            case "step":
+                self._tell(str(message["call"]), int(message["pid"]))
+            case "unable":
+                self._answer = replace(self._answer, trouble=str(message["name"]))
+            case "states":
+                self._answer = replace(self._answer, states=_states(message))
+            case "outcome":
+                states = _states(message)
+                said = message["trouble"]
+                trouble = Trouble(str(said[0]), int(said[1]), str(said[2])) if said else None
+                outcome = Outcome(Goal(self._config["goal"]), end_of(states), states, trouble)
+                self._answer = replace(self._answer, outcome=outcome)
+            case "end":
+                self._ended = message["nonce"] == self._nonce
+                self._answer = replace(self._answer, simulated=bool(message["simulated"]))
+
+
+def _states(message: Mapping[str, Any]) -> dict[int, ProcessState]:
+    return {int(pid): ProcessState(state) for pid, state in message["states"].items()}

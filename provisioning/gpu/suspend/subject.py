@@ -1,0 +1,74 @@
+"""A small CUDA process that is suspended in a trial. `python -m`, started by `trial.py`; not for people.
+
+It puts bytes that nobody else knows into a GPU's memory, says that it is ready, and once its standard input
+is closed reads them again, and writes and reads others.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import sys
+from typing import Any
+
+from provisioning.gpu.check.device import CudaError, open_driver, uuid_text
+from provisioning.gpu.check.wire import Out, die_with_parent
+
+SIZE = 32 << 20
+
+
+class Memory:
+    """Some memory of the first visible GPU."""
+
+    def __init__(self) -> None:
+        self._driver = open_driver()
+        self._call("cuInit", 0)
+        device = self._call("cuDeviceGet", 0)
+        self.uuid = "GPU-" + uuid_text(self._call("cuDeviceGetUuid", device).bytes)
+        self._call("cuCtxSetCurrent", self._call("cuDevicePrimaryCtxRetain", device))
+        self._at = self._call("cuMemAlloc", SIZE)
+
+    def write(self, data: bytes) -> None:
+        self._call("cuMemcpyHtoD", self._at, data, len(data))
+
+    def read(self) -> bytes:
+        found = ctypes.create_string_buffer(SIZE)
+        self._call("cuMemcpyDtoH", ctypes.addressof(found), self._at, SIZE)
+        return found.raw
+
+    def _call(self, function: str, *args: Any) -> Any:
+        status, *values = getattr(self._driver, function)(*args)
+        if int(status) != 0:
+            raise CudaError(function, getattr(status, "name", str(status)))
+        return values[0] if values else None
+
+
+def main(argv: list[str]) -> int:
+    die_with_parent()
+    out = Out(int(argv[2]))
+    nonce = json.loads(argv[1])["nonce"]
+    try:
+        memory = Memory()
+        data = os.urandom(SIZE)
+        memory.write(data)
+        digest = hashlib.sha256(data).digest()
+        # What was in this process's own memory is not what will be compared with.
+        del data
+        out.send("ready", nonce=nonce, uuid=memory.uuid)
+        sys.stdin.buffer.read()
+        kept = hashlib.sha256(memory.read()).digest() == digest
+        other = os.urandom(SIZE)
+        memory.write(other)
+        out.send("result", nonce=nonce, kept=kept, works=memory.read() == other)
+    except Exception as error:
+        # Whatever it was, the trial has not succeeded, and its words are for the operator.
+        out.send("failed", nonce=nonce, text=f"{type(error).__name__}: {error}"[:300])
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(sys.argv)
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,165 @@
+"""Tries on this very machine: a CUDA process of its own is suspended, restored, and asked for its memory."""
+
+from __future__ import annotations
+
+import secrets
+import selectors
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from provisioning.gpu.check.process import Process, python
+from provisioning.gpu.check.wire import Broken
+from provisioning.gpu.suspend.grant import Trial
+from provisioning.gpu.suspend.run import Answer, Look, bring, look
+from provisioning.gpu.suspend.states import Goal
+from provisioning.gpu.suspend.subject import SIZE
+from provisioning.machine_id import machine_id
+
+SUBJECT_S = 60.0
+NOT_TOLD = "not_told"
+NO_GPU = "no_gpu"
+SPLIT = "split"
+IN_USE = "in_use"
+OTHER_MODEL = "other_model"
+SUBJECT = "subject"
+NOT_SEEN = "not_seen"
+NOT_SUSPENDED = "not_suspended"
+STILL_THERE = "still_there"
+NOT_RESUMED = "not_resumed"
+ELSEWHERE = "elsewhere"
+LOST = "lost"
+
+
+class _Failed(Exception):
+    """The trial did not succeed: a code, and what was said."""
+
+    def __init__(self, code: str, detail: str = "") -> None:
+        super().__init__(code)
+        self.problem = f"{code}: {detail}" if detail else code
+
+
+def run_trial(
+    instance: str, uuid: str = "", onto: str = "", *, tell: Callable[[str], object] = lambda _stage: None
+) -> Trial:
+    """Suspend and restore a process on an idle GPU, `uuid` or the first, and `onto` another. Never raises.
+
+    Every claim is observed: that the process holds memory, that after suspending it holds none by NVML, that
+    its memory is there again on the GPU that was meant, and that its bytes are the same.
+    """
+    tell("looking")
+    seen = look()
+    trial = Trial(
+        uuid,
+        "",
+        seen.before.driver,
+        onto=onto,
+        at=time.time(),
+        simulated=seen.simulated,
+        machine=machine_id(instance),
+    )
+    try:
+        uuid = _idle(seen, uuid, onto)
+        trial = replace(trial, uuid=uuid, model=seen.before.gpus[uuid].model)
+        suspend_ms, resume_ms, simulated = _try(uuid, onto, tell)
+    except _Failed as failed:
+        return replace(trial, problem=failed.problem)
+    return replace(trial, suspend_ms=suspend_ms, resume_ms=resume_ms, simulated=trial.simulated or simulated)
+
+
+def _idle(seen: Answer, uuid: str, onto: str) -> str:
+    """The GPU to try with. Raises `_Failed`: nobody else's work is ever touched."""
+    gpus = seen.before.gpus
+    if seen.trouble or seen.before.problem:
+        raise _Failed(NOT_TOLD, seen.trouble or seen.before.problem)
+    if any(name and not name.startswith("GPU-") for name in (uuid, onto)):
+        raise _Failed(SPLIT)
+    for name in filter(None, (uuid, onto)):
+        if name not in gpus:
+            raise _Failed(NO_GPU, name)
+    if not gpus:
+        raise _Failed(NO_GPU)
+    if not seen.before.tells_all:
+        raise _Failed(NOT_TOLD, "NVML does not tell who uses the GPUs")
+    idle = [name for name, gpu in gpus.items() if not gpu.users and name != onto]
+    chosen = uuid or next(iter(idle), "")
+    if chosen not in idle or (onto and gpus[onto].users):
+        raise _Failed(IN_USE)
+    if onto and gpus[onto].model != gpus[chosen].model:
+        raise _Failed(OTHER_MODEL)
+    return chosen
+
+
+def _try(uuid: str, onto: str, tell: Callable[[str], object]) -> tuple[int, int, bool]:
+    nonce = secrets.token_hex(16)
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(filter(None, (uuid, onto)))}
+    tell("starting")
+    try:
+        subject = Process("subject", python("provisioning.gpu.suspend.subject"), {"nonce": nonce}, visible)
+    except OSError as error:
+        raise _Failed(SUBJECT, str(error)) from error
+    try:
+        said = _hear(subject, nonce)
+        if said["kind"] != "ready" or said["uuid"].lower() != uuid.lower():
+            raise _Failed(SUBJECT, str(said.get("text") or said.get("uuid")))
+        pid = subject.pid
+        tell("suspending")
+        began = time.monotonic()
+        down = bring([pid], Goal.SUSPENDED, memory_bytes=SIZE)
+        suspend_ms = round((time.monotonic() - began) * 1000)
+        # NVML counts processes as the machine does: in a container they may have other numbers.
+        if list(down.before.used_by([pid])) != [uuid]:
+            raise _Failed(NOT_SEEN, down.before.problem)
+        if down.outcome is None or not down.outcome.reached:
+            raise _Failed(NOT_SUSPENDED, _why(down))
+        if not _is_free(down.after, uuid, pid, down.before.gpus[uuid].used):
+            raise _Failed(STILL_THERE)
+        tell("resuming")
+        began = time.monotonic()
+        pairs = {uuid: onto, onto: uuid} if onto else {}
+        up = bring([pid], Goal.RUNNING, pairs=pairs, memory_bytes=SIZE)
+        resume_ms = round((time.monotonic() - began) * 1000)
+        if up.outcome is None or not up.outcome.reached:
+            raise _Failed(NOT_RESUMED, _why(up))
+        if up.after is None or list(up.after.used_by([pid])) != [onto or uuid]:
+            raise _Failed(ELSEWHERE)
+        tell("comparing")
+        subject.finish()
+        said = _hear(subject, nonce)
+        if not (said["kind"] == "result" and said["kept"] is True and said["works"] is True):
+            raise _Failed(LOST, str(said.get("text", "")))
+    finally:
+        subject.end()
+    return suspend_ms, resume_ms, down.simulated or up.simulated
+
+
+def _is_free(after: Look | None, uuid: str, pid: int, used_before: int) -> bool:
+    """Whether the process holds nothing on any GPU, and its memory is there for others."""
+    if after is None or not after.tells_all or after.used_by([pid]):
+        return False
+    return uuid in after.gpus and after.gpus[uuid].used <= used_before - SIZE
+
+
+def _why(answer: Answer) -> str:
+    trouble = answer.outcome.trouble if answer.outcome else None
+    return f"{trouble.call} {trouble.name}".strip() if trouble else answer.trouble
+
+
+def _hear(subject: Process, nonce: str) -> dict[str, Any]:
+    """The subject's next message. Raises `_Failed` where none comes."""
+    until = time.monotonic() + SUBJECT_S
+    with selectors.DefaultSelector() as selector:
+        subject.register(selector)
+        try:
+            while not subject.closed and (rest := until - time.monotonic()) > 0:
+                for key, _ in selector.select(min(rest, 0.5)):
+                    owner, stream = key.data
+                    for message in owner.read(stream, selector):
+                        if message.get("nonce") == nonce:
+                            return {"kept": False, "works": False, "uuid": "", **message}
+        except Broken as error:
+            raise _Failed(SUBJECT, str(error)) from error
+        finally:
+            subject.unregister(selector)
+    raise _Failed(SUBJECT, f"exit status {subject.code}; {subject.stderr.decode(errors='replace')[-200:]}")

@@ -1,0 +1,143 @@
+"""Brings a set of CUDA processes to one of two ends, and back to the other where a call fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from provisioning.gpu.suspend.states import AFTER, Call, Goal, ProcessState, end_of, next_calls
+
+AGAIN_S = 0.05
+BROKEN_OFF = "broken_off"
+NO_CHANGE = "no_change"
+BAD_STATE = "bad_state"
+ODD = (ProcessState.FAILED, ProcessState.UNKNOWN)
+
+
+class CallFailed(Exception):
+    """The driver refused a call; `name` is like `CUDA_ERROR_ILLEGAL_STATE`."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class Calls(Protocol):
+    """The driver, one process at a time."""
+
+    def state(self, pid: int) -> ProcessState:
+        """Never raises: what cannot be asked is UNKNOWN."""
+        ...
+
+    def make(self, call: Call, pid: int) -> None:
+        """Raises `CallFailed`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """The call that did not succeed: of which process, and what the driver said."""
+
+    call: str
+    pid: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Where the processes are. `end` is None where they are at neither end; `trouble` is what came first."""
+
+    goal: Goal
+    end: Goal | None
+    states: Mapping[int, ProcessState]
+    trouble: Trouble | None = None
+
+    @property
+    def reached(self) -> bool:
+        return self.end is self.goal
+
+
+def walk(
+    calls: Calls,
+    pids: Iterable[int],
+    goal: Goal,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    tell: Callable[[str, int], object] = lambda _call, _pid: None,
+) -> Outcome:
+    """Bring all of `pids` to `goal`; where one call fails, all to the other end, and as far as it goes.
+
+    Never raises for what the driver does. Whatever an earlier caller left half-way is gone on from: the
+    driver is asked for each state. Once `stop` says so, no step towards the goal begins any more; going back
+    has no limit of its own but that of whoever called.
+    """
+    drive = _Drive(calls, tuple(dict.fromkeys(pids)), tell)
+    trouble = drive.towards(goal, stop=stop, give_up_at_once=True)
+    if trouble is not None:
+        drive.towards(goal.other)
+        if end_of(drive.states()) is None:
+            # Neither end for all: an app that goes on is better than one that waits for nobody.
+            drive.towards(Goal.RUNNING)
+    states = drive.states()
+    return Outcome(goal, end_of(states), states, trouble)
+
+
+class _Drive:
+    def __init__(self, calls: Calls, pids: tuple[int, ...], tell: Callable[[str, int], object]) -> None:
+        self._calls, self._pids, self._tell = calls, pids, tell
+
+    def states(self) -> dict[int, ProcessState]:
+        return {pid: self._calls.state(pid) for pid in self._pids}
+
+    def towards(
+        self, goal: Goal, *, stop: Callable[[], bool] = lambda: False, give_up_at_once: bool = False
+    ) -> Trouble | None:
+        """Make calls until there are none to make. A process of which one fails is left where it is.
+
+        Whoever goes back tries each once more: a call that failed may have succeeded a moment later.
+        """
+        first: Trouble | None = None
+        given_up: set[int] = set()
+        made: set[tuple[Call, int]] = set()
+        while True:
+            states = self.states()
+            odd = next((pid for pid, state in states.items() if state in ODD), None)
+            if odd is not None:
+                # Whoever cannot be asked may be sending work to the others.
+                first = first or Trouble("state", odd, BAD_STATE)
+                if give_up_at_once:
+                    return first
+            todo = next_calls(goal, states, left_out=given_up)
+            if not todo:
+                return first
+            for call, pid in todo:
+                if stop():
+                    return Trouble(call, pid, BROKEN_OFF)
+                failed = (
+                    NO_CHANGE if (call, pid) in made else self._make(call, pid, again=not give_up_at_once)
+                )
+                made.add((call, pid))
+                if failed is None:
+                    continue
+                given_up.add(pid)
+                first = first or Trouble(call, pid, failed)
+                if give_up_at_once:
+                    return first
+
+    def _make(self, call: Call, pid: int, *, again: bool) -> str | None:
+        """The driver's name for why not, or None. A process that has ended meanwhile fails nothing."""
+        for attempt in range(2 if again else 1):
+            if attempt:
+                time.sleep(AGAIN_S)
+            self._tell(call, pid)
+            try:
+                self._calls.make(call, pid)
+            except CallFailed as failed:
+                name = failed.name
+            else:
+                return None
+            if self._calls.state(pid) in (ProcessState.NONE, AFTER[call][1]):
+                return None
+        return name

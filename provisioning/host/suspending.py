@@ -1,0 +1,174 @@
+"""`berth node try-suspend`, `suspend` and `resume`: what they do, in words for people at the machine."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from provisioning.drivers.local.suspending import Problem as Why
+from provisioning.drivers.local.suspending import Report, Suspending
+from provisioning.errors import ProvisioningError
+from provisioning.gpu.suspend import grant
+from provisioning.gpu.suspend.grant import Trial
+from provisioning.gpu.suspend.states import Goal
+from provisioning.gpu.suspend.trial import run_trial
+from provisioning.host.folder import NodeFolder
+from provisioning.service.console import Console, Problem
+from provisioning.types import external_name
+
+TRY = "Try it on an idle GPU: berth node try-suspend."
+_GRANT = {
+    grant.NOT_TRIED: f"Nobody has tried yet whether this machine can suspend. {TRY}",
+    grant.FAILED: f"The last trial on this machine has not succeeded. {TRY}",
+    grant.SIMULATED: "The last trial was made with a stand-in for the NVIDIA driver: it counts for nothing.",
+    grant.OTHER_MACHINE: f"The last trial was made on another machine. {TRY}",
+    grant.OTHER_DRIVER: f"The NVIDIA driver has changed since the last trial. {TRY}",
+    grant.NO_KERNEL_MODULE: "The kernel has not loaded the NVIDIA module that the trial was made with.",
+}
+_TRIAL = {
+    "not_told": "The NVIDIA driver does not tell what is on the GPUs.",
+    "no_gpu": "There is no such GPU here: compare with nvidia-smi -L.",
+    "split": "Whole GPUs only: MIG instances cannot be suspended.",
+    "in_use": "Somebody uses that GPU. Try another one, or drain the node first.",
+    "other_model": "The two GPUs are of different models, and only the same model can take over.",
+    "subject": "The small CUDA process of the trial did not come up.",
+    "not_seen": "NVML shows the process of the trial on no GPU, or under another number, as in a container.",
+    "not_suspended": "The driver did not suspend the process; it runs on.",
+    "still_there": "The driver said that the process was suspended, but its memory is still on the GPU.",
+    "not_resumed": "The driver did not bring the process back.",
+    "elsewhere": "The process came back on another GPU than was asked for.",
+    "lost": "The process came back, but what was in its memory is not what was there before.",
+}
+_WHY = {
+    Why.NOT_RUNNING: "It does not run on this machine. Its id stands on its page.",
+    Why.NO_CUDA: "Nothing in it has opened CUDA, so there is nothing to suspend.",
+    Why.NOT_TOLD: "The NVIDIA driver does not tell who uses the GPUs.",
+    Why.NOT_SEEN: "NVML shows its processes on no GPU, or under other numbers, as in a container.",
+    Why.LOST: "The driver has lost processes of it, or says nothing of them. Restart the workspace.",
+    Why.OTHER_MODEL: "The trial was made with another model of GPU. Try it with this one.",
+    Why.REFUSED: "The NVIDIA driver refused.",
+    Why.STILL_THERE: "The driver said that it was suspended, but it still has memory on a GPU.",
+    Why.NEVER_ENDING: "It opens CUDA in new processes again and again.",
+}
+_END = {
+    Goal.RUNNING: "All its processes run.",
+    Goal.SUSPENDED: "All its processes are suspended.",
+    None: "Some of its processes are suspended and some are not. Run this, or the reverse, again.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A line for people, and for programs what it is about."""
+
+    words: str
+    data: dict[str, object]
+
+
+def try_suspend(folder: NodeFolder, console: Console, *, device: str, onto: str) -> Done:
+    """Suspend and restore a process of our own, and keep what was found. Raises `Problem`."""
+    _require_user(folder)
+    with console.step("Trial") as step:
+        trial = run_trial(folder.driver_instance, device, onto, tell=step.update)
+        try:
+            grant.keep(folder.local, trial)
+        except OSError as error:
+            raise Problem(
+                f"What the trial has found cannot be written to {folder.local} ({error})."
+            ) from error
+        refusal = grant.refusal(trial, driver=trial.driver, instance=folder.driver_instance)
+        if refusal:
+            step.mark = "✗"
+        step.result = "granted" if not refusal else "not granted"
+    if refusal:
+        raise Problem(_not_granted(refusal, trial))
+    where = f"{trial.model}, {trial.uuid}" + (f" and back on {trial.onto}" if trial.onto else "")
+    words = f"Suspended in {trial.suspend_ms} ms and restored in {trial.resume_ms} ms on {where}."
+    return Done(words, asdict(trial))
+
+
+def suspend(folder: NodeFolder, console: Console, workspace: str) -> Done:
+    """Have a workspace give its GPUs away and keep what its kernels have. Raises `Problem`."""
+    with console.step("Suspend") as step:
+        report = _run(folder, workspace, Goal.SUSPENDED, step.update)
+        _require(report, folder)
+        step.result = f"{report.held_bytes / 2**30:.1f} GiB in the workspace's memory"
+    words = (
+        "It keeps its variables, and holds nothing on a GPU; what calls CUDA waits. Its GPUs stay its own: "
+        f"nobody else gets them. Bring it back: berth node resume {workspace}"
+    )
+    return Done(words, _data(workspace, report))
+
+
+def resume(folder: NodeFolder, console: Console, workspace: str) -> Done:
+    """Bring a suspended workspace back to its GPUs. Raises `Problem`."""
+    with console.step("Resume") as step:
+        report = _run(folder, workspace, Goal.RUNNING, step.update)
+        _require(report, folder)
+        step.result = "running"
+    return Done(_END[Goal.RUNNING], _data(workspace, report))
+
+
+def _run(folder: NodeFolder, workspace: str, goal: Goal, update: Callable[[str], object]) -> Report:
+    try:
+        name = external_name(str(uuid.UUID(workspace)))
+    except ValueError:
+        raise Problem(f"“{workspace}” is no id of a workspace. It stands on its page.") from None
+    _require_user(folder)
+    suspending = Suspending(folder.local, folder.driver_instance)
+
+    def tell(call: str, pid: int) -> None:
+        update(f"{call} {pid}")
+
+    try:
+        if goal is Goal.SUSPENDED:
+            return suspending.suspend(name, tell=tell)
+        return suspending.resume(name, tell=tell)
+    except ProvisioningError as error:
+        raise Problem(error.message) from error
+    except OSError as error:
+        raise Problem(f"The state of the workspace cannot be read or written ({error}).") from error
+
+
+def _require_user(folder: NodeFolder) -> None:
+    """Raise `Problem` for another user than the node's: its worker could not read what is written."""
+    if folder.local.exists() and (owner := folder.local.stat().st_uid) != os.geteuid():
+        raise Problem(f"{folder.home} belongs to the user with the number {owner}.", "Run this as that user.")
+
+
+def _data(workspace: str, report: Report) -> dict[str, object]:
+    return {
+        "workspace": workspace,
+        "state": report.end,
+        "held_bytes": report.held_bytes,
+        "gpus": list(report.gpus),
+        "processes": len(report.states),
+    }
+
+
+def _require(report: Report, folder: NodeFolder) -> None:
+    """Raise `Problem` where it did not come to its goal."""
+    if not report.problem:
+        return
+    if report.problem == Why.NOT_GRANTED:
+        raise Problem(_not_granted(report.detail, grant.kept(folder.local)))
+    if report.short is not None:
+        where = "within its limit of memory" if report.short.where == "workspace" else "on this machine"
+        needed, free = report.short.needed_bytes / 2**30, report.short.free_bytes / 2**30
+        raise Problem(
+            f"There is no room: {needed:.1f} GiB are needed and {free:.1f} GiB are free {where}.",
+            "Stop it instead, or give its size more memory.",
+        )
+    said = f" ({report.detail})" if report.detail else ""
+    end = "" if report.problem in (Why.NOT_RUNNING, Why.NO_CUDA) else f" {_END[report.end]}"
+    raise Problem(f"{_WHY[Why(report.problem)]}{said}{end}")
+
+
+def _not_granted(refusal: str, trial: Trial | None) -> str:
+    if refusal != grant.FAILED or trial is None:
+        return _GRANT[refusal]
+    code, _, detail = trial.problem.partition(": ")
+    said = f" ({detail})" if detail else ""
+    return f"The trial has not succeeded. {_TRIAL.get(code, code)}{said}"

@@ -1,0 +1,277 @@
+"""Real processes with the real bindings, over a stand-in for the driver that keeps its rules across them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provisioning.gpu.suspend import cuda_calls, run
+from provisioning.gpu.suspend.run import bring, look
+from provisioning.gpu.suspend.states import Goal, ProcessState
+from provisioning.gpu.suspend.walk import BAD_STATE, BROKEN_OFF, NO_CHANGE
+from tests.gpu.suspend.conftest import GPU_A, GPU_B, GPU_C, ROOT, App, FakeDriver
+
+RUNNING, LOCKED, CHECKPOINTED, FAILED = 0, 1, 2, 3
+ILLEGAL, NO_MEMORY = 401, 2
+Apps = Callable[[int], list[App]]
+
+
+def pids(apps: list[App]) -> list[int]:
+    return [app.pid for app in apps]
+
+
+def test_memory_goes_away_and_comes_back(driver: FakeDriver, apps: Apps) -> None:
+    both = apps(2)
+    down = bring(pids(both), Goal.SUSPENDED)
+    assert down.outcome is not None and down.outcome.reached and down.simulated
+    assert list(down.before.used_by(pids(both))) == [GPU_A]
+    assert down.after is not None and down.after.tells_all and down.after.used_by(pids(both)) == {}
+    assert down.after.gpus[GPU_A].used == 0
+    assert driver.states() == [CHECKPOINTED] * 2
+    up = bring(pids(both), Goal.RUNNING)
+    assert up.outcome is not None and up.outcome.reached
+    assert [app.ask() for app in both] == ["same", "same"]
+
+
+def test_whoever_is_suspended_waits_with_its_next_call(driver: FakeDriver) -> None:
+    app = driver.app()
+    bring([app.pid], Goal.SUSPENDED)
+    said: list[str] = []
+    asking = threading.Thread(target=lambda: said.append(app.ask()))
+    asking.start()
+    asking.join(0.5)
+    assert asking.is_alive() and said == []
+    bring([app.pid], Goal.RUNNING)
+    asking.join(10)
+    assert said == ["same"]
+
+
+def test_another_gpu_of_the_same_model_takes_its_place(driver: FakeDriver) -> None:
+    app = driver.app()
+    bring([app.pid], Goal.SUSPENDED)
+    up = bring([app.pid], Goal.RUNNING, pairs={GPU_A: GPU_B})
+    assert up.outcome is not None and up.outcome.reached
+    assert (driver.on_device(0, app.pid), len(driver.on_device(1, app.pid))) == ([], 2)
+    assert app.ask() == "same"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "version"),
+    [({GPU_A: GPU_C}, 13000), ({GPU_B: GPU_A}, 13000), ({GPU_A: GPU_B}, 12080)],
+    ids=["another model", "not all of its GPUs", "a driver that cannot"],
+)
+def test_where_it_cannot_go_it_stays_suspended(
+    driver: FakeDriver, pairs: dict[str, str], version: int
+) -> None:
+    driver.configure(f"version {version}")
+    app = driver.app()
+    bring([app.pid], Goal.SUSPENDED)
+    up = bring([app.pid], Goal.RUNNING, pairs=pairs)
+    assert up.outcome is not None and up.outcome.end is Goal.SUSPENDED
+    assert up.outcome.trouble is not None and up.outcome.trouble.name == "CUDA_ERROR_INVALID_VALUE"
+    assert bring([app.pid], Goal.RUNNING).outcome.reached  # type: ignore[union-attr]
+    assert app.ask() == "same"
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "arg"),
+    [
+        ("lock", "error", ILLEGAL),
+        ("checkpoint", "error", NO_MEMORY),
+        ("lock", "lie", 0),
+        ("checkpoint", "lie", 0),
+    ],
+)
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_failure_half_way_leaves_all_as_they_were(
+    driver: FakeDriver, apps: Apps, call: str, kind: str, arg: int, which: int
+) -> None:
+    both = apps(2)
+    driver.fault(call, kind, arg, pid=sorted(pids(both))[which])
+    found = bring(pids(both), Goal.SUSPENDED).outcome
+    assert found is not None and found.end is Goal.RUNNING and found.trouble is not None
+    assert found.trouble.name == {
+        "lie": NO_CHANGE, ILLEGAL: "CUDA_ERROR_ILLEGAL_STATE", NO_MEMORY: "CUDA_ERROR_OUT_OF_MEMORY"
+    }[kind if kind == "lie" else arg]  # fmt: skip
+    assert [app.ask() for app in both] == ["same", "same"]
+
+
+def test_host_memory_that_ends_is_an_error_of_the_driver_too(driver: FakeDriver, apps: Apps) -> None:
+    driver.configure("host_mib 8")
+    both = apps(2)
+    found = bring(pids(both), Goal.SUSPENDED).outcome
+    assert found is not None and found.end is Goal.RUNNING
+    assert found.trouble is not None and found.trouble.name == "CUDA_ERROR_OUT_OF_MEMORY"
+    assert [app.ask() for app in both] == ["same", "same"]
+
+
+def test_a_gpu_that_somebody_else_has_filled_leaves_it_suspended(driver: FakeDriver) -> None:
+    app = driver.app(size=100 << 20)
+    bring([app.pid], Goal.SUSPENDED)
+    other = driver.app(size=180 << 20)
+    found = bring([app.pid], Goal.RUNNING).outcome
+    assert found is not None and found.end is Goal.SUSPENDED and driver.state(app.pid) == CHECKPOINTED
+    other.end()
+    assert bring([app.pid], Goal.RUNNING).outcome.reached  # type: ignore[union-attr]
+    assert app.ask() == "same"
+
+
+def test_a_process_whose_work_does_not_end_is_let_go(
+    driver: FakeDriver, apps: Apps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = apps(2)
+    driver.busy(max(pids(both)))
+    # The child has the limit of its own module: what the driver gets is seen by how long it took.
+    began = time.monotonic()
+    found = bring(pids(both), Goal.SUSPENDED).outcome
+    assert found is not None and found.end is Goal.RUNNING and found.trouble is not None
+    assert (found.trouble.call, found.trouble.name) == ("lock", "CUDA_ERROR_NOT_READY")
+    assert cuda_calls.LOCK_TIMEOUT_MS / 1000 <= time.monotonic() - began < 60
+    assert driver.states() == [RUNNING] * 2
+
+
+def test_a_lost_process_is_said_and_the_others_go_on(driver: FakeDriver, apps: Apps) -> None:
+    both = apps(2)
+    lost, sound = min(pids(both)), max(pids(both))
+    driver.fault("checkpoint", "fail", pid=lost)
+    found = bring(pids(both), Goal.SUSPENDED).outcome
+    assert found is not None and found.end is None and not found.reached
+    assert found.states == {lost: ProcessState.FAILED, sound: ProcessState.RUNNING}
+    again = bring(pids(both), Goal.SUSPENDED).outcome
+    assert again is not None and again.trouble is not None and again.trouble.name == BAD_STATE
+    assert driver.state(sound) == RUNNING
+
+
+@pytest.mark.parametrize(
+    ("text", "trouble"),
+    [("version 12040", cuda_calls.UNSUPPORTED), ("", cuda_calls.NO_LIBRARY)],
+)
+def test_a_driver_without_such_calls_is_left_alone(driver: FakeDriver, text: str, trouble: str) -> None:
+    app = driver.app()
+    if text:
+        driver.configure(text)
+    else:
+        (driver.folder / "libcuda.so.1").unlink()
+    found = bring([app.pid], Goal.SUSPENDED)
+    assert (found.outcome, found.trouble) == (None, trouble)
+    assert driver.calls() == [] and driver.state(app.pid) == RUNNING
+
+
+@pytest.mark.parametrize("when", ["die_before", "die_after"])
+@pytest.mark.parametrize(
+    ("goal", "call"),
+    [
+        (Goal.SUSPENDED, "lock"),
+        (Goal.SUSPENDED, "checkpoint"),
+        (Goal.RUNNING, "restore"),
+        (Goal.RUNNING, "unlock"),
+    ],
+)
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_caller_that_is_killed_is_followed_by_one_that_has_them_run(
+    driver: FakeDriver, apps: Apps, goal: Goal, call: str, when: str, which: int
+) -> None:
+    both = apps(2)
+    if goal is Goal.RUNNING:
+        bring(pids(both), Goal.SUSPENDED)
+    driver.fault(call, when, pid=sorted(pids(both))[which])
+    found = bring(pids(both), goal).outcome
+    assert found is not None and found.end is Goal.RUNNING
+    assert found.trouble is not None and found.trouble.name == run.ENDED
+    assert [app.ask() for app in both] == ["same", "same"]
+
+
+def test_when_each_caller_is_killed_nothing_is_claimed_and_the_next_call_goes_on(
+    driver: FakeDriver, apps: Apps
+) -> None:
+    both = apps(2)
+    driver.fault("checkpoint", "die_after", pid=min(pids(both)))
+    driver.fault("restore", "die_before", times=-1)
+    found = bring(pids(both), Goal.SUSPENDED).outcome
+    assert found is not None and found.end is None
+    assert set(found.states.values()) == {ProcessState.UNKNOWN}
+    assert sorted(driver.states()) == [LOCKED, CHECKPOINTED]
+    driver.mend()
+    assert bring(pids(both), Goal.RUNNING).outcome.reached  # type: ignore[union-attr]
+    assert [app.ask() for app in both] == ["same", "same"]
+
+
+def test_a_driver_that_does_not_answer_in_time_is_gone_back_from(driver: FakeDriver, apps: Apps) -> None:
+    both = apps(2)
+    driver.fault("checkpoint", "sleep", 1500, pid=min(pids(both)))
+    found = bring(pids(both), Goal.SUSPENDED, within_s=1.0).outcome
+    assert found is not None and found.end is Goal.RUNNING
+    assert found.trouble is not None and found.trouble.name == BROKEN_OFF
+    assert [app.ask() for app in both] == ["same", "same"]
+
+
+def test_a_driver_that_hangs_is_given_up(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = driver.app()
+    monkeypatch.setattr(run, "LOOK_WITHIN_S", 8.0)
+    driver.fault("checkpoint", "sleep", 3_600_000)
+    found = bring([app.pid], Goal.SUSPENDED, within_s=0.5).outcome
+    assert found is not None and found.end is Goal.RUNNING
+    assert found.trouble is not None and found.trouble.name == run.HUNG
+    assert app.ask() == "same"
+
+
+CALLER = """
+import sys
+from provisioning.gpu.suspend.run import bring
+from provisioning.gpu.suspend.states import Goal
+bring([int(sys.argv[1])], Goal.SUSPENDED, tell=lambda call, pid: print(call, flush=True))
+"""
+
+
+def test_whoever_asked_may_be_killed_and_the_process_goes_on(driver: FakeDriver) -> None:
+    app = driver.app()
+    driver.fault("lock", "sleep", 1500)
+    caller = subprocess.Popen(
+        [sys.executable, "-c", CALLER, str(app.pid)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert caller.stdout is not None and caller.stdout.readline() == b"lock\n"
+    caller.send_signal(signal.SIGKILL)
+    caller.wait()
+    caller.stdout.close()
+    # Its child has nobody to tell, so it goes back from the lock that it had asked for.
+    until = time.monotonic() + 20
+    while "unlock" not in driver.calls() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert driver.calls() == ["lock", "unlock"] and driver.state(app.pid) == RUNNING
+    assert app.ask() == "same"
+
+
+def test_a_look_changes_nothing_and_processes_that_are_gone_have_no_state(driver: FakeDriver) -> None:
+    app, gone = driver.app(), driver.app()
+    gone.end()
+    seen = look([app.pid, gone.pid, os.getpid()])
+    assert seen.states == {
+        app.pid: ProcessState.RUNNING, gone.pid: ProcessState.NONE, os.getpid(): ProcessState.NONE
+    }  # fmt: skip
+    assert driver.calls() == []
+
+
+def test_what_no_longer_listens_is_not_taken_for_an_answer(
+    driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Something else that writes to the same pipe, without the word that was agreed on.
+    module = tmp_path / "liar.py"
+    module.write_text(
+        "import os, sys\n"
+        'text = \'{"kind":"outcome","states":{"1":"checkpointed"},"trouble":null}\\n'
+        '{"kind":"end","nonce":"x","simulated":false}\\n\'\n'
+        "os.write(int(sys.argv[2]), text.encode())\n"
+    )
+    monkeypatch.setattr(run, "python", lambda _module: (sys.executable, str(module)))
+    found = bring([1], Goal.SUSPENDED).outcome
+    assert found is not None and not found.reached and found.end is None

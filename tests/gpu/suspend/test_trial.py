@@ -1,0 +1,140 @@
+"""What a trial finds, and when it counts: never with a stand-in, whatever it has found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provisioning.gpu.suspend import grant
+from provisioning.gpu.suspend.grant import Trial
+from provisioning.gpu.suspend.run import look
+from provisioning.gpu.suspend.trial import run_trial
+from provisioning.machine_id import machine_id
+from tests.gpu.suspend.conftest import GPU_A, GPU_B, GPU_C, FakeDriver
+
+DRIVER = "580.65.06"
+MODULE = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {DRIVER}  Release Build  (dvs-builder)\n"
+NO_MEMORY = 2
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A machine whose kernel has loaded the module."""
+    path = tmp_path / "root" / grant.KERNEL_MODULE
+    path.parent.mkdir(parents=True)
+    path.write_text(MODULE)
+    return tmp_path / "root"
+
+
+def sound(**changes: object) -> Trial:
+    made = Trial(GPU_A, "H100", DRIVER, machine=machine_id("one"), suspend_ms=1, resume_ms=1)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_a_trial_that_succeeds_on_a_stand_in_says_so_and_gives_nothing(
+    driver: FakeDriver, root: Path
+) -> None:
+    stages: list[str] = []
+    found = run_trial("one", tell=stages.append)
+    assert (found.problem, found.uuid, found.model, found.driver) == ("", GPU_A, "H100", DRIVER)
+    assert stages == ["looking", "starting", "suspending", "resuming", "comparing"]
+    assert found.simulated and found.suspend_ms > 0 and found.resume_ms > 0
+    # Even where everything else is as on a real machine.
+    assert grant.refusal(found, driver=DRIVER, instance="one", root=root) == grant.SIMULATED
+    assert look().before.gpus[GPU_A].users == ()
+
+
+def test_another_gpu_takes_the_process_over(driver: FakeDriver) -> None:
+    assert run_trial("one", GPU_A, GPU_B).problem == ""
+
+
+@pytest.mark.parametrize(
+    ("uuid", "onto", "problem"),
+    [
+        (GPU_A, GPU_C, "other_model"),
+        ("GPU-none", "", "no_gpu: GPU-none"),
+        ("MIG-1", "", "split"),
+        (GPU_B, "", "in_use"),
+        (GPU_A, GPU_B, "in_use"),
+    ],
+)
+def test_what_is_not_idle_or_not_alike_is_not_touched(
+    driver: FakeDriver, uuid: str, onto: str, problem: str
+) -> None:
+    other = driver.app(gpu=GPU_B)
+    assert run_trial("one", uuid, onto).problem == problem
+    assert driver.calls() == [] and other.ask() == "same"
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "arg", "problem"),
+    [
+        ("restore", "corrupt", 0, "lost"),
+        ("checkpoint", "keep", 0, "still_there"),
+        ("checkpoint", "error", NO_MEMORY, "not_suspended: checkpoint CUDA_ERROR_OUT_OF_MEMORY"),
+        ("restore", "error", NO_MEMORY, "not_resumed: restore CUDA_ERROR_OUT_OF_MEMORY"),
+        ("checkpoint", "lie", 0, "not_suspended: checkpoint no_change"),
+    ],
+)
+def test_a_driver_that_only_says_so_is_found_out(
+    driver: FakeDriver, call: str, kind: str, arg: int, problem: str
+) -> None:
+    driver.fault(call, kind, arg)
+    assert run_trial("one").problem == problem
+    # Its process has ended, wherever it was.
+    assert look().before.gpus[GPU_A].users == ()
+
+
+def test_without_a_driver_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    found = run_trial("one")
+    assert found.problem.startswith("not_told: No NVIDIA driver")
+    assert grant.refusal(found, driver="", instance="one") == grant.FAILED
+
+
+@pytest.mark.parametrize(
+    ("trial", "driver_now", "refusal"),
+    [
+        (None, DRIVER, grant.NOT_TRIED),
+        (sound(), DRIVER, ""),
+        (sound(problem="lost"), DRIVER, grant.FAILED),
+        (sound(simulated=True), DRIVER, grant.SIMULATED),
+        (sound(machine=machine_id("two", Path("/none"))), DRIVER, grant.OTHER_MACHINE),
+        (sound(), "580.70", grant.OTHER_DRIVER),
+        (sound(), "", grant.OTHER_DRIVER),
+        (sound(driver="580.70"), "580.70", grant.NO_KERNEL_MODULE),
+    ],
+)
+def test_when_a_trial_counts(root: Path, trial: Trial | None, driver_now: str, refusal: str) -> None:
+    assert grant.refusal(trial, driver=driver_now, instance="one", root=root) == refusal
+
+
+def test_without_the_kernels_module_nothing_is_granted(tmp_path: Path) -> None:
+    assert grant.refusal(sound(), driver=DRIVER, instance="one", root=tmp_path) == grant.NO_KERNEL_MODULE
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (MODULE, DRIVER),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.124.06  Wed\nGCC version: 12\n", "570.124.06"),
+        ("580.65.06\n", ""),
+        ("", ""),
+    ],
+)
+def test_the_version_of_the_kernels_module(root: Path, text: str, version: str) -> None:
+    (root / grant.KERNEL_MODULE).write_text(text)
+    assert grant.kernel_module(root) == version
+
+
+def test_what_was_kept_is_read_again_and_damage_is_nothing(tmp_path: Path) -> None:
+    base = tmp_path / "local"
+    assert grant.kept(base) is None
+    grant.keep(base, sound(onto=GPU_B))
+    assert grant.kept(base) == sound(onto=GPU_B)
+    assert [path.name for path in base.iterdir()] == [grant.FILE]
+    for damage in (b"", b"{}", b'{"uuid": 1}', b"\xff"):
+        (base / grant.FILE).write_bytes(damage)
+        assert grant.kept(base) is None

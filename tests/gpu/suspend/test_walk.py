@@ -1,0 +1,186 @@
+"""The walk between the two ends, over a driver in this process that fails as it likes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provisioning.gpu.suspend import walk as walking
+from provisioning.gpu.suspend.states import AFTER, Call, Goal, ProcessState, end_of, next_calls
+from provisioning.gpu.suspend.walk import CallFailed, walk
+
+RUNNING, LOCKED, CHECKPOINTED = ProcessState.RUNNING, ProcessState.LOCKED, ProcessState.CHECKPOINTED
+SOUND = (RUNNING, LOCKED, CHECKPOINTED)
+
+
+class Rules:
+    """Keeps the driver's order. `faults` answer the calls in turn: an error, or what `make` knows."""
+
+    def __init__(self, states: Mapping[int, ProcessState], faults: list[str] | None = None) -> None:
+        self.states = dict(states)
+        self.faults = list(faults or [])
+        self.made: list[tuple[Call, int]] = []
+        self.unsound: list[str] = []
+
+    def state(self, pid: int) -> ProcessState:
+        return self.states.get(pid, ProcessState.NONE)
+
+    def make(self, call: Call, pid: int) -> None:
+        before, after = AFTER[call]
+        fault = self.faults.pop(0) if self.faults else ""
+        if self.state(pid) is not before:
+            raise CallFailed("CUDA_ERROR_ILLEGAL_STATE")
+        if call is Call.CHECKPOINT and RUNNING in self.states.values():
+            self.unsound.append(f"checkpointed {pid} while another runs")
+        match fault:
+            case "":
+                self.states[pid] = after
+            case "lie":
+                return
+            case "late":
+                # It happened, and the answer was lost.
+                self.states[pid] = after
+                raise CallFailed("CUDA_ERROR_UNKNOWN")
+            case "fail":
+                self.states[pid] = ProcessState.FAILED
+                raise CallFailed("CUDA_ERROR_UNKNOWN")
+            case "end":
+                del self.states[pid]
+                raise CallFailed("CUDA_ERROR_INVALID_VALUE")
+            case _:
+                raise CallFailed(fault)
+        self.made.append((call, pid))
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walking, "AGAIN_S", 0.0)
+
+
+def test_all_are_locked_before_one_is_checkpointed_and_restored_before_one_runs() -> None:
+    rules = Rules({1: RUNNING, 2: RUNNING})
+    assert walk(rules, [2, 1], Goal.SUSPENDED).reached
+    assert walk(rules, [1, 2], Goal.RUNNING).reached
+    assert rules.made == [
+        (Call.LOCK, 1), (Call.LOCK, 2), (Call.CHECKPOINT, 1), (Call.CHECKPOINT, 2),
+        (Call.RESTORE, 1), (Call.RESTORE, 2), (Call.UNLOCK, 1), (Call.UNLOCK, 2),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("fails_at", range(4))
+def test_a_suspend_that_fails_anywhere_leaves_all_running(fails_at: int) -> None:
+    rules = Rules({1: RUNNING, 2: RUNNING}, [""] * fails_at + ["CUDA_ERROR_OUT_OF_MEMORY"])
+    found = walk(rules, [1, 2], Goal.SUSPENDED)
+    assert (found.reached, found.end) == (False, Goal.RUNNING)
+    assert found.trouble is not None and found.trouble.name == "CUDA_ERROR_OUT_OF_MEMORY"
+    assert set(rules.states.values()) == {RUNNING}
+
+
+@pytest.mark.parametrize("fails_at", range(4))
+def test_a_resume_that_fails_anywhere_leaves_all_suspended(fails_at: int) -> None:
+    rules = Rules({1: CHECKPOINTED, 2: CHECKPOINTED}, [""] * fails_at + ["CUDA_ERROR_OUT_OF_MEMORY"])
+    found = walk(rules, [1, 2], Goal.RUNNING)
+    assert found.end is Goal.SUSPENDED and set(rules.states.values()) == {CHECKPOINTED}
+
+
+def test_what_can_reach_neither_end_is_not_left_locked() -> None:
+    # Of three, one is never restored again: the others go on, and nothing is claimed.
+    class Stuck(Rules):
+        def make(self, call: Call, pid: int) -> None:
+            if call is Call.RESTORE and pid == 1:
+                raise CallFailed("CUDA_ERROR_UNKNOWN")
+            if call is Call.CHECKPOINT and pid == 3:
+                raise CallFailed("CUDA_ERROR_OUT_OF_MEMORY")
+            super().make(call, pid)
+
+    rules = Stuck({1: RUNNING, 2: RUNNING, 3: RUNNING})
+    found = walk(rules, [1, 2, 3], Goal.SUSPENDED)
+    assert found.end is None and not found.reached
+    assert rules.states == {1: CHECKPOINTED, 2: RUNNING, 3: RUNNING}
+
+
+@pytest.mark.parametrize("odd", [ProcessState.FAILED, ProcessState.UNKNOWN])
+def test_nobody_is_touched_beside_one_that_cannot_be_asked(odd: ProcessState) -> None:
+    rules = Rules({1: RUNNING, 2: odd})
+    found = walk(rules, [1, 2], Goal.SUSPENDED)
+    assert rules.made == [] and found.trouble is not None and found.trouble.name == walking.BAD_STATE
+
+
+def test_processes_without_cuda_are_nothing_to_suspend() -> None:
+    found = walk(Rules({}), [1, 2], Goal.SUSPENDED)
+    assert found.end is Goal.RUNNING and not found.reached and found.trouble is None
+
+
+def test_whoever_says_stop_has_it_go_back() -> None:
+    rules = Rules({1: RUNNING, 2: RUNNING})
+    found = walk(rules, [1, 2], Goal.SUSPENDED, stop=lambda: len(rules.made) >= 3)
+    assert found.end is Goal.RUNNING and found.trouble is not None
+    assert found.trouble.name == walking.BROKEN_OFF
+
+
+faults = st.sampled_from(
+    ["", "", "CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_NOT_READY", "lie", "late", "fail", "end"]
+)
+sets = st.dictionaries(st.integers(1, 5), st.sampled_from(SOUND), min_size=1, max_size=5)
+
+
+@settings(max_examples=600, deadline=None)
+@given(states=sets, answers=st.lists(faults, max_size=40), goal=st.sampled_from(list(Goal)))
+def test_whatever_fails_nothing_is_claimed_and_the_next_call_brings_it_to_an_end(
+    states: dict[int, ProcessState], answers: list[str], goal: Goal
+) -> None:
+    rules = Rules(states, answers)
+    found = walk(rules, states, goal)
+    # What is said is what is there.
+    assert found.states == {pid: rules.state(pid) for pid in states}
+    there = set(rules.states.values())
+    assert (found.end is Goal.SUSPENDED) == (there == {CHECKPOINTED})
+    assert found.reached <= (found.end is goal)
+    if not found.reached and there:
+        assert found.trouble is not None
+    if goal is Goal.SUSPENDED:
+        assert rules.unsound == []
+    # Whoever comes next, when the driver works again, brings all that can be helped to either end.
+    rules.faults.clear()
+    for again in (goal, Goal.RUNNING):
+        walk(rules, states, again)
+        left = set(rules.states.values()) - {ProcessState.FAILED}
+        assert LOCKED not in left
+    assert set(rules.states.values()) <= {RUNNING, ProcessState.FAILED}
+
+
+@given(states=sets, goal=st.sampled_from(list(Goal)), cut=st.integers(0, 12))
+def test_wherever_a_caller_is_killed_the_next_one_goes_on(
+    states: dict[int, ProcessState], goal: Goal, cut: int
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    rules = Rules(states)
+
+    def tell(_call: str, _pid: int) -> None:
+        if len(rules.made) >= cut:
+            raise Killed
+
+    with contextlib.suppress(Killed):
+        walk(rules, states, goal, tell=tell)
+    for each in (goal, goal.other):
+        assert walk(rules, states, each).reached
+        assert end_of(rules.states) is each
+
+
+@given(
+    states=st.dictionaries(st.integers(1, 6), st.sampled_from(list(ProcessState))),
+    goal=st.sampled_from(list(Goal)),
+)
+def test_no_call_is_out_of_order_and_none_that_can_be_made_is_left_out(
+    states: dict[int, ProcessState], goal: Goal
+) -> None:
+    found = next_calls(goal, states)
+    assert all(states[pid] is AFTER[call][0] for call, pid in found)
+    movable = {RUNNING, LOCKED} if goal is Goal.SUSPENDED else {CHECKPOINTED, LOCKED}
+    assert bool(found) == bool(movable & set(states.values()))

@@ -1,0 +1,249 @@
+"""Workspaces of the local driver that are suspended, over the stand-in for the NVIDIA driver.
+
+They run without a sandbox: nothing in one could load the stand-in.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.drivers.local import suspending
+from provisioning.drivers.local.state import WorkspaceDir
+from provisioning.drivers.local.suspending import Problem, Report, Suspending
+from provisioning.gpu.suspend import grant
+from provisioning.gpu.suspend.grant import Trial
+from provisioning.gpu.suspend.states import Goal
+from provisioning.machine_id import machine_id
+from provisioning.types import AppSpec, Observation, ObservedState, ResourceRequest, WorkspaceSpec
+from tests.gpu.fake_nvml import FakeLibrary, h200, installed
+from tests.gpu.suspend.conftest import APP, GPU_A, FakeDriver
+from tests.provisioning.local.local_support import Pool, ask
+
+DRIVER = "580.65.06"
+RUNNING, CHECKPOINTED = 0, 2
+
+# An app that starts processes with memory on a GPU. It was granted none, so it names the GPU itself.
+SERVER = f"""
+import http.server, json, os, subprocess, sys, urllib.parse
+port = int(sys.argv[1])
+APP = {APP!r}
+others = []
+def start():
+    env = {{**os.environ, "CUDA_VISIBLE_DEVICES": "{GPU_A}"}}
+    made = subprocess.Popen([sys.executable, "-c", APP, "100000", "3"], stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE, text=True, env=env)
+    assert made.stdout.readline() == "ready\\n"
+    others.append(made)
+    return made.pid
+def look(which):
+    others[which].stdin.write("?\\n")
+    others[which].stdin.flush()
+    return others[which].stdout.readline().strip()
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        text = urllib.parse.unquote(urllib.parse.urlsplit(self.path).query)
+        value = eval(text, {{"start": start, "look": look}}) if text else None
+        self.wfile.write(json.dumps(value).encode())
+    def log_message(self, *arguments):
+        pass
+http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+class Running:
+    """A workspace with `count` CUDA processes."""
+
+    def __init__(self, pool: Pool, spec: WorkspaceSpec, seen: Observation, count: int) -> None:
+        self.pool, self.spec, self.seen = pool, spec, seen
+        self.pids = [self.ask("start()") for _ in range(count)]
+        self.name = spec.ref.external_name
+        self.folder = WorkspaceDir(pool.driver.base, self.name)
+
+    def ask(self, expression: str) -> Any:
+        return ask(self.seen, expression)
+
+    def works(self) -> bool:
+        return all(self.ask(f"look({which})") == "same" for which in range(len(self.pids)))
+
+    @property
+    def suspending(self) -> Suspending:
+        return self.pool.driver.suspending()
+
+
+@pytest.fixture
+def run(
+    driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Running]]:
+    pool = Pool(tmp_path, sandbox="none")
+    # What only a real machine has; the trial is one that has succeeded on it.
+    monkeypatch.setattr(grant, "kernel_module", lambda _root: DRIVER)
+    keep_trial(pool)
+
+    def start(count: int = 2, memory_mib: int = 2048) -> Running:
+        env = {"LD_LIBRARY_PATH": str(driver.folder)}
+        app = AppSpec(
+            argv=(sys.executable, "-c", SERVER, "{port}"), env=env, start_timeout_s=60, stop_timeout_s=2
+        )
+        spec = pool.spec(app=app, resources=ResourceRequest(cpu_milli=2000, memory_mib=memory_mib))
+        pool.start(spec)
+        seen = pool.wait(lambda: pool.driver.observe(spec.ref), ObservedState.RUNNING, timeout_s=60)
+        return Running(pool, spec, seen, count)
+
+    yield start
+    pool.close()
+
+
+def keep_trial(pool: Pool, **changes: Any) -> None:
+    base = {"uuid": GPU_A, "model": "H100", "driver": DRIVER, "machine": machine_id(pool.driver.instance)}
+    grant.keep(pool.driver.base, Trial(**{**base, **changes}))
+
+
+def problem(report: Report) -> tuple[Goal | None, str]:
+    return report.end, str(report.problem)
+
+
+def test_variables_are_kept_while_the_gpu_is_empty(driver: FakeDriver, run: Callable[..., Running]) -> None:
+    one = run()
+    report = one.suspending.suspend(one.name)
+    assert problem(report) == (Goal.SUSPENDED, "") and report.gpus == (GPU_A,)
+    assert report.held_bytes == 2 * ((4 << 20) + 100_000)
+    assert [driver.state(pid) for pid in one.pids] == [CHECKPOINTED] * 2
+    assert list((driver.folder / "dev/0").iterdir()) == []
+    # It goes on for all the others: its app answers, and its driver sees it run.
+    assert one.ask("1 + 1") == 2
+    assert one.pool.driver.observe(one.spec.ref).state is ObservedState.RUNNING
+    assert problem(one.suspending.suspend(one.name)) == (Goal.SUSPENDED, "")
+    assert problem(one.suspending.resume(one.name)) == (Goal.RUNNING, "")
+    assert one.works() and not one.folder.suspended_file.exists()
+    assert problem(one.suspending.resume(one.name)) == (Goal.RUNNING, "")
+
+
+def test_what_cannot_be_is_refused_before_anything_is_touched(
+    driver: FakeDriver, run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = run(0)
+    suspend = one.suspending.suspend
+    assert problem(suspend("ws-" + "0" * 32)) == (Goal.RUNNING, Problem.NOT_RUNNING)
+    assert problem(suspend(one.name)) == (Goal.RUNNING, Problem.NO_CUDA)
+    one.pids.append(one.ask("start()"))
+    keep_trial(one.pool, simulated=True)
+    assert suspend(one.name).detail == grant.SIMULATED
+    keep_trial(one.pool, model="H200")
+    assert problem(suspend(one.name)) == (Goal.RUNNING, Problem.OTHER_MODEL)
+    keep_trial(one.pool)
+    monkeypatch.setattr(suspending.cgroups, "memory_free_bytes", lambda _groups: 100 << 20)
+    report = suspend(one.name)
+    assert problem(report) == (Goal.RUNNING, Problem.NO_ROOM)
+    assert report.short is not None and report.short.where == suspending.WORKSPACE
+    monkeypatch.setattr(suspending, "MEMINFO", driver.folder / "meminfo")
+    (driver.folder / "meminfo").write_text("MemTotal: 1 kB\nMemAvailable:   65536 kB\n")
+    report = suspend(one.name)
+    assert report.short is not None and report.short.where == suspending.NODE
+    assert driver.calls() == [] and one.works()
+
+
+def test_a_failure_half_way_leaves_the_app_as_it_was(driver: FakeDriver, run: Callable[..., Running]) -> None:
+    one = run()
+    driver.fault("checkpoint", "error", 2, pid=max(one.pids))
+    report = one.suspending.suspend(one.name)
+    assert problem(report) == (Goal.RUNNING, Problem.REFUSED)
+    assert report.detail == "checkpoint CUDA_ERROR_OUT_OF_MEMORY"
+    assert one.works() and not one.folder.suspended_file.exists()
+
+
+def test_what_still_has_memory_on_a_gpu_is_not_suspended(
+    driver: FakeDriver, run: Callable[..., Running]
+) -> None:
+    one = run()
+    driver.fault("checkpoint", "keep", pid=one.pids[0])
+    assert problem(one.suspending.suspend(one.name)) == (Goal.RUNNING, Problem.STILL_THERE)
+    assert one.works()
+
+
+def test_a_process_that_opens_cuda_meanwhile_is_suspended_too(
+    driver: FakeDriver, run: Callable[..., Running]
+) -> None:
+    one = run(1)
+    driver.fault("checkpoint", "sleep", 3000)
+    reports: list[Report] = []
+    going = threading.Thread(target=lambda: reports.append(one.suspending.suspend(one.name)))
+    going.start()
+    until = time.monotonic() + 60
+    while "lock" not in driver.calls() and time.monotonic() < until:
+        time.sleep(0.02)
+    one.pids.append(one.ask("start()"))
+    going.join(60)
+    assert problem(reports[0]) == (Goal.SUSPENDED, "")
+    assert [driver.state(pid) for pid in one.pids] == [CHECKPOINTED] * 2
+    one.suspending.resume(one.name)
+    assert one.works()
+
+
+def test_what_a_killed_command_has_left_runs_again_by_itself(
+    driver: FakeDriver, run: Callable[..., Running]
+) -> None:
+    one = run()
+    # As it stands when the machine took the command away between the two: noted, and one is locked.
+    driver.fault("checkpoint", "die_before", pid=min(one.pids))
+    driver.fault("unlock", "die_before", times=2)
+    report = one.suspending.suspend(one.name)
+    assert problem(report) == (None, Problem.REFUSED)
+    kept = suspending.load(one.folder)
+    assert kept is not None and not kept.settled
+    driver.mend()
+    with one.folder.operation():
+        # Somebody is at it: nothing is taken out of their hands.
+        assert one.suspending.recover() == ()
+    one.pool.driver.prepare(owner=os.getpid())
+    assert [driver.state(pid) for pid in one.pids] == [RUNNING] * 2 and one.works()
+    assert suspending.load(one.folder) is None and one.suspending.recover() == ()
+
+
+def test_a_suspended_workspace_is_stopped_as_any_other(
+    driver: FakeDriver, run: Callable[..., Running]
+) -> None:
+    one = run()
+    assert problem(one.suspending.suspend(one.name)) == (Goal.SUSPENDED, "")
+    driver_of = one.pool.driver
+    one.pool.wait(lambda: driver_of.ensure_stopped(one.spec.ref), ObservedState.STOPPED, timeout_s=60)
+    assert problem(one.suspending.resume(one.name)) == (Goal.RUNNING, Problem.NOT_RUNNING)
+    # What is left on disk is of that start, and says nothing of a later one.
+    record = one.folder.record()
+    assert record is not None and suspending.load(one.folder) is not None
+    one.folder.write_record(type(record)(**{**_fields(record), "generation": record.generation + 1}))
+    assert suspending.load(one.folder) is None
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in type(record).__dataclass_fields__}
+
+
+def test_a_node_provides_it_once_a_trial_on_it_has_succeeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool(tmp_path, sandbox="none")
+    driver = "570.124.06"
+
+    def provides() -> bool:
+        with installed(FakeLibrary([h200()])):
+            return suspending.PROVIDES_SUSPEND in pool.driver.inventory().nodes[0].provides
+
+    assert not provides()
+    keep_trial(pool, driver=driver)
+    # The kernel here has no such module.
+    assert not provides()
+    monkeypatch.setattr(grant, "kernel_module", lambda _root: driver)
+    assert provides()
+    for changes in ({"simulated": True}, {"problem": "lost"}, {"driver": DRIVER}):
+        keep_trial(pool, **{"driver": driver, **changes})
+        assert not provides()
