@@ -15,12 +15,15 @@ from typing import Any
 
 import pytest
 
+from portal.cli.main import main
 from provisioning.drivers.local import suspending
 from provisioning.drivers.local.state import WorkspaceDir
 from provisioning.drivers.local.suspending import Problem, Report, Suspending
 from provisioning.gpu.suspend import grant
 from provisioning.gpu.suspend.grant import Trial
 from provisioning.gpu.suspend.states import Goal
+from provisioning.host import status
+from provisioning.host.folder import NodeFolder
 from provisioning.machine_id import machine_id
 from provisioning.types import AppSpec, Observation, ObservedState, ResourceRequest, WorkspaceSpec
 from tests.gpu.fake_nvml import FakeLibrary, h200, installed
@@ -126,6 +129,32 @@ def test_variables_are_kept_while_the_gpu_is_empty(driver: FakeDriver, run: Call
     assert problem(one.suspending.resume(one.name)) == (Goal.RUNNING, "")
     assert one.works() and not one.folder.suspended_file.exists()
     assert problem(one.suspending.resume(one.name)) == (Goal.RUNNING, "")
+
+
+def test_an_operator_does_it_by_commands_on_the_node(
+    driver: FakeDriver, run: Callable[..., Running], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = run(1)
+    workspace = one.spec.ref.workspace_id
+
+    def berth(verb: str) -> tuple[int, str]:
+        code = main(["node", verb, workspace, "--home", str(one.pool.home)])
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    with one.folder.operation():
+        code, said = berth("suspend")
+        assert code == 1 and "Another worker is busy with this workspace" in said
+    driver.fault("checkpoint", "error", 2)
+    code, said = berth("suspend")
+    assert code == 1 and "(checkpoint CUDA_ERROR_OUT_OF_MEMORY) All its processes run." in said
+    code, said = berth("suspend")
+    assert code == 0 and "0.0 GiB in the workspace's memory" in said and "It keeps its variables" in said
+    assert driver.state(one.pids[0]) == CHECKPOINTED
+    fact = status._workspaces(NodeFolder(one.pool.home.resolve()))
+    assert fact.words == f"1 running; suspended, until berth node resume: {workspace}"
+    code, said = berth("resume")
+    assert code == 0 and "All its processes run." in said and one.works()
 
 
 def test_what_cannot_be_is_refused_before_anything_is_touched(
