@@ -87,6 +87,23 @@ def test_a_resume_that_fails_anywhere_leaves_all_suspended(fails_at: int) -> Non
     assert found.end is Goal.SUSPENDED and set(rules.states.values()) == {CHECKPOINTED}
 
 
+@pytest.mark.parametrize(
+    ("fault", "left"), [("end", {2: CHECKPOINTED}), ("late", {1: CHECKPOINTED, 2: CHECKPOINTED})]
+)
+def test_a_process_that_has_ended_or_is_there_already_fails_nothing(
+    fault: str, left: dict[int, ProcessState]
+) -> None:
+    rules = Rules({1: RUNNING, 2: RUNNING}, [fault])
+    assert walk(rules, [1, 2], Goal.SUSPENDED).reached
+    assert rules.states == left
+
+
+def test_whoever_goes_back_tries_each_call_once_more() -> None:
+    rules = Rules({1: CHECKPOINTED, 2: CHECKPOINTED}, ["", "CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_UNKNOWN"])
+    found = walk(rules, [1, 2], Goal.RUNNING)
+    assert found.end is Goal.SUSPENDED and set(rules.states.values()) == {CHECKPOINTED}
+
+
 def test_what_can_reach_neither_end_is_not_left_locked() -> None:
     # Of three, one is never restored again: the others go on, and nothing is claimed.
     class Stuck(Rules):
