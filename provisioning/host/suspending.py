@@ -55,7 +55,7 @@ _WHY = {
 _END = {
     Goal.RUNNING: "All its processes run.",
     Goal.SUSPENDED: "All its processes are suspended.",
-    None: "Some of its processes are suspended and some are not. Run this, or the reverse, again.",
+    None: "Some of its processes may be suspended and others not. Run this, or the reverse, again.",
 }
 
 

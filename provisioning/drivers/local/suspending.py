@@ -7,6 +7,7 @@ seen so by all three. The claim on the GPUs stays: no other workspace gets them 
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from provisioning.drivers.local import cgroups, processes, state
+from provisioning.drivers.local.failures import Busy
 from provisioning.drivers.local.state import WorkspaceDir, write_atomically
 from provisioning.gpu.suspend import grant, room
 from provisioning.gpu.suspend.run import Answer, Look, bring, look
@@ -131,7 +133,7 @@ class Suspending:
             kept = load(folder)
             if kept is None or kept.settled or folder.operation_held():
                 continue
-            with folder.operation():
+            with contextlib.suppress(Busy), folder.operation():
                 kept = load(folder)
                 if kept is not None and not kept.settled:
                     done.append(self._resume(folder, _silent))
