@@ -135,6 +135,10 @@ class BerthClient:
         """Have it take its GPUs again: its app restarts once they are free."""
         return self._object("POST", f"{_path(workspace_id)}/attach-gpu")
 
+    def resize(self, workspace_id: str, *, flavor: str) -> dict[str, Any]:
+        """Give it another flavor: its app restarts once there is room for it."""
+        return self._object("POST", f"{_path(workspace_id)}/resize", json={"flavor": flavor})
+
     def extend(self, workspace_id: str, *, hours: float, idempotency_key: str = "") -> dict[str, Any]:
         """Let it run for longer."""
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}

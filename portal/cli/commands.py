@@ -295,6 +295,11 @@ def attach_gpu(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_json(workspace) if arguments.json else print_line(line_of(workspace))
 
 
+def resize(client: BerthClient, arguments: argparse.Namespace) -> int:
+    workspace = client.resize(find(client, arguments)["id"], flavor=arguments.flavor)
+    return print_json(workspace) if arguments.json else print_line(line_of(workspace))
+
+
 def extend(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace_id = find(client, arguments)["id"]
     key = str(uuid.uuid4())

@@ -149,6 +149,14 @@ def parser() -> argparse.ArgumentParser:
     )
     one_workspace(attach)
 
+    resize = command(
+        "resize",
+        "resize",
+        "Give a workspace another flavor: its app restarts, kernels lose their variables, files stay.",
+    )
+    one_workspace(resize)
+    resize.add_argument("--flavor", required=True, metavar="SLUG")
+
     extend = command("extend", "extend", "Let a workspace run for longer.")
     one_workspace(extend)
     extend.add_argument("--hours", type=hours, default=2.0, metavar="H", help="default: 2")

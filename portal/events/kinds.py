@@ -277,6 +277,7 @@ class AuditKind(StrEnum):
     WORKSPACE_KEPT = "workspace.kept"
     WORKSPACE_GPU_RELEASED = "workspace.gpu_released"
     WORKSPACE_GPU_ATTACHED = "workspace.gpu_attached"
+    WORKSPACE_RESIZED = "workspace.resized"
     WORKSPACE_RECLAIM_WARNED = "workspace.reclaim_warned"
     WORKSPACE_CLAIMED = "workspace.claimed"
     WORKSPACE_UNCLAIMED = "workspace.unclaimed"

@@ -34,6 +34,7 @@ TAGS: Mapping[str, Tag] = {
             "workspaces/{workspace_id}/extend": {POST: "extendWorkspace"},
             "workspaces/{workspace_id}/release-gpu": {POST: "releaseWorkspaceGpu"},
             "workspaces/{workspace_id}/attach-gpu": {POST: "attachWorkspaceGpu"},
+            "workspaces/{workspace_id}/resize": {POST: "resizeWorkspace"},
             "workspaces/{workspace_id}/keep": {POST: "keepWorkspace"},
             "workspaces/{workspace_id}/activity": {GET: "getWorkspaceActivity"},
             "workspaces/{workspace_id}/logs": {GET: "getWorkspaceLog"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -11,13 +12,14 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 from rest_framework.response import Response
 
+from portal.catalog import selectors as catalog
 from portal.catalog.models import MAX_LIFETIME_H
 from portal.common import idempotency
 from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, operation, routes
 from portal.common.scopes import Scope
 from portal.reclaim import keeping, lifetimes, presenters
 from portal.reclaim.engine.activity import SignalKind
-from portal.workspaces import gpus, selectors
+from portal.workspaces import gpus, resizing, selectors
 from portal.workspaces.api import IF_MATCH, LOOK_AGAIN_S, location_of, require_match
 from portal.workspaces.models import Workspace
 from portal.workspaces.serializers import WorkspaceSerializer, etag_of, with_held
@@ -35,6 +37,12 @@ class KeepSerializer(StrictSerializer):
     hours = serializers.FloatField(
         min_value=keeping.MIN_KEEP_S / 3600, max_value=keeping.MAX_KEEP_S / 3600, default=2.0
     )
+
+
+class ResizeSerializer(StrictSerializer):
+    """Which flavor a workspace shall have."""
+
+    flavor = serializers.CharField(max_length=60, help_text="Short name of the flavor.")
 
 
 class SignalSerializer(serializers.Serializer[Any]):
@@ -228,6 +236,30 @@ class AttachGpu(ApiView):
         return _changed(request, workspace_id, gpus.attach)
 
 
+class Resize(ApiView):
+    """Its flavor, another one."""
+
+    scopes = {"*": Scope.WORKSPACES_WRITE}
+
+    @operation(
+        "Resize a workspace",
+        description=(
+            "Gives it another flavor: what runs is stopped now and waits in the queue as a start, so kernels "
+            "lose their variables and files stay; what waits asks for the new one; what is stopped takes it "
+            "the next time. What would be refused is refused before anything stops. One whose GPUs are "
+            "released stays so. The flavor that it has already is success."
+        ),
+        request=ResizeSerializer,
+        responses={202: WorkspaceSerializer},
+        goes_on_s=LOOK_AGAIN_S,
+        parameters=[OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH), IF_MATCH],
+        errors=[400, 404, 409, 412, 415, 422, 429],
+    )
+    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
+        flavor = catalog.flavor_by_slug(request.user, body_of(request, ResizeSerializer)["flavor"])
+        return _changed(request, workspace_id, partial(resizing.resize, flavor=flavor))
+
+
 def _changed(request: UserRequest, workspace_id: UUID, service: Callable[..., Workspace]) -> Response:
     selectors.workspace_by_id(request.user, workspace_id)
     with transaction.atomic():
@@ -243,5 +275,6 @@ urlpatterns = [
     *routes("workspaces/<uuid:workspace_id>/keep", Keep, "workspace-keep"),
     *routes("workspaces/<uuid:workspace_id>/release-gpu", ReleaseGpu, "workspace-release-gpu"),
     *routes("workspaces/<uuid:workspace_id>/attach-gpu", AttachGpu, "workspace-attach-gpu"),
+    *routes("workspaces/<uuid:workspace_id>/resize", Resize, "workspace-resize"),
     *routes("workspaces/<uuid:workspace_id>/activity", Activity, "workspace-activity"),
 ]

@@ -38,6 +38,8 @@ from portal.scheduling.snapshot import (
 from portal.workspaces.domain_events import WorkspaceRequested
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes.places import NOWHERE, Homes
+from portal.workspaces.models import Workspace
+from portal.workspaces.resizing import request_with
 from portal.workspaces.software import with_software
 from provisioning import mounts
 from provisioning.types import Placement
@@ -154,13 +156,35 @@ def assess_many(
         ]
 
 
+def assess_resize(workspace: Workspace, flavors: Iterable[Flavor]) -> list[Verdict]:
+    """The verdicts on a workspace with each of the flavors in place of what it has or waits for."""
+    homes = _homes(workspace.owner, workspace.team)
+    with snapshot_cache.previews.use() as snapshot:
+        return [
+            assess_on(
+                snapshot,
+                Wanted(
+                    *(workspace.template, flavor, workspace.team, workspace.owner),
+                    resources=request_with(workspace, flavor)[0],
+                    priority=workspace.priority,
+                    homes=homes,
+                    instead_of=str(workspace.pk),
+                ),
+            )
+            for flavor in flavors
+        ]
+
+
 def _homes(actor: User | None, team: Team | None) -> Homes:
     return home_places.of_user(actor.pk, team.pk) if actor is not None and team is not None else NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A request for a workspace. Without `expected_s` it takes as long as its flavor says."""
+    """A request for a workspace. Without `expected_s` it takes as long as its flavor says.
+
+    `instead_of` is the id of a workspace that runs or waits, and would end first.
+    """
 
     template: Template
     flavor: Flavor
@@ -170,6 +194,7 @@ class Wanted:
     priority: int = 0
     expected_s: int | None = None
     homes: Homes = field(default_factory=dict)
+    instead_of: str = ""
 
     def workload(self, team: Team, now: datetime, placement_request: PlacementRequest) -> model.Workload:
         """The workload of the workspace that is made of it, but for its id and amounts."""
@@ -198,8 +223,11 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
     if wanted.team is None:
         return _by_capacity(placement_request)
     workload = wanted.workload(wanted.team, snapshot.now, placement_request)
-    foreseen = snapshot.foreseen
-    with snapshot.trial() as trial:
+    foreseen = None if wanted.instead_of else snapshot.foreseen
+    leaving = [wanted.instead_of] if wanted.instead_of else []
+    with snapshot.placer.without(leaving), snapshot.trial() as trial:
+        for name in leaving:
+            _leave(trial, name)
         asked = PendingWorkload(REQUEST, placement_request, workload)
         pending = choose_variant(trial.scheduler, trial.placer, asked)
         if (found := refusal(trial.scheduler, pending.workload)) is not None and _refuses(*found):
@@ -227,6 +255,15 @@ def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
                 if victim.beneficiary == REQUEST
             ),
         )
+
+
+def _leave(trial: ClusterSnapshot, name: str) -> None:
+    """In the copy, a workspace neither runs nor waits any more."""
+    if name in trial.scheduler.running:
+        trial.scheduler.finish(name)
+    if name in trial.scheduler.pending.items:
+        trial.scheduler.withdraw(name)
+    trial.pending_workloads.pop(name, None)
 
 
 def _placement_request(snapshot: ClusterSnapshot, wanted: Wanted) -> PlacementRequest | Verdict:

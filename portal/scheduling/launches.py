@@ -114,6 +114,7 @@ def _allocate(starts: Sequence[Start], now: datetime) -> list[list[Allocation]]:
             workspace=each.workspace,
             node=nodes[each.pool.pk, item.node],
             generation=each.workspace.generation,
+            flavor=each.workspace.flavor.slug,
             cpu_milli=requests[each.workspace.pk].cpu_milli,
             memory_mib=requests[each.workspace.pk].memory_mib,
             disk_mib=requests[each.workspace.pk].disk_mib,

@@ -97,6 +97,22 @@ class PoolPlacer:
             self.undo(taken)
             self._requests, self._found = requests, found
 
+    @contextmanager
+    def without(self, gone: Sequence[str]) -> Iterator[None]:
+        """The clusters as if the workloads named had left, for whatever is asked and tried meanwhile."""
+        with self._without(gone):
+            self._given_back(gone)
+            try:
+                yield
+            finally:
+                self._given_back(gone)
+
+    def _given_back(self, gone: Sequence[str]) -> None:
+        for name in gone:
+            for pool_pk, _placement, _request in self._held.get(name, ()):
+                if pool_pk in self._pools:
+                    self._pools[pool_pk].changed()
+
     def undo(self, but: int = 0) -> None:
         """Give back all that was taken but for the first so many, the last first."""
         while len(self._taken) > but:

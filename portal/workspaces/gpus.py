@@ -7,6 +7,7 @@ observed; then it waits in the queue like a start.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -37,7 +38,7 @@ CHANGEABLE = frozenset({State.PENDING, State.RUNNING, State.STOPPED, State.FAILE
 CHANGED = ("accelerators", "cpu_milli", "memory_mib")
 
 
-def _without(resources: dict[str, Any]) -> dict[str, Any]:
+def without_gpus(resources: dict[str, Any]) -> dict[str, Any]:
     """What one goes on with: no accelerators, and of cores and memory no more than the site says.
 
     Who has a GPU has much of its node beside it, and nobody else could use that GPU without.
@@ -67,9 +68,9 @@ def release(*, actor: User | SystemActor, workspace_id: UUID, cause: Reason | No
         return workspace
     if not workspace.accelerated:
         raise StateConflict(Reason(LifetimeCode.NO_GPU_TO_RELEASE, {"name": workspace.name}))
-    _change(
+    change(
         workspace,
-        asked=_without(workspace.resources),
+        asked=without_gpus(workspace.resources),
         released={name: workspace.resources[name] for name in CHANGED},
         actor=actor,
         kind=AuditKind.WORKSPACE_GPU_RELEASED,
@@ -92,7 +93,7 @@ def attach(*, actor: User, workspace_id: UUID) -> Workspace:
         if workspace.accelerated:
             return workspace
         raise StateConflict(Reason(LifetimeCode.NO_GPU_TO_ATTACH, {"name": workspace.name}))
-    _change(
+    change(
         workspace,
         asked=workspace.released_resources or {},
         released=None,
@@ -104,29 +105,38 @@ def attach(*, actor: User, workspace_id: UUID) -> Workspace:
     return workspace
 
 
-def _change(
+def change(
     workspace: Workspace,
     *,
-    asked: dict[str, Any],
+    asked: Mapping[str, Any],
     released: dict[str, Any] | None,
     actor: User | SystemActor,
     kind: AuditKind,
     message: str,
     stops: str,
     cause: Reason | None = None,
+    data: dict[str, Any] | None = None,
+    refusal: LifetimeCode = LifetimeCode.GPU_NOT_CHANGEABLE,
+    **fields: Any,
 ) -> None:
+    """Have a locked workspace ask for `asked` from now on, with `fields` that go with it.
+
+    What runs with anything else is started anew. `refusal` says why not, while it is on its way elsewhere.
+    """
     if workspace.state not in CHANGEABLE:
-        reason = Reason(LifetimeCode.GPU_NOT_CHANGEABLE, {"name": workspace.name})
-        raise StateConflict(reason, state=workspace.state)
+        raise StateConflict(Reason(refusal, {"name": workspace.name}), state=workspace.state)
     said = cause.as_json() if cause is not None else None
-    fields: dict[str, Any] = {
-        "resources": {**workspace.resources, **asked},
-        "released_resources": released,
-    }
+    before = workspace.request
+    fields |= {"resources": {**workspace.resources, **asked}, "released_resources": released}
     for name, value in fields.items():
         setattr(workspace, name, value)
     now = timezone.now()
-    events.record(actor=actor, kind=kind, workspace=workspace, message=message, cause=said)
+    events.record(actor=actor, kind=kind, workspace=workspace, message=message, cause=said, data=data)
+    if workspace.state == State.RUNNING and workspace.request == before:
+        # It has all of it already: its GPUs are released, and the rest is the same.
+        Workspace.objects.filter(pk=workspace.pk).update(**fields)
+        emit(RequestChanged(workspace))
+        return
     if workspace.state in (State.RUNNING, State.PENDING):
         # Asked before anything ends: what would be refused keeps what it has.
         policies.require_active_owner(workspace.owner)

@@ -524,6 +524,7 @@ def version_of(workspace: Workspace) -> str:
         workspace.runs_until,
         workspace.status.checkouts,
         workspace.gpu_released,
+        workspace.flavor.slug,
     )
 
 

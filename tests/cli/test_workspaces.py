@@ -182,6 +182,15 @@ def test_gpus_are_released_and_attached(as_bob: Any, pool: Any, workers: None) -
     assert refused.code == 1 and "has no GPUs to release" in refused.err
 
 
+def test_it_is_resized(as_bob: Any, pool: Any, workers: None) -> None:
+    assert as_bob("up", "--flavor", "sim-h100-x1", "--name", "train", "--wait").code == 0
+    assert as_bob("resize", "train", "--flavor", "sim-h100-x2").out.startswith("train is ")
+    workspace = Workspace.objects.get()
+    assert (workspace.flavor.slug, workspace.resources["accelerators"]["count"]) == ("sim-h100-x2", 2)
+    refused = as_bob("resize", "train", "--flavor", "no-such")
+    assert refused.code != 0 and "no-such" in refused.err
+
+
 def test_rm_asks(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     WorkspaceFactory(owner=bob, team=team, name="mine")
 

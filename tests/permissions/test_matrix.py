@@ -424,6 +424,7 @@ class Stage:
             ("POST", "workspaces/<uuid:workspace_id>/extend/"): {"hours": "2"},
             ("POST", "api/v1/workspaces/<uuid:workspace_id>/extend"): {"hours": 2},
             ("POST", "api/v1/workspaces/<uuid:workspace_id>/keep"): {"hours": 2},
+            ("POST", "api/v1/workspaces/<uuid:workspace_id>/resize"): {"flavor": wanted["flavor"]},
             ("POST", "api/v1/admission/preview"): wanted,
             ("POST", "api/v1/teams"): team,
             ("POST", "environments/<slug:slug>/edit/"): {"do": "about", "name": ""},

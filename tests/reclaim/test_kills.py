@@ -26,7 +26,7 @@ from portal.inventory.models import AllocatedDevice, Pool
 from portal.reclaim import keeping, lifetimes, observing, passes, policy_services
 from portal.reclaim.models import LastPass, ReclaimNotice, WorkspaceActivity
 from portal.scheduling import snapshot_cache
-from portal.workspaces import gpus
+from portal.workspaces import gpus, resizing
 from portal.workspaces.models import Workspace
 from tests.factories import FlavorFactory, local_pool_with, node_info
 from tests.workspaces.helpers import run_until_ready
@@ -114,7 +114,7 @@ def standing(workspace: Workspace) -> tuple[Any, ...]:
     row = Workspace.objects.get(pk=workspace.pk)
     activity = WorkspaceActivity.objects.filter(workspace=workspace)
     return (
-        (row.state, row.desired_state, row.gpu_released, row.ends_at, row.ends_version),
+        (row.state, row.desired_state, row.flavor.slug, row.gpu_released, row.ends_at, row.ends_version),
         row.resources["accelerators"]["count"],
         tuple(ReclaimNotice.objects.values_list("cause", "due_at")),
         tuple(activity.values_list("kept_until", flat=True)),
@@ -170,6 +170,11 @@ def release_by_hand(workspace, clock, alice):
     return lambda: gpus.release(actor=alice, workspace_id=workspace.pk)
 
 
+def resize_by_hand(workspace, clock, alice):
+    flavor = FlavorFactory(slug="small")
+    return lambda: resizing.resize(actor=alice, workspace_id=workspace.pk, flavor=flavor)
+
+
 def look(workspace, clock, alice):
     """What follows on a look is the same, whenever it was cut off."""
     idle(workspace, 45)
@@ -177,7 +182,9 @@ def look(workspace, clock, alice):
     return observing.run
 
 
-@pytest.mark.parametrize("step", [warn, withdraw, release, stop, outage, keep, release_by_hand, look])
+@pytest.mark.parametrize(
+    "step", [warn, withdraw, release, stop, outage, keep, release_by_hand, resize_by_hand, look]
+)
 def test_killed_before_any_write_all_of_a_step_is_done_or_nothing(accelerated, clock, alice, sent, step):
     policy_services.create(
         actor=SYSTEM, target="site", given={"release_gpu_minutes": 60, "notice_minutes": 30}

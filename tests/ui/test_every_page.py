@@ -45,6 +45,12 @@ class TestWorkspace(PageCase):
         self.url = f"/workspaces/{workspace.pk}/"
 
 
+class TestResize(TestWorkspace):
+    @pytest.fixture(autouse=True)
+    def _page(self, _workspace: None, local_pool: object) -> None:
+        self.url += "resize/"
+
+
 class TestOwnPackages(TestWorkspace):
     @pytest.fixture(autouse=True)
     def _workspace(self, _stocked: None, bob: Any, monkeypatch: pytest.MonkeyPatch) -> None:

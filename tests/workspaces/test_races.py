@@ -11,12 +11,13 @@ import pytest
 from portal.accounts import services as accounts
 from portal.accounts.models import Membership, Role
 from portal.catalog import selectors as catalog_selectors
+from portal.catalog.models import Flavor
 from portal.common.errors import StateConflict
 from portal.events.models import Event
 from portal.inventory import services as inventory
 from portal.inventory.models import AllocatedDevice, Device, Node
 from portal.inventory.node_commands import config_of
-from portal.workspaces import gpus, reconcile, results, services
+from portal.workspaces import gpus, reconcile, resizing, results, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import IdempotencyKey, Workspace
 from provisioning.registry import driver_for
@@ -189,3 +190,24 @@ def test_a_release_an_attach_and_a_stop_at_once_leave_one_answer(team, alice, on
     assert workspace.state == State.STOPPED
     assert not AllocatedDevice.objects.filter(active=True).exists()
     check_invariants()
+
+
+def test_a_resize_a_release_and_a_stop_at_once_leave_one_answer(team, alice, one_gpu, sent):
+    """Whoever comes first: what it asks for is of the flavor that it has."""
+    (workspace,) = (job() for job in creations(team, [alice], "sim-h100-x1"))
+    run_until_ready(sent, workspace)
+    flavor = Flavor.objects.get(slug="sim-cpu")
+    outcome = at_once(
+        [
+            *([lambda: resizing.resize(actor=alice, workspace_id=workspace.pk, flavor=flavor)] * 3),
+            *([lambda: gpus.release(actor=alice, workspace_id=workspace.pk)] * 2),
+            lambda: services.stop(actor=alice, workspace_id=workspace.pk),
+        ]
+    )
+    assert all(isinstance(each, Workspace | StateConflict) for each in outcome), outcome
+    workspace.refresh_from_db()
+    assert workspace.state == State.STOPPING
+    assert workspace.resources["accelerators"]["count"] == (
+        0 if workspace.gpu_released else workspace.flavor.accelerator_count
+    )
+    assert len(sent.commands) == 1

@@ -37,13 +37,14 @@ def life(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
 
 @register.inclusion_tag("reclaim/gpu_act.html", takes_context=True)
 def gpu_act(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
-    """The way to release its GPUs, or to attach them again, for who may."""
+    """The ways to release its GPUs or attach them again, and to resize it, for who may."""
     user: User = context["request"].user
     may = may_operate(user, workspace) and workspace.state in CHANGEABLE
     attach = may and workspace.gpu_released
     return {
         "workspace": workspace,
         "attach": attach,
+        "resize": may,
         "release": may and not attach and workspace.accelerated and workspace.state != State.FAILED,
     }
 

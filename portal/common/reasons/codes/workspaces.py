@@ -112,6 +112,8 @@ class LifetimeCode(StrEnum):
     NO_GPU_TO_RELEASE = "no_gpu_to_release"
     NO_GPU_TO_ATTACH = "no_gpu_to_attach"
     GPU_NOT_CHANGEABLE = "gpu_not_changeable"
+    NOT_RESIZABLE_NOW = "workspace_not_resizable"
+    FILES_IN_ANOTHER_POOL = "files_in_another_pool"
     BOOKED_BEFORE = "lifetime_booked_before"
     # Why it is stopped.
     ENDS_BY_LIFETIME = "ends_by_lifetime"

@@ -102,6 +102,14 @@ TEXTS = {
         _("%(name)s is on its way from one state to another, so its GPUs stay as they are."),
         _("Wait until it runs or has stopped, then try again."),
     ),
+    LifetimeCode.NOT_RESIZABLE_NOW: Text(
+        _("%(name)s is on its way from one state to another, so its size stays as it is."),
+        _("Wait until it runs or has stopped, then try again."),
+    ),
+    LifetimeCode.FILES_IN_ANOTHER_POOL: Text(
+        _("%(flavor)s cannot be had in %(pool)s, where the files of %(name)s are."),
+        _("Choose a flavor of that pool, or start another workspace."),
+    ),
     LifetimeCode.POLICY_NOT_VALID: Text(
         _("The policy cannot be kept like this."), _("Correct the fields that are named.")
     ),

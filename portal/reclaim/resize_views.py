@@ -1,0 +1,129 @@
+"""The page that gives a workspace another flavor: each with when it would start, and what ends before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from portal.catalog import selectors as catalog
+from portal.catalog.models import Flavor
+from portal.common.errors import InvalidInput, PortalError, StateConflict
+from portal.common.formatting import format_size
+from portal.common.reasons.codes import CommonCode, LifetimeCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import sentence_of
+from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
+from portal.scheduling import admission, offers
+from portal.workspaces import gpus, policies, resizing, selectors
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from portal.workspaces.views import to_workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A flavor to choose, its size in words, and what would happen to the workspace with it."""
+
+    flavor: Flavor
+    size: str
+    verdict: admission.Verdict
+    chosen: bool
+
+    @property
+    def deprecated(self) -> str:
+        """What to choose instead, where it is deprecated."""
+        reason = catalog.deprecation_of(self.flavor)
+        return sentence_of(reason) if reason is not None else ""
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def resize(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
+    """Choose another flavor, knowing what ends and when it starts; then resize."""
+    workspace = selectors.workspace_by_id(request.user, workspace_id)
+    policies.require_operate(request.user, workspace)
+    wanted = strip_nul((request.POST if request.method == "POST" else request.GET).get("flavor", ""))
+    error: PortalError | None = None
+    if request.method == "POST":
+        try:
+            flavor = _flavor(request, wanted)
+            resizing.resize(actor=request.user, workspace_id=workspace_id, flavor=flavor)
+            return to_workspace(workspace)
+        except PortalError as refused:
+            error = refused
+            workspace = selectors.workspace_by_id(request.user, workspace_id)
+    if workspace.state not in gpus.CHANGEABLE and error is None:
+        error = StateConflict(Reason(LifetimeCode.NOT_RESIZABLE_NOW, {"name": workspace.name}))
+    rows = _rows(request, workspace, wanted) if workspace.state in gpus.CHANGEABLE else []
+    starts = workspace.state in (State.RUNNING, State.PENDING)
+    context = {
+        "workspace": workspace,
+        "rows": rows,
+        "size": format_size(workspace.resources),
+        "ends": _ends(workspace),
+        "stays": _stays(workspace),
+        "starts": starts,
+        "possible": not starts or any(row.verdict.possible for row in rows),
+        "error": error,
+    }
+    return render(request, "reclaim/resize.html", context, status=error.status if error else 200)
+
+
+def _flavor(request: SignedInRequest, slug: str) -> Flavor:
+    if not slug:
+        raise InvalidInput(Reason(CommonCode.FIRST_CHOICE_MISSING, {"field": "flavor"}))
+    return catalog.flavor_by_slug(request.user, slug)
+
+
+def _rows(request: SignedInRequest, workspace: Workspace, wanted: str) -> list[Row]:
+    """The flavors that it may have in place of its own, where its files are."""
+    offered = [
+        flavor
+        for flavor in offers.choosable(request.user, workspace.team)
+        if flavor != workspace.flavor and resizing.keeps_files(workspace, flavor)
+    ]
+    shown = offers.shortlist([*offered, workspace.flavor], workspace.flavor.slug)
+    flavors = [flavor for flavor in shown if flavor != workspace.flavor]
+    verdicts = admission.assess_resize(workspace, flavors)
+    return [
+        Row(
+            flavor,
+            format_size(resizing.request_with(workspace, flavor)[0])
+            if workspace.gpu_released
+            else format_size(flavor.as_request()),
+            verdict,
+            flavor.slug == wanted,
+        )
+        for flavor, verdict in zip(flavors, verdicts, strict=True)
+    ]
+
+
+def _ends(workspace: Workspace) -> Sequence[str]:
+    if workspace.state == State.RUNNING:
+        return [
+            _("its app restarts: no driver can change the size of an app that runs"),
+            _("kernels lose their variables, and terminals what runs in them"),
+            _("files outside the home folder, such as /tmp"),
+            _("if it has to wait for the new size: what it has now is given back meanwhile"),
+        ]
+    if workspace.state == State.PENDING:
+        return [_("its place in the queue: it takes its turn as one that is asked for now")]
+    return [_("nothing: it does not run now, and takes the new size when it is started")]
+
+
+def _stays(workspace: Workspace) -> Sequence[str]:
+    found = [
+        _("every file in the home folder"),
+        _("the workspace itself, its software and its address"),
+    ]
+    if workspace.gpu_released:
+        found.append(_("its GPUs stay released: attach them to have those of the new size"))
+    return found
