@@ -62,6 +62,7 @@ from portal.workspaces import services as workspaces
 from portal.workspaces.domain_events import (
     AllocationsReleased,
     EndpointChanged,
+    GpusOptional,
     HomesMeasured,
     PreemptionDue,
     PreflightDue,
@@ -138,6 +139,7 @@ def connect() -> None:
     # workspaces
     in_transaction(HomesMeasured, orphans.homes_measured)
     in_transaction(StrangersFound, orphans.strangers_found)
+    in_transaction(GpusOptional, admission.spare_busy_gpus)
     in_transaction(WorkspaceRequested, admission.admit)
     in_transaction(WorkspaceQueued, cycle.decide_at_once)
     in_transaction(WorkspaceWaits, request_cycle)

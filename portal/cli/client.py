@@ -102,9 +102,9 @@ class BerthClient:
         """What has happened to a workspace, oldest first."""
         return self._rows(f"{_path(workspace_id)}/events")
 
-    def preview(self, **request: str) -> dict[str, Any]:
+    def preview(self, **request: Any) -> dict[str, Any]:
         """The verdict on a request: `template`, `flavor` and, where there is a choice, `team` and
-        `environment`."""
+        `environment`; `start_without_gpu` as for a new workspace."""
         return self._object("POST", "/admission/preview", json=_given(request))
 
     def create_workspace(self, *, idempotency_key: str = "", **request: Any) -> dict[str, Any]:

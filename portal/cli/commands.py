@@ -97,6 +97,7 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
         "name": arguments.name,
         "lifetime_hours": arguments.hours,
         "checkpointed": arguments.checkpointed,
+        "start_without_gpu": arguments.start_without_gpu,
         "secrets": arguments.secret,
         "git": _git(arguments),
         "idempotency_key": arguments.idempotency_key or str(uuid.uuid4()),

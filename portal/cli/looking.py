@@ -113,10 +113,13 @@ def preview(client: BerthClient, arguments: argparse.Namespace) -> int:
         flavor=arguments.flavor,
         team=arguments.team,
         environment=arguments.environment,
+        start_without_gpu=arguments.start_without_gpu,
     )
     if arguments.json:
         print_json(verdict)
     else:
+        if verdict.get("without_gpu"):
+            print("No GPU is free: it starts without, and takes them by `berth attach-gpu`.")
         print(verdict["message"])
         if verdict["eta"]:
             print(f"Expected to start: {verdict['eta']}")

@@ -77,6 +77,12 @@ def parser() -> argparse.ArgumentParser:
         "--hours", type=hours, default=None, metavar="H", help="stop it after this long; `extend` adds to it"
     )
     up.add_argument(
+        "--start-without-gpu",
+        action="store_true",
+        default=None,
+        help="do not wait for GPUs: start without where none is free, and attach them later",
+    )
+    up.add_argument(
         "--checkpointed",
         action="store_true",
         default=None,
@@ -117,6 +123,10 @@ def parser() -> argparse.ArgumentParser:
     preview.add_argument("--flavor", required=True, metavar="SLUG")
     preview.add_argument("--team", default="", metavar="SLUG", help="default: your only team")
     preview.add_argument("--environment", default="", metavar="SLUG", help=ENVIRONMENT)
+
+    preview.add_argument(
+        "--start-without-gpu", action="store_true", default=None, help="as of `up`: not to wait for GPUs"
+    )
 
     open_ = command("open", "open_", "Print the address of a workspace.")
     one_workspace(open_)

@@ -46,6 +46,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "trim-snapshot-feed": {"task": "control.trim_snapshot_feed", "schedule": 60.0},
     "learn-mixes": {"task": "control.learn_mixes", "schedule": 60.0},
     "average-shares": {"task": "control.average_shares", "schedule": 60.0},
+    "tell-of-free-gpus": {"task": "control.tell_of_free_gpus", "schedule": 60.0},
     "observe-activity": {"task": "control.observe_activity", "schedule": 60.0},
     "prune-activity": {"task": "control.prune_activity", "schedule": 3600.0},
     "reclaim": {"task": "control.reclaim", "schedule": 30.0},

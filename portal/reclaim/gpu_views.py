@@ -83,15 +83,7 @@ def attach(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 
 def when_free(workspace: Workspace) -> tuple[bool, list[str]]:
     """Whether it would start with its GPUs at once, were they asked for now; and when, in sentences."""
-    verdict = admission.assess(
-        template=workspace.template,
-        flavor=workspace.flavor,
-        team=workspace.team,
-        actor=workspace.owner,
-        resources={**workspace.resources, **(workspace.released_resources or {})},
-        priority=workspace.priority,
-        expected_s=workspace.expected_s,
-    )
+    (verdict,) = admission.assess_attached([workspace])
     if verdict.outcome is Outcome.FITS_NOW:
         return True, [_("its GPUs are free: it starts with them at once")]
     if verdict.outcome is not Outcome.QUEUED:

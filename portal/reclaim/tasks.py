@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from portal.celery import app
-from portal.reclaim import homes, observing, passes
+from portal.reclaim import free_gpus, homes, observing, passes
 
 
 @app.task(name="control.reclaim")
@@ -14,6 +14,11 @@ def reclaim() -> None:
 @app.task(name="control.observe_activity")
 def observe_activity() -> None:
     observing.run()
+
+
+@app.task(name="control.tell_of_free_gpus")
+def tell_of_free_gpus() -> None:
+    free_gpus.run()
 
 
 @app.task(name="control.prune_activity")

@@ -35,7 +35,8 @@ from portal.scheduling.snapshot import (
     PendingWorkload,
     choose_variant,
 )
-from portal.workspaces.domain_events import WorkspaceRequested
+from portal.workspaces import gpus
+from portal.workspaces.domain_events import GpusOptional, WorkspaceRequested
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes.places import NOWHERE, Homes
 from portal.workspaces.models import Workspace
@@ -173,6 +174,46 @@ def assess_resize(workspace: Workspace, flavors: Iterable[Flavor]) -> list[Verdi
             )
             for flavor in flavors
         ]
+
+
+def assess_attached(workspaces: Iterable[Workspace]) -> list[Verdict]:
+    """The verdicts on workspaces with the accelerators that they have released, for what they have now."""
+    with snapshot_cache.previews.use() as snapshot:
+        return [
+            assess_on(
+                snapshot,
+                Wanted(
+                    *(each.template, each.flavor, each.team, each.owner),
+                    resources=gpus.with_gpus(each),
+                    priority=each.priority,
+                    expected_s=each.expected_s,
+                    homes=_homes(each.owner, each.team),
+                    instead_of=str(each.pk),
+                ),
+            )
+            for each in workspaces
+        ]
+
+
+def assess_without_gpus(
+    *, template: Template, flavor: Flavor, team: Team, actor: User, expected_s: int | None, environment: str
+) -> Verdict:
+    """The verdict on a request that is started without the accelerators of its flavor."""
+    whole = flavor.as_request()
+    return assess(
+        template=template,
+        flavor=flavor,
+        team=team,
+        actor=actor,
+        resources={**whole, **gpus.without_gpus(whole)},
+        expected_s=expected_s,
+        environment=environment,
+    )
+
+
+def may_spare_gpus(flavor: Flavor, verdict: Verdict) -> bool:
+    """Whether a request with this verdict is started without accelerators, where that was wished for."""
+    return bool(flavor.accelerator_count) and verdict.outcome is Outcome.QUEUED
 
 
 def _homes(actor: User | None, team: Team | None) -> Homes:
@@ -408,6 +449,22 @@ def _not_admitted(verdict: Verdict) -> PortalError:
             for node, reason in verdict.reasons
         ],
     )
+
+
+def spare_busy_gpus(event: GpusOptional) -> None:
+    """Have it start without accelerators where it would wait for them. What is refused still is."""
+    workspace = event.workspace
+    verdict = assess(
+        template=workspace.template,
+        flavor=workspace.flavor,
+        team=workspace.team,
+        actor=workspace.owner,
+        resources=workspace.resources,
+        priority=workspace.priority,
+        expected_s=workspace.expected_s,
+    )
+    if may_spare_gpus(workspace.flavor, verdict):
+        gpus.start_without(workspace)
 
 
 def admit(event: WorkspaceRequested) -> None:

@@ -26,7 +26,7 @@ from portal.common.api import (
 )
 from portal.common.reasons.wording import message_of, reason_of
 from portal.common.scopes import Scope
-from portal.scheduling import offers, selectors
+from portal.scheduling import admission, offers, selectors
 from portal.scheduling.serializers import AdmissionPreviewSerializer, PreviewSerializer, verdict_data
 from portal.workspaces import policies
 from portal.workspaces.api import team_named
@@ -141,11 +141,21 @@ class AdmissionPreview(ApiView):
             flavors=offers.shortlist(offers.choosable(request.user, team), flavor.slug),
         )
         verdict = next(offer.verdict for offer in found if offer.flavor == flavor)
+        spared = given["start_without_gpu"] and admission.may_spare_gpus(flavor, verdict)
+        if spared:
+            verdict = admission.assess_without_gpus(
+                template=template,
+                flavor=flavor,
+                team=team,
+                actor=request.user,
+                expected_s=round(hours * 3600) if hours else None,
+                environment=software.digest,
+            )
         nearest = [offer.flavor.slug for offer in offers.alternatives(found, flavor)]
         warnings = deprecations(template, flavor)
         if software.environment is not None and (warned := deprecation_of(software.environment)) is not None:
             warnings.append(Finding("environment", warned))
-        data = {**verdict_data(verdict, alternatives=nearest), "warnings": warnings}
+        data = {**verdict_data(verdict, alternatives=nearest), "warnings": warnings, "without_gpu": spared}
         return Response(AdmissionPreviewSerializer(data).data)
 
 

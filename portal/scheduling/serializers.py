@@ -39,6 +39,9 @@ class PreviewSerializer(StrictSerializer):
         max_length=40,
         help_text="Short name of the software environment; without it, the template's.",
     )
+    start_without_gpu = serializers.BooleanField(
+        required=False, default=False, help_text="As for a new workspace: not to wait for accelerators."
+    )
 
 
 class VerdictSerializer(serializers.Serializer[Any]):
@@ -67,6 +70,9 @@ class VerdictSerializer(serializers.Serializer[Any]):
 class AdmissionPreviewSerializer(VerdictSerializer):
     """The verdict, with what somebody should know before choosing these."""
 
+    without_gpu = serializers.BooleanField(
+        help_text="Whether the verdict is on a start without accelerators, as `start_without_gpu` wishes for."
+    )
     warnings = WarningSerializer(many=True, help_text="Deprecated ones, and what takes their place.")
 
 

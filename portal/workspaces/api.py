@@ -158,6 +158,7 @@ class WorkspaceViewSet(ListViewSet):
             environment=software.named(request.user, given.get("environment", "")),
             secrets=given["secrets"],
             git=git_of(request, given),
+            start_without_gpu=given["start_without_gpu"],
         )
         self.kwargs["workspace_id"] = creation.workspace.pk
         headers = {"Location": location_of(creation.workspace)}

@@ -25,6 +25,16 @@ class WorkspaceRequested(DomainEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class GpusOptional(DomainEvent):
+    """A workspace that is about to be made shall start without its accelerators, if these are not free now.
+
+    Who listens takes them off its request (`gpus.start_without`); nothing of it has been written yet.
+    """
+
+    workspace: Workspace
+
+
+@dataclass(frozen=True, slots=True)
 class WorkspaceQueued(DomainEvent):
     """A person has put a workspace into the queue, and waits for what becomes of it."""
 

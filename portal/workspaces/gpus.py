@@ -52,6 +52,18 @@ def without_gpus(resources: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def start_without(workspace: Workspace) -> None:
+    """Have a workspace that has not been written yet begin with its GPUs released."""
+    workspace.released_resources = {name: workspace.resources[name] for name in CHANGED}
+    workspace.resources = {**workspace.resources, **without_gpus(workspace.resources)}
+    workspace.gpu_awaited = True
+
+
+def with_gpus(workspace: Workspace) -> dict[str, Any]:
+    """What it would ask for with the accelerators that it has released, in JSON form."""
+    return {**workspace.resources, **(workspace.released_resources or {})}
+
+
 @transaction.atomic
 def release(*, actor: User | SystemActor, workspace_id: UUID, cause: Reason | None = None) -> Workspace:
     """Have a workspace go on without accelerators; `cause` is why, for the audit log.
@@ -128,6 +140,7 @@ def change(
     said = cause.as_json() if cause is not None else None
     before = workspace.request
     fields |= {"resources": {**workspace.resources, **asked}, "released_resources": released}
+    fields.setdefault("gpu_awaited", False)
     for name, value in fields.items():
         setattr(workspace, name, value)
     now = timezone.now()

@@ -73,6 +73,7 @@ def resize(*, actor: User, workspace_id: UUID, flavor: Flavor) -> Workspace:
         stops=f"stopped its app, to start it again on {flavor.name}",
         refusal=LifetimeCode.NOT_RESIZABLE_NOW,
         flavor=flavor,
+        gpu_awaited=workspace.gpu_awaited and released is not None,
         preemptible=flavor.preemptible,
         loses_work=workspace.template.loses_work_on(flavor) if said is None else not said,
         expected_s=_expected(workspace, before, flavor),

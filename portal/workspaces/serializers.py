@@ -96,6 +96,14 @@ class WorkspaceCreateSerializer(StrictSerializer):
         max_value=MAX_LIFETIME_H,
         help_text="After how long it stops, as its flavor and the site allow; without it, by their default.",
     )
+    start_without_gpu = serializers.BooleanField(
+        required=False,
+        default=False,
+        help_text=(
+            "Where it would wait for accelerators, start it without them, as after `release-gpu`: "
+            "`attach-gpu` takes them, and its user is told once when they are free."
+        ),
+    )
     priority = serializers.IntegerField(
         required=False,
         min_value=-100,

@@ -36,7 +36,13 @@ from portal.events.kinds import AuditKind
 from portal.repositories.rules import Source
 from portal.workspace_secrets.effective import require_known
 from portal.workspaces import checkouts, dispatch, policies, reconcile, software
-from portal.workspaces.domain_events import RequestChanged, StopAsked, WorkspaceQueued, WorkspaceRequested
+from portal.workspaces.domain_events import (
+    GpusOptional,
+    RequestChanged,
+    StopAsked,
+    WorkspaceQueued,
+    WorkspaceRequested,
+)
 from portal.workspaces.lifecycle import (
     DELETABLE,
     JUST_REQUESTED,
@@ -83,6 +89,7 @@ def create(
     environment: Environment | None = None,
     secrets: Sequence[str] = (),
     git: Source | None = None,
+    start_without_gpu: bool = False,
 ) -> Workspace:
     """Ask for a workspace and start it where there is room, else queue it.
 
@@ -92,8 +99,9 @@ def create(
     `checkpointed` says that its work goes on where it was if it has to make room (False: that it begins
     anew); without it the template and flavor decide. `environment` is the software that it runs in; without
     it, its template's. `secrets` names those that it gets beside those that come by themselves. `git` is a
-    repository to clone at its start; without it, its template's, and none with an empty address. Only the
-    team's owners and operators give a `priority` above 0.
+    repository to clone at its start; without it, its template's, and none with an empty address. With
+    `start_without_gpu` it does not wait for accelerators: where none is free it starts without, as if they
+    had been released. Only the team's owners and operators give a `priority` above 0.
 
     Raises `InvalidInput` (name, times, priority, secrets, git), `NotAllowed` (team, priority),
     `NeedsApproval`, `NotPossible` (no pool can ever run it) and `StateConflict` (the name is in use; the
@@ -113,6 +121,7 @@ def create(
         environment=environment,
         secrets=secrets,
         git=git,
+        start_without_gpu=start_without_gpu,
     ).workspace
 
 
@@ -131,6 +140,7 @@ def create_once(
     environment: Environment | None = None,
     secrets: Sequence[str] = (),
     git: Source | None = None,
+    start_without_gpu: bool = False,
     unapproved: bool = False,
 ) -> Creation:
     """Like `create`, and says whether the idempotency key had been used for this request before.
@@ -150,6 +160,7 @@ def create_once(
     said += [] if environment is None else [f"environment:{environment.slug}"]
     said += [] if lifetime_s is None else [f"lifetime:{lifetime_s}"]
     said += [] if git is None else [f"git:{git['url']} {git['ref']} {git['secret']}"]
+    said += ["start_without_gpu"] if start_without_gpu else []
     digest = digest_of(*parts, *said, *(f"secret:{name}" for name in sorted(asked_for)))
     runs_in = software.chosen(template, team, environment)
     lives_s = lifetime_of(template, flavor, lifetime_s, expected_s=expected_s)
@@ -179,7 +190,12 @@ def create_once(
                 count_start(actor)
                 if runs_in.waits and runs_in.environment is not None:
                     row.environment_version = build_for_request(actor=actor, environment=runs_in.environment)
-                workspace = _create(row, expected_of(template, flavor, needed_s), unapproved=unapproved)
+                workspace = _create(
+                    row,
+                    expected_of(template, flavor, needed_s),
+                    unapproved=unapproved,
+                    start_without_gpu=start_without_gpu,
+                )
                 if idempotency_key:
                     IdempotencyKey.objects.filter(user=actor, key=idempotency_key).update(workspace=workspace)
                 emit(WorkspaceQueued(workspace))
@@ -255,7 +271,7 @@ def check_order(expected_s: int | None, priority: int = 0) -> None:
         raise InvalidInput(reason, errors={"priority": [reason]})
 
 
-def _create(workspace: Workspace, expected_s: int, *, unapproved: bool) -> Workspace:
+def _create(workspace: Workspace, expected_s: int, *, unapproved: bool, start_without_gpu: bool) -> Workspace:
     now = timezone.now()
     actor = workspace.owner
     template, flavor = workspace.template, workspace.flavor
@@ -272,6 +288,8 @@ def _create(workspace: Workspace, expected_s: int, *, unapproved: bool) -> Works
         workspace.clean_fields(exclude=["resources"])
     except ValidationError as error:
         raise InvalidInput(Reason(WorkspaceCode.NOT_VALID), errors=error.message_dict) from error
+    if start_without_gpu and workspace.accelerated:
+        emit(GpusOptional(workspace))
     emit(WorkspaceRequested(workspace, unapproved=unapproved))
     workspace.save(force_insert=True)
     QueueEntry.objects.create(workspace=workspace)
@@ -281,7 +299,8 @@ def _create(workspace: Workspace, expected_s: int, *, unapproved: bool) -> Works
         actor=actor,
         kind=AuditKind.WORKSPACE_REQUESTED,
         workspace=workspace,
-        message=f"asked for {template.name} on {flavor.name}",
+        message=f"asked for {template.name} on {flavor.name}"
+        + (", without its GPUs until they are attached" if workspace.gpu_released else ""),
         data={"template": template.slug, "flavor": flavor.slug, **_software_data(workspace)},
     )
     return workspace

@@ -96,6 +96,8 @@ class Choice:
     bars: list[QuotaUsage]
     environments: list[EnvironmentOption] = field(default_factory=list)
     environment_note: str = ""
+    without_gpu: admission.Verdict | None = None
+    """On a start without the GPUs of the chosen flavor, where it would wait for them."""
 
     @property
     def template(self) -> Template | None:
@@ -181,6 +183,7 @@ def choice(
     picked = _pick(usable, template, last.template.slug if last else "", *current[:1])
     flavors: list[FlavorCard] = []
     nearest: list[Flavor] = []
+    spared: admission.Verdict | None = None
     options: list[EnvironmentOption] = []
     note = ""
     chosen_template = next((offer.template for offer in cards if offer.template.slug == picked), None)
@@ -212,6 +215,16 @@ def choice(
         chosen = next((offer for offer in sized if offer.flavor.slug == flavor_slug), None)
         if chosen is not None and chosen.verdict.outcome is not admission.Outcome.FITS_NOW:
             nearest = [offer.flavor for offer in offers.alternatives(sized, chosen.flavor)]
+        found_team = teams.get(team_slug)
+        if chosen is not None and found_team and admission.may_spare_gpus(chosen.flavor, chosen.verdict):
+            spared = admission.assess_without_gpus(
+                template=chosen_template,
+                flavor=chosen.flavor,
+                team=found_team,
+                actor=actor,
+                expected_s=expected_s,
+                environment=runs_in.digest,
+            )
         flavors = [
             FlavorCard(
                 flavor=offer.flavor,
@@ -240,6 +253,7 @@ def choice(
         bars=_bars(actor, teams.get(team_slug)),
         environments=options,
         environment_note=note,
+        without_gpu=spared,
     )
 
 

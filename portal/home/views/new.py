@@ -76,6 +76,7 @@ def new(request: SignedInRequest) -> HttpResponse:
         "suggested": suggested,
         "hours": strip_nul(data.get("hours", ""))[:6],
         "checkpointed": "checkpointed" in data,
+        "start_without_gpu": "start_without_gpu" in data,
         "secrets": secrets.choices(request.user, choice.team, choice.template, _named(request)),
         "git": new_workspace.git_fields(choice.template, _git_fields(data)),
         "git_secrets": secrets.names_offered(request.user, choice.team, choice.template),
@@ -177,6 +178,7 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
         "checkpointed": True if "checkpointed" in request.POST else None,
         "secrets": _named(request),
         "git": _git(request.POST),
+        "start_without_gpu": "start_without_gpu" in request.POST,
     }
     try:
         workspace = services.create(**wanted, idempotency_key=_key(once) if once else "")

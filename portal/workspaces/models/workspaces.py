@@ -75,6 +75,8 @@ class Workspace(models.Model):
     resources = models.JSONField()
     # What it asked for of accelerators, cores and memory, while its GPUs are released (`gpus.py`).
     released_resources = models.JSONField(null=True, blank=True, default=None)
+    # It was started without its GPUs, as none was free: its user is told once when they are.
+    gpu_awaited = models.BooleanField(default=False)
     pool = models.ForeignKey(
         "inventory.Pool", null=True, blank=True, on_delete=models.PROTECT, related_name="workspaces"
     )
@@ -160,6 +162,10 @@ class Workspace(models.Model):
                 fields=["-created_at", "-id"],
                 condition=~Q(state=State.TERMINATED),
                 name="workspace_live_newest",
+            ),
+            # For those who wait to hear that their GPUs are free, looked for once a minute.
+            models.Index(
+                fields=["requested_at"], condition=Q(gpu_awaited=True), name="workspace_gpu_awaited"
             ),
             # For what comes to its end, looked for twice a minute.
             models.Index(fields=["ends_at"], condition=Q(state=State.RUNNING), name="workspace_running_ends"),

@@ -1,0 +1,172 @@
+"""Started without GPUs where none is free: by service, page and REST; and told once when they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.common.errors import NotPossible, StateConflict
+from portal.events.models import Event, Notification
+from portal.inventory.models import AllocatedDevice, Device, Pool
+from portal.reclaim import free_gpus
+from portal.scheduling import snapshot_cache
+from portal.workspaces import gpus, resizing, services
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from tests.factories import FlavorFactory, local_pool_with, node_info
+from tests.workspaces.helpers import answer, check_invariants, run_until_ready
+
+pytestmark = pytest.mark.django_db
+FLAVOR = "one-gpu"
+
+
+@pytest.fixture(autouse=True)
+def _node(catalog, settings):
+    """One node with one GPU, of the local driver; nothing real stands behind it."""
+    settings.BERTH_RELEASED_CORES, settings.BERTH_RELEASED_MEMORY_GIB = 2, 32
+    FlavorFactory(slug=FLAVOR, accelerator_count=1, cpu_milli=3000)
+    local_pool_with(node_info(gpus=1))
+    Pool.objects.update(hand_out_max_age_h=0)
+
+
+@pytest.fixture
+def holder(make, bob, sent) -> Workspace:
+    """Who has the only GPU."""
+    workspace = make(bob, FLAVOR)
+    run_until_ready(sent, workspace)
+    return workspace
+
+
+def again(workspace: Workspace) -> Workspace:
+    return Workspace.objects.get(pk=workspace.pk)
+
+
+def held() -> int:
+    return AllocatedDevice.objects.filter(active=True).count()
+
+
+def free_it(holder: Workspace, sent) -> None:
+    services.stop(actor=holder.owner, workspace_id=holder.pk)
+    assert answer(sent, "stop", "absent")
+    # Scrubs after it have tests of their own.
+    Device.objects.update(checking=False)
+    snapshot_cache.forget()
+
+
+def test_with_a_free_gpu_it_starts_as_any_other(make, alice):
+    made = make(alice, FLAVOR, start_without_gpu=True)
+    assert (made.state, made.gpu_released, made.gpu_awaited, held()) == (State.PROVISIONING, False, False, 1)
+
+
+def test_where_none_is_free_it_starts_at_once_without_and_attaches_later(holder, make, alice, sent):
+    waits = make(alice, FLAVOR)
+    assert waits.state == State.PENDING
+    services.delete(actor=alice, workspace_id=waits.pk)
+    made = make(alice, FLAVOR, start_without_gpu=True)
+    assert (made.state, made.gpu_released, made.gpu_awaited) == (State.PROVISIONING, True, True)
+    assert (made.resources["accelerators"]["count"], made.resources["cpu_milli"], held()) == (0, 2000, 1)
+    assert "without its GPUs" in Event.objects.filter(kind="workspace.requested").latest("pk").message
+    check_invariants()
+    run_until_ready(sent, made)
+    free_it(holder, sent)
+    gpus.attach(actor=alice, workspace_id=made.pk)
+    assert again(made).resources["accelerators"]["count"] == 1
+    assert (again(made).resources["cpu_milli"], again(made).gpu_awaited) == (3000, False)
+
+
+def test_nobody_has_to_make_room_for_what_is_spared(holder, make, alice, clock, settings):
+    settings.BERTH_PREEMPTION, settings.BERTH_MIN_RUN_S = True, 60
+    clock.shift(3600)
+    make(alice, FLAVOR, start_without_gpu=True)
+    assert again(holder).preempting is None
+
+
+def test_what_is_refused_is_refused_with_the_wish_too(make, alice):
+    FlavorFactory(slug="nine", accelerator_count=9)
+    with pytest.raises(NotPossible):
+        make(alice, "nine", start_without_gpu=True)
+
+
+def test_a_flavor_without_gpus_takes_no_notice(make, alice):
+    made = make(alice, "cpu-small", start_without_gpu=True)
+    assert (made.gpu_released, made.gpu_awaited) == (False, False)
+
+
+def test_the_same_key_with_another_wish_is_refused(holder, make, alice):
+    first = make(alice, FLAVOR, start_without_gpu=True, idempotency_key="k")
+    assert make(alice, FLAVOR, start_without_gpu=True, idempotency_key="k") == first
+    with pytest.raises(StateConflict):
+        make(alice, FLAVOR, idempotency_key="k")
+
+
+# --- told when they are free -----------------------------------------------------------------------
+
+
+def told(user) -> int:
+    return Notification.objects.filter(user=user, kind="workspace.gpu_free").count()
+
+
+def test_its_user_is_told_once_when_the_gpu_is_free_and_nothing_restarts(holder, make, alice, sent):
+    made = make(alice, FLAVOR, start_without_gpu=True)
+    assert free_gpus.run() == 0
+    run_until_ready(sent, made)
+    assert free_gpus.run() == 0
+    free_it(holder, sent)
+    assert (free_gpus.run(), told(alice)) == (1, 1)
+    Notification.objects.update(read_at=made.created_at)
+    assert (free_gpus.run(), told(alice)) == (0, 1)
+    assert (again(made).state, again(made).gpu_released) == (State.RUNNING, True)
+
+
+def test_one_free_gpu_is_told_to_one_at_a_time_the_longest_wait_first(holder, make, alice, bob, sent):
+    first = make(alice, FLAVOR, start_without_gpu=True)
+    run_until_ready(sent, first)
+    second = make(bob, FLAVOR, name="second", start_without_gpu=True)
+    run_until_ready(sent, second)
+    free_it(holder, sent)
+    assert (free_gpus.run(), told(alice), told(bob)) == (1, 1, 0)
+    assert (free_gpus.run(), told(alice), told(bob)) == (1, 1, 1)
+
+
+def test_who_has_decided_otherwise_is_told_nothing(holder, make, alice, sent):
+    made = make(alice, FLAVOR, start_without_gpu=True)
+    run_until_ready(sent, made)
+    resizing.resize(actor=alice, workspace_id=made.pk, flavor=FlavorFactory(slug="no-gpu", cpu_milli=2000))
+    assert not again(made).gpu_awaited
+    free_it(holder, sent)
+    assert (free_gpus.run(), told(alice)) == (0, 0)
+
+
+# --- pages and REST --------------------------------------------------------------------------------
+
+
+def test_the_form_offers_it_and_does_it(holder, team, alice, as_user):
+    web = as_user(alice)
+    chosen = {"template": "jupyterlab", "flavor": FLAVOR, "team": team.slug}
+    page = web.get("/workspaces/new/", chosen).content.decode()
+    assert 'name="start_without_gpu"' in page
+    assert "Start when there is room" in page
+    page = web.get("/workspaces/new/", {**chosen, "start_without_gpu": "on"}).content.decode()
+    assert "Start without GPUs" in page
+    assert (
+        'name="start_without_gpu"'
+        not in web.get("/workspaces/new/", {**chosen, "flavor": "cpu-small"}).content.decode()
+    )
+    web.post("/workspaces/new/", {**chosen, "start_without_gpu": "on", "start": "1"})
+    made = Workspace.objects.get(owner=alice)
+    assert (made.state, made.gpu_released) == (State.PROVISIONING, True)
+    body = web.get(f"/workspaces/{made.pk}/").content.decode()
+    assert "Its user is told once when they are free" in body
+
+
+def test_over_rest_the_preview_says_what_the_request_gets(holder, team, alice, with_token):
+    api = with_token(alice, "workspaces:read", "workspaces:write", "catalog:read")
+    wish = {"template": "jupyterlab", "flavor": FLAVOR, "team": team.slug}
+    plain = api.post("/api/v1/admission/preview", wish, content_type="application/json").json()
+    assert (plain["outcome"], plain["without_gpu"]) == ("queued", False)
+    wish["start_without_gpu"] = True
+    preview = api.post("/api/v1/admission/preview", wish, content_type="application/json").json()
+    assert (preview["outcome"], preview["without_gpu"]) == ("fits_now", True)
+    made = api.post("/api/v1/workspaces", wish, content_type="application/json")
+    assert made.status_code == 201
+    assert (made.json()["gpu_released"], made.json()["flavor"]) == (True, FLAVOR)
+    assert made.json()["resources"]["accelerators"]["count"] == 0
