@@ -25,6 +25,7 @@ from portal.inventory import api as inventory
 from portal.inventory import sample_api as samples
 from portal.join_requests import api as join_requests
 from portal.ledger import api as ledger
+from portal.ledger import budget_api as budgets
 from portal.machines import api as machines
 from portal.openapi import api as version
 from portal.orphans import api as orphans
@@ -105,6 +106,7 @@ v1 = [
     *scheduling.urlpatterns,
     *limits.urlpatterns,
     *ledger.urlpatterns,
+    *budgets.urlpatterns,
     *reservations.urlpatterns,
     *site.urlpatterns,
     *site_file.urlpatterns,

@@ -42,12 +42,14 @@ from portal.inventory.domain_events import (
     PoolDeleted,
 )
 from portal.join_requests import services as join_requests
+from portal.ledger.domain_events import BudgetChanged
 from portal.machines import keys as machines
 from portal.machines.domain_events import MachineEnded, MachineLeaving, MachineRemoving
 from portal.orphans import services as orphans
 from portal.quota_requests.services import requests
 from portal.quotas.domain_events import LimitsChanged
 from portal.reclaim import mornings
+from portal.reports import budgets as reported_budgets
 from portal.reservations import services as reservations
 from portal.scheduling import admission, cycle, drains, evictions, snapshot_feed
 from portal.scheduling.hints import request_cycle
@@ -155,5 +157,6 @@ def connect() -> None:
     in_transaction(AllocationsReleased, preflight.scrub_after)
     # quotas, ledger, reservations
     in_transaction(LimitsChanged, snapshot_feed.limits_changed, request_cycle)
+    in_transaction(BudgetChanged, reported_budgets.budget_changed)
     # gpu_checks
     in_transaction(HandOutCheckEnded, preflight.check_ended)

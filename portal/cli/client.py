@@ -88,6 +88,10 @@ class BerthClient:
     def quota_request(self, request_id: str) -> dict[str, Any]:
         return self._object("GET", f"/quota-requests/{quote(request_id, safe='')}")
 
+    def budgets(self) -> Iterator[dict[str, Any]]:
+        """What teams may spend in a month, and what they have, in hundredths of `currency`."""
+        return self._rows("/budgets")
+
     def ask_for_more(self, *, idempotency_key: str = "", **request: Any) -> dict[str, Any]:
         """Ask: `team`, `resource`, `amount` in base units, `why`, and where wanted `kind` and `until`."""
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}

@@ -250,6 +250,21 @@ def quota(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_table(table, numbers_from=2) if len(table) > 1 else 0
 
 
+def budget(client: BerthClient, arguments: argparse.Namespace) -> int:
+    found = [row for row in client.budgets() if arguments.team in ("", row["team"])]
+    if arguments.json:
+        return print_json(found)
+    if not found:
+        print("There is no budget in money.", file=sys.stderr)
+        return 0
+    table: list[tuple[str, ...]] = [("TEAM", "MONTH", "ONCE SPENT", "SPENT", "BUDGET", "PERCENT")]
+    for row in found:
+        money = (f"{row[name] / 100:.2f} {row['currency']}" for name in ("spent_cents", "amount_cents"))
+        then = "nothing new starts" if row["blocks"] else "owners are told"
+        table.append((row["team"], row["month"][:7], then, *money, str(row["percent"])))
+    return print_table(table, numbers_from=3)
+
+
 AMOUNTS = ("used", "nominal", "limit", "borrowed", "queued", "mine", "cap")
 
 

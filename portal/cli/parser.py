@@ -179,6 +179,10 @@ def parser() -> argparse.ArgumentParser:
 
     quota = command("quota", "quota", "Show what your teams use, may use and borrow.")
     quota.add_argument("team", nargs="?", default="", metavar="TEAM", help="default: all your teams")
+    budget = command(
+        "budget", "budget", "Show what your teams have spent of their budgets in money this month."
+    )
+    budget.add_argument("team", nargs="?", default="", metavar="TEAM", help="default: all that you see")
 
     logs = command("logs", "logs", "Print the last lines that a workspace's program wrote.")
     one_workspace(logs)

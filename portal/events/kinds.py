@@ -236,6 +236,12 @@ class AuditKind(StrEnum):
     LEDGER_WARNED_80 = "ledger.warned_80"
     LEDGER_WARNED_100 = "ledger.warned_100"
 
+    # Budgets in money.
+    BUDGET_SET = "budget.set"
+    BUDGET_REMOVED = "budget.removed"
+    BUDGET_WARNED_80 = "budget.warned_80"
+    BUDGET_WARNED_100 = "budget.warned_100"
+
     # Reservations.
     RESERVATION_REQUESTED = "reservation.requested"
     RESERVATION_BOOKED = "reservation.booked"

@@ -37,6 +37,27 @@ class LedgerAccount(models.Model):
         return f"ledger of {self.team}"
 
 
+class Budget(models.Model):
+    """What a team may spend in a month (UTC), in hundredths of the site's currency.
+
+    `spent` is what it has in `month` (its first day), in thousandths of these, as it was told at `summed_at`;
+    `warned` is the highest level, in per cent, that its owners know of.
+    """
+
+    team = models.OneToOneField(
+        "accounts.Team", primary_key=True, on_delete=models.CASCADE, related_name="budget"
+    )
+    amount_cents = models.PositiveBigIntegerField()
+    blocks = models.BooleanField(default=False)
+    month = models.DateField(null=True)
+    spent = models.BigIntegerField(default=0)
+    warned = models.PositiveSmallIntegerField(default=0)
+    summed_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return f"budget of {self.team}"
+
+
 class EntryKind(models.TextChoices):
     """What moved a ledger."""
 

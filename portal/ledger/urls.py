@@ -7,4 +7,5 @@ from portal.ledger import views
 app_name = "ledger"
 urlpatterns = [
     path("quotas/teams/<slug:slug>/ledger/", views.ledger, name="ledger"),
+    path("quotas/teams/<slug:slug>/budget/", views.budget, name="budget"),
 ]

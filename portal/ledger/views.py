@@ -11,12 +11,12 @@ from django.views.decorators.http import require_http_methods
 
 from portal.accounts.models import Team
 from portal.common.errors import InvalidInput, PortalError
-from portal.common.formatting import format_gpu_hours
-from portal.common.reasons.codes import CommonCode
+from portal.common.formatting import format_gpu_hours, format_money, parse_input
+from portal.common.reasons.codes import CommonCode, LedgerCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.ledger import services
+from portal.ledger import budgets, services
 from portal.ledger.models import Period
 from portal.quotas import resources
 from portal.quotas.forms import parse_amount
@@ -33,6 +33,34 @@ def ledger(request: SignedInRequest, slug: str) -> HttpResponse:
         except PortalError as error:
             messages.error(request, error.sentence)
     return redirect(f"{reverse('home:team', args=[team.slug])}#ledger")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def budget(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Set or remove a budget in money; a GET, as after signing in anew, only shows the team's page."""
+    team = limits.team_for(request.user, slug)
+    if request.method == "POST":
+        try:
+            messages.success(request, _do_budget(request, team))
+        except PortalError as error:
+            messages.error(request, error.sentence)
+    return redirect(f"{reverse('home:team', args=[team.slug])}#budget")
+
+
+def _do_budget(request: SignedInRequest, team: Team) -> str:
+    what = request.POST.get("do")
+    if what == "remove":
+        budgets.remove_budget(actor=request.user, team=team)
+        return _("%(team)s has no budget in money any more.") % {"team": team.name}
+    if what == "set":
+        try:
+            cents = parse_input(strip_nul(request.POST.get("amount", "")), budgets.CENTS)
+        except ValueError as error:
+            raise InvalidInput(Reason(LedgerCode.BUDGET_OUT_OF_RANGE)) from error
+        budgets.set_budget(actor=request.user, team=team, amount_cents=cents, blocks="blocks" in request.POST)
+        words = {"team": team.name, "money": format_money(cents / budgets.CENTS)}
+        return _("%(team)s has a budget of %(money)s a month.") % words
+    raise InvalidInput(Reason(CommonCode.CHOOSE_WHAT_TO_DO))
 
 
 def _do(request: SignedInRequest, team: Team) -> str:

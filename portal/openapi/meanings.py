@@ -167,6 +167,7 @@ _OF_SLUGS: Mapping[str, str] = {
     "environments": "software environment",
     "flavors": "flavor",
     "ledgers": "team whose ledger it is",
+    "budgets": "team whose ledger it is",
     "pools": "pool",
     "teams": "team",
     "templates": "template",

@@ -180,12 +180,14 @@ TAGS: Mapping[str, Tag] = {
         },
     ),
     "gpu-hours": Tag(
-        "Ledgers of GPU-hours, and what an hour costs.",
+        "Ledgers of GPU-hours, what an hour costs, and budgets in money.",
         {
             "ledgers": {GET: "listLedgers"},
             "ledgers/{slug}": {GET: "getLedger", PUT: "setLedger", DELETE: "closeLedger"},
             "ledgers/{slug}/credits": {POST: "creditLedger"},
             "ledger-entries": {GET: "listLedgerEntries"},
+            "budgets": {GET: "listBudgets"},
+            "budgets/{slug}": {GET: "getBudget", PUT: "setBudget", DELETE: "removeBudget"},
             "rates": {GET: "listRates"},
             "rates/{resource}": {PUT: "setRate", DELETE: "deleteRate"},
         },

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from portal.celery import app
-from portal.reports import days, months
+from portal.reports import budgets, days, months
 
 
 @app.task(name="control.add_up_days")
 def add_up_days() -> None:
-    days.run()
+    budgets.run(days.run())
 
 
 @app.task(name="control.tell_of_months")

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_safe
 from portal.common.htmx import partial_of
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
+from portal.ledger import budgets
 from portal.reports import gpu_use, presenters
 from portal.reports.api import amounts_json
 from portal.reports.models import Dimension
@@ -60,6 +61,7 @@ def gpu_use_page(request: SignedInRequest) -> HttpResponse:
         "caveat": presenters.caveat(found),
         "dark": presenters.percent(found.total.dark),
         "total": presenters.row("", found.total),
+        "budget": budgets.statement(found.team) if found.team is not None else None,
         "chart": presenters.chart(found.days),
         "day_rows": [
             (day, presenters.percent(amounts.dark if amounts is not None else None))

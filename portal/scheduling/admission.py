@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from portal.accounts.models import Team, User
 from portal.catalog.lifetimes import expected_of
@@ -16,6 +17,7 @@ from portal.common.reasons.codes import AdmissionCode, Rule
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of
 from portal.inventory.models import Pool, PoolState
+from portal.ledger import budgets
 from portal.quotas import resources
 from portal.scheduling import (
     blockers,
@@ -124,7 +126,11 @@ def assess(
     """
     if environment:
         resources = with_software(flavor.as_request() if resources is None else resources, environment)
-    wanted = Wanted(template, flavor, team, actor, resources, priority, expected_s, _homes(actor, team))
+    wanted = Wanted(
+        *(template, flavor, team, actor, resources, priority, expected_s),
+        homes=_homes(actor, team),
+        blocked=budgets.blocked_teams(),
+    )
     with snapshot_cache.previews.use() as snapshot:
         return assess_on(snapshot, wanted)
 
@@ -142,7 +148,7 @@ def assess_many(
     with snapshot_cache.previews.use() as snapshot:
         if team is not None:
             decision.foresee(snapshot)
-        homes = _homes(actor, team)
+        homes, blocked = _homes(actor, team), budgets.blocked_teams()
         return [
             assess_on(
                 snapshot,
@@ -151,6 +157,7 @@ def assess_many(
                     resources=with_software(flavor.as_request(), environment),
                     expected_s=expected_s,
                     homes=homes,
+                    blocked=blocked,
                 ),
             )
             for flavor in flavors
@@ -159,7 +166,7 @@ def assess_many(
 
 def assess_resize(workspace: Workspace, flavors: Iterable[Flavor]) -> list[Verdict]:
     """The verdicts on a workspace with each of the flavors in place of what it has or waits for."""
-    homes = _homes(workspace.owner, workspace.team)
+    homes, blocked = _homes(workspace.owner, workspace.team), budgets.blocked_teams()
     with snapshot_cache.previews.use() as snapshot:
         return [
             assess_on(
@@ -170,6 +177,7 @@ def assess_resize(workspace: Workspace, flavors: Iterable[Flavor]) -> list[Verdi
                     priority=workspace.priority,
                     homes=homes,
                     instead_of=str(workspace.pk),
+                    blocked=blocked,
                 ),
             )
             for flavor in flavors
@@ -178,6 +186,7 @@ def assess_resize(workspace: Workspace, flavors: Iterable[Flavor]) -> list[Verdi
 
 def assess_attached(workspaces: Iterable[Workspace]) -> list[Verdict]:
     """The verdicts on workspaces with the accelerators that they have released, for what they have now."""
+    blocked = budgets.blocked_teams()
     with snapshot_cache.previews.use() as snapshot:
         return [
             assess_on(
@@ -189,6 +198,7 @@ def assess_attached(workspaces: Iterable[Workspace]) -> list[Verdict]:
                     expected_s=each.expected_s,
                     homes=_homes(each.owner, each.team),
                     instead_of=str(each.pk),
+                    blocked=blocked,
                 ),
             )
             for each in workspaces
@@ -225,6 +235,7 @@ class Wanted:
     """A request for a workspace. Without `expected_s` it takes as long as its flavor says.
 
     `instead_of` is the id of a workspace that runs or waits, and would end first.
+    `blocked` are the teams whose budgets are spent.
     """
 
     template: Template
@@ -236,6 +247,16 @@ class Wanted:
     expected_s: int | None = None
     homes: Homes = field(default_factory=dict)
     instead_of: str = ""
+    blocked: frozenset[UUID] = frozenset()
+
+    @property
+    def over_budget(self) -> bool:
+        """Whether it would cost money that its team has not got. What is simulated costs nothing."""
+        if self.team is None or self.team.pk not in self.blocked:
+            return False
+        asked = self.flavor.as_request() if self.resources is None else self.resources
+        priced = bool(self.flavor.price_cents) and not self.flavor.simulated
+        return priced and bool(asked["accelerators"]["count"])
 
     def workload(self, team: Team, now: datetime, placement_request: PlacementRequest) -> model.Workload:
         """The workload of the workspace that is made of it, but for its id and amounts."""
@@ -309,6 +330,9 @@ def _leave(trial: ClusterSnapshot, name: str) -> None:
 
 def _placement_request(snapshot: ClusterSnapshot, wanted: Wanted) -> PlacementRequest | Verdict:
     """Where it may go, or the verdict that it can go nowhere."""
+    if wanted.over_budget:
+        assert wanted.team is not None  # whose budget it is
+        return Verdict(Outcome.IMPOSSIBLE, Reason(AdmissionCode.BUDGET_SPENT, {"team": wanted.team.name}))
     candidates = candidate_pools(wanted.flavor, snapshot.pools)
     if not candidates:
         return Verdict(Outcome.IMPOSSIBLE, Reason(AdmissionCode.NO_ENABLED_POOL))
@@ -480,6 +504,7 @@ def admit(event: WorkspaceRequested) -> None:
         workspace.owner,
         workspace.resources,
         homes=_homes(workspace.owner, workspace.team),
+        blocked=budgets.blocked_teams(),
     )
     with snapshot_cache.previews.use() as snapshot:
         verdict = _refusal(snapshot, wanted)

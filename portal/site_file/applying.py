@@ -26,6 +26,7 @@ from portal.gpu_checks.settings import set_checks
 from portal.inventory import pools
 from portal.inventory import services as inventory
 from portal.inventory.models import Pool
+from portal.ledger import budgets
 from portal.ledger import services as ledger
 from portal.quota_requests.models import AutoApproveRule
 from portal.quota_requests.services import rules
@@ -236,6 +237,11 @@ def _team(actor: User, step: Step) -> None:
             ledger.close_ledger(actor=actor, team=team)
         else:
             ledger.set_ledger(actor=actor, team=team, **given["ledger"])
+    if "budget" in given:
+        if given["budget"] is None:
+            budgets.remove_budget(actor=actor, team=team)
+        else:
+            budgets.set_budget(actor=actor, team=team, **given["budget"])
     if "vault_secrets" in given:
         vault_secrets.apply(actor=actor, holder=team, wanted=given["vault_secrets"])
 

@@ -17,7 +17,7 @@ from portal.gpu_checks.settings import NAMES as CHECKS
 from portal.identity import registry
 from portal.inventory import pools
 from portal.inventory.models import Pool
-from portal.ledger.models import LedgerAccount
+from portal.ledger.models import Budget, LedgerAccount
 from portal.quota_requests.models import AutoApproveRule
 from portal.quotas.models import WEIGHT_ONE, Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
 from portal.reclaim import policy_documents
@@ -133,12 +133,13 @@ def _teams(secrets: vault_secrets.Documents) -> dict[str, Any]:
     quotas = _quotas()
     shares = {share.team_id: share for share in TeamShare.objects.select_related("cohort")}
     ledgers = {row.team_id: row for row in LedgerAccount.objects.all()}
+    budgets = {row.team_id: row for row in Budget.objects.all()}
     caps: dict[Any, dict[str, int]] = {}
     for cap in MemberCap.objects.filter(user=None).order_by("resource"):
         caps.setdefault(cap.team_id, {})[cap.resource] = cap.amount
     found = {}
     for team in Team.objects.order_by("slug"):
-        share, ledger = shares.get(team.pk), ledgers.get(team.pk)
+        share, ledger, budget = shares.get(team.pk), ledgers.get(team.pk), budgets.get(team.pk)
         found[team.slug] = {
             "name": team.name,
             **team_egress.document_of(team),
@@ -148,6 +149,7 @@ def _teams(secrets: vault_secrets.Documents) -> dict[str, Any]:
             "quotas": quotas.get((team.pk, None), {}),
             "member_caps": caps.get(team.pk, {}),
             "ledger": {"granted": ledger.granted, "period": ledger.period} if ledger else None,
+            "budget": {"amount_cents": budget.amount_cents, "blocks": budget.blocks} if budget else None,
             "vault_secrets": secrets.get(team.pk, {}),
         }
     return found

@@ -116,6 +116,10 @@ def schema() -> dict[str, Any]:
             **_object({"granted": WHOLE, "period": {"enum": list(Period.values)}}, ("granted", "period")),
             "type": ["object", "null"],
         },
+        "budget": {
+            **_object({"amount_cents": WHOLE, "blocks": {"type": "boolean"}}, ("amount_cents", "blocks")),
+            "type": ["object", "null"],
+        },
         "vault_secrets": vault_secrets,
     }
     cohort = {

@@ -20,6 +20,7 @@ from portal.gpu_checks.models import CheckCause, GpuCheckRun
 from portal.identity.models import IdentityLink, LinkedBy
 from portal.inventory.models import Device, Node, Pool
 from portal.join_requests import services as join_requests
+from portal.ledger import budgets
 from portal.ledger import services as ledger
 from portal.ledger.models import LedgerEntry
 from portal.machines.models import JoinToken
@@ -512,6 +513,13 @@ class TestLedgers(ListCase):
 
     def stock(self) -> None:
         ledger.set_ledger(actor=SYSTEM, team=vision(), granted=10**9)
+
+
+class TestBudgets(ListCase):
+    path, read_scope, fixtures, lacks = "budgets", "quotas:read", ("team",), ("POST", "DELETE")
+
+    def stock(self) -> None:
+        budgets.set_budget(actor=SYSTEM, team=vision(), amount_cents=100_000)
 
 
 class TestLedgerEntries(ListCase):

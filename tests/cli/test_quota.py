@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from portal.common.actors import SYSTEM
+from portal.ledger import budgets
 from portal.quotas.services import limits
 from portal.workspaces.lifecycle import State
 from tests.factories import TeamFactory, WorkspaceFactory
@@ -45,3 +46,12 @@ def test_a_foreign_team_is_missing(as_bob):
     TeamFactory(slug="secret")
     ran = as_bob("quota", "secret")
     assert ran.code == 5 and "no team “secret” that you may see" in ran.err
+
+
+def test_budgets_in_money(as_bob, vision):
+    assert "no budget" in as_bob("budget").err
+    budgets.set_budget(actor=SYSTEM, team=vision, amount_cents=120_050)
+    ran = as_bob("budget")
+    assert "0.00 EUR" in ran.out and "1200.50 EUR" in ran.out and "owners are told" in ran.out
+    assert [each["team"] for each in as_bob("budget", "vision", "--json").json] == ["vision"]
+    assert as_bob("budget", "audio", "--json").json == []

@@ -104,7 +104,7 @@ def requested(user: Any) -> dict[str, Any]:
 
 def limited() -> dict[str, Any]:
     """A quota and a cap of vision's, which is in the cohort research."""
-    from portal.ledger import services
+    from portal.ledger import budgets, services
 
     team = Team.objects.get(slug="vision")
     cohort = Cohort.objects.create(slug="research", name="Research")
@@ -120,6 +120,7 @@ def limited() -> dict[str, Any]:
         ends_at=now + timedelta(days=2),
     )
     services.set_ledger(actor=SYSTEM, team=team, granted=10**12)
+    budgets.set_budget(actor=SYSTEM, team=team, amount_cents=10**6)
     percy = UserFactory(username="percy", is_approver=True)
     bob = User.objects.get(username="bob")
     permission = BookingPermission.objects.create(user=bob, granted_by=percy)
@@ -348,6 +349,7 @@ class Stage:
             "flavors/": "cpu-small",
             "cohorts/": "research",
             "ledgers/": "vision",
+            "budgets/": "vision",
             "environments/": "tools",
         }
         for prefix, slug in slugs.items():
@@ -462,6 +464,8 @@ class Stage:
             ("POST", "quotas/teams/<slug:slug>/ledger/"): {"do": "credit", "hours": "1"},
             ("POST", "api/v1/join-requests/<uuid:join_id>/refuse"): {"reason": "No"},
             ("PUT", "api/v1/ledgers/<slug:slug>"): {"granted": 1},
+            ("PUT", "api/v1/budgets/<slug:slug>"): {"amount_cents": 1},
+            ("POST", "quotas/teams/<slug:slug>/budget/"): {"do": "set", "amount": "1"},
             ("POST", "api/v1/ledgers/<slug:slug>/credits"): {"amount": 1},
             ("POST", "calendar/"): {**booking, "team": "vision", "resource": "gpu:h100", "amount": "1"},
             ("POST", "calendar/<uuid:reservation_id>/"): {"do": "deny", "reason": "No"},

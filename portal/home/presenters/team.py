@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from django.conf import settings
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import Membership, Team, User
 from portal.common.formatting import format_amount, format_input, format_resource, format_unit
+from portal.ledger import budgets
 from portal.ledger import selectors as ledger_selectors
 from portal.ledger.models import Period
 from portal.quota_requests import selectors as request_selectors
@@ -84,6 +86,8 @@ def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict
         "caps": caps,
         "may_split": may_split,
         "statement": ledger_selectors.statement(team),
+        "budget": budgets.statement(team),
+        "currency": settings.BERTH_CURRENCY,
         "may_set_ledger": policies.may_set_limits(actor),
         "may_credit": policies.may_set_limits(actor) or policies.may_decide(actor),
         "periods": Period.choices,

@@ -55,6 +55,8 @@ class LedgerCode(StrEnum):
     HOURS_NOT_COUNTED = "hours_not_counted"
     LEDGER_NOT_OPEN = "ledger_not_open"
     NO_TEAM_OF_LEDGER = "no_team_of_ledger"
+    NO_BUDGET = "no_budget"
+    BUDGET_OUT_OF_RANGE = "budget_out_of_range"
 
 
 class ReservationCode(StrEnum):

@@ -113,6 +113,10 @@ TEXTS: dict[StrEnum, Text] = {
         ),
     ),
     AdmissionCode.LOOKED_AT_AGAIN: Text(gettext_lazy("Is looked at again.")),
+    AdmissionCode.BUDGET_SPENT: Text(
+        gettext_lazy("The budget of %(team)s for this month is spent, and this flavor has a price."),
+        gettext_lazy("Choose a flavor without a price, or ask an operator for a larger budget."),
+    ),
     AdmissionCode.NO_ENABLED_POOL: Text(
         gettext_lazy("No pool is enabled for this flavor."),
         gettext_lazy("Choose another flavor, or ask an operator to enable a pool."),

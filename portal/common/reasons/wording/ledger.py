@@ -18,5 +18,9 @@ TEXTS: dict[StrEnum, Text] = {
         _NOT_COUNTED, _("An operator opens one where hours are to be counted.")
     ),
     LedgerCode.LEDGER_NOT_OPEN: Text(_NOT_COUNTED, _("Open a ledger first.")),
+    LedgerCode.NO_BUDGET: Text(
+        _("%(team)s has no budget in money."), _("An operator gives it one where it shall have one.")
+    ),
+    LedgerCode.BUDGET_OUT_OF_RANGE: Text(_("Choose an amount from 0 to ten thousand million.")),
     LedgerCode.NO_TEAM_OF_LEDGER: Text(_("There is no such team."), _("Choose one of your teams.")),
 }

@@ -1,0 +1,257 @@
+"""Budgets in money: what was spent of them, who is told and when, and what starts once they are spent."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+from django.utils import timezone
+
+from portal.accounts.models import Membership, Role
+from portal.common.errors import InvalidInput, NotAllowed, NotPossible
+from portal.events.models import Event, Notification
+from portal.inventory.models import Device, Pool
+from portal.ledger import budgets
+from portal.ledger.models import Budget
+from portal.reports import budgets as reported
+from portal.reports.models import Dimension, GpuDay
+from portal.scheduling import admission, snapshot_cache
+from portal.scheduling.engine.model import Outcome
+from portal.workspaces import gpus, services
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from tests.factories import FlavorFactory, local_pool_with, node_info
+from tests.sweeps import sweep
+from tests.workspaces.helpers import answer, run_until_ready
+
+pytestmark = pytest.mark.django_db
+EURO = 100
+"""In hundredths of the currency."""
+MONTH = date(2026, 3, 1)
+
+
+@pytest.fixture
+def owner(team, alice):
+    Membership.objects.filter(team=team, user=alice).update(role=Role.OWNER)
+    return alice
+
+
+def spend(team, euros: float, day: date | None = None) -> None:
+    """What days of GPUs say that the team has spent on a day."""
+    day = day or timezone.now().astimezone(UTC).date()
+    cost = round(euros * EURO * 1000)
+    GpuDay.objects.create(day=day, team="", dimension=Dimension.TEAM, key=team.slug, cost=cost)
+    # The same is in other rows of the day, and counts once.
+    GpuDay.objects.create(day=day, team="", dimension=Dimension.ALL, key="", cost=cost)
+    GpuDay.objects.create(day=day, team=team.slug, dimension=Dimension.ALL, key="", cost=cost)
+
+
+def told(user) -> list[str]:
+    return list(
+        Notification.objects.filter(user=user, kind="ledger.budget")
+        .order_by("pk")
+        .values_list("title", flat=True)
+    )
+
+
+# --- levels ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("amount", "spent", "reached"),
+    [
+        (100, 0, 0),
+        (100, 79_999, 0),
+        (100, 80_000, 80),
+        (100, 99_999, 80),
+        (100, 100_000, 100),
+        (0, 0, 0),
+        (0, 1, 100),
+    ],
+)
+def test_levels_are_reached_exactly(amount, spent, reached):
+    assert budgets.level(amount, spent) == reached
+
+
+# --- what was spent --------------------------------------------------------------------------------
+
+
+def test_the_months_days_add_up_to_what_was_spent(team, olga):
+    for day, euros in ((1, 10.0), (31, 2.5)):
+        spend(team, euros, MONTH.replace(day=day))
+    spend(team, 100, date(2026, 2, 28))
+    spend(team, 100, date(2026, 4, 1))
+    assert reported.spent_in(MONTH) == {team.slug: 1250 * 1000}
+    assert reported.spent_in(date(2026, 12, 1)) == {}
+
+
+def test_a_new_budget_stands_as_it_should_at_once_and_owners_are_told_once(team, owner, bob, olga):
+    spend(team, 85)
+    budgets.set_budget(actor=olga, team=team, amount_cents=100 * EURO)
+    found = budgets.statement(team)
+    assert (found.spent_cents, found.percent, found.amount_cents) == (85 * EURO, 85, 100 * EURO)
+    assert len(told(owner)) == 1 and "80 %" in told(owner)[0]
+    assert told(bob) == []
+    for _ in range(2):
+        reported.run([])
+    assert len(told(owner)) == 1
+    GpuDay.objects.update(cost=100 * EURO * 1000)
+    reported.run([])
+    assert len(told(owner)) == 2 and "has spent its budget" in told(owner)[1]
+    assert Event.objects.filter(kind__startswith="budget.warned").count() == 2
+    # A larger one is warned of anew once its levels are reached.
+    budgets.set_budget(actor=olga, team=team, amount_cents=200 * EURO)
+    assert Budget.objects.get().warned == 0
+    Notification.objects.update(read_at=timezone.now())
+    GpuDay.objects.update(cost=170 * EURO * 1000)
+    reported.run([])
+    assert len(told(owner)) == 3
+
+
+def test_a_new_month_begins_anew_and_late_days_of_the_last_one_change_nothing_of_it(team, owner, olga):
+    budgets.set_budget(actor=olga, team=team, amount_cents=10 * EURO)
+    row = Budget.objects.get()
+    row.month, row.spent, row.warned = MONTH, 9_000_000, 80
+    row.save()
+    assert budgets.statement(team).spent_cents == 0
+    spend(team, 11, MONTH.replace(day=31))
+    first = datetime(2026, 4, 1, 0, 30, tzinfo=UTC)
+    # Shortly after midnight the last day is added up once more: its owners still hear of it.
+    assert reported.run([MONTH.replace(day=31), date(2026, 4, 1)], now=first) == 1
+    assert "March 2026" in told(owner)[-1]
+    row.refresh_from_db()
+    assert (row.month, row.spent, row.warned) == (date(2026, 4, 1), 0, 0)
+    assert budgets.take_spent(MONTH, {team.slug: 1}) == 0
+    row.refresh_from_db()
+    assert (row.month, row.spent) == (date(2026, 4, 1), 0)
+
+
+def test_who_may_and_what_is_no_amount(team, alice, olga):
+    with pytest.raises(NotAllowed):
+        budgets.set_budget(actor=alice, team=team, amount_cents=1)
+    with pytest.raises(NotAllowed):
+        budgets.remove_budget(actor=alice, team=team)
+    for amount in (-1, 10**13):
+        with pytest.raises(InvalidInput):
+            budgets.set_budget(actor=olga, team=team, amount_cents=amount)
+    assert not Budget.objects.exists()
+    budgets.set_budget(actor=olga, team=team, amount_cents=5, blocks=True)
+    budgets.set_budget(actor=olga, team=team, amount_cents=5, blocks=True)
+    assert Event.objects.filter(kind="budget.set").count() == 1
+    for _ in range(2):
+        budgets.remove_budget(actor=olga, team=team)
+    assert Event.objects.filter(kind="budget.removed").count() == 1
+
+
+# --- what starts -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def priced(catalog):
+    """One node with two GPUs; a flavor with a price, one without, and one without GPUs but with a price."""
+    local_pool_with(node_info(gpus=2))
+    Pool.objects.update(hand_out_max_age_h=0)
+    return {
+        "dear": FlavorFactory(slug="dear", accelerator_count=1, price_cents=100),
+        "free": FlavorFactory(slug="free", accelerator_count=1),
+        "cpu": FlavorFactory(slug="cpu", price_cents=100),
+    }
+
+
+def spent(team, olga, *, blocks: bool) -> None:
+    spend(team, 10)
+    budgets.set_budget(actor=olga, team=team, amount_cents=10 * EURO, blocks=blocks)
+
+
+def test_a_spent_budget_that_only_tells_stops_nothing(priced, team, make, alice, olga):
+    spent(team, olga, blocks=False)
+    assert make(alice, "dear").state == State.PROVISIONING
+
+
+def test_a_spent_budget_that_blocks_refuses_what_costs_and_nothing_else(
+    priced, team, make, alice, olga, sent
+):
+    runs = make(alice, "dear", name="runs")
+    run_until_ready(sent, runs)
+    spent(team, olga, blocks=True)
+    with pytest.raises(NotPossible) as refused:
+        make(alice, "dear", name="new")
+    assert refused.value.reason.code == "budget_spent"
+    for name in ("free", "cpu"):
+        assert make(alice, name, name=f"new-{name}").state == State.PROVISIONING
+    # A preview says the same, and what runs goes on.
+    verdicts = {
+        name: admission.assess(template=runs.template, flavor=flavor, team=team, actor=alice)
+        for name, flavor in priced.items()
+    }
+    assert verdicts["dear"].outcome is Outcome.IMPOSSIBLE
+    assert verdicts["dear"].reason.code == "budget_spent"
+    assert verdicts["cpu"].outcome is Outcome.FITS_NOW
+    assert Workspace.objects.get(pk=runs.pk).state == State.RUNNING
+    # Without its GPUs it costs nothing, and may go on so; to attach them would be a start.
+    gpus.release(actor=alice, workspace_id=runs.pk)
+    Workspace.objects.filter(pk=runs.pk).update(state=State.RUNNING)
+    with pytest.raises(NotPossible):
+        gpus.attach(actor=alice, workspace_id=runs.pk)
+    budgets.set_budget(actor=olga, team=team, amount_cents=20 * EURO, blocks=True)
+    assert make(alice, "dear", name="again").state != State.STOPPED
+
+
+def test_what_waits_already_still_starts(priced, team, make, alice, olga, sent):
+    first = []
+    for number in range(2):
+        first.append(make(alice, "dear", name=f"first-{number}"))
+        run_until_ready(sent, first[-1])
+    waits = make(alice, "dear", name="waits")
+    assert waits.state == State.PENDING
+    spent(team, olga, blocks=True)
+    services.stop(actor=alice, workspace_id=first[0].pk)
+    assert answer(sent, "stop", "absent")
+    Device.objects.update(checking=False)
+    snapshot_cache.forget()
+    sweep()
+    assert Workspace.objects.get(pk=waits.pk).state == State.PROVISIONING
+
+
+def test_another_months_spending_blocks_nothing(priced, team, make, alice, olga):
+    spend(team, 10, timezone.now().astimezone(UTC).date().replace(day=1) - timedelta(days=1))
+    budgets.set_budget(actor=olga, team=team, amount_cents=10 * EURO, blocks=True)
+    assert make(alice, "dear").state == State.PROVISIONING
+
+
+# --- pages and REST --------------------------------------------------------------------------------
+
+
+def test_on_the_teams_page_an_operator_gives_it_and_members_see_it(team, alice, olga, as_user):
+    spend(team, 85)
+    page = f"/teams/{team.slug}/"
+    assert 'id="budget"' not in as_user(alice).get(page).content.decode()
+    web = as_user(olga)
+    web.post(f"/quotas/teams/{team.slug}/budget/", {"do": "set", "amount": "100,50", "blocks": "on"})
+    row = Budget.objects.get()
+    assert (row.amount_cents, row.blocks) == (10_050, True)
+    seen = as_user(alice).get(page).content.decode()
+    assert "85.00 EUR spent" in seen
+    assert "100.50 EUR" in seen
+    assert "nearly used up" in seen
+    report = web.get(f"/reports/gpu-use/?team={team.slug}").content.decode()
+    assert "85.00 EUR of 100.50 EUR spent (84 %)" in report
+    web.post(f"/quotas/teams/{team.slug}/budget/", {"do": "set", "amount": "much"})
+    assert Budget.objects.get().amount_cents == 10_050
+    web.post(f"/quotas/teams/{team.slug}/budget/", {"do": "remove"})
+    assert not Budget.objects.exists()
+
+
+def test_over_rest(team, alice, olga, with_token):
+    spend(team, 1)
+    api = with_token(olga, "quotas:read", "quotas:write")
+    there = f"/api/v1/budgets/{team.slug}"
+    assert api.get(there).status_code == 404
+    given = api.put(there, {"amount_cents": 400, "blocks": True}, content_type="application/json")
+    assert given.status_code == 200
+    body = given.json()
+    assert (body["spent_cents"], body["percent"], body["blocks"], body["currency"]) == (100, 25, True, "EUR")
+    assert with_token(alice, "quotas:read").get(there).json()["amount_cents"] == 400
+    assert [each["team"] for each in api.get("/api/v1/budgets").json()["results"]] == [team.slug]
+    assert api.delete(there).status_code == 204
+    assert api.delete(there).status_code == 204
