@@ -36,6 +36,7 @@ TAGS: Mapping[str, Tag] = {
             "workspaces/{workspace_id}/attach-gpu": {POST: "attachWorkspaceGpu"},
             "workspaces/{workspace_id}/resize": {POST: "resizeWorkspace"},
             "workspaces/{workspace_id}/keep": {POST: "keepWorkspace"},
+            "workspaces/{workspace_id}/efficiency": {GET: "getWorkspaceEfficiency"},
             "workspaces/{workspace_id}/activity": {GET: "getWorkspaceActivity"},
             "workspaces/{workspace_id}/logs": {GET: "getWorkspaceLog"},
             "workspaces/{workspace_id}/logs/stream": {GET: "followWorkspaceLog"},

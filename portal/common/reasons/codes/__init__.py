@@ -35,6 +35,7 @@ from portal.common.reasons.codes.scheduling import PreemptionCode as PreemptionC
 from portal.common.reasons.codes.scheduling import Rule as Rule
 from portal.common.reasons.codes.scheduling import WaitBasis as WaitBasis
 from portal.common.reasons.codes.workspaces import ArchiveCode as ArchiveCode
+from portal.common.reasons.codes.workspaces import EfficiencyCode as EfficiencyCode
 from portal.common.reasons.codes.workspaces import FileCode as FileCode
 from portal.common.reasons.codes.workspaces import HomeMoveCode as HomeMoveCode
 from portal.common.reasons.codes.workspaces import LifetimeCode as LifetimeCode
@@ -44,7 +45,7 @@ ENUMERATIONS: tuple[type[StrEnum], ...] = (
     Rule, PlacementCode, AdmissionCode, WaitBasis, CommonCode, EventCode, AccountCode, MfaCode, IdentityCode,
     InventoryCode, CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode,
     WebhookCode, ChannelCode, ExchangeCode, JoinCode, ScimCode, MachineCode,
-    SiteCode, EnvironmentCode, FileCode, SecretCode, LifetimeCode, OrphanCode, GitCode,
+    SiteCode, EnvironmentCode, FileCode, SecretCode, LifetimeCode, EfficiencyCode, OrphanCode, GitCode,
     HomeMoveCode, ArchiveCode,
 )  # fmt: skip
 """No two of these share a value, so that a row or a problem document needs no more than the value. A

@@ -96,6 +96,15 @@ class ArchiveCode(StrEnum):
     UNREADABLE = "archive_home_unreadable"
 
 
+class EfficiencyCode(StrEnum):
+    """Hints about what a workspace makes of its GPUs."""
+
+    NONE_USED = "no_gpu_used"
+    SOME_UNUSED = "some_gpus_unused"
+    SMALLER_WOULD_DO = "smaller_gpu_would_do"
+    MOSTLY_IDLE = "gpus_mostly_idle"
+
+
 class LifetimeCode(StrEnum):
     """Refusals about how long a workspace lives, and why it is stopped."""
 

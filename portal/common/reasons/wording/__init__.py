@@ -19,7 +19,8 @@ from portal.common.reasons.reason import Reason
 
 Params = Mapping[str, Any]
 _MODULES = (
-    "accounts", "admission", "catalog", "channels", "checks", "common", "environments", "events", "exchange",
+    "accounts", "admission", "catalog", "channels", "checks", "common", "efficiency",
+    "environments", "events", "exchange",
     "files", "git", "identity",
     "inventory", "joining", "ledger", "lifetimes", "machines", "mfa", "orphans", "placement", "preemption",
     "quotas", "requests",

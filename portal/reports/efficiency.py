@@ -1,0 +1,141 @@
+"""How much of its GPU time a workspace uses in its present life, and one hint, from measured samples only.
+
+Of the last seven days at most, and of whole devices: a share's samples are its neighbours' too, and MIG
+instances tell no utilisation. Where too little was measured nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from django.db.models import Max, Sum
+from django.utils import timezone
+
+from portal.common.reasons.codes import EfficiencyCode
+from portal.common.reasons.reason import Reason
+from portal.inventory.models import AllocatedDevice, DeviceHour
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
+
+HOUR_S = 3600
+SPAN = timedelta(days=7)
+MIN_MEASURED_S = 3 * HOUR_S
+"""Of each device, before anything is said of them."""
+MIN_MEASURED = 0.8
+"""The share of the time that has to be measured, for a hint."""
+UNUSED = 0.01
+"""A device that was used for less did nothing; one look at it now and then is no use."""
+IN_USE = 0.05
+LITTLE = 0.2
+"""Of memory, or of time."""
+HALF = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """What a device did while the workspace had it: seconds that tell its utilisation, this added up, and
+    the most memory that was in use at a time, with what there is (None, 0: not measured, not known)."""
+
+    uuid: str
+    measured_s: int
+    used_s: float
+    memory_max_mib: int | None = None
+    memory_mib: int = 0
+
+    @property
+    def used(self) -> float:
+        """The share of the measured time, 0 to 1."""
+        return self.used_s / self.measured_s if self.measured_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """`used` is the share of the measured GPU time, None where too little was measured; `measured` is the
+    share of the time from `since` until `until` that it knows of."""
+
+    since: datetime
+    until: datetime
+    used: float | None
+    measured: float
+    hint: Reason | None
+
+
+def judge(devices: Sequence[DeviceUse], held_s: float) -> tuple[float | None, float, Reason | None]:
+    """The share used, the share measured, and the one hint, for devices that were held for so long."""
+    if not devices or held_s <= 0:
+        return None, 0.0, None
+    seen_s = sum(each.measured_s for each in devices)
+    measured = min(1.0, seen_s / (held_s * len(devices)))
+    if min(each.measured_s for each in devices) < MIN_MEASURED_S:
+        return None, measured, None
+    used = sum(each.used_s for each in devices) / seen_s
+    return used, measured, _hint(devices, used) if measured >= MIN_MEASURED else None
+
+
+def _hint(devices: Sequence[DeviceUse], used: float) -> Reason | None:
+    """The one thing that would help most, the plainest first; None where nothing stands out."""
+    idle = [each for each in devices if each.used < UNUSED]
+    percent = round(used * 100)
+    if len(idle) == len(devices):
+        return Reason(EfficiencyCode.NONE_USED, {"held": len(devices)})
+    if idle and all(each.used >= IN_USE for each in devices if each not in idle):
+        return Reason(EfficiencyCode.SOME_UNUSED, {"held": len(devices), "used": len(devices) - len(idle)})
+    most = _memory_share(devices)
+    if most is not None and most < LITTLE and used < HALF:
+        return Reason(EfficiencyCode.SMALLER_WOULD_DO, {"memory": round(most * 100), "percent": percent})
+    if used < LITTLE:
+        return Reason(EfficiencyCode.MOSTLY_IDLE, {"percent": percent})
+    return None
+
+
+def _memory_share(devices: Sequence[DeviceUse]) -> float | None:
+    """The most that was in use of any of them, as a share; None where one was not measured."""
+    shares = [
+        each.memory_max_mib / each.memory_mib
+        for each in devices
+        if each.memory_max_mib is not None and each.memory_mib
+    ]
+    return max(shares) if len(shares) == len(devices) else None
+
+
+def efficiency_of(workspace: Workspace, *, now: datetime | None = None) -> Efficiency | None:
+    """None where it does not run, has no whole device, or is simulated. Two queries, whatever it holds."""
+    if workspace.state != State.RUNNING or workspace.simulated or not workspace.accelerated:
+        return None
+    now = now or timezone.now()
+    held = list(
+        AllocatedDevice.objects.filter(
+            allocation__workspace=workspace, allocation__generation=workspace.generation, active=True
+        ).values_list(
+            "device_id",
+            "device__uuid",
+            "device__memory_mib",
+            "device__kind",
+            "milli",
+            "allocation__granted_at",
+        )
+    )
+    whole = all(kind == DeviceKind.GPU.value and milli == WHOLE_DEVICE_MILLI for *_, kind, milli, _at in held)
+    if not held or not whole:
+        return None
+    began_s = max(max(row[-1] for row in held).timestamp(), (now - SPAN).timestamp())
+    # Whole hours of its own: what was in a device's memory before was another's.
+    since_s = -(-began_s // HOUR_S) * HOUR_S
+    sums = {
+        row["series__device_id"]: row
+        for row in DeviceHour.objects.filter(
+            series__device__in=[row[0] for row in held], start_s__gte=since_s, start_s__lt=now.timestamp()
+        )
+        .values("series__device_id")
+        .annotate(measured=Sum("gpu_s"), percent_s=Sum("gpu_pct_s"), memory=Max("memory_max_mib"))
+    }
+    devices = []
+    for pk, uuid, memory_mib, *_rest in held:
+        row = sums.get(pk, {})
+        seen_s, percent_s = row.get("measured") or 0, row.get("percent_s") or 0
+        devices.append(DeviceUse(uuid, seen_s, percent_s / 100, row.get("memory"), memory_mib))
+    used, measured, hint = judge(devices, now.timestamp() - since_s)
+    return Efficiency(datetime.fromtimestamp(min(since_s, now.timestamp()), UTC), now, used, measured, hint)
