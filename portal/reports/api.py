@@ -190,7 +190,7 @@ class WorkspaceEfficiency(ApiView):
     @operation(
         "Read how much of its GPUs a workspace uses",
         description=(
-            "Of whole GPUs, from samples; shares and MIG instances tell nothing that is their own. One hint at "
+            "Of whole GPUs, from samples: shares and MIG instances tell nothing of their own. One hint at "
             "most, where enough was measured."
         ),
         responses={200: EfficiencySerializer},

@@ -16,6 +16,7 @@ from portal.common.formatting import units_per_whole
 from portal.common.reasons.codes import AdmissionCode, Rule
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of
+from portal.environments.selectors import digest_for
 from portal.inventory.models import Pool, PoolState
 from portal.ledger import budgets
 from portal.quotas import resources
@@ -205,25 +206,35 @@ def assess_attached(workspaces: Iterable[Workspace]) -> list[Verdict]:
         ]
 
 
-def assess_without_gpus(
-    *, template: Template, flavor: Flavor, team: Team, actor: User, expected_s: int | None, environment: str
-) -> Verdict:
-    """The verdict on a request that is started without the accelerators of its flavor."""
+def without_gpus(
+    verdict: Verdict,
+    *,
+    template: Template,
+    flavor: Flavor,
+    team: Team,
+    actor: User,
+    expected_s: int | None,
+    environment: str,
+    priority: int = 0,
+) -> Verdict | None:
+    """The verdict on a request with its accelerators released, where it starts at once so and else waits.
+
+    `verdict` is that on the whole request. None where they make no difference, or it is refused.
+    """
+    if not flavor.accelerator_count or verdict.outcome is not Outcome.QUEUED:
+        return None
     whole = flavor.as_request()
-    return assess(
+    found = assess(
         template=template,
         flavor=flavor,
         team=team,
         actor=actor,
         resources={**whole, **gpus.without_gpus(whole)},
+        priority=priority,
         expected_s=expected_s,
         environment=environment,
     )
-
-
-def may_spare_gpus(flavor: Flavor, verdict: Verdict) -> bool:
-    """Whether a request with this verdict is started without accelerators, where that was wished for."""
-    return bool(flavor.accelerator_count) and verdict.outcome is Outcome.QUEUED
+    return found if found.outcome is Outcome.FITS_NOW else None
 
 
 def _homes(actor: User | None, team: Team | None) -> Homes:
@@ -476,18 +487,22 @@ def _not_admitted(verdict: Verdict) -> PortalError:
 
 
 def spare_busy_gpus(event: GpusOptional) -> None:
-    """Have it start without accelerators where it would wait for them. What is refused still is."""
+    """Have it start without accelerators where it starts at once so, and else would wait.
+
+    What is refused still is.
+    """
     workspace = event.workspace
-    verdict = assess(
-        template=workspace.template,
-        flavor=workspace.flavor,
-        team=workspace.team,
-        actor=workspace.owner,
-        resources=workspace.resources,
-        priority=workspace.priority,
-        expected_s=workspace.expected_s,
-    )
-    if may_spare_gpus(workspace.flavor, verdict):
+    version = workspace.environment_version
+    request: dict[str, Any] = {
+        "template": workspace.template,
+        "flavor": workspace.flavor,
+        "team": workspace.team,
+        "actor": workspace.owner,
+        "priority": workspace.priority,
+        "expected_s": workspace.expected_s,
+        "environment": digest_for(version) if version is not None else "",
+    }
+    if without_gpus(assess(**request), **request) is not None:
         gpus.start_without(workspace)
 
 

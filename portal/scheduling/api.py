@@ -141,9 +141,10 @@ class AdmissionPreview(ApiView):
             flavors=offers.shortlist(offers.choosable(request.user, team), flavor.slug),
         )
         verdict = next(offer.verdict for offer in found if offer.flavor == flavor)
-        spared = given["start_without_gpu"] and admission.may_spare_gpus(flavor, verdict)
-        if spared:
-            verdict = admission.assess_without_gpus(
+        spared = None
+        if given["start_without_gpu"]:
+            spared = admission.without_gpus(
+                verdict,
                 template=template,
                 flavor=flavor,
                 team=team,
@@ -155,7 +156,11 @@ class AdmissionPreview(ApiView):
         warnings = deprecations(template, flavor)
         if software.environment is not None and (warned := deprecation_of(software.environment)) is not None:
             warnings.append(Finding("environment", warned))
-        data = {**verdict_data(verdict, alternatives=nearest), "warnings": warnings, "without_gpu": spared}
+        data = {
+            **verdict_data(spared or verdict, alternatives=nearest),
+            "warnings": warnings,
+            "without_gpu": spared is not None,
+        }
         return Response(AdmissionPreviewSerializer(data).data)
 
 

@@ -26,7 +26,7 @@ class WorkspaceRequested(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class GpusOptional(DomainEvent):
-    """A workspace that is about to be made shall start without its accelerators, if these are not free now.
+    """A workspace that is about to be made shall start without accelerators, where it would wait for them.
 
     Who listens takes them off its request (`gpus.start_without`); nothing of it has been written yet.
     """

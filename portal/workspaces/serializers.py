@@ -100,8 +100,8 @@ class WorkspaceCreateSerializer(StrictSerializer):
         required=False,
         default=False,
         help_text=(
-            "Where it would wait for accelerators, start it without them, as after `release-gpu`: "
-            "`attach-gpu` takes them, and its user is told once when they are free."
+            "Where it would wait and can start at once without its accelerators, start it so, as after "
+            "`release-gpu`: `attach-gpu` takes them, and its user is told once when they are free."
         ),
     )
     priority = serializers.IntegerField(

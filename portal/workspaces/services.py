@@ -100,8 +100,8 @@ def create(
     anew); without it the template and flavor decide. `environment` is the software that it runs in; without
     it, its template's. `secrets` names those that it gets beside those that come by themselves. `git` is a
     repository to clone at its start; without it, its template's, and none with an empty address. With
-    `start_without_gpu` it does not wait for accelerators: where none is free it starts without, as if they
-    had been released. Only the team's owners and operators give a `priority` above 0.
+    `start_without_gpu` it does not wait for accelerators: where it starts at once without, it does, as if
+    they had been released. Only the team's owners and operators give a `priority` above 0.
 
     Raises `InvalidInput` (name, times, priority, secrets, git), `NotAllowed` (team, priority),
     `NeedsApproval`, `NotPossible` (no pool can ever run it) and `StateConflict` (the name is in use; the

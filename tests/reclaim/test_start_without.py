@@ -24,6 +24,7 @@ def _node(catalog, settings):
     """One node with one GPU, of the local driver; nothing real stands behind it."""
     settings.BERTH_RELEASED_CORES, settings.BERTH_RELEASED_MEMORY_GIB = 2, 32
     FlavorFactory(slug=FLAVOR, accelerator_count=1, cpu_milli=3000)
+    FlavorFactory(slug="all-cores", cpu_milli=5000)
     local_pool_with(node_info(gpus=1))
     Pool.objects.update(hand_out_max_age_h=0)
 
@@ -78,6 +79,12 @@ def test_nobody_has_to_make_room_for_what_is_spared(holder, make, alice, clock, 
     clock.shift(3600)
     make(alice, FLAVOR, start_without_gpu=True)
     assert again(holder).preempting is None
+
+
+def test_where_it_would_wait_without_them_too_it_waits_for_them(holder, make, alice, bob):
+    make(bob, "all-cores")
+    made = make(alice, FLAVOR, start_without_gpu=True)
+    assert (made.state, made.gpu_released) == (State.PENDING, False)
 
 
 def test_what_is_refused_is_refused_with_the_wish_too(make, alice):

@@ -97,7 +97,7 @@ class Choice:
     environments: list[EnvironmentOption] = field(default_factory=list)
     environment_note: str = ""
     without_gpu: admission.Verdict | None = None
-    """On a start without the GPUs of the chosen flavor, where it would wait for them."""
+    """On a start without the GPUs of the chosen flavor, where it starts at once so and else would wait."""
 
     @property
     def template(self) -> Template | None:
@@ -215,12 +215,12 @@ def choice(
         chosen = next((offer for offer in sized if offer.flavor.slug == flavor_slug), None)
         if chosen is not None and chosen.verdict.outcome is not admission.Outcome.FITS_NOW:
             nearest = [offer.flavor for offer in offers.alternatives(sized, chosen.flavor)]
-        found_team = teams.get(team_slug)
-        if chosen is not None and found_team and admission.may_spare_gpus(chosen.flavor, chosen.verdict):
-            spared = admission.assess_without_gpus(
+        if chosen is not None and team_slug:
+            spared = admission.without_gpus(
+                chosen.verdict,
                 template=chosen_template,
                 flavor=chosen.flavor,
-                team=found_team,
+                team=teams[team_slug],
                 actor=actor,
                 expected_s=expected_s,
                 environment=runs_in.digest,
