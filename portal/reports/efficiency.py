@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
 
 from django.db.models import Max, Sum
 from django.utils import timezone
@@ -124,8 +126,8 @@ def efficiency_of(workspace: Workspace, *, now: datetime | None = None) -> Effic
     began_s = max(max(row[-1] for row in held).timestamp(), (now - SPAN).timestamp())
     # Whole hours of its own: what was in a device's memory before was another's.
     since_s = -(-began_s // HOUR_S) * HOUR_S
-    sums = {
-        row["series__device_id"]: row
+    sums: dict[UUID, dict[str, Any]] = {
+        row["series__device_id"]: dict(row)
         for row in DeviceHour.objects.filter(
             series__device__in=[row[0] for row in held], start_s__gte=since_s, start_s__lt=now.timestamp()
         )
