@@ -84,11 +84,11 @@ def resize(*, actor: User, workspace_id: UUID, flavor: Flavor) -> Workspace:
 
 def _expected(workspace: Workspace, before: Flavor, flavor: Flavor) -> int:
     """What was said of it, else what is usual."""
-    usual = workspace.expected_s == expected_of(before)
-    return expected_of(flavor, None if usual else workspace.expected_s)
+    usual = workspace.expected_s == expected_of(workspace.template, before)
+    return expected_of(workspace.template, flavor, None if usual else workspace.expected_s)
 
 
 def _lifetime(workspace: Workspace, before: Flavor, flavor: Flavor) -> int | None:
     """What was asked for, as far as the new flavor allows, else its default."""
-    usual = workspace.lifetime_s == terms_of(before).default_s
-    return lifetime_again(flavor, None if usual else workspace.lifetime_s)
+    usual = workspace.lifetime_s == terms_of(workspace.template, before).default_s
+    return lifetime_again(workspace.template, flavor, None if usual else workspace.lifetime_s)
