@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ from provisioning.gpu.check.plan import Test
 from provisioning.gpu.check.report import Report, schema
 from provisioning.gpu.check.runner import run_check
 from provisioning.gpu.check.session import Simulation, Timing
+from tests.gpu.check.host import Host
 from tests.gpu.check.sim_cuda import UUID
 
 VALIDATOR = Draft202012Validator(schema())
@@ -54,6 +56,11 @@ def fake_cuda() -> Path:
         subprocess.run([compiler(), *options, *sources, "-o", str(half)], check=True)
         half.rename(library)
     return home
+
+
+@pytest.fixture(scope="module")
+def host(fake_cuda: Path) -> Host:
+    return Host(ctypes.CDLL(str(fake_cuda / "libcuda.so.1")))
 
 
 @pytest.fixture

@@ -123,6 +123,8 @@ API cuInit(unsigned) {
   std::ifstream in(std::string(dir ? dir : "/tmp") + "/fake-gpu.txt");
   std::string name, value;
   while (in >> name >> value) setup[name] = value;
+  if (setup.count("dead_bit_a") || setup.count("dead_bit_b"))
+    berth_break((u64)number("dead_bit_a", 0), 0, (u64)number("dead_bit_b", 0), 0, -1, -1);
   arena_size = (u64)number("memory_mib", 16) * 1024 * 1024;
   arena = (char*)mmap(nullptr, arena_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   for (u64 i = 0; i < (u64)number("dirty_words", 0); i++) ((u64*)arena)[i * 7] = 1;
@@ -258,7 +260,7 @@ API cuLaunchKernel(void* f, u32 gx, u32 gy, u32, u32 bx, u32, u32, u32, void*, v
   if (!gx || !gy || bx > 1024) return INVALID;
   bool blind = number("blind", 0) && (starts(name, "check_") || starts(name, "compare_") || name == "count_nonzero");
   void* work = function->kernel.prepare(params, gx, gy, bx, function->kernel.whole);
-  u64 moves = 0;
+  u64 moves = 0, square = 0;
   double flop = 0;
   void* result = nullptr;
   if (name == "copy16") moves = 32 * *(u64*)params[2];
@@ -268,6 +270,8 @@ API cuLaunchKernel(void* f, u32 gx, u32 gy, u32, u32 bx, u32, u32, u32, void*, v
     u64 side = *(u32*)params[3], depth = *(u32*)params[4];
     flop = 2.0 * side * side * depth * (name == "gemm_fp16" || name == "gemm_bf16" ? 2 : name == "gemm_fp8" ? 4 : 1);
     if (name != "gemm_reference") result = *(void**)params[2];
+    int in_word = name == "gemm_fp16" || name == "gemm_bf16" ? 2 : name == "gemm_fp8" ? 4 : 1;
+    square = side == depth * in_word ? side * side : 0;
   }
   queue.push_back([=] {
     obey(name);
@@ -277,6 +281,9 @@ API cuLaunchKernel(void* f, u32 gx, u32 gy, u32, u32 bx, u32, u32, u32, void*, v
     if (result && setup.count("product_word"))
       ((u32*)result)[(u64)number("product_word", 0)] ^= (u32)number("product_flip", 1);
     if (result && number("no_product", 0)) memset(result, 0xFF, 64);
+    // Every product of random operands is wrong in the same way, each time: only they are square.
+    if (result && square && setup.count("random_flip"))
+      for (u64 i = 0; i < square; i++) ((u32*)result)[i] ^= (u32)number("random_flip", 0);
     memory_faults();
   });
   return OK;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,8 @@ from numpy.typing import NDArray
 from provisioning.gpu.check import compiler
 from provisioning.gpu.check.build import LIMIT_BYTES
 from provisioning.gpu.check.compiler import ARCHITECTURES, CUBINS, UNITS, Unbuildable, arch_name
-from provisioning.gpu.check.device import ErrorLog
+from tests.gpu.check.host import MASK, Host
 
-MASK = (1 << 64) - 1
 WORDS = 5000
 
 
@@ -97,37 +95,6 @@ def test_a_packaged_kernel_that_was_changed_is_not_used(
 
 
 # --- on the host ---
-
-
-class Host:
-    """Runs kernels of the fake library by name."""
-
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self.library = library
-
-    def run(self, kernel: str, *args: Any, grid: tuple[int, int] = (1, 1), block: bool = False) -> None:
-        cells = [
-            ctypes.c_void_p(a.ctypes.data) if isinstance(a, np.ndarray)
-            else ctypes.pointer(a) if isinstance(a, ctypes.Structure)
-            else a if isinstance(a, ctypes.c_uint32)
-            else ctypes.c_uint64(a & MASK)
-            for a in args
-        ]  # fmt: skip
-        array = (ctypes.c_void_p * len(cells))(*[ctypes.addressof(c) for c in cells])
-        prepare = getattr(self.library, f"prepare_{kernel}")
-        prepare.restype = ctypes.c_void_p
-        handle = prepare(array, grid[0], grid[1], 256, int(block))
-        self.library.berth_run(ctypes.c_void_p(handle))
-
-    def log(self, kernel: str, *args: Any) -> ErrorLog:
-        log = ErrorLog(first=MASK)
-        self.run(kernel, *args, log)
-        return log
-
-
-@pytest.fixture(scope="module")
-def host(fake_cuda: Path) -> Host:
-    return Host(ctypes.CDLL(str(fake_cuda / "libcuda.so.1")))
 
 
 def words(n: int = WORDS) -> NDArray[np.uint64]:
@@ -270,86 +237,3 @@ def test_the_gate_opens_and_gives_up(host: Host) -> None:
     flags[:] = 0
     host.run("gate", flags, 1_000_000, flags[1:])
     assert flags[1] == 2
-
-
-# --- products ---
-
-SIDE, DEPTH = 128, 128
-TYPES = {
-    "fp32": (0, np.float32, 4), "fp16": (1, np.uint16, 2), "bf16": (2, np.uint16, 2), "fp8": (3, np.uint8, 1),
-    "fp64": (4, np.float64, 8), "tf32": (0, np.float32, 4),
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def operands(host: Host) -> tuple[NDArray[np.int8], NDArray[np.int8], NDArray[np.int32]]:
-    a, b = np.zeros(SIDE * DEPTH, np.int8), np.zeros(SIDE * DEPTH, np.int8)
-    host.run("fill_integers", a, a.size, 1)
-    host.run("fill_integers", b, b.size, 2)
-    assert set(np.unique(a)) == {-2, -1, 1, 2}
-    want = np.zeros(SIDE * SIDE, np.int32)
-    grid = (SIDE // 64, SIDE // 64)
-    n, k = ctypes.c_uint32(SIDE), ctypes.c_uint32(DEPTH)
-    host.run("gemm_reference", a, b, want, n, k, grid=grid, block=True)
-    exact = a.reshape(SIDE, DEPTH).astype(int) @ b.reshape(SIDE, DEPTH).astype(int).T
-    assert (want.reshape(SIDE, SIDE) == exact).all()
-    return a, b, want
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-def test_products_are_exact_and_any_flip_is_found(host: Host, operands: Any, dtype: str) -> None:
-    small_a, small_b, want = operands
-    code, kind, size = TYPES[dtype]
-    a, b = np.zeros(SIDE * DEPTH, kind), np.zeros(SIDE * DEPTH, kind)
-    for wide, small in ((a, small_a), (b, small_b)):
-        host.run("encode", wide, small, small.size, ctypes.c_uint32(code))
-    plain = dtype in ("fp32", "fp64")
-    tile = 64 if plain else 128
-    inner = DEPTH if plain else DEPTH * size // 4
-    c = np.full(SIDE * SIDE, np.nan, np.float64 if dtype == "fp64" else np.float32)
-    host.run(
-        f"gemm_{dtype}",
-        a,
-        b,
-        c,
-        ctypes.c_uint32(SIDE),
-        ctypes.c_uint32(inner),
-        grid=(SIDE // tile,) * 2,
-        block=True,
-    )
-    check = "compare_f64" if dtype == "fp64" else "compare_f32"
-    assert host.log(check, c, want, c.size).count == 0
-    # Every single bit counts: the lowest of a mantissa, the sign, one that makes a NaN.
-    bits = c.view(np.uint64 if dtype == "fp64" else np.uint32)
-    for index, bit in ((0, 0), (c.size - 1, bits.itemsize * 8 - 1), (777, bits.itemsize * 8 - 2)):
-        bits[index] ^= bits.dtype.type(1 << bit)
-        log = host.log(check, c, want, c.size)
-        assert (log.count, log.first, log.bits) == (1, index, 1 << bit)
-        bits[index] ^= bits.dtype.type(1 << bit)
-    c[5] = np.nan
-    assert host.log(check, c, want, c.size).count == 1
-
-
-def test_two_wrong_products_in_one_operand_word(host: Host, operands: Any) -> None:
-    """A wrong operand is wrong results, seen in its whole row."""
-    small_a, small_b, want = operands
-    a, b = np.zeros(SIDE * DEPTH, np.float32), np.zeros(SIDE * DEPTH, np.float32)
-    host.run("encode", a, small_a, a.size, ctypes.c_uint32(0))
-    host.run("encode", b, small_b, b.size, ctypes.c_uint32(0))
-    a[3 * DEPTH + 9] += 1
-    c = np.zeros(SIDE * SIDE, np.float32)
-    host.run("gemm_fp32", a, b, c, ctypes.c_uint32(SIDE), ctypes.c_uint32(DEPTH), grid=(2, 2), block=True)
-    log = host.log("compare_f32", c, want, c.size)
-    assert (log.count, log.first) == (SIDE, 3 * SIDE)
-
-
-def test_random_operands_use_the_whole_range(host: Host) -> None:
-    reference = np.zeros(10_000, np.float32)
-    host.run("fill_random", reference, reference.size, 3, ctypes.c_uint32(0))
-    assert reference.min() < -0.99
-    assert reference.max() > 0.99
-    half, brain = np.zeros(10_000, np.uint16), np.zeros(10_000, np.uint16)
-    host.run("fill_random", half, half.size, 3, ctypes.c_uint32(1))
-    assert np.abs(half.view(np.float16).astype(np.float32) - reference).max() < 2**-10
-    host.run("fill_random", brain, brain.size, 3, ctypes.c_uint32(2))
-    assert (brain == reference.view(np.uint32) >> 16).all()

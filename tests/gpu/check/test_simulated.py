@@ -86,6 +86,13 @@ BF16 = Test("exact_bf16", "exact", 20.0, params={"dtype": "bf16"})
         ({"product_word": 100, "product_flip": 1}, (BF16,), {"exact_bf16"}),
         ({"product_word": 100, "product_flip": 2139095040}, (BF16,), {"exact_bf16"}),
         ({"no_product": 1}, (BF16,), {"exact_bf16"}),
+        # The lowest mantissa bit of either side of every tensor core, and of FP64's multipliers.
+        ({"dead_bit_a": 1}, (BF16,), {"exact_bf16"}),
+        ({"dead_bit_b": 1}, (BF16,), {"exact_bf16"}),
+        ({"dead_bit_a": 1}, (Test("exact_fp64", "exact", 20.0, params={"dtype": "fp64"}),), {"exact_fp64"}),
+        # An error of random products that is the same each time: no comparison with itself could find it.
+        ({"random_flip": 1 << 17}, (burn(),), {"burn_bf16"}),
+        ({"random_flip": 1 << 17}, (burn("fp32"),), {"burn_fp32"}),
         ({"pcie_flip": 1}, ("pcie",), {"pcie"}),
         ({"copy_gb_s": 3000, "driver_copy_gb_s": 3000}, ("copy",), {"copy"}),
         ({"pcie_gb_s": 20}, ("pcie",), {"pcie"}),
@@ -111,6 +118,9 @@ def test_a_fault_fails_the_test_that_is_made_for_it(
         assert first.detail["first_index"] == "900"
     if "product_word" in fault:
         assert first.detail["first_index"] == "100"
+    if "random_flip" in fault:
+        assert first.detail["mismatches"][0]["in"] == "CPU's product"
+        assert 4000 < (first.errors or 0) <= 64 * 64
     if "ecc" in fault:
         assert "CUDA_ERROR_ECC_UNCORRECTABLE" in first.text
         assert statuses(report)["address"] == Status.SKIPPED

@@ -25,8 +25,8 @@ static __device__ __forceinline__ void product(const In* a, const In* b, Acc* c,
       Acc x[4], y[4];
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        x[i] = as[d][ty * 4 + i];
-        y[i] = bs[d][tx + 16 * i];
+        x[i] = OPERAND_A(as[d][ty * 4 + i]);
+        y[i] = OPERAND_B(bs[d][tx + 16 * i]);
       }
 #pragma unroll
       for (int i = 0; i < 4; i++)
@@ -39,9 +39,9 @@ static __device__ __forceinline__ void product(const In* a, const In* b, Acc* c,
     for (int j = 0; j < 4; j++) c[(row0 + ty * 4 + i) * n + col0 + tx + 16 * j] = acc[i][j];
 }
 
-KERNEL gemm_reference(const signed char* a, const signed char* b, int* c, u32 n, u32 k) {
-  __shared__ int as[DEEP][SIDE + 1], bs[DEEP][SIDE + 1];
-  product<signed char, int>(a, b, c, n, k, as, bs);
+KERNEL gemm_reference(const long long* a, const long long* b, long long* c, u32 n, u32 k) {
+  __shared__ long long as[DEEP][SIDE + 1], bs[DEEP][SIDE + 1];
+  product<long long, long long>(a, b, c, n, k, as, bs);
 }
 HOST_KERNEL(gemm_reference)
 

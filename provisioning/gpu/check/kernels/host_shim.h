@@ -4,6 +4,7 @@
 #pragma once
 #include <ucontext.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -37,6 +38,32 @@ static inline u64 now_ns() {
   clock_gettime(CLOCK_MONOTONIC, &t);
   return (u64)t.tv_sec * 1000000000ull + t.tv_nsec;
 }
+
+// A multiplier that is broken, for tests of the oracle: bits of its first or second operand that are stuck at 0 or
+// at 1 (as bits of the operand's own type), or one partial product (bit `cell_a` of one mantissa times bit `cell_b` of
+// the other, from the lowest) that is never added. The integer reference stays whole.
+struct Broken {
+  u64 clear_a, set_a, clear_b, set_b;
+  int cell_a, cell_b;
+};
+static Broken broken_multiplier = {0, 0, 0, 0, -1, -1};
+extern "C" __attribute__((visibility("default"))) void berth_break(u64 clear_a, u64 set_a, u64 clear_b, u64 set_b,
+                                                                   int cell_a, int cell_b) {
+  broken_multiplier = {clear_a, set_a, clear_b, set_b, cell_a, cell_b};
+}
+template <class Bits, class Value>
+static inline Value stuck(Value v, u64 clear, u64 set) {
+  Bits bits;
+  memcpy(&bits, &v, sizeof bits);
+  bits = (bits & ~(Bits)clear) | (Bits)set;
+  memcpy(&v, &bits, sizeof bits);
+  return v;
+}
+static inline long long operand(long long v, u64, u64) { return v; }
+static inline float operand(float v, u64 clear, u64 set) { return stuck<u32>(v, clear, set); }
+static inline double operand(double v, u64 clear, u64 set) { return stuck<u64>(v, clear, set); }
+#define OPERAND_A(v) operand(v, broken_multiplier.clear_a, broken_multiplier.set_a)
+#define OPERAND_B(v) operand(v, broken_multiplier.clear_b, broken_multiplier.set_b)
 
 namespace berth {
 struct Fibre {
@@ -130,39 +157,54 @@ extern "C" inline __attribute__((used)) void berth_run(void* handle) {
 // The warp's matrix product as the PTX manual lays its fragments out: lane = 4 * group + quad holds of A the rows
 // `group` and `group + 8`, of B the column `group`, and of each the words `quad` and `quad + 4` of a K step.
 namespace berth {
-static u32 warp_a[32][32][4], warp_b[32][32][2];
+static float warp_a[32][32][4][4], warp_b[32][32][2][4];
 
 static inline float bits_to_float(u32 sign, int exponent, u32 mantissa, int ebits, int mbits) {
-  int bias = (1 << (ebits - 1)) - 1;
-  float v = exponent == 0 ? (float)mantissa / (1 << mbits) : 1.0f + (float)mantissa / (1 << mbits);
-  int e = (exponent == 0 ? 1 : exponent) - bias;
-  while (e > 0) { v *= 2; e--; }
-  while (e < 0) { v /= 2; e++; }
+  float v = (float)mantissa / (1 << mbits) + (exponent == 0 ? 0.0f : 1.0f);
+  v = ldexpf(v, (exponent == 0 ? 1 : exponent) - (1 << (ebits - 1)) + 1);
   return sign ? -v : v;
 }
-template <int EBITS, int MBITS>
-static inline float value(u32 word, int i) {
-  const int bits = 1 + EBITS + MBITS;
-  u32 v = bits == 32 ? word : (word >> (i * bits)) & ((1u << (bits & 31)) - 1);
-  return bits_to_float(v >> (bits - 1), (int)(v >> MBITS & ((1u << EBITS) - 1)), v & ((1u << MBITS) - 1), EBITS, MBITS);
+// One element of a word. `UNREAD`: so many of its last bits are not looked at, as TF32 does with those of a float.
+template <int EBITS, int MBITS, int UNREAD>
+static inline float value(u32 word, int i, u64 clear, u64 set) {
+  const int bits = 1 + EBITS + MBITS + UNREAD;
+  u32 v = (bits == 32 ? word : (word >> (i * bits)) & ((1u << (bits & 31)) - 1)) >> UNREAD;
+  v = (v & ~(u32)clear) | (u32)set;
+  return bits_to_float(v >> (EBITS + MBITS), (int)(v >> MBITS & ((1u << EBITS) - 1)), v & ((1u << MBITS) - 1), EBITS,
+                       MBITS);
 }
-template <int EBITS, int MBITS>
+// a * b, without the partial product that is broken.
+static inline float multiplied(float a, float b, int mantissa) {
+  float whole = a * b;
+  if (broken_multiplier.cell_a < 0 || whole == 0) return whole;
+  int ea, eb;
+  u32 ma = (u32)ldexp(frexp(fabs(a), &ea), mantissa), mb = (u32)ldexp(frexp(fabs(b), &eb), mantissa);
+  if (!(ma >> broken_multiplier.cell_a & mb >> broken_multiplier.cell_b & 1)) return whole;
+  float part = ldexp(1.0f, broken_multiplier.cell_a + broken_multiplier.cell_b + ea + eb - 2 * mantissa);
+  return whole > 0 ? whole - part : whole + part;
+}
+template <int EBITS, int MBITS, int UNREAD = 0>
 struct Mma {
   static inline void mma(float* c, const u32* a, const u32* b) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / 4, quad = lane % 4;
     u32 self = threadIdx.x;
-    memcpy(warp_a[warp][lane], a, 16);
-    memcpy(warp_b[warp][lane], b, 8);
+    const int per_word = 32 / (1 + EBITS + MBITS + UNREAD);
+    const Broken& dead = broken_multiplier;
+    for (int i = 0; i < per_word; i++) {
+      for (int w = 0; w < 4; w++)
+        warp_a[warp][lane][w][i] = value<EBITS, MBITS, UNREAD>(a[w], i, dead.clear_a, dead.set_a);
+      for (int w = 0; w < 2; w++)
+        warp_b[warp][lane][w][i] = value<EBITS, MBITS, UNREAD>(b[w], i, dead.clear_b, dead.set_b);
+    }
     meet();
-    const int per_word = 32 / (1 + EBITS + MBITS);
     for (int e = 0; e < 4; e++) {
       u32 column = quad * 2 + e % 2;
       float sum = 0;
       for (u32 q = 0; q < 4; q++)
         for (int half = 0; half < 2; half++)
           for (int i = 0; i < per_word; i++)
-            sum += value<EBITS, MBITS>(warp_a[warp][group * 4 + q][half * 2 + e / 2], i) *
-                   value<EBITS, MBITS>(warp_b[warp][column * 4 + q][half], i);
+            sum += multiplied(warp_a[warp][group * 4 + q][half * 2 + e / 2][i], warp_b[warp][column * 4 + q][half][i],
+                              MBITS + 1);
       c[e] += sum;
     }
     meet();
@@ -172,5 +214,5 @@ struct Mma {
 }  // namespace berth
 typedef berth::Mma<5, 10> Fp16;
 typedef berth::Mma<8, 7> Bf16;
-typedef berth::Mma<8, 23> Tf32;
+typedef berth::Mma<8, 10, 13> Tf32;
 typedef berth::Mma<4, 3> Fp8;

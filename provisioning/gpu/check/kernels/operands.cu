@@ -1,12 +1,18 @@
-// Operands and results of the matrix products. Types: 0 fp32 (also for TF32), 1 fp16, 2 bf16, 3 fp8 (E4M3),
-// 4 fp64.
+// Operands and results of the matrix products. Types: 0 fp32, 1 fp16, 2 bf16, 3 fp8 (E4M3), 4 fp64, 5 tf32 (in
+// 32-bit words whose last 13 bits are zero, which a tensor core does not read).
 #include "common.cuh"
 
-// One of -2, -1, 1, 2. No zero: then no product is a negative zero, and a result can be compared bit by bit.
-KERNEL fill_integers(signed char* p, u64 n, u64 seed) {
+// Integers of up to `bits` bits, of either sign, in rows of `depth`; with 0 bits one of -2, -1, 1, 2. All the bits
+// of a mantissa take part, which powers of two alone would leave unread. One element in `gap` of a row is not zero,
+// at another place in each row: so few that the sums stay exact where the products are long. A row is never zero
+// as a whole, so that no sum is a negative zero, and a result can be compared bit by bit.
+KERNEL fill_integers(long long* p, u64 n, u64 seed, u32 bits, u32 depth, u32 gap) {
   for (u64 i = THREAD; i < n; i += STRIDE) {
-    int v = (int)(mix64(i, seed) >> 62);
-    p[i] = (signed char)(v < 2 ? v - 2 : v - 1);
+    u64 r = mix64(i, seed), mask = (1ull << bits) - 1, size = r & mask;
+    if (bits == 0) size = 1 + (r & 1);
+    if (size == 0) size = mask;
+    long long v = r >> 63 ? -(long long)size : (long long)size;
+    p[i] = (i / depth + i % depth) % gap ? 0 : v;
   }
 }
 HOST_KERNEL(fill_integers)
@@ -44,10 +50,16 @@ static __device__ __forceinline__ void put(void* p, u64 i, float v, u32 type) {
   if (type == 2) ((unsigned short*)p)[i] = (unsigned short)narrow(v, 8, 7);
   if (type == 3) ((unsigned char*)p)[i] = (unsigned char)narrow(v, 4, 3);
   if (type == 4) ((double*)p)[i] = (double)v;
+  if (type == 5) ((u32*)p)[i] = bits_of(v) & ~0x1FFFu;
 }
 
-KERNEL encode(void* to, const signed char* from, u64 n, u32 type) {
-  for (u64 i = THREAD; i < n; i += STRIDE) put(to, i, (float)from[i], type);
+KERNEL encode(void* to, const long long* from, u64 n, u32 type) {
+  for (u64 i = THREAD; i < n; i += STRIDE) {
+    if (type == 4)
+      ((double*)to)[i] = (double)from[i];  // by way of a float it would lose bits
+    else
+      put(to, i, (float)from[i], type);
+  }
 }
 HOST_KERNEL(encode)
 
@@ -61,7 +73,7 @@ KERNEL fill_random(void* to, u64 n, u64 seed, u32 type) {
 HOST_KERNEL(fill_random)
 
 // The result against the exact integer result, bit by bit: no tolerance, no cast of the value under test.
-KERNEL compare_f32(const u32* c, const int* want, u64 n, ErrorLog* log) {
+KERNEL compare_f32(const u32* c, const long long* want, u64 n, ErrorLog* log) {
   for (u64 i = THREAD; i < n; i += STRIDE) {
     u32 w = bits_of((float)want[i]);
     if (c[i] != w) mismatch(log, i, c[i], w);
@@ -69,7 +81,7 @@ KERNEL compare_f32(const u32* c, const int* want, u64 n, ErrorLog* log) {
 }
 HOST_KERNEL(compare_f32)
 
-KERNEL compare_f64(const u64* c, const int* want, u64 n, ErrorLog* log) {
+KERNEL compare_f64(const u64* c, const long long* want, u64 n, ErrorLog* log) {
   for (u64 i = THREAD; i < n; i += STRIDE) {
     u64 w = bits_of((double)want[i]);
     if (c[i] != w) mismatch(log, i, c[i], w);

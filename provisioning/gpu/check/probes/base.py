@@ -100,6 +100,13 @@ class Tally:
                 got, want = f"{log.got[i]:016x}", f"{log.want[i]:016x}"
                 self.samples.append({"in": what, "index": str(log.index[i]), "got": got, "want": want})
 
+    def add(self, count: int, index: int, what: str, got: str, want: str) -> None:
+        """Errors that were found on the host."""
+        self.errors += count
+        self.first = index if self.first is None else min(self.first, index)
+        if len(self.samples) < 16:
+            self.samples.append({"in": what, "index": str(index), "got": got, "want": want})
+
     def detail(self) -> dict[str, Any]:
         """For the report. The patterns are the check's own, so they may be shown."""
         if not self.errors:

@@ -1,20 +1,27 @@
-"""Matrix products: exact to the bit against an integer reference, and how fast on random data."""
+"""Matrix products: integers exact to the bit, random ones right by the CPU, and how fast."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from provisioning.gpu.check.device import Device, u32, u64
 from provisioning.gpu.check.device import ptr as p
+from provisioning.gpu.check.probes import reference
 from provisioning.gpu.check.probes.base import Bench, Outcome, Skip, Tally, rate_of, until
+from provisioning.gpu.check.probes.operands import Round, rounds_of
 
 TILE = 128
 
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """`code` as in operands.cu; `tile` is the side of a block's part of C; `deepest` keeps sums exact."""
+    """`code` as in operands.cu; `tile` is the side of a block's part of C; `step` is how K is taken."""
 
     name: str
     code: int
@@ -22,19 +29,22 @@ class DType:
     unit: str
     tile: int
     since: tuple[int, int]
-    deepest: int = 8192
+    step: int
+
+    @property
+    def c_size(self) -> int:
+        return 8 if self.name == "fp64" else 4
 
 
 DTYPES = {
     d.name: d
     for d in (
-        DType("fp32", 0, 4, "gemm", 64, (7, 0)),
-        DType("fp64", 4, 8, "gemm", 64, (7, 0)),
-        DType("fp16", 1, 2, "tensor", 128, (7, 5)),
-        DType("bf16", 2, 2, "tensor", 128, (8, 0)),
-        DType("tf32", 0, 4, "tensor", 128, (8, 0)),
-        # |sum| <= 4 * 512 = 2048: tensor cores may add FP8 products with fewer bits than fp32 has.
-        DType("fp8", 3, 1, "tensor", 128, (8, 9), deepest=512),
+        DType("fp32", 0, 4, "gemm", 64, (7, 0), step=16),
+        DType("fp64", 4, 8, "gemm", 64, (7, 0), step=16),
+        DType("fp16", 1, 2, "tensor", 128, (7, 5), step=32),
+        DType("bf16", 2, 2, "tensor", 128, (8, 0), step=32),
+        DType("tf32", 5, 4, "tensor", 128, (8, 0), step=16),
+        DType("fp8", 3, 1, "tensor", 128, (8, 9), step=64),
     )
 }
 
@@ -52,29 +62,32 @@ def own_gemm(device: Device, d: DType, a: int, b: int, c: int, side: int, depth:
 
 
 class Exact:
-    """Integer-valued operands and their exact product on the device."""
+    """Integer-valued operands of one round and their exact product, on the device."""
 
-    def __init__(self, bench: Bench, d: DType, buffers: list[int]) -> None:
-        self.bench, self.d = bench, d
+    def __init__(self, bench: Bench, d: DType, round_: Round, buffers: list[int]) -> None:
+        self.bench, self.d, self.round = bench, d, round_
         self.side = bench.sizes.exact_side
-        self.depth = min(bench.sizes.exact_depth, d.deepest)
-        self.a8, self.b8, self.want, self.a, self.b, self.c = buffers
-        self.c_size = 8 if d.name == "fp64" else 4
-        device, n = bench.device, self.side * self.depth
-        for small, wide, seed in ((self.a8, self.a, bench.seed), (self.b8, self.b, bench.seed ^ 0xB)):
-            device.launch("operands", "fill_integers", p(small), u64(n), u64(seed))
-            device.launch("operands", "encode", p(wide), p(small), u64(n), u32(d.code))
+        self.a64, self.b64, self.want, self.a, self.b, self.c = buffers
+        device, n = bench.device, self.side * round_.depth
+        bits, gaps = (round_.a_bits, round_.b_bits), round_.gaps
+        for which, (whole, wide, seed) in enumerate(
+            ((self.a64, self.a, bench.seed), (self.b64, self.b, bench.seed ^ 0xB))
+        ):
+            device.launch(
+                "operands", "fill_integers", p(whole), u64(n), u64(seed), u32(bits[which]), u32(round_.depth),
+                u32(gaps[which]),
+            )  # fmt: skip
+            device.launch("operands", "encode", p(wide), p(whole), u64(n), u32(d.code))
         device.launch(
-            "gemm", "gemm_reference", p(self.a8), p(self.b8), p(self.want), u32(self.side), u32(self.depth),
-            grid=(self.side // 64, self.side // 64),
+            "gemm", "gemm_reference", p(self.a64), p(self.b64), p(self.want), u32(self.side),
+            u32(round_.depth), grid=(self.side // 64, self.side // 64),
         )  # fmt: skip
         device.sync()
 
     @staticmethod
-    def sizes(bench: Bench, d: DType) -> tuple[int, ...]:
-        side, depth = bench.sizes.exact_side, min(bench.sizes.exact_depth, d.deepest)
-        n, c = side * depth, side * side
-        return n, n, c * 4, n * d.size, n * d.size, c * (8 if d.name == "fp64" else 4)
+    def sizes(bench: Bench, d: DType, round_: Round) -> tuple[int, ...]:
+        n, c = bench.sizes.exact_side * round_.depth, bench.sizes.exact_side**2
+        return n * 8, n * 8, c * 8, n * d.size, n * d.size, c * d.c_size
 
     def compare(self) -> None:
         """Queues the comparison of C; the result is in the device's log."""
@@ -85,17 +98,24 @@ class Exact:
     def once(self, multiply: Callable[[], None], tally: Tally, what: str) -> None:
         """C is filled with NaN first: a product that was never written cannot look right."""
         device = self.bench.device
-        device.call("cuMemsetD8Async", self.c, 0xFF, self.side * self.side * self.c_size, device.stream)
+        device.call("cuMemsetD8Async", self.c, 0xFF, self.side * self.side * self.d.c_size, device.stream)
         multiply()
         self.compare()
-        tally.take(device.log(), what)
+        tally.take(device.log(), f"{what}, {self.round.a_bits} by {self.round.b_bits} bits")
 
     def multiply(self) -> None:
-        own_gemm(self.bench.device, self.d, self.a, self.b, self.c, self.side, self.depth)
+        own_gemm(self.bench.device, self.d, self.a, self.b, self.c, self.side, self.round.depth)
 
     def multiply_blas(self) -> None:
         assert self.bench.blas is not None
-        self.bench.blas.gemm(self.d.name, self.a, self.b, self.c, self.side, self.depth)
+        self.bench.blas.gemm(self.d.name, self.a, self.b, self.c, self.side, self.round.depth)
+
+
+def rounds(bench: Bench, d: DType) -> Iterator[Exact]:
+    """The rounds of a type one after another, each with buffers of its own for as long as it is used."""
+    for round_ in rounds_of(d.name, d.step, bench.sizes.exact_depth):
+        with bench.device.buffers(*Exact.sizes(bench, d, round_)) as buffers:
+            yield Exact(bench, d, round_, buffers)
 
 
 def _dtype(bench: Bench) -> DType:
@@ -106,50 +126,74 @@ def _dtype(bench: Bench) -> DType:
 
 
 def exact(bench: Bench) -> Outcome:
-    """One product of the own kernel, one of cuBLAS where it is there, each compared bit by bit.
+    """In each round one product of the own kernel, one of cuBLAS where it is there, each compared bit by bit.
 
-    Ends with a canary: one flipped bit of the result must be found at its index.
+    Each ends with a canary: one flipped bit of the result must be found at its index.
     """
     d, device, tally = _dtype(bench), bench.device, Tally()
-    with device.buffers(*Exact.sizes(bench, d)) as buffers:
-        work = Exact(bench, d, buffers)
-        by_blas = bench.blas is not None and bench.blas.knows(d.name)
+    by_blas = bench.blas is not None and bench.blas.knows(d.name)
+    caught, done = True, 0
+    for work in rounds(bench, d):
         if by_blas:
             work.once(work.multiply_blas, tally, "cublas")
         work.once(work.multiply, tally, "own kernel")
-        caught = True
-        if not tally.errors:
-            words = work.side * work.side * work.c_size // 8
-            index, bit = bench.seed % words, bench.seed // words % 64
-            device.launch("memory", "flip_bit", p(work.c), u64(index), u64(bit), grid=(1, 1), threads=1)
-            work.compare()
-            found = device.log()
-            one = index if d.name == "fp64" else index * 2 + bit // 32
-            caught = (found.count, found.first) == (1, one)
+        done += 1
+        if tally.errors:
+            continue
+        words = work.side * work.side * d.c_size // 8
+        index, bit = bench.seed % words, bench.seed // words % 64
+        device.launch("memory", "flip_bit", p(work.c), u64(index), u64(bit), grid=(1, 1), threads=1)
+        work.compare()
+        found = device.log()
+        one = index if d.name == "fp64" else index * 2 + bit // 32
+        caught = caught and (found.count, found.first) == (1, one)
     detail = {**tally.detail(), "canary_found": caught, "by": ["own kernel", "cublas"][: 1 + by_blas]}
     return Outcome(
-        errors=tally.errors + (not caught), detail=detail, measures={"products": float(1 + by_blas)}
+        errors=tally.errors + (not caught),
+        detail=detail,
+        measures={"products": float(done * (1 + by_blas)), "rounds": float(done)},
     )
 
 
+def _against_cpu(bench: Bench, d: DType, c: int, side: int, narrow: bool, tally: Tally) -> dict[str, float]:
+    """The first random product against the CPU, so that an error that comes again each time is seen too."""
+    size = 2 if narrow else d.c_size
+    kinds = {"fp64": np.float64, "fp16": np.float16 if narrow else np.float32}
+
+    def row_of(row: int) -> NDArray[np.float64]:
+        line = (ctypes.c_uint8 * (side * size))()
+        bench.device.read(line, c + row * side * size)
+        if narrow and d.name == "bf16":
+            halves = np.frombuffer(line, np.uint16).astype(np.uint32)
+            return (halves << np.uint32(16)).view(np.float32).astype(np.float64)
+        return np.frombuffer(line, kinds.get(d.name, np.float32)).astype(np.float64)
+
+    found = reference.compare(
+        row_of, dtype=d.name, side=side, depth=side, seeds=(bench.seed, bench.seed ^ 0xC), narrow=narrow,
+        beat=bench.beat,
+    )  # fmt: skip
+    if found.first_index is not None:
+        tally.add(found.wrong, found.first_index, "CPU's product", f"{found.got:.9g}", f"{found.want:.9g}")
+    return {"cpu_compared": float(found.compared), "cpu_worst": round(min(found.worst, 1e9), 6)}
+
+
 def burn(bench: Bench) -> Outcome:
-    """Half of the time exact products, half of it random data: speed, and the same bits in every round."""
+    """Half of the time exact products, half random ones: right by the CPU, the same each time, how fast."""
     d, device, tally = _dtype(bench), bench.device, Tally()
     seconds = bench.seconds(10.0)
     by_blas = bench.blas is not None and bench.blas.knows(d.name)
-    rounds = 0
-    with device.buffers(*Exact.sizes(bench, d)) as buffers:
-        work = Exact(bench, d, buffers)
-        going = until(seconds / 2)
+    done, kinds = 0, len(rounds_of(d.name, d.step, bench.sizes.exact_depth))
+    for work in rounds(bench, d):
+        going = until(seconds / 2 / kinds)
         while True:
             work.once(work.multiply_blas if by_blas else work.multiply, tally, "exact")
-            rounds += 1
-            if rounds % 16 == 0:
-                bench.beat(rounds, 0)
+            done += 1
+            if done % 16 == 0:
+                bench.beat(done, 0)
             if not going():
                 break
     side = bench.sizes.rate_side_wide if d.name in ("fp32", "fp64") else bench.sizes.rate_side
-    n, c_bytes = side * side, side * side * (8 if d.name == "fp64" else 4)
+    n, c_bytes = side * side, side * side * d.c_size
     narrow = by_blas and d.name in ("fp16", "bf16")
     rates: list[float] = []
     with device.buffers(n * d.size, n * d.size, c_bytes, c_bytes) as (a, b, c, first):
@@ -169,22 +213,24 @@ def burn(bench: Bench) -> Outcome:
         multiply(3)()
         device.sync()
         device.call("cuMemcpyDtoDAsync", first, c, c_bytes, device.stream)
+        by_cpu = _against_cpu(bench, d, first, side, narrow, tally)
         once_ms = max(device.timed(multiply(1)), 0.001)
         times = max(1, min(bench.sizes.launches, int(200 / once_ms)))
-        words = side * side * (2 if narrow else 8 if d.name == "fp64" else 4) // 4
+        words = side * side * (2 if narrow else d.c_size) // 4
         going = until(seconds / 2)
         while True:
             took_ms = device.timed(multiply(times))
             rates.append(2.0 * side**3 * times / took_ms / 1e9)
             device.launch("memory", "compare_words", p(c), p(first), u64(words), device.fresh_log())
             tally.take(device.log(), "run to run")
-            bench.beat(rounds + len(rates), 0)
+            bench.beat(done + len(rates), 0)
             if len(rates) >= 3 and not going():
                 break
     quarter = max(1, len(rates) // 4)
     measures = {
         **rate_of(f"gemm_{d.name}_tflops" if by_blas else f"gemm_{d.name}_own_tflops", rates),
-        "exact_rounds": float(rounds),
+        **by_cpu,
+        "exact_rounds": float(done),
         "random_rounds": float(len(rates)),
         "last_to_first": round(sum(rates[-quarter:]) / sum(rates[:quarter]), 4),
     }
@@ -194,20 +240,20 @@ def burn(bench: Bench) -> Outcome:
 
 def power_steps(bench: Bench) -> Outcome:
     """From idle to full load and back, each time with exact products: finds weak supplies and regulators."""
-    import time
-
     d = DTYPES["bf16" if bench.device.capability >= (8, 0) else "fp16"]
-    cycles, tally, rounds = int(bench.params.get("cycles", 10)), Tally(), 0
+    cycles, tally, done = int(bench.params.get("cycles", 10)), Tally(), 0
     by_blas = bench.blas is not None and bench.blas.knows(d.name)
-    with bench.device.buffers(*Exact.sizes(bench, d)) as buffers:
-        work = Exact(bench, d, buffers)
+    # All bits of A in sums as long as there are: the round that draws the most.
+    round_ = rounds_of(d.name, d.step, bench.sizes.exact_depth)[0]
+    with bench.device.buffers(*Exact.sizes(bench, d, round_)) as buffers:
+        work = Exact(bench, d, round_, buffers)
         for cycle in range(cycles):
             going = until(bench.seconds(1.0))
             while True:
                 work.once(work.multiply_blas if by_blas else work.multiply, tally, "after a step")
-                rounds += 1
+                done += 1
                 if not going():
                     break
             time.sleep(bench.seconds(1.0))
             bench.beat(cycle + 1, cycles)
-    return Outcome(tally.errors, {"cycles": float(cycles), "exact_rounds": float(rounds)}, tally.detail())
+    return Outcome(tally.errors, {"cycles": float(cycles), "exact_rounds": float(done)}, tally.detail())

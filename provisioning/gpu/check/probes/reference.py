@@ -1,0 +1,112 @@
+"""What a product of random operands has to be, computed on the CPU: a reference that no GPU has touched.
+
+The operands are made here once more from their seed, so that nothing is taken from the device but its
+results. A sample of them is compared, one of every tile of the largest products. A tensor core may add in any
+order and cut off what is small, so there is a tolerance; exactness is the business of the integer products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+SAMPLE = 64
+"""Rows, and columns, of C that are looked at."""
+_GOLDEN = 0x9E3779B97F4A7C15
+# Of an operand's type: exponent and mantissa bits; None where the random value itself fits.
+_FORMATS: Mapping[str, tuple[int, int] | None] = {
+    "fp32": None, "fp64": None, "tf32": (8, 10), "fp16": (5, 10), "bf16": (8, 7), "fp8": (4, 3),
+}  # fmt: skip
+# By how much of the sum so far, or of 1, each term may be off at most.
+_UNIT: Mapping[str, float] = {"fp64": 2.0**-51, "fp8": 2.0**-15}
+_UNIT_FP32 = 2.0**-22
+# What rounding to the operands' own type may add, where the result is stored in it.
+_NARROW: Mapping[str, float] = {"fp16": 2.0**-10, "bf16": 2.0**-7}
+
+
+def mix64(index: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
+    """As in common.cuh."""
+    with np.errstate(over="ignore"):
+        z = index * np.uint64(_GOLDEN) + np.uint64(seed & 0xFFFFFFFFFFFFFFFF)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def random_values(index: NDArray[np.uint64], seed: int, dtype: str) -> NDArray[np.float64]:
+    """The values that `fill_random` writes at these places, as the type holds them."""
+    values = (mix64(index, seed) >> np.uint64(40)).astype(np.float64) * 2.0**-23 - 1.0
+    form = _FORMATS[dtype]
+    if form is None:
+        return values
+    exponent_bits, mantissa_bits = form
+    _, exponent = np.frexp(values)
+    unit = np.ldexp(1.0, exponent - 1 - mantissa_bits)
+    cut = np.trunc(values / unit) * unit
+    smallest = 2.0 ** (2 - 2 ** (exponent_bits - 1))
+    return np.where(np.abs(values) < smallest, 0.0, cut)
+
+
+def places(side: int, seed: int) -> NDArray[np.int64]:
+    """`SAMPLE` indexes below `side`, one in each stretch of the same length."""
+    count = min(side, SAMPLE)
+    starts = np.arange(count, dtype=np.int64) * side // count
+    ends = (np.arange(count, dtype=np.int64) + 1) * side // count
+    shift = (mix64(np.arange(count, dtype=np.uint64), seed) >> np.uint64(33)).astype(np.int64)
+    return starts + shift % (ends - starts)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How many of the sampled results are not what they have to be, and the first of them."""
+
+    compared: int
+    wrong: int
+    worst: float
+    """The largest error, as a multiple of what is allowed."""
+    first_index: int | None = None
+    got: float = 0.0
+    want: float = 0.0
+
+
+def compare(
+    row_of: Callable[[int], NDArray[np.float64]],
+    *,
+    dtype: str,
+    side: int,
+    depth: int,
+    seeds: tuple[int, int],
+    narrow: bool = False,
+    beat: Callable[[int, int], None] | None = None,
+) -> Difference:
+    """C = A B^T against the CPU. `row_of` reads one row of C; `seeds` made A and B, stored row by row."""
+    rows, columns = places(side, seeds[0] ^ 0x51), places(side, seeds[1] ^ 0x52)
+    inner = np.arange(depth, dtype=np.uint64)
+    b = random_values(columns.astype(np.uint64)[:, None] * np.uint64(depth) + inner, seeds[1], dtype)
+    wrong, worst = 0, 0.0
+    first: tuple[int, float, float] | None = None
+    for done, row in enumerate(rows.tolist(), 1):
+        a = random_values(np.uint64(row * depth) + inner, seeds[0], dtype)
+        sums = np.cumsum(a * b, axis=1)
+        want = sums[:, -1]
+        allowed = _UNIT.get(dtype, _UNIT_FP32) * np.maximum(np.abs(sums), 1.0).sum(axis=1)
+        if narrow:
+            allowed += _NARROW[dtype] * np.abs(want)
+        got = row_of(row)[columns]
+        # What is no number is wrong: it compares false with every bound.
+        bad = ~(np.abs(got - want) <= allowed)
+        off = np.abs(got - want) / allowed
+        worst = max(worst, float(np.where(np.isfinite(off), off, 1e12).max()))
+        wrong += int(bad.sum())
+        if first is None and bad.any():
+            at = int(np.argmax(bad))
+            first = row * side + int(columns[at]), float(got[at]), float(want[at])
+        if beat is not None:
+            beat(done, len(rows))
+    compared = len(rows) * len(columns)
+    if first is None:
+        return Difference(compared, wrong, worst)
+    return Difference(compared, wrong, worst, *first)

@@ -1,0 +1,284 @@
+"""Products: exact on the host build, and no broken bit or cell of a multiplier stays hidden."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from provisioning.gpu.check.plan import SINCE
+from provisioning.gpu.check.probes import reference
+from provisioning.gpu.check.probes.compute import DTYPES, DType
+from provisioning.gpu.check.probes.operands import SMALL, Round, largest, rounds_of
+from tests.gpu.check.host import Host
+
+DEEPEST = 32
+KINDS = {"fp32": np.float32, "fp16": np.uint16, "bf16": np.uint16, "fp8": np.uint8, "fp64": np.float64,
+         "tf32": np.float32}  # fmt: skip
+# Exponent and mantissa bits, and how many bits of the word the multiplier does not read.
+FORMATS = {"fp32": (8, 23), "fp64": (11, 52), "fp16": (5, 10), "bf16": (8, 7), "tf32": (8, 10), "fp8": (4, 3)}
+u32 = ctypes.c_uint32
+
+
+@dataclass
+class Operands:
+    """One round of a type: encoded operands, and what their product is."""
+
+    d: DType
+    round: Round
+    a: NDArray[Any]
+    b: NDArray[Any]
+    want: NDArray[np.int64]
+    integers: tuple[NDArray[np.int64], NDArray[np.int64]]
+
+    @property
+    def side(self) -> int:
+        """One block: the smallest product there is."""
+        return self.d.tile
+
+    @property
+    def inner(self) -> int:
+        return self.round.depth if self.d.unit == "gemm" else self.round.depth * self.d.size // 4
+
+    def multiply(self, host: Host) -> NDArray[Any]:
+        c = np.full(self.side**2, np.nan, np.float64 if self.d.name == "fp64" else np.float32)
+        host.run(f"gemm_{self.d.name}", self.a, self.b, c, u32(self.side), u32(self.inner), block=True)
+        return c
+
+    def errors(self, host: Host, c: NDArray[Any]) -> Any:
+        return host.log("compare_f64" if self.d.name == "fp64" else "compare_f32", c, self.want, c.size)
+
+
+def operands(host: Host, d: DType, round_: Round) -> Operands:
+    side = d.tile
+    size, wides, integers = side * round_.depth, [], []
+    for bits, gap, seed in zip((round_.a_bits, round_.b_bits), round_.gaps, (1, 1 ^ 0xB), strict=True):
+        whole, wide = np.zeros(size, np.int64), np.zeros(size, KINDS[d.name])
+        host.run("fill_integers", whole, size, seed, u32(bits), u32(round_.depth), u32(gap))
+        host.run("encode", wide, whole, size, u32(d.code))
+        integers.append(whole.reshape(side, round_.depth))
+        wides.append(wide)
+    want = np.zeros(side * side, np.int64)
+    host.run(
+        "gemm_reference", *integers, want, u32(side), u32(round_.depth), grid=(side // 64,) * 2, block=True
+    )
+    return Operands(d, round_, wides[0], wides[1], want, (integers[0], integers[1]))
+
+
+@cache
+def every_round(host: Host, dtype: str) -> tuple[Operands, ...]:
+    d = DTYPES[dtype]
+    return tuple(operands(host, d, round_) for round_ in rounds_of(dtype, d.step, DEEPEST))
+
+
+@pytest.fixture
+def whole(host: Host) -> Iterator[Host]:
+    """The multipliers are whole again afterwards."""
+    yield host
+    host.broken()
+
+
+def found(host: Host, dtype: str, **fault: Any) -> bool:
+    """Whether a product of any round comes out wrong with this fault."""
+    first = any(name.endswith("b") for name in fault)
+    # Where most bits of the broken side take part is looked first.
+    rounds = sorted(every_round(host, dtype), key=lambda each: -(each.round.a_bits, each.round.b_bits)[first])
+    host.broken(**fault)
+    try:
+        return any(each.errors(host, each.multiply(host)).count for each in rounds)
+    finally:
+        host.broken()
+
+
+def test_every_type_of_the_plan_has_rounds() -> None:
+    assert set(SINCE) == set(DTYPES) == set(FORMATS)
+    assert {d.name: d.since for d in DTYPES.values()} == dict(SINCE)
+
+
+@pytest.mark.parametrize("deepest", [64, 2048])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_all_bits_of_a_mantissa_take_part_and_every_sum_is_exact(dtype: str, deepest: int) -> None:
+    d = DTYPES[dtype]
+    rounds = rounds_of(dtype, d.step, deepest)
+    mantissa = FORMATS[dtype][1] + 1
+    assert {(mantissa, SMALL), (SMALL, mantissa)} <= {(r.a_bits, r.b_bits) for r in rounds}
+    exact = {"fp8": 2**11, "fp64": 2**53}.get(dtype, 2**24)
+    for r in rounds:
+        assert r.depth % d.step == 0
+        assert r.depth % r.gap == 0
+        assert r.terms >= 1
+        power_of_two = SMALL in (r.a_bits, r.b_bits)
+        assert r.largest_sum() <= exact or (r.terms == 1 and power_of_two)
+    if dtype not in ("fp32", "fp64"):
+        assert (mantissa, mantissa) in {(r.a_bits, r.b_bits) for r in rounds}
+    else:
+        assert max(r.terms for r in rounds) == deepest
+
+
+def test_both_sides_of_bf16_are_below_256_in_sums_of_256() -> None:
+    both = next(r for r in rounds_of("bf16", 32, 2048) if r.a_bits == r.b_bits)
+    assert (both.a_bits, both.depth, both.gap) == (8, 256, 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_operands_are_what_their_round_says(host: Host, dtype: str) -> None:
+    for each in every_round(host, dtype):
+        for integers, bits, gap in zip(
+            each.integers, (each.round.a_bits, each.round.b_bits), each.round.gaps, strict=True
+        ):
+            sizes = np.abs(integers)
+            assert (np.count_nonzero(integers, axis=1) == each.round.depth // gap).all()
+            assert int(sizes.max()) <= largest(bits)
+            if bits == SMALL:
+                assert set(np.unique(integers)) - {0} == {-2, -1, 1, 2}
+                continue
+            assert (integers < 0).any() and (integers > 0).any()
+            assert int(np.bitwise_or.reduce(sizes, axis=None)) == 2**bits - 1
+            # Uniform: half of them have their highest bit, and with it use the whole mantissa.
+            assert 0.4 < np.count_nonzero(sizes >> (bits - 1)) / np.count_nonzero(integers) < 0.65
+        exact = each.integers[0] @ each.integers[1].T
+        assert (each.want.reshape(exact.shape) == exact).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_products_are_exact_and_any_flip_is_found(whole: Host, dtype: str) -> None:
+    for each in every_round(whole, dtype):
+        c = each.multiply(whole)
+        assert each.errors(whole, c).count == 0
+        # Every single bit counts: the lowest of a mantissa, the sign, one that makes a NaN.
+        bits = c.view(np.uint64 if dtype == "fp64" else np.uint32)
+        for index, bit in ((0, 0), (c.size - 1, bits.itemsize * 8 - 1), (777, bits.itemsize * 8 - 2)):
+            bits[index] ^= bits.dtype.type(1 << bit)
+            log = each.errors(whole, c)
+            assert (log.count, log.first, log.bits) == (1, index, 1 << bit)
+            bits[index] ^= bits.dtype.type(1 << bit)
+        c[5] = np.nan
+        assert each.errors(whole, c).count == 1
+
+
+def test_a_wrong_operand_is_wrong_results_in_its_whole_row(whole: Host) -> None:
+    each = every_round(whole, "fp32")[-1]
+    a = each.a.copy()
+    a[3 * each.round.depth + 9] += 1
+    wrong = Operands(each.d, each.round, a, each.b, each.want, each.integers)
+    log = wrong.errors(whole, wrong.multiply(whole))
+    assert (log.count, log.first) == (each.side, 3 * each.side)
+
+
+DEAD = [
+    (dtype, side, bit)
+    for dtype, (exponent, mantissa) in FORMATS.items()
+    for side in "ab"
+    for bit in range(1 + exponent + mantissa)
+]
+
+
+@pytest.mark.parametrize(("dtype", "side"), [(dtype, side) for dtype in FORMATS for side in "ab"])
+def test_a_dead_bit_of_a_multiplier_is_found(whole: Host, dtype: str, side: str) -> None:
+    """Each mantissa, exponent and sign bit of each type, stuck at 0 and stuck at 1, on either side."""
+    bits = [bit for kind, which, bit in DEAD if (kind, which) == (dtype, side)]
+    assert len(bits) == 1 + sum(FORMATS[dtype])
+    hidden = [
+        (bit, stuck_at)
+        for bit in bits
+        for stuck_at in ("clear", "set")
+        if not found(whole, dtype, **{f"{stuck_at}_{side}": 1 << bit})
+    ]
+    assert hidden == []
+
+
+def test_powers_of_two_would_hide_every_mantissa_bit(whole: Host) -> None:
+    """The control: what the rounds are there for."""
+    small = operands(whole, DTYPES["bf16"], Round(SMALL, SMALL, 64, 1))
+    for bit in range(7):
+        whole.broken(clear_a=1 << bit, clear_b=1 << bit)
+        assert small.errors(whole, small.multiply(whole)).count == 0
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16", "tf32", "fp8"])
+def test_a_dead_cell_of_a_tensor_core_is_found(whole: Host, dtype: str) -> None:
+    """Each bit of one mantissa times each bit of the other, the leading ones too."""
+    bits = range(FORMATS[dtype][1] + 1)
+    both = next(each for each in every_round(whole, dtype) if each.round.a_bits == each.round.b_bits)
+    hidden = []
+    for cell in ((i, j) for i in bits for j in bits):
+        whole.broken(cell=cell)
+        if not both.errors(whole, both.multiply(whole)).count:
+            hidden.append(cell)
+    assert hidden == []
+
+
+# --- random operands, and what the CPU makes of them ---
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_cpu_knows_the_random_operands_to_the_bit(host: Host, dtype: str) -> None:
+    d, count = DTYPES[dtype], 20_000
+    made = np.zeros(count, KINDS[dtype])
+    host.run("fill_random", made, count, 3, u32(d.code))
+    values = reference.random_values(np.arange(count, dtype=np.uint64), 3, dtype)
+    exponent, mantissa = FORMATS[dtype]
+    if dtype in ("fp32", "fp64", "tf32"):
+        assert (made == values).all()
+    elif dtype == "fp16":
+        assert (made.view(np.float16) == values).all()
+    else:
+        sign, rest = made.astype(np.int64) >> (exponent + mantissa), made.astype(np.int64)
+        power = (rest >> mantissa) & ((1 << exponent) - 1)
+        size = np.ldexp(
+            1 + (rest & ((1 << mantissa) - 1)) / (1 << mantissa), power - (1 << (exponent - 1)) + 1
+        )
+        assert (np.where(power == 0, 0.0, np.where(sign == 1, -size, size)) == values).all()
+    if dtype == "tf32":
+        assert not (made.view(np.uint32) & 0x1FFF).any()
+    assert -1.0 <= values.min() < -0.9
+    assert 0.9 < values.max() < 1.0
+    assert len(np.unique(values)) > (90 if dtype == "fp8" else 1000)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_random_product_is_right_by_the_cpu_and_an_error_that_repeats_is_not(
+    whole: Host, dtype: str
+) -> None:
+    d = DTYPES[dtype]
+    side = d.tile
+    a, b = np.zeros(side * side, KINDS[dtype]), np.zeros(side * side, KINDS[dtype])
+    whole.run("fill_random", a, a.size, 5, u32(d.code))
+    whole.run("fill_random", b, b.size, 6, u32(d.code))
+    work = Operands(d, Round(SMALL, SMALL, side, 1), a, b, np.zeros(0, np.int64), (np.zeros(0),) * 2)  # type: ignore[arg-type]
+    c = work.multiply(whole).astype(np.float64).reshape(side, side)
+
+    def compare(values: NDArray[np.float64]) -> reference.Difference:
+        return reference.compare(values.__getitem__, dtype=dtype, side=side, depth=side, seeds=(5, 6))
+
+    good = compare(c)
+    assert (good.compared, good.wrong, good.first_index) == (64 * 64, 0, None)
+    assert good.worst < 1
+    wrong = compare(c * 1.01)
+    assert wrong.wrong > 1000 and wrong.first_index is not None
+    row, column = divmod(wrong.first_index, side)
+    assert wrong.got == pytest.approx(c[row, column] * 1.01)
+    assert wrong.want == pytest.approx(c[row, column], abs=0.01)
+    c[row, column] = np.nan
+    assert compare(c).wrong == 1
+    # The highest mantissa bit of an operand: no exact product is needed to see it.
+    whole.broken(clear_a=1 << (FORMATS[dtype][1] - 1))
+    assert compare(work.multiply(whole).astype(np.float64).reshape(side, side)).wrong > 100
+
+
+@pytest.mark.parametrize("side", [1, 64, 100, 128, 8192])
+def test_the_sample_has_a_place_in_every_stretch(side: int) -> None:
+    for seed in range(5):
+        found_at = reference.places(side, seed)
+        assert len(found_at) == min(side, 64)
+        assert (np.diff(found_at) > 0).all()
+        assert found_at[0] >= 0
+        assert found_at[-1] < side
+        if side == 8192:
+            assert (found_at // 128 == np.arange(64)).all()
