@@ -15,6 +15,7 @@ from portal.gpu_checks import policy, preflight, results, runs
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, GpuCheckRun
 from portal.inventory.cordons import cordon_device, lift_cordon
 from portal.inventory.models import CordonCause, Device, Pool
+from portal.inventory.services import create_pool
 from portal.scheduling import cycle
 from portal.workspaces import selectors, services
 from portal.workspaces.domain_events import AllocationsReleased
@@ -166,8 +167,30 @@ def test_it_keeps_its_place_before_those_who_came_later(gpus, make, alice, bob, 
     assert (first.state, second.state) == (State.PROVISIONING, State.PENDING)
 
 
+def test_real_devices_have_to_pass_by_default_and_simulated_ones_cannot(gpus, olga):
+    pool = gpus[0].node.pool
+    assert (pool.check_required, pool.scrub_required) == (True, True)
+    trial = create_pool(actor=olga, slug="trial", name="Trial", driver="simulated")
+    assert (trial.check_required, trial.scrub_required) == (False, False)
+
+
 @pytest.mark.parametrize("how", ["unavailable", "failure"])
-def test_where_it_could_not_be_checked_it_is_handed_out_with_a_warning(workspace, sent, how):
+def test_where_it_could_not_be_checked_it_is_kept_back_and_the_workspace_waits(workspace, sent, how):
+    device, command = device_of(workspace), only(sent)
+    if how == "unavailable":
+        assert tell(command, report=unavailable(command))
+    else:
+        assert tell(command, failure=failure())
+    workspace.refresh_from_db()
+    assert workspace.state == State.PENDING
+    assert not sent.commands
+    assert "could not be checked" in error_message(workspace)
+    assert (fresh(device).cordon_cause, fresh(device).recovery) == (CordonCause.CHECK, "retry")
+
+
+@pytest.mark.parametrize("how", ["unavailable", "failure"])
+def test_or_it_is_handed_out_with_a_warning_where_the_pool_allows_that(workspace, sent, how):
+    Pool.objects.update(check_required=False)
     command = only(sent)
     if how == "unavailable":
         assert tell(command, report=unavailable(command))
@@ -179,20 +202,8 @@ def test_where_it_could_not_be_checked_it_is_handed_out_with_a_warning(workspace
     assert not Device.objects.filter(cordoned=True).exists()
 
 
-def test_or_kept_back_where_the_pool_requires_a_check(gpus, make, alice, sent):
-    Pool.objects.update(check_required=True)
-    workspace = make(alice, flavor(1))
-    device = device_of(workspace)
-    command = only(sent)
-    assert tell(command, report=unavailable(command))
-    workspace.refresh_from_db()
-    assert workspace.state == State.PENDING
-    assert "could not be checked" in error_message(workspace)
-    assert fresh(device).cordon_cause == CordonCause.CHECK
-    assert fresh(device).recovery == "retry"
-
-
 def test_where_no_library_is_there_it_is_not_tried_before_each_hand_out(workspace, make, alice, sent, clock):
+    Pool.objects.update(check_required=False, scrub_required=False)
     command = only(sent)
     assert tell(command, report=unavailable(command))
     assert node_says(sent, "start", "running", ready=True)
@@ -206,6 +217,7 @@ def test_where_no_library_is_there_it_is_not_tried_before_each_hand_out(workspac
 
 
 def test_a_silent_node_does_not_keep_it_for_ever(workspace, sent, clock):
+    Pool.objects.update(check_required=False)
     for _ in range(preflight.DEADLINE_S // 10 + 1):
         sent.take("node.gpu_check")
         clock.shift(10)
@@ -219,7 +231,19 @@ def test_a_silent_node_does_not_keep_it_for_ever(workspace, sent, clock):
     assert preflight.runs_of(workspace).get().status == CheckStatus.LOST
 
 
+def test_what_a_silent_node_holds_is_not_handed_out(workspace, sent, clock):
+    device = device_of(workspace)
+    for _ in range(preflight.DEADLINE_S // 10 + 1):
+        sent.take("node.gpu_check")
+        clock.shift(10)
+        sweep()
+    assert not sent.commands
+    assert (fresh(device).cordon_cause, fresh(device).recovery) == (CordonCause.CHECK, "retry")
+    assert device_of(workspace) != device
+
+
 def test_the_deadline_holds_even_when_its_node_goes_on_telling(workspace, sent, clock):
+    Pool.objects.update(check_required=False)
     command = only(sent)
     for _ in range(preflight.DEADLINE_S // 10 + 1):
         results.apply_progress(run_id=command.run, lease=command.lease, progress={"phase": "beat"})

@@ -522,14 +522,16 @@ def test_memory_that_is_not_clean_keeps_the_device_out_until_it_is(gpu, olga, se
 
 
 @pytest.mark.parametrize("verdict", ["unavailable", "busy", "inconclusive"])
-@pytest.mark.parametrize("required", [False, True])
+@pytest.mark.parametrize("required", [None, False, True])
 def test_a_scrub_that_proves_nothing_is_told_once_and_the_pool_decides(gpu, sent, verdict, required):
-    Pool.objects.update(scrub_required=required)
+    """Without a choice of the pool, the device is kept back."""
+    if required is not None:
+        Pool.objects.update(scrub_required=required)
     for _ in range(3):
         runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)
         assert scrubbed(only(sent), verdict)
     assert kinds(gpu).count("device.scrub_inconclusive") == 1
-    assert fresh(gpu).cordoned is required
+    assert fresh(gpu).cordoned is (required is not False)
     assert not fresh(gpu).checking
 
 

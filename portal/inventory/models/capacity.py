@@ -66,9 +66,10 @@ class Pool(models.Model):
     check_every_h = models.PositiveIntegerField(default=168)
     check_level = models.CharField(max_length=10, choices=CheckLevel, default=CheckLevel.STANDARD)
     hand_out_max_age_h = models.PositiveIntegerField(default=24)
-    # Whether a device is kept back when its check, or its scrub, could not be run at all.
-    check_required = models.BooleanField(default=False)
-    scrub_required = models.BooleanField(default=False)
+    # Whether a device is kept back when its check, or its scrub, could not be run at all. Who takes it out of
+    # these hands devices out that nobody has seen to be good, or memory that nobody has seen to be clean.
+    check_required = models.BooleanField(default=True)
+    scrub_required = models.BooleanField(default=True)
     # Whether idle MIG instances may be destroyed, and others created, for a start.
     mig_repartition = models.BooleanField(default=False)
     inventory_due_at = models.DateTimeField(null=True, blank=True)
