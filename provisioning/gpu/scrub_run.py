@@ -12,6 +12,7 @@ import secrets
 import selectors
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -247,6 +248,14 @@ def main(argv: list[str]) -> int:
         blames = isinstance(error, DeviceFault) or (isinstance(error, CudaError) and error.blames_device)
         verdict = ScrubVerdict.FAILED if blames else ScrubVerdict.INCONCLUSIVE
         result = ScrubResult(uuid, verdict, f"The GPU could not be scrubbed ({error}). Check this GPU.")
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        text = (
+            f"The scrub met an error that it does not know ({type(error).__name__}: {error}). Scrub it again."
+        )
+        result = ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, text[:500])
     out.send("result", nonce=config["nonce"], result=msgspec.to_builtins(result))
     return 0
 

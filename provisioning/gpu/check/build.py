@@ -13,9 +13,9 @@ from provisioning.gpu.check.compiler import (
     Unbuildable,
     arch_name,
     compile_unit,
-    nvrtc_version,
     source_hash,
 )
+from provisioning.gpu.check.nvrtc import compilers
 
 LIMIT_BYTES = 2 * 1024 * 1024
 
@@ -23,10 +23,15 @@ LIMIT_BYTES = 2 * 1024 * 1024
 def main() -> int:
     """0 when all are written; 1 with the reason when one cannot be built or they grow past the limit."""
     built: dict[str, bytes] = {}
+    # What the older compiler makes is taken by older drivers and by newer ones.
+    oldest = min(compilers(), key=lambda each: each.major, default=None)
+    if oldest is None or oldest.major > 12:
+        print("NVRTC of CUDA 12 is missing: pip install nvidia-cuda-nvrtc-cu12.", file=sys.stderr)
+        return 1
     try:
         for unit in UNITS:
             for capability in ARCHITECTURES:
-                built[f"{unit}.{arch_name(capability)}.cubin"] = compile_unit(unit, capability)
+                built[f"{unit}.{arch_name(capability)}.cubin"] = compile_unit(unit, capability, oldest)
     except Unbuildable as error:
         print(error, file=sys.stderr)
         return 1
@@ -41,12 +46,12 @@ def main() -> int:
     for name, code in built.items():
         (CUBINS / name).write_bytes(code)
     manifest = {
-        "nvrtc": nvrtc_version(),
+        "nvrtc": oldest.version,
         "sources": {unit: source_hash(unit) for unit in UNITS},
         "cubins": {name: hashlib.sha256(code).hexdigest() for name, code in sorted(built.items())},
     }
     (CUBINS / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    print(f"{len(built)} cubins, {total} bytes, by NVRTC {nvrtc_version()}")
+    print(f"{len(built)} cubins, {total} bytes, by NVRTC {oldest.version}")
     return 0
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -36,6 +37,10 @@ PROBES: Mapping[str, Callable[[Bench], Outcome]] = {
     "pcie": bandwidth.pcie,
     "peers": bandwidth.peers,
 }
+
+
+def unforeseen(error: Exception) -> str:
+    return f"The check met an error that it does not know: {type(error).__name__}: {error}"[:500]
 
 
 def _unavailable(out: Out, nonce: str, text: str, library: str, fix: str) -> None:
@@ -146,13 +151,25 @@ def run(out: Out, config: dict[str, Any]) -> None:
                 lost = str(error)
         except BlasError as error:
             message = {"state": "error", "error": str(error), "device_fault": False}
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            # Nobody has foreseen it: it proves nothing about the device, and the other tests go on.
+            message = {"state": "error", "error": unforeseen(error), "device_fault": False}
         out.send("result", test=name, duration_ms=round((time.monotonic() - begun) * 1000), **message)
     out.send("end", nonce=config["nonce"], tests=len(config["tests"]))
 
 
 def main(argv: list[str]) -> int:
     die_with_parent()
-    run(Out(int(argv[2])), json.loads(argv[1]))
+    out, config = Out(int(argv[2])), json.loads(argv[1])
+    try:
+        run(out, config)
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        out.send("cannot", nonce=config["nonce"], text=unforeseen(error))
     return 0
 
 

@@ -1,22 +1,26 @@
 """From kernel source to a cubin for one architecture: by NVRTC, else from the package.
 
-A cubin and not PTX, because an older driver refuses the PTX of a newer compiler. Nothing here needs a
+A cubin and not PTX, because an older driver refuses the PTX of a newer compiler. It refuses the cubins of a
+newer CUDA as well, so there are two compilers, and what is shipped is by the older one. Nothing here needs a
 device. `Unbuildable` says what is missing and what to install.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
+
+from provisioning.gpu.check.nvrtc import CompileError, Nvrtc, compilers
 
 KERNELS = Path(__file__).parent / "kernels"
 CUBINS = KERNELS / "cubin"
 UNITS = ("memory", "scrub", "bandwidth", "operands", "gemm", "tensor")
+CUDA_13 = 13000
+BLACKWELL = (10, 0)
+BLACKWELL_DRIVER = 12080
 ARCHITECTURES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0))
 
 
@@ -45,49 +49,39 @@ def source_hash(unit: str) -> str:
     return digest.hexdigest()
 
 
-@cache
 def nvrtc_version() -> str:
-    """`13.5`, or an empty string where NVRTC or its bindings are not installed."""
-    try:
-        nvrtc = importlib.import_module("cuda.bindings.nvrtc")
-        status, major, minor = nvrtc.nvrtcVersion()
-    except Exception:
-        # ImportError, or whatever the loader raises where the library is missing.
-        return ""
-    return f"{major}.{minor}" if int(status) == 0 else ""
+    """`13.5`, that of the newest there is, or an empty string where none is installed."""
+    return next((each.version for each in compilers()), "")
 
 
-def compile_unit(unit: str, capability: tuple[int, int]) -> bytes:
-    """A cubin of `unit` by NVRTC. Raises `Unbuildable` with the compiler's words."""
-    if not nvrtc_version():
+def elf_abi(code: bytes) -> int:
+    """The version of the ABI that a cubin is written in: 7 or, of CUDA 13 and for Blackwell, 8."""
+    return code[8] if code[:4] == b"\x7fELF" and len(code) > 8 else 0
+
+
+def loads(code: bytes, capability: tuple[int, int], driver_version: int) -> bool:
+    """Whether a driver (13000 is CUDA 13.0) can be expected to take a cubin.
+
+    Drivers before R580 refuse ABI 8, but for architectures that have had no other since R570.
+    """
+    since = BLACKWELL_DRIVER if capability >= BLACKWELL else CUDA_13
+    return elf_abi(code) < 8 or driver_version >= since
+
+
+def compile_unit(unit: str, capability: tuple[int, int], compiler: Nvrtc | None = None) -> bytes:
+    """A cubin of `unit` by NVRTC, the newest where none is named. Raises `Unbuildable` with its words."""
+    if compiler is None:
+        compiler = next(iter(compilers()), None)
+    if compiler is None:
         raise Unbuildable("NVRTC is not installed. Install the `gpu` extra: pip install 'berth[gpu]'.")
-    # By the bindings alone: cuda-core would open the driver and NVML on the way, which can block.
-    nvrtc = importlib.import_module("cuda.bindings.nvrtc")
-
-    def call(function: str, *args: Any) -> Any:
-        status, *values = getattr(nvrtc, function)(*args)
-        if int(status) != 0:
-            raise Unbuildable(f"{function}: {getattr(status, 'name', status)}")
-        return values[0] if len(values) == 1 else None
-
     source = (KERNELS / f"{unit}.cu").read_bytes()
-    options = [f"-arch={arch_name(capability)}".encode(), f"-I{KERNELS}".encode(), b"-std=c++17"]
-    program = call("nvrtcCreateProgram", source, f"{unit}.cu".encode(), 0, [], [])
+    options = (f"-arch={arch_name(capability)}", f"-I{KERNELS}", "-std=c++17")
     try:
-        try:
-            call("nvrtcCompileProgram", program, len(options), options)
-        except Unbuildable as error:
-            words = b" " * int(call("nvrtcGetProgramLogSize", program))
-            call("nvrtcGetProgramLog", program, words)
-            text = words.rstrip(b"\0 ").decode(errors="replace").strip()
-            raise Unbuildable(
-                f"NVRTC refused {unit}.cu for {arch_name(capability)}: {text or error}"
-            ) from error
-        code = b" " * int(call("nvrtcGetCUBINSize", program))
-        call("nvrtcGetCUBIN", program, code)
-        return code
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
+        return compiler.compile(source, f"{unit}.cu", options)
+    except CompileError as error:
+        raise Unbuildable(
+            f"NVRTC {compiler.version} refused {unit}.cu for {arch_name(capability)}: {error}"
+        ) from error
 
 
 def packaged(unit: str, capability: tuple[int, int]) -> Cubin | None:
@@ -115,15 +109,41 @@ def packaged(unit: str, capability: tuple[int, int]) -> Cubin | None:
     return None
 
 
-def cubin(unit: str, capability: tuple[int, int]) -> Cubin:
-    """The code of `unit` for a device: compiled here, else the shipped one. Raises `Unbuildable`."""
-    try:
-        code = compile_unit(unit, capability)
-    except Unbuildable as refused:
-        shipped = packaged(unit, capability)
-        if shipped is None:
-            raise Unbuildable(
-                f"{refused} No packaged kernel fits {arch_name(capability)} either."
-            ) from refused
-        return shipped
-    return Cubin(unit, arch_name(capability), code, f"nvrtc {nvrtc_version()}")
+def cubins(unit: str, capability: tuple[int, int], driver_version: int = CUDA_13) -> Iterator[Cubin]:
+    """All code of `unit` that a driver may take, the likeliest first; each is compiled when it is asked for.
+
+    Compiled here by the NVRTC of the driver's own CUDA or an older one, else the shipped one. Raises
+    `Unbuildable` at its end if there was none.
+    """
+    refused: list[str] = []
+    found = False
+    for compiler in compilers():
+        if compiler.major * 1000 > driver_version:
+            refused.append(
+                f"Drivers before CUDA {compiler.major}.0 do not take what NVRTC {compiler.version} makes; "
+                "install nvidia-cuda-nvrtc-cu12."
+            )
+            continue
+        try:
+            code = compile_unit(unit, capability, compiler)
+        except Unbuildable as error:
+            refused.append(str(error))
+            continue
+        if loads(code, capability, driver_version):
+            found = True
+            yield Cubin(unit, arch_name(capability), code, f"nvrtc {compiler.version}")
+        else:
+            refused.append(f"The driver is too old for {arch_name(capability)}; install a newer one.")
+    shipped = packaged(unit, capability)
+    if shipped is not None and loads(shipped.code, capability, driver_version):
+        yield shipped
+    elif not found:
+        if not compilers():
+            refused = ["NVRTC is not installed. Install the `gpu` extra: pip install 'berth[gpu]'."]
+        arch = arch_name(capability)
+        raise Unbuildable(f"{' '.join(refused)} No packaged kernel fits {arch} and this driver either.")
+
+
+def cubin(unit: str, capability: tuple[int, int], driver_version: int = CUDA_13) -> Cubin:
+    """The likeliest code of `unit` for a device. Raises `Unbuildable`."""
+    return next(cubins(unit, capability, driver_version))

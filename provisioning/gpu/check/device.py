@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from provisioning.gpu.check.compiler import UNITS, cubin
+from provisioning.gpu.check.compiler import UNITS, Unbuildable, cubins
 
 MIB = 1024 * 1024
 CHUNK_MIN = 2 * MIB
@@ -28,6 +28,27 @@ DEVICE_FAULTS = frozenset({
     "CUDA_ERROR_MISALIGNED_ADDRESS", "CUDA_ERROR_INVALID_ADDRESS_SPACE", "CUDA_ERROR_INVALID_PC",
     "CUDA_ERROR_LAUNCH_FAILED", "CUDA_ERROR_CONTAINED", "CUDA_ERROR_DEVICE_UNAVAILABLE",
 })  # fmt: skip
+
+
+# The driver does not know this kind of code, or not this version of it: another cubin may do.
+IMAGE_REFUSED = frozenset({
+    "CUDA_ERROR_INVALID_IMAGE", "CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+    "CUDA_ERROR_INVALID_SOURCE", "CUDA_ERROR_INVALID_PTX", "CUDA_ERROR_JIT_COMPILER_NOT_FOUND",
+})  # fmt: skip
+
+
+def _elapsed(start: Any, end: Any) -> tuple[int, float]:
+    """`cuEventElapsedTime` as it was before CUDA 12.8."""
+    took = ctypes.c_float()
+    library = ctypes.CDLL("libcuda.so.1")
+    status = library.cuEventElapsedTime(
+        ctypes.byref(took), ctypes.c_void_p(int(start)), ctypes.c_void_p(int(end))
+    )
+    return int(status), took.value
+
+
+# What drivers have had under an older name than the bindings ask for.
+OLDER: Mapping[str, Callable[..., tuple[Any, ...]]] = {"cuEventElapsedTime": _elapsed}
 
 
 class CudaError(Exception):
@@ -123,7 +144,15 @@ class Device:
 
     def call(self, function: str, *args: Any) -> Any:
         """One driver call; its result without the status. Raises `CudaError`."""
-        status, *values = getattr(self._driver, function)(*args)
+        try:
+            status, *values = getattr(self._driver, function)(*args)
+        except Exception as error:
+            # The bindings look a function up when it is called first, by the name that it has in their CUDA.
+            if type(error).__name__ != "FunctionNotFoundError":
+                raise
+            if function not in OLDER:
+                raise CudaError(function, "not offered by this driver") from error
+            status, *values = OLDER[function](*args)
         if int(status) != 0:
             raise CudaError(function, getattr(status, "name", str(status)))
         return values[0] if len(values) == 1 else tuple(values)
@@ -210,11 +239,25 @@ class Device:
 
     # --- kernels ---
     def load(self, units: tuple[str, ...] = UNITS) -> None:
-        """Builds and loads the kernels for this device. Raises `Unbuildable`."""
+        """Builds and loads the kernels for this device and driver. Raises `Unbuildable`."""
         for unit in units:
-            built = cubin(unit, self.capability)
-            self.kernel_origin[unit] = built.origin
-            self._functions[unit] = self.call("cuModuleLoadData", built.code)
+            refused: CudaError | None = None
+            for built in cubins(unit, self.capability, self.driver_version):
+                try:
+                    self._functions[unit] = self.call("cuModuleLoadData", built.code)
+                except CudaError as error:
+                    if error.name not in IMAGE_REFUSED:
+                        raise
+                    refused = error
+                    continue
+                self.kernel_origin[unit] = built.origin
+                refused = None
+                break
+            if refused is not None:
+                version = f"{self.driver_version // 1000}.{self.driver_version % 1000 // 10}"
+                raise Unbuildable(
+                    f"The driver (CUDA {version}) takes none of the kernels ({refused}). Install a newer one."
+                )
 
     def _function(self, unit: str, kernel: str) -> Any:
         key = f"{unit}.{kernel}"

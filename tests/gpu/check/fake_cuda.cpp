@@ -31,6 +31,14 @@ double number(const char* name, double otherwise) {
   auto it = setup.find(name);
   return it == setup.end() ? otherwise : atof(it->second.c_str());
 }
+// Once, before anything is asked: the bindings look all functions up before they call the first.
+void read_setup() {
+  if (!setup.empty()) return;
+  const char* dir = getenv("TMPDIR");
+  std::ifstream in(std::string(dir ? dir : "/tmp") + "/fake-gpu.txt");
+  std::string name, value;
+  while (in >> name >> value) setup[name] = value;
+}
 std::string text(const char* name, const char* otherwise) {
   auto it = setup.find(name);
   return it == setup.end() ? otherwise : it->second;
@@ -119,10 +127,7 @@ u64 take(u64 size) {
 
 API cuInit(unsigned) {
   if (arena) return number("no_device", 0) ? NO_DEVICE : OK;  // the compiler calls it, too
-  const char* dir = getenv("TMPDIR");
-  std::ifstream in(std::string(dir ? dir : "/tmp") + "/fake-gpu.txt");
-  std::string name, value;
-  while (in >> name >> value) setup[name] = value;
+  read_setup();
   if (setup.count("dead_bit_a") || setup.count("dead_bit_b"))
     berth_break((u64)number("dead_bit_a", 0), 0, (u64)number("dead_bit_b", 0), 0, -1, -1);
   arena_size = (u64)number("memory_mib", 16) * 1024 * 1024;
@@ -130,7 +135,9 @@ API cuInit(unsigned) {
   for (u64 i = 0; i < (u64)number("dirty_words", 0); i++) ((u64*)arena)[i * 7] = 1;
   return number("no_device", 0) ? NO_DEVICE : OK;
 }
-API cuDriverGetVersion(int* v) { return *v = 13000, OK; }
+// 12040 is CUDA 12.4, of R550; 13000 is R580.
+static int driver_version() { return (int)number("driver", 13000); }
+API cuDriverGetVersion(int* v) { return *v = driver_version(), OK; }
 API cuDeviceGetCount(int* n) { return *n = (int)number("devices", 1), OK; }
 API cuDeviceGet(int* d, int ordinal) { return *d = ordinal, OK; }
 API cuDeviceGetName(char* name, int size, int) { return snprintf(name, size, "%s", "Fake H200"), OK; }
@@ -243,6 +250,10 @@ API cuEventElapsedTime(float* ms, void* start, void* end) {
 API cuModuleLoadData(void** module, const void* image) {
   auto* elf = (const Elf64_Ehdr*)image;
   if (memcmp(elf->e_ident, ELFMAG, SELFMAG) != 0) return BAD_IMAGE;
+  // Version 8 of the ABI came with CUDA 13; only what is for Blackwell has had it since 12.8.
+  if (elf->e_ident[EI_ABIVERSION] > 7 && driver_version() < (number("major", 9) >= 10 ? 12080 : 13000))
+    return BAD_IMAGE;
+  if (number("no_image", 0)) return BAD_IMAGE;
   u64 size = elf->e_shoff + (u64)elf->e_shnum * elf->e_shentsize;
   return *module = new Module{std::string((const char*)image, size)}, OK;
 }
@@ -293,7 +304,7 @@ API cuLaunchKernel(void* f, u32 gx, u32 gy, u32, u32 bx, u32, u32, u32, void*, v
 API cuGetExportTable(const void** table, const void*) { return *table = nullptr, NOT_FOUND; }
 
 #define ENTRY(name) {#name, (void*)name}
-API cuGetProcAddress_v2(const char* symbol, void** found, int, u64, int* status) {
+API cuGetProcAddress_v2(const char* symbol, void** found, int version, u64, int* status) {
   static const std::map<std::string, void*> table = {
       ENTRY(cuInit), ENTRY(cuDriverGetVersion), ENTRY(cuDeviceGetCount), ENTRY(cuDeviceGet), ENTRY(cuDeviceGetName),
       ENTRY(cuDeviceGetUuid), ENTRY(cuDeviceGetAttribute), ENTRY(cuDevicePrimaryCtxRetain),
@@ -305,7 +316,11 @@ API cuGetProcAddress_v2(const char* symbol, void** found, int, u64, int* status)
       ENTRY(cuEventSynchronize), ENTRY(cuEventElapsedTime), ENTRY(cuModuleLoadData), ENTRY(cuModuleGetFunction),
       ENTRY(cuLaunchKernel), ENTRY(cuGetProcAddress_v2), {"cuGetProcAddress", (void*)cuGetProcAddress_v2},
   };
+  read_setup();
   auto it = table.find(symbol);
+  // What a driver has only had since a later CUDA: its second version of this one, and whatever a test takes away.
+  bool later = !strcmp(symbol, "cuEventElapsedTime") && version >= 12080 && driver_version() < 12080;
+  if (later || text("no_symbol", "") == symbol) it = table.end();
   *found = it == table.end() ? nullptr : it->second;
   if (status) *status = it == table.end() ? 1 : 0;
   return it == table.end() ? NOT_FOUND : OK;

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from provisioning.gpu.check import compiler
 from provisioning.gpu.check.build import LIMIT_BYTES
 from provisioning.gpu.check.compiler import ARCHITECTURES, CUBINS, UNITS, Unbuildable, arch_name
+from provisioning.gpu.check.nvrtc import compilers
 from tests.gpu.check.host import MASK, Host
 
 WORDS = 5000
@@ -41,8 +42,48 @@ def test_every_kernel_compiles(capability: tuple[int, int]) -> None:
 def test_an_architecture_that_the_compiler_refuses_is_told() -> None:
     if not compiler.nvrtc_version():
         pytest.skip("NVRTC is not installed")
-    with pytest.raises(Unbuildable, match=r"NVRTC refused memory\.cu for sm_70: .*No packaged kernel"):
-        compiler.cubin("memory", (7, 0))
+    with pytest.raises(
+        Unbuildable, match=r"NVRTC 1\d\.\d refused memory\.cu for sm_30: .*No packaged kernel"
+    ):
+        compiler.cubin("memory", (3, 0))
+
+
+# CUDA 12.2, 12.4, 12.8 and 13.0: R535, R550, R570 and R580.
+@pytest.mark.parametrize("driver", [12020, 12040, 12080, 13000])
+@pytest.mark.parametrize("capability", ARCHITECTURES, ids=arch_name)
+def test_every_driver_is_given_code_that_it_takes(capability: tuple[int, int], driver: int) -> None:
+    """Drivers before R580 refuse version 8 of the ABI, which is all that CUDA 13 makes."""
+    if capability == (10, 0) and driver < 12080:
+        with pytest.raises(Unbuildable, match="this driver"):
+            compiler.cubin("scrub", capability, driver)
+        return
+    found = list(compiler.cubins("scrub", capability, driver))
+    assert found[-1].origin == "packaged"
+    newest = 8 if driver >= 13000 or capability == (10, 0) else 7
+    assert compiler.elf_abi(found[0].code) == newest
+    assert all(compiler.elf_abi(each.code) <= newest for each in found)
+    assert [each.origin.partition(".")[0] for each in found[:-1]] == (
+        ["nvrtc 13", "nvrtc 12"] if driver >= 13000 else ["nvrtc 12"]
+    )
+
+
+def test_both_compilers_are_installed_side_by_side() -> None:
+    assert [each.major for each in compilers()] == [13, 12]
+
+
+def test_without_the_older_compiler_the_packaged_kernels_serve_older_drivers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiler, "compilers", lambda: compilers()[:1])
+    built = compiler.cubin("scrub", (9, 0), 12040)
+    assert (built.origin, compiler.elf_abi(built.code)) == ("packaged", 7)
+    monkeypatch.setattr(compiler, "packaged", lambda unit, capability: None)
+    with pytest.raises(Unbuildable, match="install nvidia-cuda-nvrtc-cu12"):
+        compiler.cubin("scrub", (9, 0), 12040)
+
+
+def test_what_is_no_cubin_has_no_abi() -> None:
+    assert compiler.elf_abi(b"") == compiler.elf_abi(b"\x7fELF") == compiler.elf_abi(b"PTX code here") == 0
 
 
 def test_the_packaged_kernels_are_not_stale() -> None:
@@ -54,6 +95,8 @@ def test_the_packaged_kernels_are_not_stale() -> None:
     names = {f"{unit}.{arch_name(c)}.cubin" for unit in UNITS for c in ARCHITECTURES}
     assert names == set(manifest["cubins"]) == {path.name for path in CUBINS.glob("*.cubin")}
     assert sum(path.stat().st_size for path in CUBINS.glob("*.cubin")) < LIMIT_BYTES
+    for path in CUBINS.glob("*.cubin"):
+        assert compiler.elf_abi(path.read_bytes()) == (8 if "sm_100" in path.name else 7), path.name
 
 
 @pytest.mark.parametrize(
@@ -70,7 +113,7 @@ def test_the_packaged_kernels_are_not_stale() -> None:
 def test_a_packaged_kernel_of_the_same_major_fits(
     capability: tuple[int, int], arch: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiler, "nvrtc_version", lambda: "")
+    monkeypatch.setattr(compiler, "compilers", tuple)
     if arch is None:
         with pytest.raises(Unbuildable, match="gpu"):
             compiler.cubin("memory", capability)

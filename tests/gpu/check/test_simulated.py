@@ -150,6 +150,40 @@ def test_what_could_not_be_tested_is_inconclusive(check: Check, fault: dict[str,
     assert text in render(report)
 
 
+@pytest.mark.parametrize("driver", [12020, 12040, 12080])
+@pytest.mark.parametrize("compilers", [True, False], ids=["nvrtc", "packaged"])
+def test_a_driver_before_r580_checks_too(check: Check, tmp_path: Path, driver: int, compilers: bool) -> None:
+    """It refuses CUDA 13's code, and has the event's time under its older name only."""
+    if compilers:
+        (tmp_path / "nvrtc").touch()
+    report = check("residue", "copy", BF16, cuda={"driver": driver})
+    assert set(statuses(report).values()) == {Status.PASSED}, render(report)
+    assert report.measures["copy_gb_s"] == pytest.approx(4300, rel=0.01)
+    assert report.software["kernels"].startswith("nvrtc 12." if compilers else "packaged")
+
+
+def test_a_driver_that_takes_no_kernel_is_a_finding(check: Check) -> None:
+    report = check("residue", cuda={"no_image": 1, "driver": 12040})
+    assert (report.verdict, "cannot" in codes(report)) == (Verdict.INCONCLUSIVE, True)
+    assert "The driver (CUDA 12.4) takes none of the kernels" in render(report)
+
+
+@pytest.mark.parametrize("symbol", ["cuEventCreate", "cuMemcpyDtoDAsync", "cuDevicePrimaryCtxRetain"])
+def test_a_function_that_the_driver_lacks_is_a_finding_and_no_crash(check: Check, symbol: str) -> None:
+    report = check("copy", "canary", cuda={"no_symbol": symbol})
+    assert report.verdict == Verdict.INCONCLUSIVE
+    assert f"{symbol}: not offered by this driver" in render(report)
+    assert not codes(report) & {"incomplete", "internal", "check_hung"}
+
+
+def test_an_error_that_nobody_foresaw_is_a_finding_and_no_crash(check: Check) -> None:
+    bad = Test("exact_odd", "exact", 20.0, params={"dtype": "fp4"})
+    report = check(bad, "canary")
+    assert statuses(report) == {"exact_odd": Status.SKIPPED, "canary": Status.PASSED}
+    assert "an error that it does not know: KeyError: 'fp4'" in report.tests[0].text
+    assert report.verdict == Verdict.INCONCLUSIVE
+
+
 def test_a_fault_of_the_device_at_the_context_fails(check: Check) -> None:
     report = check("residue", cuda={"context_error": 214})
     assert report.verdict == Verdict.FAIL
