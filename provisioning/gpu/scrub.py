@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from provisioning.gpu.check.thresholds import LEAK_MIB
+
 MIB = 1 << 20
 CHUNK_MIN = 2 * MIB
 COVERAGE_PER_MILLE = 980
-BASELINE_SLACK_MIB = 2
-"""Less than one chunk: what the device had free may differ by this from time to time."""
+BASELINE_SLACK_MIB = LEAK_MIB
+"""What a device has free differs from time to time by the driver's own use of it: one tolerance for all."""
 FIRST_TIME_PER_MILLE = 850
 """Without a baseline, this much of all memory must be free at least; a context takes the rest."""
 

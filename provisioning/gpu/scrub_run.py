@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from provisioning.gpu.check import hindrances
 from provisioning.gpu.check.compiler import Unbuildable
 from provisioning.gpu.check.device import CudaError, Device, open_driver, ptr, same_device, u64
 from provisioning.gpu.check.process import Process, python, reap_abandoned
@@ -191,6 +192,9 @@ def child(out: Out, config: dict[str, Any]) -> ScrubResult:
         except ImportError as error:
             return missing(f"The CUDA bindings are missing ({error}).", "cuda-bindings", GPU_EXTRA)
         except CudaError as error:
+            if error.name in hindrances.CUDA:
+                text = f"{hindrances.CUDA[error.name]} ({error})"
+                return ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, text)
             verdict = ScrubVerdict.FAILED if error.blames_device else ScrubVerdict.INCONCLUSIVE
             return ScrubResult(uuid, verdict, f"CUDA does not open the GPU ({error}). Check this GPU.")
         except Exception as error:

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from provisioning.gpu.check import hindrances
 from provisioning.gpu.check.blas import Blas, BlasError, find
 from provisioning.gpu.check.compiler import Unbuildable
 from provisioning.gpu.check.device import CudaError, Device, GateGaveUp, open_driver, same_device
@@ -64,6 +65,8 @@ def _open(out: Out, config: dict[str, Any]) -> Device | None:
             _unavailable(
                 out, nonce, text, "device", "Compare with nvidia-smi -L; look at dmesg for NVRM lines."
             )
+        elif error.name in hindrances.CUDA:
+            out.send("cannot", nonce=nonce, text=f"{hindrances.CUDA[error.name]} ({error})")
         else:
             out.send("broken", nonce=nonce, error=str(error), device_fault=error.blames_device)
         return None

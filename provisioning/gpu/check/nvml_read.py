@@ -10,9 +10,12 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+from provisioning.gpu.check.hindrances import COMPUTE_MODES, FABRIC_STATES
+
 FIX = "Install the NVIDIA driver (nvidia-smi must list the GPU), then run the check again."
 MIB = 1024 * 1024
 NVLINK_MAX = 18
+SLICES, A30_SLICES = 8, 4
 RECOVERY_ACTIONS = {
     0: "none",
     1: "gpu_reset",
@@ -113,7 +116,18 @@ class Reader:
             return int(self.nvml.nvmlGpuInstanceGetInfo(instance).placement.size)
 
         value: int | None = self.ask("memory_slices", read)
+        if value is None:
+            # Without rights on the instances (no root, no capability): by memory, which everybody may read.
+            value = self.ask("memory_slices_by_size", self._slices_by_size)
         return value
+
+    def _slices_by_size(self) -> int | None:
+        """An instance has a little less than its slices' share of the memory."""
+        n = self.nvml
+        whole = int(n.nvmlDeviceGetMemoryInfo(self.parent).total)
+        own = int(n.nvmlDeviceGetMemoryInfo(self.handle).total)
+        slices = A30_SLICES if "A30" in _text(n.nvmlDeviceGetName(self.parent)) else SLICES
+        return max(1, round(slices * own / whole)) if whole else None
 
     def _links_to(self, peer: str) -> int:
         """Active NVLinks between this device and `peer`: all where a switch is between them."""
@@ -160,6 +174,10 @@ class Reader:
             else None,
             "pcie_replays": self.ask("pcie_replays", lambda: n.nvmlDeviceGetPcieReplayCounter(device)),
             "power_limit_mw": self.ask("power_limit_mw", lambda: n.nvmlDeviceGetEnforcedPowerLimit(device)),
+            "compute_mode": COMPUTE_MODES.get(
+                self.ask("compute_mode", lambda: int(n.nvmlDeviceGetComputeMode(device)))
+            ),
+            "fabric": FABRIC_STATES.get(self.ask("fabric", self._fabric)),
             "mig_mode": self.ask("mig_mode", lambda: bool(n.nvmlDeviceGetMigMode(device)[0])),
             "persistence": self.ask("persistence", lambda: bool(n.nvmlDeviceGetPersistenceMode(device))),
             "nvlinks": self._nvlinks(),
@@ -206,6 +224,13 @@ class Reader:
         if value.nvmlReturn != 0:
             raise self.nvml.NVMLError(value.nvmlReturn)
         return int(value.value.uiVal)
+
+    def _fabric(self) -> int:
+        n = self.nvml
+        info = n.c_nvmlGpuFabricInfo_v2_t()
+        info.version = n.nvmlGpuFabricInfo_v2
+        n.nvmlDeviceGetGpuFabricInfoV(self.parent, ctypes.byref(info))
+        return int(info.state)
 
     def _sram(self) -> bool:
         n = self.nvml

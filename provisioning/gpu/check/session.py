@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from provisioning.gpu.check import health, thresholds, verdict
+from provisioning.gpu.check import health, hindrances, thresholds, verdict
 from provisioning.gpu.check.assess import assess
 from provisioning.gpu.check.check_state import CheckState
 from provisioning.gpu.check.plan import START_S, Test, plan_for
@@ -130,6 +130,7 @@ class Check:
         """Before any load: a device that already asks for help, or that somebody uses, gets none."""
         before = self.state.before or {}
         self.state.findings += health.state(before)
+        self.state.findings += hindrances.before_load(before)
         self.state.findings += health.strangers(before.get("processes"))
         if before.get("processes") is None and not self.state.facts.vgpu:
             text = "NVML does not tell who uses the device, so nobody knows whether it may be loaded."

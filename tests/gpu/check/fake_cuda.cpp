@@ -126,8 +126,9 @@ u64 take(u64 size) {
 }  // namespace
 
 API cuInit(unsigned) {
-  if (arena) return number("no_device", 0) ? NO_DEVICE : OK;  // the compiler calls it, too
   read_setup();
+  if (number("init_error", 0)) return (int)number("init_error", 0);
+  if (arena) return number("no_device", 0) ? NO_DEVICE : OK;
   if (setup.count("dead_bit_a") || setup.count("dead_bit_b"))
     berth_break((u64)number("dead_bit_a", 0), 0, (u64)number("dead_bit_b", 0), 0, -1, -1);
   arena_size = (u64)number("memory_mib", 16) * 1024 * 1024;

@@ -40,6 +40,21 @@ class Library(FakeLibrary):
         target._obj.eventData = self.xids.pop(0)
         return 0
 
+    def do_nvmlDeviceGetComputeMode(self, handle: Any, target: Any) -> int:
+        target._obj.value = self.script.get("compute_mode", 0)
+        return 0
+
+    def do_nvmlDeviceGetGpuFabricInfoV(self, handle: Any, target: Any) -> int:
+        assert target._obj.version == pynvml.nvmlGpuFabricInfo_v2
+        target._obj.state = self.script.get("fabric", 3)
+        return 0
+
+    def do_nvmlDeviceGetGpuInstanceById(self, handle: Any, number: Any, target: Any) -> int:
+        # As real drivers do for whoever is neither root nor has the capability.
+        if self.script.get("unprivileged"):
+            return int(pynvml.NVML_ERROR_NO_PERMISSION)
+        return super().do_nvmlDeviceGetGpuInstanceById(handle, number, target)
+
     def do_nvmlDeviceGetSramEccErrorStatus(self, handle: Any, target: Any) -> int:
         target._obj.bThresholdExceeded = int(self.script.get("sram", 0))
         self.snapshots += 1

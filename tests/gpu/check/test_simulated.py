@@ -184,6 +184,32 @@ def test_an_error_that_nobody_foresaw_is_a_finding_and_no_crash(check: Check) ->
     assert report.verdict == Verdict.INCONCLUSIVE
 
 
+def test_an_exclusive_compute_mode_lets_the_check_in(check: Check) -> None:
+    report = check("canary", nvml={"compute_mode": 3})
+    assert statuses(report) == {"canary": Status.PASSED}
+    assert report.health_before is not None
+    assert (report.health_before["compute_mode"], report.health_before["fabric"]) == (
+        "exclusive_process", "completed",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ({"init_error": 802}, "systemctl start nvidia-fabricmanager"),
+        ({"init_error": 803}, "updated while loaded"),
+        ({"context_error": 46}, "its compute mode is exclusive"),
+    ],
+    ids=["fabric", "mismatch", "unavailable"],
+)
+def test_how_a_machine_is_set_up_is_no_fault_of_its_device(
+    check: Check, fault: dict[str, Any], text: str
+) -> None:
+    report = check("canary", cuda=fault)
+    assert (report.verdict, report.action) == (Verdict.INCONCLUSIVE, Action.INSPECT), render(report)
+    assert text in render(report)
+
+
 def test_a_fault_of_the_device_at_the_context_fails(check: Check) -> None:
     report = check("residue", cuda={"context_error": 214})
     assert report.verdict == Verdict.FAIL
@@ -241,6 +267,9 @@ def test_what_nvml_sees_during_the_load(
         ({"sram": 1}, Verdict.FAIL, "sram_threshold"),
         ({"strangers": [4711]}, Verdict.INCONCLUSIVE, "busy"),
         ({"no_events": 1}, Verdict.INCONCLUSIVE, "xids_unknown"),
+        ({"compute_mode": 2}, Verdict.INCONCLUSIVE, "compute_mode"),
+        ({"fabric": 1}, Verdict.INCONCLUSIVE, "fabric"),
+        ({"fabric": 2}, Verdict.INCONCLUSIVE, "fabric"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -276,10 +305,16 @@ def test_an_unknown_uuid(check: Check) -> None:
     assert "nvidia-smi -L" in render(report)
 
 
-def test_an_instance_of_a_parent(check: Check) -> None:
+@pytest.mark.parametrize("unprivileged", [0, 1])
+def test_an_instance_of_a_parent(check: Check, unprivileged: int) -> None:
+    """Without rights on the instances as well: what it may reach follows from its memory."""
     uuid = "MIG-00000064-1111-2222-3333-444444444444"
     report = check(
-        "copy", "pcie", cuda={"uuid": uuid[4:].replace("-", "")}, nvml={"gpu": "h100_mig"}, uuid=uuid
+        "copy",
+        "pcie",
+        cuda={"uuid": uuid[4:].replace("-", "")},
+        nvml={"gpu": "h100_mig", "unprivileged": unprivileged},
+        uuid=uuid,
     )
     assert report.facts is not None
     assert (report.facts.mig, report.facts.sms, report.facts.memory_slices) == (True, 60, 4)

@@ -6,6 +6,7 @@ import ctypes
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,15 +159,15 @@ def exact(bench: Bench) -> Outcome:
 def _against_cpu(bench: Bench, d: DType, c: int, side: int, narrow: bool, tally: Tally) -> dict[str, float]:
     """The first random product against the CPU, so that an error that comes again each time is seen too."""
     size = 2 if narrow else d.c_size
-    kinds = {"fp64": np.float64, "fp16": np.float16 if narrow else np.float32}
+    kinds: dict[str, Any] = {"fp64": np.float64, "fp16": np.float16 if narrow else np.float32}
 
     def row_of(row: int) -> NDArray[np.float64]:
         line = (ctypes.c_uint8 * (side * size))()
         bench.device.read(line, c + row * side * size)
         if narrow and d.name == "bf16":
-            halves = np.frombuffer(line, np.uint16).astype(np.uint32)
+            halves = np.frombuffer(bytes(line), np.uint16).astype(np.uint32)
             return (halves << np.uint32(16)).view(np.float32).astype(np.float64)
-        return np.frombuffer(line, kinds.get(d.name, np.float32)).astype(np.float64)
+        return np.frombuffer(bytes(line), kinds.get(d.name, np.float32)).astype(np.float64)
 
     found = reference.compare(
         row_of, dtype=d.name, side=side, depth=side, seeds=(bench.seed, bench.seed ^ 0xC), narrow=narrow,
