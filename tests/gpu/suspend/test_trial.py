@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.gpu.suspend import grant
+from provisioning.gpu.suspend import grant, trial
 from provisioning.gpu.suspend.grant import Trial
-from provisioning.gpu.suspend.run import look
+from provisioning.gpu.suspend.run import GpuUse, Look, look
+from provisioning.gpu.suspend.subject import SIZE
 from provisioning.gpu.suspend.trial import run_trial
 from provisioning.machine_id import machine_id
 from tests.gpu.suspend.conftest import GPU_A, GPU_B, GPU_C, FakeDriver
@@ -87,6 +88,24 @@ def test_a_driver_that_only_says_so_is_found_out(
     assert look().before.gpus[GPU_A].users == ()
 
 
+@pytest.mark.parametrize(
+    ("users", "used", "free"),
+    [
+        ((), 100, True),
+        ((), 101, False),  # nobody is named, and the memory is not back
+        (((7, 0),), 100, False),  # it is back, and the process is still named
+        (((8, 50),), 100, True),  # somebody else
+        (None, 100, False),  # nobody tells
+    ],
+)
+def test_a_gpu_is_free_of_a_process_when_both_its_name_and_its_memory_are_gone(
+    users: tuple[tuple[int, int | None], ...] | None, used: int, free: bool
+) -> None:
+    seen = Look({GPU_A: GpuUse("H100", 200 + SIZE, used, users)}, DRIVER, "")
+    assert trial._is_free(seen, GPU_A, 7, 100 + SIZE) is free
+    assert not trial._is_free(None, GPU_A, 7, 100 + SIZE)
+
+
 def test_without_a_driver_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     found = run_trial("one")
@@ -95,7 +114,7 @@ def test_without_a_driver_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch, t
 
 
 @pytest.mark.parametrize(
-    ("trial", "driver_now", "refusal"),
+    ("made", "driver_now", "refusal"),
     [
         (None, DRIVER, grant.NOT_TRIED),
         (sound(), DRIVER, ""),
@@ -107,8 +126,8 @@ def test_without_a_driver_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch, t
         (sound(driver="580.70"), "580.70", grant.NO_KERNEL_MODULE),
     ],
 )
-def test_when_a_trial_counts(root: Path, trial: Trial | None, driver_now: str, refusal: str) -> None:
-    assert grant.refusal(trial, driver=driver_now, instance="one", root=root) == refusal
+def test_when_a_trial_counts(root: Path, made: Trial | None, driver_now: str, refusal: str) -> None:
+    assert grant.refusal(made, driver=driver_now, instance="one", root=root) == refusal
 
 
 def test_without_the_kernels_module_nothing_is_granted(tmp_path: Path) -> None:
