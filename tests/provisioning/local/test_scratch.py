@@ -215,13 +215,11 @@ cgroups.detect("{instance}")
 """
 
 
-def groups_below(name: str) -> list[str]:
-    """Paths of the control groups called `name` and of those in them; groups of others may go while this looks."""
+def groups_below(name: str) -> list[Path]:
+    """The control groups called `name` and those in them; groups of others may go while this looks."""
+    walked = ((Path(folder), children) for folder, children, _ in os.walk(cgroups.ROOT))
     return [
-        os.path.join(folder, child)
-        for folder, children, _ in os.walk(cgroups.ROOT)
-        for child in children
-        if os.path.basename(folder) == name or child == name
+        folder / child for folder, children in walked for child in children if name in (folder.name, child)
     ]
 
 
@@ -231,7 +229,7 @@ def test_a_killed_probe_of_the_real_groups_leaves_none(tmp_path):
         pytest.skip(cgroups.detect(instance).reason)
     done = subprocess.run([sys.executable, "-c", KILLED_IN_A_GROUP.format(instance=instance)], check=False)
     assert done.returncode == -signal.SIGKILL
-    assert [group for group in groups_below(f"berth-{instance}") if "/probe-" in group]
+    assert [group for group in groups_below(f"berth-{instance}") if group.name.startswith("probe-")]
 
     def swept() -> bool:
         cgroups.sweep_left(instance)
