@@ -19,6 +19,12 @@ from functools import lru_cache
 
 TOKEN_HEADER = "X-Berth-Front-Door"  # noqa: S105  (a header's name)
 PROXY_HEADER = "X-Berth-Proxy-Secret"
+ONWARD_HEADER = "X-Berth-Onward"
+"""Leads a connection that lasts, which the gateway process watches, to its workspace."""
+STREAM_HEADER = "X-Berth-Stream"
+"""A word that is good once: in the answer of forward-auth, then to the gateway process."""
+STREAM_PLACE_HEADER = "X-Berth-Stream-Place"
+"""In the answer of forward-auth: the socket of the gateway process to which that word is brought."""
 MIN_SECRET = 16
 """A shorter secret of a proxy counts as none."""
 
@@ -29,6 +35,11 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 def token_of(gateway_secret: str) -> str:
     """What the front door says of itself."""
     return hmac.new(gateway_secret.encode(), b"berth:front-door", hashlib.sha256).hexdigest()
+
+
+def onward_token_of(gateway_secret: str) -> str:
+    """What the gateway process says of itself to the front door."""
+    return hmac.new(gateway_secret.encode(), b"berth:onward", hashlib.sha256).hexdigest()
 
 
 def is_front_door(given: str, gateway_secret: str) -> bool:

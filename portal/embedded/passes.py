@@ -57,6 +57,8 @@ def route(passes: Passes, *, https: bool, own_headers: str, to_app: dict[str, An
                 "method": METHODS,
                 "header": dict.fromkeys(_ASKED),
                 "not": [
+                    # What lasts goes by way of the gateway process.
+                    {"vars_regexp": {_HEADER % "Accept": {"pattern": "(?i)text/event-stream"}}},
                     _other(_HEADER % "Connection", "", "keep-alive", "close"),
                     _other(_HEADER % "Sec-Fetch-Site", "", "same-origin", "none"),
                     _other(_HEADER % "Origin", "", f"{scheme}://{{http.request.hostport}}"),

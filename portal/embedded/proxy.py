@@ -11,12 +11,13 @@ another one, so it runs in the folder of the local driver's state.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from portal.common import front_door
+from portal.common.front_door import STREAM_HEADER, STREAM_PLACE_HEADER
 from portal.embedded import outage
 from portal.embedded import passes as fast
 from provisioning.endpoints import (
@@ -112,6 +113,7 @@ def config(
         "idle_timeout": IDLE_NS,
         "routes": [
             {"handle": _answers(https=https)},
+            _onward(secret, certificates),
             _forged(trusted_proxies),
             {
                 "match": [{"host": [HEALTH_HOST]}],
@@ -266,22 +268,7 @@ def _workspace(
 
 def _guard(auth: str, secret: str, certificates: Certificates) -> dict[str, Any]:
     """Asks forward-auth about a request, whose body it does not touch, and goes where the answer says."""
-    node = "{http.vars.node}"
-    ways: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-        # The first that the answer has.
-        (
-            GATEWAY_HEADER,
-            {"handler": "vars", "node": _answered(NODE_HEADER)},
-            _to_app(
-                _answered(GATEWAY_HEADER),
-                tls=gateway.client_tls(certificates, server_name=gateway.node_name(node)),
-                add={SOCKET_HEADER: [_answered(SOCKET_HEADER)]},
-            ),
-        ),
-        (SOCKET_HEADER, _door("workspace"), _to_socket()),
-        (HTTP_HEADER, _door("workspace"), _to_app(_answered(HTTP_HEADER))),
-        (HTTPS_HEADER, _door("workspace"), _to_app(_answered(HTTPS_HEADER), tls={})),
-    ]
+    ways = [(STREAM_PLACE_HEADER, [], _to_stream()), *_ways(_answered, certificates)]
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": auth}],
@@ -302,16 +289,92 @@ def _guard(auth: str, secret: str, certificates: Certificates) -> dict[str, Any]
         "handle_response": [
             {
                 "match": {"status_code": [200], "headers": {header: ["*"]}},
-                "routes": [*_credentials(), {"handle": [noted, _door("workspace"), way]}],
+                "routes": [*_credentials(), {"handle": [*noted, _door("workspace"), way]}],
             }
+            # The first that the answer has.
             for header, noted, way in ways
         ],
     }
 
 
+Read = Callable[[str], str]
+"""The placeholder of a header: of forward-auth's answer, or of a request that has proven whose it is."""
+
+
 def _answered(header: str) -> str:
     """A header of forward-auth's answer."""
     return f"{{http.reverse_proxy.header.{header}}}"
+
+
+def _noted(header: str) -> str:
+    """A header of a request, as `_onward` has noted it."""
+    return f"{{http.vars.{header}}}"
+
+
+def _ways(
+    read: Read, certificates: Certificates, told: Mapping[str, list[str]] | None = None
+) -> list[tuple[str, list[dict[str, Any]], dict[str, Any]]]:
+    """The ways to a workspace: the header that names one, what is noted before, and the handler.
+
+    `told` are headers that the app gets in place of Caddy's own.
+    """
+    said = dict(told or {})
+    return [
+        (
+            GATEWAY_HEADER,
+            [{"handler": "vars", "node": read(NODE_HEADER)}],
+            _to_app(
+                read(GATEWAY_HEADER),
+                tls=gateway.client_tls(certificates, server_name=gateway.node_name("{http.vars.node}")),
+                add={**said, SOCKET_HEADER: [read(SOCKET_HEADER)]},
+            ),
+        ),
+        (SOCKET_HEADER, [], _to_socket(read, add=said)),
+        (HTTP_HEADER, [], _to_app(read(HTTP_HEADER), add=said)),
+        (HTTPS_HEADER, [], _to_app(read(HTTPS_HEADER), tls={}, add=said)),
+    ]
+
+
+def _to_stream() -> dict[str, Any]:
+    """To the gateway process, which comes back by `_onward` and ends the connection with the right to it."""
+    return {
+        "handler": "reverse_proxy",
+        "upstreams": [{"dial": f"unix/{_answered(STREAM_PLACE_HEADER)}"}],
+        "transport": {**gateway.transport(idle_ns=SECOND_NS, idle=1), "keep_alive": {"enabled": False}},
+        "headers": {
+            "request": {"set": {STREAM_HEADER: [_answered(STREAM_HEADER)]}},
+            "response": {"delete": _ONCE},
+        },
+        "flush_interval": gateway.FLUSH_NS,
+    }
+
+
+def _onward(secret: str, certificates: Certificates) -> dict[str, Any]:
+    """What comes back from the gateway process, which has seen to who may enter, and says where to."""
+    # As the client's own connection to the front door had them.
+    told = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host")
+    noted = (GATEWAY_HEADER, NODE_HEADER, SOCKET_HEADER, HTTP_HEADER, HTTPS_HEADER)
+    values = {name: f"{{http.request.header.{name}}}" for name in (*noted, *told)}
+    ways = _ways(_noted, certificates, {name: [_noted(name)] for name in told})
+    return {
+        "match": [{"header": {front_door.ONWARD_HEADER: [front_door.onward_token_of(secret)]}}],
+        "handle": [
+            {"handler": "vars", **values},
+            {"handler": "headers", "request": {"delete": [OWN_HEADERS]}},
+            {
+                "handler": "subroute",
+                "routes": [
+                    {
+                        "match": [{"vars_regexp": {_noted(header): {"pattern": "."}}}],
+                        "handle": [*before, _door("workspace"), way],
+                        "terminal": True,
+                    }
+                    for header, before, way in ways
+                ],
+            },
+        ],
+        "terminal": True,
+    }
 
 
 def _credentials() -> list[dict[str, Any]]:
@@ -329,16 +392,16 @@ def _credentials() -> list[dict[str, Any]]:
     return routes
 
 
-def _to_socket() -> dict[str, Any]:
+def _to_socket(read: Read, *, add: Mapping[str, list[str]]) -> dict[str, Any]:
     """To a workspace of this machine. A name that is none leads nowhere."""
     handler = gateway.to_socket()
-    handler["headers"] = {"response": {"delete": _ONCE}}
+    handler["headers"] = {"request": {"set": dict(add)}, "response": {"delete": _ONCE}}
     pattern = {"name": "socket", "pattern": f"^{SOCKET_NAME.pattern}$"}
     return {
         "handler": "subroute",
         "routes": [
             {
-                "match": [{"vars_regexp": {_answered(SOCKET_HEADER): pattern}}],
+                "match": [{"vars_regexp": {read(SOCKET_HEADER): pattern}}],
                 "handle": [handler],
                 "terminal": True,
             },

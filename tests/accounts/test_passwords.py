@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 from django.contrib.auth.password_validation import validate_password
@@ -95,3 +98,18 @@ def test_fields_hide_what_is_typed_and_let_managers_fill_it_in(ada, as_user):
             assert 'type="password"' in field
             assert "maxlength" not in field and "onpaste" not in field
             assert re.search(r'autocomplete="(current|new)-password"', field), field
+
+
+def test_passwords_are_kept_as_the_page_about_security_says():
+    """Not as in tests, whose hashes are quick."""
+    code = (
+        "import django; django.setup();"
+        "from django.contrib.auth.hashers import get_hasher, make_password;"
+        "found = make_password('a long password').split('$');"
+        "print(found[0], found[1], len(found[2]) >= 22, get_hasher().algorithm)"
+    )
+    environ = {**os.environ, "DJANGO_SETTINGS_MODULE": "portal.settings"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["pbkdf2_sha256", "1000000", "True", "pbkdf2_sha256"]

@@ -72,7 +72,8 @@ class Refused(Exception):
 class Access:
     """The rules of entry. `scheme` is the portal's; for the other arguments see `app.build_app`.
 
-    `passes` are a folder and a key (`portal.common.passes`), or None where none are left.
+    `passes` are a folder and a key (`portal.common.passes`), or None where none are left. `on_change` is
+    called with the keys that have changed in Redis, or with None when any may have.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class Access:
         scheme: str,
         passes: tuple[Path, str] | None,
         clock: Callable[[], float],
+        on_change: Callable[[frozenset[str] | None], None] = lambda _: None,
     ) -> None:
         self._redis = redis
+        self._on_change = on_change
         self.passes: Passes | None = None
         self.memory = Memory(redis, PREFIXES, on_change=self._changed)
         if passes is not None:
@@ -106,6 +109,15 @@ class Access:
             self._bearers.forget()
         if self.passes is not None:
             self.passes.changed(keys)
+        self._on_change(keys)
+
+    def rests_on(self, name: str, client: ClientRequest) -> frozenset[str]:
+        """The keys in Redis whose change may change whether `enter` lets this request through."""
+        keys = {
+            workspace_views.key(name),
+            *map(tickets.session_key, client.session_cookies(self._cookie.name)),
+        }
+        return frozenset({*keys, ACCOUNTS_KEY} if client.bearer else keys)
 
     async def enter(self, name: str, client: ClientRequest) -> WorkspaceView:
         """The workspace, for a client who may use it now.

@@ -25,6 +25,7 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
+from portal.common.front_door import onward_token_of
 from portal.common.passes import key_of
 from portal.workspaces.gateway import access, file_tickets, pages, tickets
 from portal.workspaces.gateway.access import Access, Refusal, Refused, Resolve
@@ -34,6 +35,7 @@ from portal.workspaces.gateway.hosts import local_path, workspace_of_host, works
 from portal.workspaces.gateway.memory import Memory
 from portal.workspaces.gateway.pages import Notice
 from portal.workspaces.gateway.request import ClientRequest, Malformed, direct, forwarded
+from portal.workspaces.gateway.streams import Full, Streams
 from portal.workspaces.gateway.tickets import CookiePolicy
 from portal.workspaces.gateway.workspace_views import WorkspaceView
 from provisioning.endpoints import (
@@ -47,6 +49,7 @@ from provisioning.endpoints import (
 
 _MAX_FORM_BYTES = 8192
 _PROXY_PREFIX = "/gateway/"
+_ENDING = "stopping"
 _OWN_PREFIX = "/.berth/"
 _CLIENT = "berth.client"
 
@@ -65,7 +68,8 @@ log = logging.getLogger(__name__)
 class GatewaySettings:
     """`secret` is the path segment that only the front door knows; `public_url` is the portal's address.
 
-    `passes` is the folder of passes, None where there are none.
+    `passes` is the folder of passes, None where there are none. `front_door` is where it listens: with it,
+    connections that last end with the right to them (`streams`).
     """
 
     secret: str = field(repr=False)
@@ -73,6 +77,7 @@ class GatewaySettings:
     public_url: str
     cookie_secure: bool
     passes: Path | None = None
+    front_door: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
         if len(self.secret) < 16 or not self.secret.isascii() or not self.secret.isalnum():
@@ -137,7 +142,11 @@ class Gateway:
             scheme=urlsplit(settings.public_url).scheme,
             passes=(settings.passes, key_of(settings.secret)) if settings.passes is not None else None,
             clock=clock,
+            on_change=self._changed,
         )
+        self._streams = None
+        if settings.front_door is not None:
+            self._streams = Streams(settings.front_door, onward_token_of(settings.secret), self._still)
         endpoints: dict[str, Handler] = {
             "/gateway/{path:path}": self._nothing,
             "/.berth/page.css": self._style,
@@ -154,7 +163,19 @@ class Gateway:
 
     async def close(self) -> None:
         """Let go of what listens to Redis, and end what rests on it."""
+        if self._streams is not None:
+            await self._streams.close()
         await self._access.close()
+
+    def _changed(self, keys: frozenset[str] | None) -> None:
+        if self._streams is not None:
+            self._streams.changed(keys)
+
+    async def _still(self, name: str, client: ClientRequest) -> list[tuple[bytes, bytes]] | None:
+        """Where `client`, who was let through before, gets now; None where nothing is. Raises `Refused`."""
+        view = await self._access.enter(name, client)
+        # An app that is stopped ends in order, and its connections with it.
+        return _way(view) if view.reachable or view.state == _ENDING else None
 
     @property
     def memory(self) -> Memory:
@@ -209,9 +230,24 @@ class Gateway:
             headers.append((b"cookie", cookies.encode("latin-1")))
         if "Authorization" in upstream:
             headers.append((b"authorization", upstream["Authorization"].encode("latin-1")))
-        headers += _way(view)
+        try:
+            headers += await self._led(view, client)
+        except Full:
+            await pages.connections_notice().response(html=False)(scope, receive, send)
+            return
+        except Exception as error:
+            await self._failure(Request(scope, receive), error)(scope, receive, send)
+            return
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body"})
+
+    async def _led(self, view: WorkspaceView, client: ClientRequest) -> list[tuple[bytes, bytes]]:
+        """Where the front door goes: with what lasts, by way of this process. Raises `Full`, `OSError`."""
+        way = _way(view)
+        if self._streams is None or not client.lasting:
+            return way
+        name = view.external_name
+        return await self._streams.expect(name, client, way, self._access.rests_on(name, client))
 
     async def _transfer(self, client: ClientRequest) -> Response:
         """To what serves the files of a home, for whoever has a ticket: each is good for one request."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
+from urllib.parse import urlsplit
 
 import redis.asyncio
 from asgiref.sync import sync_to_async
@@ -69,6 +71,7 @@ def gateway_application(
             public_url=settings.BERTH_PUBLIC_URL,
             cookie_secure=settings.HTTPS,
             passes=Path(settings.BERTH_PASSES_DIR) if settings.BERTH_PASSES_DIR else None,
+            front_door=_front_door(),
         ),
         store,
         sync_to_async(_with_fresh_connection(publishing.resolve)),
@@ -87,6 +90,12 @@ def gateway_application(
             await django_application(scope, receive, send)
 
     return application
+
+
+def _front_door() -> tuple[str, int] | None:
+    """Where the front door listens, as seen from this process; None where nobody has said."""
+    parts = urlsplit(os.environ.get("BERTH_FRONT_DOOR_URL", ""))
+    return (parts.hostname, parts.port or 80) if parts.hostname else None
 
 
 def _find_client(scope: Scope) -> None:

@@ -155,6 +155,17 @@ def service_worker_notice() -> Notice:
     )
 
 
+def connections_notice() -> Notice:
+    """In place of one more WebSocket, or stream of events, than a workspace may have open."""
+    return Notice(
+        429,
+        "too_many_connections",
+        "Too many connections are open",
+        "Close some of the workspace's tabs or programs, then try again.",
+        headers={"retry-after": "10"},
+    )
+
+
 def simulated_notice(name: str, page_url: str) -> Notice:
     """In place of a workspace in a simulated pool."""
     return Notice(

@@ -54,6 +54,13 @@ class ClientRequest:
         return "sec-websocket-key" in self.headers or "sec-websocket-version" in self.headers
 
     @property
+    def lasting(self) -> bool:
+        """Whether it outlives what was decided when it was made: a WebSocket, or a stream of events."""
+        return self.websocket or any(
+            "text/event-stream" in value.lower() for value in self.headers.get("accept", ())
+        )
+
+    @property
     def service_worker(self) -> bool:
         """Whether a browser asks for the script of a service worker, which it says of itself."""
         return "service-worker" in self.headers

@@ -113,8 +113,11 @@ async def redis_async(redis_url: str, redis: Redis) -> AsyncIterator[AsyncRedis]
         yield client
 
 
-def settings(public_url: str = "http://localhost:8000", passes: Path | None = None) -> GatewaySettings:
-    return GatewaySettings(SECRET, DOMAIN, public_url, public_url.startswith("https"), passes)
+def settings(
+    public_url: str = "http://localhost:8000", passes: Path | None = None, door_port: int = 0
+) -> GatewaySettings:
+    door = ("127.0.0.1", door_port) if door_port else None
+    return GatewaySettings(SECRET, DOMAIN, public_url, public_url.startswith("https"), passes, door)
 
 
 def view(name: str = WS_A, **changes: Any) -> WorkspaceView:
@@ -390,7 +393,7 @@ def started(folder: Path, *, scheme: str = "http", **changes: Any) -> Iterator[S
 
     def build(client: AsyncRedis) -> Gateway:
         return build_app(
-            settings(f"{scheme}://localhost:{proxy_port}", changes.get("passes")),
+            settings(f"{scheme}://localhost:{proxy_port}", changes.get("passes"), proxy_port),
             client,
             portal.resolve,
             portal.authorize_bearer,

@@ -1,0 +1,36 @@
+"""The page about security: no section without the tests of what it says, and every test named is there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.common.test_asvs import ROOT, TEST, names_in
+
+PAGE = (ROOT / "docs" / "security.md").read_text()
+NAME = re.compile(r"`((?:tests/[\w/]+/)?test_\w+\.py)(?:::(\w+))?`")
+SECTIONS = dict(part.split("\n", 1) for part in re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:])
+# It promises nothing: it says what is not done.
+WITHOUT = {"Libraries"}
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_each_section_names_the_tests_of_what_it_says(title: str) -> None:
+    assert bool(NAME.search(SECTIONS[title]) or re.search(r"`tests/\w+`", SECTIONS[title])) != (
+        title in WITHOUT
+    )
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_each_test_that_is_named_is_there(title: str) -> None:
+    """One without a folder is in the folder of the one before, as the page is read."""
+    folder = ""
+    for name, function in NAME.findall(SECTIONS[title]):
+        if "/" in name:
+            folder = name.rpartition("/")[0]
+        path = name if "/" in name else f"{folder}/{name}"
+        assert (ROOT / path).is_file(), f"{path}, in “{title}”"
+        assert not function or function in names_in(path), f"{path}::{function}"
+    for path, function in TEST.findall(SECTIONS[title]):
+        assert function in names_in(path), f"{path}::{function}"
