@@ -44,6 +44,21 @@ def proxies_of_this_machine_prove_themselves(**_: Any) -> list[CheckMessage]:
 
 
 @register(Tags.security)
+def homes_that_are_shared_have_a_limit(**_: Any) -> list[CheckMessage]:
+    """Without one, a member may fill the disk up to what nodes keep free, and nobody starts anything."""
+    if not settings.BERTH_MULTIUSER or settings.BERTH_HOME_LIMIT_MIB:
+        return []
+    return [
+        Warning(
+            "Several users share this installation (BERTH_MULTIUSER), and a home may hold any amount: one of "
+            "them can take all room on the disk of the homes.",
+            hint="Set BERTH_HOME_LIMIT_MIB, or quotas of the file system.",
+            id="common.W003",
+        )
+    ]
+
+
+@register(Tags.security)
 def account_deletion_is_known(**_: Any) -> list[CheckMessage]:
     """A policy that is misspelt counts as off, which somebody has to be told."""
     if settings.BERTH_ACCOUNT_DELETION in {"off", "on"}:

@@ -23,6 +23,17 @@ def test_plain_http_away_from_this_machine_is_warned_of(settings, url, https, wa
     assert [message.id for message in system_checks.http_stays_on_this_machine()] == ["common.W001"] * warned
 
 
+@pytest.mark.parametrize(
+    ("several", "limit_mib", "warned"), [(True, 0, True), (True, 51200, False), (False, 0, False)]
+)
+def test_homes_without_a_limit_are_warned_of_with_several_users(
+    settings, several, limit_mib, warned
+):
+    settings.BERTH_MULTIUSER, settings.BERTH_HOME_LIMIT_MIB = several, limit_mib
+    found = system_checks.homes_that_are_shared_have_a_limit()
+    assert [message.id for message in found] == ["common.W003"] * warned
+
+
 @pytest.mark.parametrize(("policy", "known"), [("off", True), ("on", True), ("request", False), ("", False)])
 def test_a_policy_that_there_is_not_is_an_error(settings, policy, known):
     settings.BERTH_ACCOUNT_DELETION = policy

@@ -132,14 +132,22 @@ def test_whatever_a_request_is_for_it_goes_one_of_these_ways(fixed: Instance) ->
     server = door(fixed)["apps"]["http"]["servers"]["front-door"]
     proxies = [one for one in handlers(server["routes"]) if one["handler"] == "reverse_proxy"]
     dialled = [one["upstreams"][0]["dial"] for one in proxies]
+    onward = [
+        "{http.vars.X-Berth-Gateway}",
+        "unix/{http.regexp.socket.1}/app.{http.regexp.socket.2}.sock",
+        "{http.vars.X-Berth-Http}",
+        "{http.vars.X-Berth-Https}",
+    ]
     guarded = [
         "127.0.0.1:8005",  # forward-auth
+        "unix/{http.reverse_proxy.header.X-Berth-Stream-Place}",  # what lasts, by way of the gateway process
         "{http.reverse_proxy.header.X-Berth-Gateway}",
         "unix/{http.regexp.socket.1}/app.{http.regexp.socket.2}.sock",
         "{http.reverse_proxy.header.X-Berth-Http}",
         "{http.reverse_proxy.header.X-Berth-Https}",
     ]
     assert dialled == [
+        *onward,  # what has come back from the gateway process
         *guarded,  # transfers of files
         "127.0.0.1:8005",  # a workspace's own paths
         "unix/{http.regexp.pass.1}/app.{http.regexp.pass.2}.sock",  # who has a pass
@@ -154,7 +162,7 @@ def test_whatever_a_request_is_for_it_goes_one_of_these_ways(fixed: Instance) ->
     for auth in asking:
         assert auth["rewrite"] == {"method": "GET", "uri": "/gateway/path-secret/auth?"}
         # An answer leads somewhere when it is a 200 that says where.
-        assert [one["match"]["status_code"] for one in auth["handle_response"]] == [[200]] * 4
+        assert [one["match"]["status_code"] for one in auth["handle_response"]] == [[200]] * 5
     for one in proxies:
         assert one["transport"]["network_proxy"] == {"from": "none"}
         assert one["transport"]["compression"] is False
@@ -165,6 +173,18 @@ def test_whatever_a_request_is_for_it_goes_one_of_these_ways(fixed: Instance) ->
             front_door.TOKEN_HEADER: [front_door.token_of("path-secret")]
         }
     assert portal[-1]["request_buffers"] == proxy.MAX_BODY_BYTES + 1
+
+
+def test_only_the_gateway_process_says_where_something_is_led(fixed: Instance) -> None:
+    """Before anything else is looked at, as what is not its own is dropped after that."""
+    server = door(fixed)["apps"]["http"]["servers"]["front-door"]
+    onward = server["routes"][1]
+    assert onward["match"] == [
+        {"header": {front_door.ONWARD_HEADER: [front_door.onward_token_of("path-secret")]}}
+    ]
+    assert onward["terminal"] is True
+    assert front_door.onward_token_of("path-secret") != front_door.token_of("path-secret")
+    assert {"handler": "headers", "request": {"delete": ["X-Berth-*"]}} in onward["handle"]
 
 
 @pytest.mark.parametrize("limit", [1, 9, 99, 1000, 4_194_304, 4_199_999])
