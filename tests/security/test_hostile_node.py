@@ -178,7 +178,8 @@ def test_a_key_for_which_everybody_can_sign_or_that_another_has_is_refused(
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("off_s", [-3600, -61, 61, 3600, 1e10])
+# What is fast comes nearer while the request is on its way.
+@pytest.mark.parametrize("off_s", [-3600, -61, 90, 3600, 1e10])
 def test_a_wrong_clock_is_told_at_once(token: str, off_s: float) -> None:
     answer = Newcomer().join(token, clock=time.time() + off_s)
     assert (answer.status_code, answer.json()["code"]) == (409, "clock_off")
