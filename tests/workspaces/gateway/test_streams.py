@@ -438,3 +438,12 @@ async def test_one_that_is_not_answered_holds_up_no_other(through: Any) -> None:
     judged.way = None
     found.changed({"b"})
     assert await asyncio.wait_for(_rest(good[0]), 2) == b"first"
+
+
+def test_who_gets_no_more_descriptors_goes_on_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise PermissionError(1, "refused")
+
+    monkeypatch.setattr(streams.resource, "getrlimit", lambda _: (1024, 4096))
+    monkeypatch.setattr(streams.resource, "setrlimit", refused)
+    assert Streams(("127.0.0.1", 1), "t" * 64, Judged())._most == 256
