@@ -26,9 +26,7 @@ def test_plain_http_away_from_this_machine_is_warned_of(settings, url, https, wa
 @pytest.mark.parametrize(
     ("several", "limit_mib", "warned"), [(True, 0, True), (True, 51200, False), (False, 0, False)]
 )
-def test_homes_without_a_limit_are_warned_of_with_several_users(
-    settings, several, limit_mib, warned
-):
+def test_homes_without_a_limit_are_warned_of_with_several_users(settings, several, limit_mib, warned):
     settings.BERTH_MULTIUSER, settings.BERTH_HOME_LIMIT_MIB = several, limit_mib
     found = system_checks.homes_that_are_shared_have_a_limit()
     assert [message.id for message in found] == ["common.W003"] * warned
