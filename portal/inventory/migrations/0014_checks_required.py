@@ -13,7 +13,7 @@ def require(apps: Any, _: Any) -> None:
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("inventory", "0012_gvisor"),
+        ("inventory", "0013_allocation_flavor"),
     ]
 
     operations = [
