@@ -31,6 +31,7 @@ from portal.common.problem_serializers import ReasonSerializer
 from portal.common.reasons.wording import message_of
 from provisioning import mounts as folders
 from provisioning.git_urls import MAX_REF, MAX_URL
+from provisioning.types import WHOLE_DEVICE_MILLI
 
 MOUNTS_HELP = (
     "Folders of the node that its workspaces are shown as `/data/NAME`, by the names under which nodes list "
@@ -44,6 +45,11 @@ class AcceleratorsSerializer(serializers.Serializer[Any]):
     count = serializers.IntegerField()
     model = serializers.CharField(allow_blank=True)
     share_milli = serializers.IntegerField()
+    isolated = serializers.BooleanField(
+        default=True,
+        help_text="False for a share of a device: everybody on that device can take all of its memory and "
+        "time, and an error of one may end the work of the others.",
+    )
     memory_mib = serializers.IntegerField()
     models = serializers.ListField(
         child=serializers.CharField(),
@@ -74,6 +80,7 @@ class ResourcesSerializer(serializers.Serializer[Any]):
                 "count": accelerators["count"],
                 "model": accelerators["model"],
                 "share_milli": accelerators["share_milli"],
+                "isolated": accelerators["share_milli"] >= WHOLE_DEVICE_MILLI,
                 "memory_mib": accelerators["memory_mib"],
                 "models": list(accelerators.get("models", ())),
                 # Kept only where they say more than this.

@@ -103,7 +103,8 @@ def _gpus(flavor: dict[str, Any]) -> str:
     words = f"{count} × {flavor['accelerator_model'] or 'any'}"
     if flavor["mig_profile"]:
         return f"{words} {flavor['mig_profile']}"
-    return f"{words}, {flavor['accelerator_milli'] / 10:g} %" if flavor["accelerator_milli"] < 1000 else words
+    share = flavor["accelerator_milli"]
+    return f"{words}, {share / 10:g} %, not isolated" if share < 1000 else words
 
 
 def preview(client: BerthClient, arguments: argparse.Namespace) -> int:

@@ -195,14 +195,21 @@ def parse_input(text: str, units: int) -> int:
 
 
 def format_size(request: Mapping[str, Any]) -> str:
-    """The size of a request in its stored form: "1 × H100, 8 cores, 32 GiB"."""
+    """The size of a request in its stored form: "1 × H100, 8 cores, 32 GiB".
+
+    A share of a device is said not to be isolated wherever it is shown: nothing holds its holder to it.
+    """
     accelerators = request.get("accelerators") or {}
     parts = []
     if count := accelerators.get("count", 0):
         profile = accelerators.get("mig_profile")
         model = f"MIG {profile}" if profile else accelerators.get("model") or _("GPU")
         share = accelerators.get("share_milli", MILLI)
-        part = "" if share == MILLI else " " + _("(%(share)s of one)") % {"share": format_thousandths(share)}
+        part = (
+            ""
+            if share == MILLI
+            else " " + _("(%(share)s of one, not isolated)") % {"share": format_thousandths(share)}
+        )
         bond = _BONDS.get(accelerators.get("within", "")) if count > 1 else None
         parts.append(f"{count} × {model}{part}" + (f" {bond}" if bond else ""))
     parts += [format_cores(request["cpu_milli"]), format_memory(request["memory_mib"])]

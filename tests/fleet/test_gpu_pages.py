@@ -300,3 +300,32 @@ def test_draining_asks_first_then_tells_everybody_there(lab, make, alice, olga, 
 def test_every_state_has_a_look():
     assert set(LOOKS) == set(DeviceState)
     assert len({look.glyph for look in LOOKS.values()}) == len(LOOKS)
+
+
+def test_a_share_is_said_not_to_be_isolated_wherever_it_is_offered_or_held(
+    catalog, make, alice, as_user, tmp_path
+):
+    pool = simulated_pool(str(tmp_path))
+    of_it = {"pool": pool, "accelerator_count": 1, "cpu_milli": 100, "memory_mib": 64}
+    FlavorFactory(slug="half", accelerator_milli=500, **of_it)
+    FlavorFactory(slug="gpu-1", **of_it)
+    client, words = as_user(alice), "A share of a GPU is not isolated"
+    assert words in text(client.get("/workspaces/new/?template=jupyterlab&flavor=half"))
+    assert words not in text(client.get("/workspaces/new/?template=jupyterlab&flavor=gpu-1"))
+    first = make(alice, "half", name="first")
+    held = Device.objects.get(allocated__active=True)
+    assert words in text(client.get(f"/gpus/devices/{held.pk}/"))
+    page = text(client.get(f"/workspaces/{first.pk}/"))
+    assert words in page
+    assert "(0.5 of one, not isolated)" in page
+    # The whole of it is taken, by two.
+    make(alice, "half", name="second")
+    assert held.allocated.filter(active=True).count() == 2
+    assert words in text(client.get(f"/gpus/devices/{held.pk}/"))
+    whole = make(alice, "gpu-1", name="whole")
+    assert words not in text(client.get(f"/workspaces/{whole.pk}/"))
+    other = Device.objects.get(allocated__allocation__workspace=whole)
+    assert words not in text(client.get(f"/gpus/devices/{other.pk}/"))
+    for slug, isolated in (("half", False), ("gpu-1", True)):
+        flavor = client.get(f"/api/v1/flavors/{slug}").json()
+        assert flavor["resources"]["accelerators"]["isolated"] is isolated

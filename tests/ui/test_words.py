@@ -134,7 +134,7 @@ def test_sizes_name_what_counts() -> None:
         "memory_mib": 512,
         "accelerators": {"count": 1, "model": "", "share_milli": 250},
     }
-    assert formatting.format_size(shared) == "1 × GPU (0.25 of one), 1 core, 512 MiB"
+    assert formatting.format_size(shared) == "1 × GPU (0.25 of one, not isolated), 1 core, 512 MiB"
 
 
 @pytest.mark.parametrize(
