@@ -511,6 +511,11 @@ BERTH_CURRENCY = env.str("BERTH_CURRENCY", default="EUR")
 # Of cores and memory, what a workspace keeps at most while its GPUs are released; 0: all that it had.
 BERTH_RELEASED_CORES = max(0, env.int("BERTH_RELEASED_CORES", default=4))
 BERTH_RELEASED_MEMORY_GIB = max(0, env.int("BERTH_RELEASED_MEMORY_GIB", default=32))
+# Running work that is moved: whether preemptible work is moved without an operator, with how much notice at
+# least, and how long nobody is moved again.
+BERTH_MOVE_AUTOMATICALLY = env.bool("BERTH_MOVE_AUTOMATICALLY", default=False)
+BERTH_MOVE_NOTICE_MINUTES = max(1, env.int("BERTH_MOVE_NOTICE_MINUTES", default=10))
+BERTH_MOVE_REST_HOURS = max(1, env.int("BERTH_MOVE_REST_HOURS", default=24))
 BERTH_LEDGER_TICK_S = env.int("BERTH_LEDGER_TICK_S", default=60)
 # A build of an environment may take so many seconds and MiB; what nothing uses is removed after so many days.
 BERTH_ENVIRONMENT_BUILD_S = min(86_400, max(60, env.int("BERTH_ENVIRONMENT_BUILD_S", default=3600)))

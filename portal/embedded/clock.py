@@ -50,6 +50,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "observe-activity": {"task": "control.observe_activity", "schedule": 60.0},
     "prune-activity": {"task": "control.prune_activity", "schedule": 3600.0},
     "reclaim": {"task": "control.reclaim", "schedule": 30.0},
+    "rebalance": {"task": "control.rebalance", "schedule": 60.0},
     "look-at-homes": {"task": "control.look_at_homes", "schedule": 600.0},
     "roll-up-samples": {"task": "control.roll_up_samples", "schedule": 300.0},
     "add-up-days": {"task": "control.add_up_days", "schedule": 3600.0},

@@ -110,6 +110,8 @@ class AuditKind(StrEnum):
     RECLAIM_POLICY_CREATED = "reclaim_policy.created"
     RECLAIM_POLICY_CHANGED = "reclaim_policy.changed"
     RECLAIM_POLICY_DELETED = "reclaim_policy.deleted"
+    REBALANCE_APPLIED = "rebalance.applied"
+    REBALANCE_DISMISSED = "rebalance.dismissed"
     FLAVOR_CREATED = "flavor.created"
     FLAVOR_CHANGED = "flavor.changed"
     FLAVOR_DELETED = "flavor.deleted"

@@ -270,3 +270,77 @@ class ReclaimPolicy(models.Model):
     def target(self) -> str:
         """The same as REST and the site file write it: `site`, or kind and slug (`flavor:a100-full`)."""
         return self.scope if self.scope == PolicyScope.SITE else f"{self.scope}:{self.subject.slug}"
+
+
+class Discontent(models.Model):
+    """A running workspace that is not content with where it runs, as of the last look; the others have none.
+
+    `reason` (`code`, `params`) is the worst that speaks against its place, `score` is in percent.
+    """
+
+    workspace = models.OneToOneField(
+        "workspaces.Workspace", primary_key=True, on_delete=models.CASCADE, related_name="discontent"
+    )
+    generation = models.PositiveIntegerField()
+    score = models.PositiveSmallIntegerField()
+    reason = models.JSONField(default=dict)
+    since = models.DateTimeField()
+    observed_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.workspace_id} at {self.score} %"
+
+
+class BestClock(models.Model):
+    """The highest clock that busy GPUs of a model had within a week: what the others could reach."""
+
+    model = models.CharField(primary_key=True, max_length=80)
+    clock_mhz = models.PositiveIntegerField()
+    seen_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.model}: {self.clock_mhz} MHz"
+
+
+class ProposalState(models.TextChoices):
+    """What has become of a proposal. `withdrawn`: it was of no use any more."""
+
+    OPEN = "open", _("Open")
+    APPLIED = "applied", _("Applied")
+    DISMISSED = "dismissed", _("Dismissed")
+    WITHDRAWN = "withdrawn", _("Withdrawn")
+
+
+class RebalanceProposal(models.Model):
+    """Running workspaces that should go elsewhere, all of them or none.
+
+    `moves` lists `workspace`, `generation`, `pool`, `source` and `target` (placements in their JSON form).
+    `waiting` is the request that would start, None where the workspace itself is better off: `gain` is in
+    milli-GPU or in percent, accordingly. `lost` are milli-GPU-seconds that would be done again. `key` is
+    equal for proposals that mean the same. An open one is looked at again once a minute.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    key = models.CharField(max_length=64)
+    waiting = models.ForeignKey(
+        "workspaces.Workspace", null=True, blank=True, on_delete=models.CASCADE, related_name="+"
+    )
+    moves = models.JSONField()
+    reason = models.JSONField()
+    gain = models.PositiveIntegerField()
+    lost = models.PositiveBigIntegerField(default=0)
+    state = models.CharField(max_length=9, choices=ProposalState, default=ProposalState.OPEN)
+    proposed_at = models.DateTimeField()
+    seen_at = models.DateTimeField()
+    decided_at = models.DateTimeField(null=True, blank=True)
+    decided_by = models.CharField(max_length=150, blank=True)
+
+    class Meta:
+        ordering = ["-proposed_at", "-id"]
+        constraints = [
+            models.UniqueConstraint(fields=["key"], condition=Q(state="open"), name="proposal_open_once")
+        ]
+        indexes = [models.Index(fields=["state", "decided_at"], name="proposal_state_decided")]
+
+    def __str__(self) -> str:
+        return f"proposal {self.pk}"

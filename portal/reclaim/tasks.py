@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from portal.celery import app
 from portal.reclaim import free_gpus, homes, observing, passes
+from portal.reclaim.rebalancing import proposing
 
 
 @app.task(name="control.reclaim")
@@ -29,3 +30,8 @@ def prune_activity() -> None:
 @app.task(name="control.look_at_homes")
 def look_at_homes() -> None:
     homes.run()
+
+
+@app.task(name="control.rebalance")
+def rebalance() -> None:
+    proposing.run()

@@ -94,6 +94,18 @@ class PoolNodes:
         """Where the request goes now, with another MIG layout where this pool allows that."""
         return self.cluster.find(request, repartition=self.pool.repartitions)
 
+    def takes(self, placement: Placement, request: ResourceRequest) -> bool:
+        """Whether exactly this place, on one node and without another MIG layout, is free for the request."""
+        (part,) = placement.nodes
+        try:
+            node = self.cluster.node(part.node)
+        except KeyError:
+            return False
+        named = {grant.uuid for grant in part.devices}
+        named |= {device.parent_uuid for device in node.devices if device.uuid in named}
+        devices = tuple(device for device in node.devices if device.uuid in named)
+        return filters.reason(replace(node, devices=devices), request) is None
+
     def expect(self, mix: RequestMix) -> None:
         """Decide by another mix of requests from now on."""
         self.mix = mix
@@ -237,6 +249,12 @@ def refresh(pools: Mapping[UUID, PoolNodes], nodes: Iterable[UUID]) -> bool:
         pools[pool].replace(node)
         out |= node.unusable is not None or any(device.unusable for device in node.devices)
     return out
+
+
+def of_node(pool: Pool, name: str) -> PoolNodes:
+    """One node of a pool alone, as it is now; the pool has no node where there is none of this name."""
+    nodes = tuple(node for _, node in _read({pool.pk: pool}, Q(pool=pool, name=name)))
+    return PoolNodes(pool, nodes)
 
 
 def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapacity]]:

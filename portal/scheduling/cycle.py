@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
@@ -26,7 +27,15 @@ from portal.common.reasons.wording import message_of
 from portal.events import services as events
 from portal.events.kinds import AuditKind
 from portal.inventory.models import PlacementLock
-from portal.scheduling import decision, hints, launches, queue_status, snapshot_cache, snapshot_feed
+from portal.scheduling import (
+    decision,
+    hints,
+    launches,
+    moves,
+    queue_status,
+    snapshot_cache,
+    snapshot_feed,
+)
 from portal.scheduling.engine import model
 from portal.scheduling.engine.outlook import Outlook
 from portal.scheduling.models import QueueState
@@ -213,6 +222,7 @@ def _start(snapshot: ClusterSnapshot, names: Sequence[str]) -> list[str]:
             starts.append(launches.Start(rows[name], pool.pool, placement, amounts))
     starts = _with_their_homes(starts)
     launches.begin(starts, snapshot.now)
+    moves.arrived([(each.workspace, each.placement) for each in starts], snapshot.now)
     return [str(each.workspace.pk) for each in starts]
 
 
@@ -253,7 +263,7 @@ def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list
         row.save(update_fields=["next_reconcile_at"])
         snapshot_feed.workloads([row.pk])
         if victim.reason is not PreemptionCode.RESERVATION_BEGUN:
-            _nominate(victim.beneficiary)
+            nominate(victim.beneficiary)
         why = message_of(Reason(victim.reason))
         events.record(
             actor=SYSTEM,
@@ -274,7 +284,7 @@ def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list
     return preempted
 
 
-def _nominate(workspace_id: str) -> None:
+def nominate(workspace_id: str) -> None:
     """Mark it as nominated: the capacity of those preempted for it is kept for it."""
     waiting = QueueEntry.objects.filter(
         workspace=UUID(workspace_id), workspace__state=State.PENDING, nominated=False
@@ -318,7 +328,7 @@ def _cancel_preemptions(snapshot: ClusterSnapshot) -> None:
     """Cancel preemptions whose beneficiary no longer waits, unless the workspace has begun to stop."""
     notices = Preemption.objects.filter(
         preempt_at__gt=snapshot.now, workspace__state__in=(State.PROVISIONING, State.RUNNING)
-    ).exclude(cause__in=FOR_NO_WORKLOAD)
+    ).exclude(Q(cause__in=FOR_NO_WORKLOAD) | Q(cause=PreemptionCause.MOVE, preempted_by=""))
     for notice in notices.select_related("workspace__owner", "workspace__team"):
         if notice.preempted_by in snapshot.pending_workloads:
             continue

@@ -1,11 +1,11 @@
-"""Stops a preempted or drained workspace when its notice is over, and queues it again."""
+"""Stops a preempted, drained or moved workspace when its notice is over, and queues it again."""
 
 from __future__ import annotations
 
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
-from portal.scheduling import drains
+from portal.scheduling import drains, moves
 from portal.workspaces import dispatch
 from portal.workspaces.domain_events import PreemptionDue
 from portal.workspaces.lifecycle import NO_TROUBLE, PreemptionCause, Trigger
@@ -23,17 +23,24 @@ def carry_out(event: PreemptionDue) -> None:
     if drained and not drains.still_drained(workspace):
         drains.cancel_preemption(workspace)
         return
-    why = "where it runs is drained" if drained else "another needs its place"
+    moved = notice.cause == PreemptionCause.MOVE
+    if moved and not moves.still_possible(workspace):
+        moves.cancel(workspace, actor=SYSTEM, reason="the place for it has been taken meanwhile")
+        return
+    why = "where it runs is drained" if drained else "it is moved" if moved else "another needs its place"
+    now = timezone.now()
     advance(
         workspace,
         Trigger.STOP,
         actor=SYSTEM,
         message=f"stops it, since {why}; it is back in the queue",
         data={"reason": notice.cause, "for": notice.preempted_by},
-        # Nobody went before it where it was drained.
-        queue={"preemption_count": workspace.queue_entry.preemption_count + (0 if drained else 1)},
+        # Nobody went before it where it was drained or moved.
+        queue={"preemption_count": workspace.queue_entry.preemption_count + (0 if drained or moved else 1)},
         status=NO_TROUBLE,
-        next_reconcile_at=timezone.now(),
+        next_reconcile_at=now,
         attempts=0,
     )
+    if moved:
+        moves.begun(workspace, now)
     dispatch.send(workspace, Op.STOP)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
 
 class QueueState(models.Model):
@@ -75,3 +76,42 @@ class LearntMix(models.Model):
 
     def __str__(self) -> str:
         return f"mix of {self.pool_id}"
+
+
+class MoveOutcome(models.TextChoices):
+    """What has become of a move."""
+
+    UNDER_WAY = "", _("Under way")
+    ARRIVED = "arrived", _("Moved")
+    ELSEWHERE = "elsewhere", _("Went elsewhere")
+    STAYED = "stayed", _("Stayed")
+
+
+class Move(models.Model):
+    """A workspace that runs is asked to leave, and goes to another place that was free for it.
+
+    `source` and `target` are placements in their JSON form (`provisioning.messages`). The notice itself is a
+    `workspaces.Preemption`; `generation` is the start that it was given to. `left_at` is when it was stopped:
+    from then on the queue gives it its target before any other place. Ended rows are kept for a while, since
+    nobody is moved again so soon, nor back.
+    """
+
+    workspace = models.ForeignKey("workspaces.Workspace", on_delete=models.CASCADE, related_name="moves")
+    generation = models.PositiveIntegerField()
+    pool = models.ForeignKey("inventory.Pool", on_delete=models.CASCADE, related_name="+")
+    source = models.JSONField()
+    target = models.JSONField()
+    asked_at = models.DateTimeField(db_index=True)
+    left_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    outcome = models.CharField(max_length=9, choices=MoveOutcome, blank=True, default=MoveOutcome.UNDER_WAY)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["workspace"], condition=Q(ended_at=None), name="move_under_way_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"move of {self.workspace_id}"

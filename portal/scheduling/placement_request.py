@@ -33,7 +33,14 @@ from portal.workspaces.homes.places import NOWHERE, HomeAt, Homes, are_apart
 from provisioning import messages, mounts
 from provisioning.errors import ProvisioningError
 from provisioning.registry import driver_for
-from provisioning.types import AgentSpec, AppSpec, ResourceRequest, WorkspaceRef, WorkspaceSpec
+from provisioning.types import (
+    AgentSpec,
+    AppSpec,
+    Placement,
+    ResourceRequest,
+    WorkspaceRef,
+    WorkspaceSpec,
+)
 
 SOON_HERE = frozenset({MOVING_HOME_LABEL, ARCHIVED_HOME_LABEL, AWAY_HOME_LABEL})
 """Labels of homes that are, or come, to a machine on which their users can start."""
@@ -48,11 +55,20 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """A place that a request is on its way to: it is taken before any other, if it is free."""
+
+    pool: UUID
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
 class PlacementRequest:
     """A request that some pool may take. `pools` are in the order in which they are tried.
 
     `software` is what its template needs on a node. `refusals` are pools whose driver can never run it,
-    with the reason. `place_key` is equal for requests that the same nodes can take, amounts apart.
+    with the reason. `target` is where it is moved to. `place_key` is equal for requests that the same nodes
+    can take, amounts apart.
     """
 
     template: Template
@@ -61,6 +77,7 @@ class PlacementRequest:
     variants: tuple[Variant, ...]
     software: SoftwareRequirements
     refusals: tuple[NodeReason, ...] = field(default=())
+    target: Target | None = None
     place_key: str = field(init=False)
 
     def __post_init__(self) -> None:

@@ -52,8 +52,13 @@ class PoolPlacer:
         return found is not None
 
     def _first_place(self, workload: Workload) -> tuple[PoolNodes, Placement, ResourceRequest] | None:
-        """Where it would go now: the first of its pools that has room."""
+        """Where it would go now: where it is moved to, else the first of its pools that has room."""
         placement_request, variant = self._requests[workload.id]
+        if (target := placement_request.target) is not None:
+            for pool in placement_request.pools:
+                request = pool.adapted(variant.request, placement_request.software)
+                if pool.pool.pk == target.pool and pool.takes(target.placement, request):
+                    return pool, target.placement, request
         for pool in placement_request.pools:
             request = pool.adapted(variant.request, placement_request.software)
             placement = pool.find(request)

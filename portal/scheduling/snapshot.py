@@ -27,7 +27,7 @@ from portal.quotas.models import (
     SiteLimit,
 )
 from portal.reservations import selectors as reservations
-from portal.scheduling import capacity
+from portal.scheduling import capacity, moves
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine import model
 from portal.scheduling.engine.outlook import Foreseen
@@ -284,6 +284,7 @@ def pending_workloads(
     templates = Template.objects.in_bulk({row[3] for row in rows})
     flavors = Flavor.objects.select_related("pool").in_bulk({row[4] for row in rows})
     homes = home_places.of_users([(row[2], row[6]) for row in rows])
+    targets = moves.targets(now) if rows else {}
     for pk, team, owner, template, flavor, data, team_id, priority, requested, expected, *rest in rows:
         preemptible, nominated, reservation_seq, preempted, loses_work = rest
         try:
@@ -296,6 +297,8 @@ def pending_workloads(
             Workspace.objects.filter(pk=pk).update(next_reconcile_at=now + BROKEN_WAIT)
             later[pk] = now + BROKEN_WAIT
             continue
+        if pk in targets:
+            placement_request = replace(placement_request, target=targets[pk])
         variants = placement_request.variants
         workload = model.Workload(
             id=str(pk),

@@ -52,6 +52,7 @@ class PreemptionCause(models.TextChoices):
     FAIR_SHARE = "fair_share", "Another team has borrowed less"
     BOOKING = "booking", "A reservation begins"
     DRAIN = "drain", "Its node or GPU is drained"
+    MOVE = "move", "It is moved to another place"
 
 
 class Trigger(models.TextChoices):

@@ -32,6 +32,7 @@ from portal.common.reasons.codes.scheduling import NOT_SUITED as NOT_SUITED
 from portal.common.reasons.codes.scheduling import AdmissionCode as AdmissionCode
 from portal.common.reasons.codes.scheduling import PlacementCode as PlacementCode
 from portal.common.reasons.codes.scheduling import PreemptionCode as PreemptionCode
+from portal.common.reasons.codes.scheduling import RebalanceCode as RebalanceCode
 from portal.common.reasons.codes.scheduling import Rule as Rule
 from portal.common.reasons.codes.scheduling import WaitBasis as WaitBasis
 from portal.common.reasons.codes.workspaces import ArchiveCode as ArchiveCode
@@ -46,7 +47,7 @@ ENUMERATIONS: tuple[type[StrEnum], ...] = (
     InventoryCode, CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode,
     WebhookCode, ChannelCode, ExchangeCode, JoinCode, ScimCode, MachineCode,
     SiteCode, EnvironmentCode, FileCode, SecretCode, LifetimeCode, EfficiencyCode, OrphanCode, GitCode,
-    HomeMoveCode, ArchiveCode,
+    HomeMoveCode, ArchiveCode, RebalanceCode,
 )  # fmt: skip
 """No two of these share a value, so that a row or a problem document needs no more than the value. A
 `PreemptionCode` is kept under a name of its own: that a reservation begins is its `booking`, too."""

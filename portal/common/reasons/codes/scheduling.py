@@ -120,3 +120,16 @@ class PreemptionCode(StrEnum):
     RECLAIM = "reclaim"
     FAIR_SHARE = "fair_share"
     RESERVATION_BEGUN = "reservation_begun"
+
+
+class RebalanceCode(StrEnum):
+    """What speaks against the place of a workspace, why it should move, and why it does not."""
+
+    SLOWED = "gpu_slowed"
+    CROWDED = "gpu_crowded"
+    OVERCOMMITTED = "place_overcommitted"
+    MAKES_ROOM = "moves_make_room"
+    CHANGED_MEANWHILE = "move_changed_meanwhile"
+    NO_PLACE_ANY_MORE = "move_without_place"
+    NO_SUCH_PROPOSAL = "no_such_proposal"
+    PROPOSAL_OVER = "proposal_over"

@@ -23,7 +23,7 @@ _MODULES = (
     "environments", "events", "exchange",
     "files", "git", "identity",
     "inventory", "joining", "ledger", "lifetimes", "machines", "mfa", "orphans", "placement", "preemption",
-    "quotas", "requests",
+    "quotas", "rebalancing", "requests",
     "reservations", "scim", "site", "secrets", "waiting", "webhooks", "workspaces",
 )  # fmt: skip
 

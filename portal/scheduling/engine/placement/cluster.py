@@ -191,6 +191,11 @@ class Cluster:
             states[self._nodes.position[node.name]] = node
             self._build(states)
 
+    def node(self, name: str) -> NodeCapacity:
+        """One node as it is now; raises KeyError for one that is not in the snapshot."""
+        row = self._nodes.index[name]
+        return self._nodes.state(row) if self._touched[row] else self._nodes.states[row]
+
     def snapshot(self) -> list[NodeCapacity]:
         """All nodes as they are now, in the order in which they were given."""
         nodes = self._nodes

@@ -1,0 +1,438 @@
+"""Which running workspaces should go elsewhere, and where: pure, over clusters that answer for placement.
+
+Two things are worth a move. A workspace that is not content goes where it is better off. And where a request
+waits although enough is free, but not in one place, those go to other places that stand in its way at the
+least cost. Each move has a place, found by the placement engine with all moves before it carried out, so all
+that is proposed at once can be done at once.
+
+Nothing goes back and forth: who was moved stays for `cool_down_s`, and does not come back to where it was for
+`return_s`; a move has to gain `min_gain`; a request is made room for only by what costs less than it brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from portal.common.reasons.codes import RebalanceCode
+from portal.common.reasons.reason import Reason
+from portal.reclaim.engine.contentment import FULLY
+from portal.scheduling.engine.placement import filters
+from portal.scheduling.engine.placement.cluster import Cluster
+from portal.scheduling.engine.placement.types import NodeCapacity
+from provisioning.types import DeviceKind, Placement, ResourceRequest
+
+TRIES = 4
+"""Places that are looked at for one workspace: the best for placement may be no better for it."""
+NODES_LOOKED_AT = 40
+"""Of the nodes on which room could be made the nearest to it are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Movable:
+    """A workspace that runs on one node. `request` is what it would be placed with again, in its own pool,
+    and `held` what it has of its node. `milli` is what it has of accelerators. `score` and `reasons` are its
+    contentment. One that is not `free` to move is not looked at: it is just changing, or asked already.
+    """
+
+    id: str
+    pool: str
+    placement: Placement
+    held: ResourceRequest
+    request: ResourceRequest
+    milli: int = 0
+    score: int = FULLY
+    reasons: tuple[Reason, ...] = ()
+    preemptible: bool = True
+    loses_work: bool = False
+    started_s: int = 0
+    free: bool = True
+
+    @property
+    def node(self) -> str:
+        return self.placement.nodes[0].node
+
+    @property
+    def devices(self) -> frozenset[str]:
+        return frozenset(grant.uuid for grant in self.placement.nodes[0].devices)
+
+    def lost(self, now_s: int) -> int:
+        """What is done again after a move: milli-GPU-seconds, of one without accelerators CPU time as one."""
+        return max(self.milli, 1) * max(0, now_s - self.started_s) if self.loses_work else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A request for one node that only its place keeps waiting, in the order of the queue.
+
+    `requests` are what its pools would be asked for, by pool, the first to be tried first. `eta_s` is when it
+    is expected to start without anybody's moving, None where that is not known.
+    """
+
+    id: str
+    requests: tuple[tuple[str, ResourceRequest], ...]
+    milli: int
+    duration_s: int
+    since_s: int
+    eta_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A workspace was asked to move at `at_s`, away from these devices of a node."""
+
+    workspace: str
+    at_s: int
+    node: str
+    devices: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """`low` is the contentment up to which somebody is moved, `min_gain` what that has to gain, in percent.
+
+    A request that starts within `patience_s` anyhow, or waits for less than `least_wait_s`, has nobody moved;
+    of one of `max_moves` more than that many would have to go, it waits on.
+    """
+
+    low: int = 70
+    min_gain: int = 20
+    cool_down_s: int = 86_400
+    return_s: int = 7 * 86_400
+    patience_s: int = 1_800
+    least_wait_s: int = 60
+    max_moves: int = 8
+    max_proposals: int = 20
+
+
+RULES = Rules()
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A workspace goes from one place of its pool to another."""
+
+    workspace: str
+    pool: str
+    source: Placement
+    target: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Moves that belong together. `gain` is in percent of what the workspace could get, or with `waiting`
+    the milli-GPU of the request that starts; `lost` is what is done again for it (`Movable.lost`)."""
+
+    moves: tuple[Move, ...]
+    reason: Reason
+    gain: int
+    lost: int = 0
+    waiting: str = ""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Equal for proposals that mean the same: the same workspaces for the same sake."""
+        return (self.waiting, *sorted(each.workspace for each in self.moves))
+
+
+@dataclass(slots=True)
+class _Site:
+    """The clusters with what is proposed carried out, and how to take it back."""
+
+    clusters: Mapping[str, Cluster]
+    steps: list[tuple[str, Placement, ResourceRequest, bool]] = field(default_factory=list)
+
+    def commit(self, pool: str, placement: Placement, request: ResourceRequest) -> None:
+        self.clusters[pool].commit(placement, request)
+        self.steps.append((pool, placement, request, True))
+
+    def release(self, pool: str, placement: Placement, request: ResourceRequest) -> None:
+        self.clusters[pool].release(placement, request)
+        self.steps.append((pool, placement, request, False))
+
+    def undo(self, but: int = 0) -> None:
+        while len(self.steps) > but:
+            pool, placement, request, taken = self.steps.pop()
+            cluster = self.clusters[pool]
+            (cluster.release if taken else cluster.commit)(placement, request)
+
+
+def propose(
+    clusters: Mapping[str, Cluster],
+    running: Sequence[Movable],
+    waiting: Sequence[Waiting],
+    past: Iterable[Past],
+    now_s: int,
+    rules: Rules = RULES,
+    scores: Mapping[str, int] | None = None,
+) -> list[Proposal]:
+    """What is worth doing now. The clusters are left as they were.
+
+    `scores` has what devices are worth to who gets them, in percent; what is not in it is not known, and as
+    good as any. Requests that wait come first: they have nothing, and the others have something.
+    """
+    history = list(past)
+    resting = {gone.workspace for gone in history if now_s - gone.at_s < rules.cool_down_s}
+    left: dict[str, list[Past]] = {}
+    for gone in history:
+        if now_s - gone.at_s < rules.return_s:
+            left.setdefault(gone.workspace, []).append(gone)
+    there = [
+        each
+        for each in running
+        if each.free and each.id not in resting and each.pool in clusters and len(each.placement.nodes) == 1
+    ]
+    site = _Site(clusters)
+    try:
+        found = _make_room(site, there, waiting, left, now_s, rules)
+        moved = {move.workspace for proposal in found for move in proposal.moves}
+        # What there is no reason for is not measured, and nothing to move for.
+        low = [each for each in there if each.reasons and each.score <= rules.low and each.id not in moved]
+        low.sort(key=lambda each: (each.score, each.lost(now_s), each.started_s, each.id))
+        for each in low:
+            if len(found) >= rules.max_proposals:
+                break
+            better = _better_off(site, each, left.get(each.id, ()), now_s, rules, scores or {})
+            if better is not None:
+                found.append(better)
+        return found
+    finally:
+        site.undo()
+
+
+# --- who is not content ------------------------------------------------------------------------------
+
+
+def _better_off(
+    site: _Site,
+    each: Movable,
+    left: Sequence[Past],
+    now_s: int,
+    rules: Rules,
+    scores: Mapping[str, int],
+) -> Proposal | None:
+    """A place that gains it enough, while it still has its own: so its new one is free already."""
+    before = len(site.steps)
+    wanted = each.request.accelerators
+    # One that shares a GPU is better off only on one that it has for itself; it still gets its share alone.
+    alone = replace(
+        each.request, accelerators=replace(wanted, share_milli=1000, memory_mib=wanted.memory_mib)
+    )
+    shares = wanted.count > 0 and wanted.share_milli < 1000
+    asked = alone if shares else each.request
+    for _ in range(TRIES):
+        place = site.clusters[each.pool].find(asked)
+        if place is None:
+            break
+        target = _with_share(place, each.request) if shares else place
+        gain = min((scores.get(uuid, FULLY) for uuid in _devices(target)), default=FULLY) - each.score
+        if gain >= rules.min_gain and _elsewhere(each, target) and not _back(target, left):
+            site.undo(before)
+            site.commit(each.pool, target, each.request)
+            move = Move(each.id, each.pool, each.placement, target)
+            return Proposal((move,), each.reasons[0], gain, each.lost(now_s))
+        # Not that one: it is taken for the moment, and the next best is asked for.
+        site.commit(each.pool, place, asked)
+    site.undo(before)
+    return None
+
+
+def _with_share(place: Placement, request: ResourceRequest) -> Placement:
+    wanted = request.accelerators
+    (part,) = place.nodes
+    grants = tuple(
+        replace(grant, milli=wanted.share_milli, memory_mib=wanted.memory_mib) for grant in part.devices
+    )
+    return Placement((replace(part, devices=grants),))
+
+
+def _devices(place: Placement) -> frozenset[str]:
+    return frozenset(grant.uuid for part in place.nodes for grant in part.devices)
+
+
+def _elsewhere(each: Movable, target: Placement) -> bool:
+    """Whether nothing of the new place is the old one: another node, where its node is what is wrong."""
+    if target.nodes[0].node != each.node:
+        return True
+    suffers = any(reason.code is RebalanceCode.OVERCOMMITTED for reason in each.reasons)
+    return bool(each.devices) and not suffers and not _devices(target) & each.devices
+
+
+def _back(target: Placement, left: Iterable[Past]) -> bool:
+    """Whether that leads back to where it has come from."""
+    devices = _devices(target)
+    return any(
+        bool(devices & past.devices) if past.devices else past.node == target.nodes[0].node for past in left
+    )
+
+
+# --- room for who waits ------------------------------------------------------------------------------
+
+
+def _make_room(
+    site: _Site,
+    running: Sequence[Movable],
+    waiting: Sequence[Waiting],
+    left: Mapping[str, Sequence[Past]],
+    now_s: int,
+    rules: Rules,
+) -> list[Proposal]:
+    by_node: dict[tuple[str, str], list[Movable]] = {}
+    for each in running:
+        if each.preemptible:
+            by_node.setdefault((each.pool, each.node), []).append(each)
+    # Those first that cost nothing, of these the largest: so few have to go.
+    for there in by_node.values():
+        there.sort(
+            key=lambda each: (each.lost(now_s), -each.milli, -each.held.cpu_milli, -each.started_s, each.id)
+        )
+    found: list[Proposal] = []
+    moved: set[str] = set()
+    in_vain: set[tuple[str, ResourceRequest]] = set()
+    for asks in waiting:
+        if len(found) >= rules.max_proposals:
+            break
+        soon = asks.eta_s is not None and asks.eta_s - now_s <= rules.patience_s
+        if soon or now_s - asks.since_s < rules.least_wait_s:
+            continue
+        if any(
+            pool in site.clusters and site.clusters[pool].find(request) for pool, request in asks.requests
+        ):
+            # Something else keeps it.
+            continue
+        for pool, request in asks.requests:
+            if pool not in site.clusters or (pool, request) in in_vain or request.nodes != 1:
+                continue
+            proposal = _room_in(site, pool, request, asks, by_node, moved, left, now_s, rules)
+            if proposal is None:
+                in_vain.add((pool, request))
+                continue
+            found.append(proposal)
+            moved |= {move.workspace for move in proposal.moves}
+            # The site is another now: what was looked for in vain may be possible.
+            in_vain.clear()
+            break
+    return found
+
+
+def _room_in(
+    site: _Site,
+    pool: str,
+    request: ResourceRequest,
+    asks: Waiting,
+    by_node: Mapping[tuple[str, str], Sequence[Movable]],
+    moved: set[str],
+    left: Mapping[str, Sequence[Past]],
+    now_s: int,
+    rules: Rules,
+) -> Proposal | None:
+    """The cheapest way to make room for it on one node of the pool; what comes of it stays carried out."""
+    cluster = site.clusters[pool]
+    nearest = []
+    for (of_pool, name), there in by_node.items():
+        movable = [each for each in there if each.id not in moved]
+        if of_pool != pool or not movable:
+            continue
+        node = cluster.node(name)
+        short = _short(node, request)
+        if short <= len(frozenset[str]().union(*(each.devices for each in movable))):
+            cpu_short = max(0, request.cpu_milli - node.free_cpu_milli)
+            nearest.append((short, cpu_short, min(each.lost(now_s) for each in movable), movable))
+    nearest.sort(key=lambda item: (*item[:3], item[3][0].started_s, item[3][0].id))
+    best: tuple[tuple[int, ...], list[Move], list[Movable]] | None = None
+    worth = max(asks.milli, 1) * asks.duration_s
+    for *_, movable in nearest[:NODES_LOOKED_AT]:
+        # A few large ones, or the smallest that do: the cheaper of both.
+        for order in (movable, sorted(movable, key=lambda each: (each.lost(now_s), each.milli, each.id))):
+            before = len(site.steps)
+            chosen = _who_goes(site, pool, order, request, rules)
+            moves = _places(site, pool, request, chosen, left) if chosen else []
+            site.undo(before)
+            lost = sum(each.lost(now_s) for each in chosen)
+            if not moves or lost > worth:
+                continue
+            cost = (len(moves), lost, sum(each.milli for each in chosen))
+            if best is None or cost < best[0]:
+                best = cost, moves, chosen
+    if best is None:
+        return None
+    _, moves, chosen = best
+    for each in chosen:
+        site.release(pool, each.placement, each.held)
+    place = cluster.find(request)
+    assert place is not None  # found a moment ago, on the same site
+    site.commit(pool, place, request)
+    requests = {each.id: each.request for each in chosen}
+    for move in moves:
+        site.commit(pool, move.target, requests[move.workspace])
+    reason = Reason(RebalanceCode.MAKES_ROOM, {"milli": asks.milli, "moves": len(moves)})
+    return Proposal(tuple(moves), reason, max(asks.milli, 1), best[0][1], asks.id)
+
+
+def _short(node: NodeCapacity, request: ResourceRequest) -> int:
+    """How many more of its devices would have to have room for the request, at least."""
+    wanted = request.accelerators
+    if not wanted.count or wanted.mig_profile:
+        return 0
+    models = frozenset(wanted.allowed_models)
+    free = sum(
+        1
+        for device in node.devices
+        if device.kind is not DeviceKind.MIG
+        and not device.unusable
+        and device.free_milli >= wanted.share_milli
+        and (not models or device.model in models)
+    )
+    return max(0, wanted.count - free)
+
+
+def _who_goes(
+    site: _Site, pool: str, movable: Sequence[Movable], request: ResourceRequest, rules: Rules
+) -> list[Movable]:
+    """The first of these that have to leave for the request to fit there, and none that need not; else none.
+
+    Those that are returned have left the site.
+    """
+    cluster = site.clusters[pool]
+    name = movable[0].node
+    gone: list[Movable] = []
+    for each in movable:
+        if filters.reason(cluster.node(name), request) is None:
+            break
+        if len(gone) == 2 * rules.max_moves:
+            return []
+        site.release(pool, each.placement, each.held)
+        gone.append(each)
+    if filters.reason(cluster.node(name), request) is not None:
+        return []
+    # Who was sent away first may not have been in the way: the dearest come back first.
+    for each in reversed(list(gone)):
+        site.commit(pool, each.placement, each.held)
+        if filters.reason(cluster.node(name), request) is None:
+            gone.remove(each)
+        else:
+            site.release(pool, each.placement, each.held)
+    return gone if len(gone) <= rules.max_moves else []
+
+
+def _places(
+    site: _Site,
+    pool: str,
+    request: ResourceRequest,
+    chosen: Sequence[Movable],
+    left: Mapping[str, Sequence[Past]],
+) -> list[Move]:
+    """Where those go that have left, once the request has its place; none where one finds none."""
+    cluster = site.clusters[pool]
+    place = cluster.find(request)
+    if place is None:
+        return []
+    site.commit(pool, place, request)
+    moves: list[Move] = []
+    for each in sorted(chosen, key=lambda each: (-each.milli, -each.held.cpu_milli, each.started_s, each.id)):
+        target = cluster.find(each.request)
+        if target is None or target == each.placement or _back(target, left.get(each.id, ())):
+            return []
+        site.commit(pool, target, each.request)
+        moves.append(Move(each.id, pool, each.placement, target))
+    return moves

@@ -1,0 +1,223 @@
+"""Once a minute: how content what runs is, what should move, and what of it may go without an operator.
+
+Kill-safe: every step is written for itself, and the next pass makes all of it anew from what is so. An open
+proposal is withdrawn where it is of no use any more; one that was dismissed does not come back for a day.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM
+from portal.common.errors import PortalError
+from portal.reclaim.engine.contentment import CONTENT, Contentment, contentment, device_score
+from portal.reclaim.engine.rebalancing import RULES, Proposal, Rules, propose
+from portal.reclaim.models import Discontent, ProposalState, RebalanceProposal
+from portal.reclaim.rebalancing import reading, services
+from portal.scheduling import moves, moving, snapshot_cache
+from portal.scheduling.moves import PlannedMove
+from portal.workspaces.models import Workspace
+from provisioning import messages
+
+log = logging.getLogger(__name__)
+STANDS_FOR = timedelta(minutes=5)
+"""A proposal has to hold for so long before it is carried out without an operator."""
+DISMISSED_FOR = timedelta(days=1)
+KEPT_FOR = timedelta(days=30)
+MAX_UNDER_WAY = 8
+"""With so many on their way nobody else is moved without an operator."""
+STILL_LOW = 10
+"""What is proposed stays so until its contentment is so far above the limit: proposals do not flicker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a pass has found: workspaces that are not content, open proposals, and those carried out by it."""
+
+    discontent: int = 0
+    proposed: int = 0
+    applied: int = 0
+
+
+def rules() -> Rules:
+    """The engine's rules; for how long nobody is asked again follows the setting."""
+    rest_s = settings.BERTH_MOVE_REST_HOURS * 3600
+    return replace(
+        RULES,
+        cool_down_s=rest_s,
+        return_s=max(RULES.return_s, rest_s),
+        patience_s=max(RULES.patience_s, 2 * moving.notice_s()),
+    )
+
+
+def run(now: datetime | None = None) -> Report:
+    """One pass."""
+    now = now or timezone.now()
+    moves.settle(now)
+    found = reading.seen(now)
+    verdicts = {pk: contentment(view) for pk, view in found.views.items()}
+    low = {pk: verdict for pk, verdict in verdicts.items() if verdict.score < CONTENT}
+    generations = {each.pk: each.generation for each in found.running}
+    _note(low, generations, now)
+    proposals = _proposals(found, verdicts, low, now)
+    kept = _store(proposals, generations, now)
+    applied = _apply(kept, now) if settings.BERTH_MOVE_AUTOMATICALLY else 0
+    forget_old(now)
+    return Report(len(low), len(kept), applied)
+
+
+def _proposals(
+    found: reading.Seen, verdicts: Mapping[UUID, Contentment], low: Mapping[UUID, Contentment], now: datetime
+) -> list[Proposal]:
+    """What the engine proposes; most of the time nobody is low and nobody waits for a place."""
+    asks = reading.waiting(found.pools)
+    if not low and not asks:
+        return []
+    running = reading.movables(found, verdicts)
+    clusters = {str(key): pool.cluster for key, pool in found.pools.items() if pool.pool.takes_work}
+    limits = rules()
+    past = reading.past(now - timedelta(seconds=limits.return_s))
+    scores = {uuid: device_score(view) for uuid, view in found.devices.items()}
+    proposed = propose(clusters, running, asks, past, int(now.timestamp()), limits, scores)
+    open_keys = set(RebalanceProposal.objects.filter(state=ProposalState.OPEN).values_list("key", flat=True))
+    if open_keys - {key_of(each) for each in proposed}:
+        # What is open already stands a little longer than it would take to propose it.
+        gentler = replace(limits, low=limits.low + STILL_LOW)
+        again = propose(clusters, running, asks, past, int(now.timestamp()), gentler, scores)
+        taken = {move.workspace for each in proposed for move in each.moves}
+        proposed += [
+            each
+            for each in again
+            if key_of(each) in open_keys and not taken & {move.workspace for move in each.moves}
+        ]
+    return proposed
+
+
+def key_of(proposal: Proposal) -> str:
+    """Short and equal for proposals that mean the same."""
+    return hashlib.sha256(" ".join(proposal.key).encode()).hexdigest()
+
+
+def _note(low: Mapping[UUID, Contentment], generations: Mapping[UUID, int], now: datetime) -> None:
+    """Keep who is not content: few rows, and none of those that are."""
+    kept = {row.workspace_id: row for row in Discontent.objects.all()}
+    gone = [pk for pk in kept if pk not in low]
+    rows = []
+    for pk, verdict in low.items():
+        row = kept.get(pk)
+        same = row is not None and row.generation == generations[pk]
+        rows.append(
+            Discontent(
+                workspace_id=pk,
+                generation=generations[pk],
+                score=verdict.score,
+                reason=verdict.reasons[0].as_json(),
+                since=row.since if row is not None and same else now,
+                observed_at=now,
+            )
+        )
+    with transaction.atomic():
+        Discontent.objects.filter(pk__in=gone).delete()
+        # A workspace may have been deleted since it was read.
+        there = set(Workspace.objects.filter(pk__in=list(low)).values_list("pk", flat=True))
+        Discontent.objects.bulk_create(
+            [row for row in rows if row.workspace_id in there],
+            update_conflicts=True,
+            unique_fields=["workspace"],
+            update_fields=["generation", "score", "reason", "since", "observed_at"],
+        )
+
+
+def _store(
+    proposals: Sequence[Proposal], generations: Mapping[UUID, int], now: datetime
+) -> list[RebalanceProposal]:
+    """Bring the open proposals up to date, with those alone that the queue has played through."""
+    found = {key_of(each): each for each in proposals}
+    dismissed = RebalanceProposal.objects.filter(
+        state=ProposalState.DISMISSED, decided_at__gt=now - DISMISSED_FOR, key__in=list(found)
+    )
+    for key in dismissed.values_list("key", flat=True):
+        found.pop(key, None)
+    good = _that_work_out(found, generations, now)
+    with transaction.atomic():
+        rows = {
+            row.key: row
+            for row in RebalanceProposal.objects.select_for_update().filter(state=ProposalState.OPEN)
+        }
+        gone = [row.pk for key, row in rows.items() if key not in good]
+        RebalanceProposal.objects.filter(pk__in=gone).update(state=ProposalState.WITHDRAWN, decided_at=now)
+        kept = []
+        for key, (proposal, planned) in good.items():
+            row = rows.get(key) or RebalanceProposal(key=key, proposed_at=now)
+            row.waiting_id = UUID(proposal.waiting) if proposal.waiting else None
+            row.moves = [messages.dump(each) for each in planned]
+            row.reason = proposal.reason.as_json()
+            row.gain, row.lost, row.seen_at = proposal.gain, proposal.lost, now
+            row.save()
+            kept.append(row)
+    return kept
+
+
+def _that_work_out(
+    proposals: Mapping[str, Proposal], generations: Mapping[UUID, int], now: datetime
+) -> dict[str, tuple[Proposal, list[PlannedMove]]]:
+    """Those that the queue itself would carry out as they are."""
+    if not proposals:
+        return {}
+    good = {}
+    with snapshot_cache.previews.use(now) as snapshot:
+        for key, each in proposals.items():
+            planned = [
+                PlannedMove(
+                    UUID(move.workspace),
+                    generations[UUID(move.workspace)],
+                    UUID(move.pool),
+                    move.source,
+                    move.target,
+                )
+                for move in each.moves
+            ]
+            if moving.works_out(snapshot, planned, UUID(each.waiting) if each.waiting else None):
+                good[key] = (each, planned)
+    return good
+
+
+def _apply(proposals: Sequence[RebalanceProposal], now: datetime) -> int:
+    """Carry out what may go without an operator: one at a time, the oldest first."""
+    for row in sorted(proposals, key=lambda row: (row.proposed_at, row.key)):
+        if moves.under_way() >= MAX_UNDER_WAY:
+            return 0
+        if now - row.proposed_at < STANDS_FOR or not may_go_alone(row):
+            continue
+        try:
+            services.apply(actor=SYSTEM, proposal_id=row.pk, preemptible_only=True)
+        except PortalError as error:
+            log.info("a proposal is not carried out: %s", error)
+            continue
+        return 1
+    return 0
+
+
+def may_go_alone(row: RebalanceProposal) -> bool:
+    """Whether all that it moves is preemptible."""
+    keys = [each["workspace"] for each in row.moves]
+    return not Workspace.objects.filter(pk__in=keys, preemptible=False).exists()
+
+
+def forget_old(now: datetime) -> int:
+    """Delete proposals that have been decided long ago."""
+    old: Any = RebalanceProposal.objects.exclude(state=ProposalState.OPEN).filter(
+        decided_at__lt=now - KEPT_FOR
+    )
+    gone: int = old.delete()[0]
+    return gone

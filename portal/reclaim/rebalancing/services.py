@@ -1,0 +1,106 @@
+"""What operators do with proposals: carry one out, dismiss it, take back what has not begun."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.accounts.policies import require_operator
+from portal.common.actors import SystemActor, label_of
+from portal.common.errors import NotFound, StateConflict
+from portal.common.reasons.codes import RebalanceCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.inventory.models import PlacementLock
+from portal.reclaim.models import ProposalState, RebalanceProposal
+from portal.scheduling import moving
+from portal.scheduling.moves import PlannedMove
+from provisioning import messages
+
+
+def planned_of(row: RebalanceProposal) -> list[PlannedMove]:
+    """Its moves as values."""
+    return messages.load(row.moves, list[PlannedMove])
+
+
+def _locked(proposal_id: UUID) -> RebalanceProposal:
+    """The proposal, under the queue's lock and then its own: the order in which a pass takes them."""
+    PlacementLock.hold()
+    row = RebalanceProposal.objects.select_for_update().filter(pk=proposal_id).first()
+    if row is None:
+        raise NotFound(Reason(RebalanceCode.NO_SUCH_PROPOSAL))
+    return row
+
+
+@transaction.atomic
+def apply(
+    *, actor: User | SystemActor, proposal_id: UUID, preemptible_only: bool = False
+) -> RebalanceProposal:
+    """Ask its workspaces to move. Applying twice is success.
+
+    Raises `NotAllowed`, `NotFound`, and `StateConflict` where it is not open any more or does not work out.
+    """
+    require_operator(actor)
+    row = _locked(proposal_id)
+    if row.state == ProposalState.APPLIED:
+        return row
+    if row.state != ProposalState.OPEN:
+        raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
+    reason = message_of(Reason.from_json(row.reason))
+    moving.ask(
+        actor=actor,
+        planned=planned_of(row),
+        reason=reason,
+        waiting=row.waiting_id,
+        preemptible_only=preemptible_only,
+    )
+    return _decide(row, ProposalState.APPLIED, actor, "carries out a proposal to move", reason)
+
+
+@transaction.atomic
+def dismiss(*, actor: User, proposal_id: UUID) -> RebalanceProposal:
+    """Do not propose this again for a day. Of one that was applied, who has not begun to move may stay.
+
+    Dismissing twice is success. Raises `NotAllowed`, `NotFound`, `StateConflict` for one that was withdrawn.
+    """
+    require_operator(actor)
+    row = _locked(proposal_id)
+    if row.state == ProposalState.DISMISSED:
+        return row
+    if row.state == ProposalState.WITHDRAWN:
+        raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
+    if row.state == ProposalState.APPLIED:
+        keys = [each.workspace for each in planned_of(row)]
+        if not moving.take_back(actor=actor, workspaces=keys, reason="an operator has taken it back"):
+            raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
+    return _decide(
+        row,
+        ProposalState.DISMISSED,
+        actor,
+        "dismisses a proposal to move",
+        message_of(Reason.from_json(row.reason)),
+    )
+
+
+def _decide(
+    row: RebalanceProposal, state: ProposalState, actor: User | SystemActor, message: str, reason: str
+) -> RebalanceProposal:
+    row.state, row.decided_at, row.decided_by = state, timezone.now(), label_of(actor)
+    row.save(update_fields=["state", "decided_at", "decided_by"])
+    events.record(
+        actor=actor,
+        kind=AuditKind.REBALANCE_APPLIED if state == ProposalState.APPLIED else AuditKind.REBALANCE_DISMISSED,
+        message=f"{message} {len(row.moves)} running workspace{'' if len(row.moves) == 1 else 's'}",
+        reason=reason,
+        data={
+            "proposal": str(row.pk),
+            "workspaces": [each["workspace"] for each in row.moves],
+            "waiting": str(row.waiting_id) if row.waiting_id else "",
+        },
+    )
+    return row

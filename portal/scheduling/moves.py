@@ -1,0 +1,158 @@
+"""Moves under way: where they lead, whether that still stands, and what has become of them.
+
+A move is a preemption whose workspace goes to a place that was free for it. Its place is held for nobody
+meanwhile: it is looked at once more before anything stops, and from then on it is seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db.models import Exists, OuterRef, Q
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.common.actors import SystemActor
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.scheduling import capacity, snapshot_feed
+from portal.scheduling.models import Move, MoveOutcome
+from portal.scheduling.placement_request import PlacementRequests, Target
+from portal.workspaces.homes import places as home_places
+from portal.workspaces.lifecycle import DesiredState, PreemptionCause, State
+from portal.workspaces.models import Preemption, Workspace
+from portal.workspaces.transitions import set_rows
+from provisioning import messages
+from provisioning.types import Placement
+
+HOLDS_FOR = timedelta(minutes=10)
+"""For so long after it was stopped a workspace is on its way to its target; then it goes anywhere."""
+KEPT_FOR = timedelta(days=30)
+ON_THE_WAY = (State.STOPPING, State.STOPPED, State.PENDING)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMove:
+    """A running start of a workspace that shall go from one place of a pool to another."""
+
+    workspace: UUID
+    generation: int
+    pool: UUID
+    source: Placement
+    target: Placement
+
+
+def placement_of(data: object) -> Placement:
+    """A stored place, as a value."""
+    return messages.load(data, Placement)
+
+
+def targets(now: datetime) -> dict[UUID, Target]:
+    """Where those that were stopped to be moved go; they are few."""
+    rows = Move.objects.filter(ended_at=None, left_at__gt=now - HOLDS_FOR)
+    found = rows.values_list("workspace_id", "pool_id", "target")
+    return {workspace: Target(pool, placement_of(target)) for workspace, pool, target in found}
+
+
+def under_way() -> int:
+    """How many have been asked, or are on their way."""
+    return Move.objects.filter(ended_at=None).count()
+
+
+def arrived(placed: Sequence[tuple[Workspace, Placement]], now: datetime) -> None:
+    """Those that were just given a place: the moves of these are over."""
+    if not placed:
+        return
+    where = {workspace.pk: placement for workspace, placement in placed}
+    for move in Move.objects.filter(ended_at=None, left_at__isnull=False, workspace__in=list(where)):
+        there = where[move.workspace_id] == placement_of(move.target)
+        _end(move, MoveOutcome.ARRIVED if there else MoveOutcome.ELSEWHERE, now)
+
+
+def _end(move: Move, outcome: MoveOutcome, now: datetime) -> None:
+    Move.objects.filter(pk=move.pk, ended_at=None).update(ended_at=now, outcome=outcome)
+
+
+def begun(workspace: Workspace, now: datetime) -> None:
+    """A locked workspace is being stopped to be moved."""
+    Move.objects.filter(workspace=workspace, ended_at=None).update(left_at=now)
+
+
+def still_possible(workspace: Workspace) -> bool:
+    """Whether the place for a locked workspace takes it, once all have left that leave with it."""
+    move = Move.objects.select_related("pool").filter(workspace=workspace, ended_at=None).first()
+    if move is None or move.generation != workspace.generation:
+        return False
+    placement = placement_of(move.target)
+    pool = capacity.of_node(move.pool, placement.nodes[0].node)
+    if not pool.nodes:
+        return False
+    # Those that leave for the same request, or the workspace alone: their places may be one another's.
+    notice = workspace.preempting
+    together = {workspace.pk}
+    if notice is not None and notice.preempted_by:
+        same = Move.objects.filter(ended_at=None, workspace__preemption__preempted_by=notice.preempted_by)
+        together.update(same.values_list("workspace_id", flat=True))
+    for places in capacity.held_by(together).values():
+        for pool_pk, held, request in places:
+            if pool_pk == move.pool_id and held.nodes[0].node == placement.nodes[0].node:
+                pool.cluster.release(held, request)
+    homes = home_places.of_user(workspace.owner_id, workspace.team_id)
+    asked = PlacementRequests({move.pool_id: pool}).of(
+        workspace.template, workspace.flavor, workspace.resources, homes=homes
+    )
+    return any(
+        pool.takes(placement, each.adapted(asked.variants[0].request, asked.software)) for each in asked.pools
+    )
+
+
+def cancel(workspace: Workspace, *, actor: User | SystemActor, reason: str) -> None:
+    """Let a locked workspace stay that was asked to move, and has not begun to stop."""
+    now = timezone.now()
+    set_rows([workspace], end_preemption=True)
+    Move.objects.filter(workspace=workspace, ended_at=None).update(ended_at=now, outcome=MoveOutcome.STAYED)
+    workspace.next_reconcile_at = now
+    workspace.save(update_fields=["next_reconcile_at"])
+    snapshot_feed.workloads([workspace.pk])
+    events.record(
+        actor=actor,
+        kind=AuditKind.WORKSPACE_MAY_STAY,
+        workspace=workspace,
+        message="lets it stay",
+        reason=reason,
+    )
+    events.notify(
+        [workspace.owner],
+        kind="workspace.may_stay",
+        title=f"{workspace.name} may stay where it is",
+        body=f"It is not moved after all: {reason}.",
+        url=f"/workspaces/{workspace.pk}/",
+    )
+
+
+def settle(now: datetime) -> int:
+    """End moves that nothing is left of: who was to move was stopped by its user, say, or may stay.
+
+    Also forgets old ones. Returns how many ended.
+    """
+    asked = Preemption.objects.filter(workspace=OuterRef("workspace"), cause=PreemptionCause.MOVE)
+    goes = Q(workspace__state__in=ON_THE_WAY, workspace__desired_state=DesiredState.RUNNING)
+    over = (
+        Move.objects.filter(ended_at=None)
+        .annotate(asked=Exists(asked))
+        .exclude(asked=True)
+        .exclude(goes, left_at__gt=now - HOLDS_FOR)
+    )
+    left = over.filter(left_at__isnull=False).values_list("pk", flat=True)
+    ended = Move.objects.filter(pk__in=list(left), ended_at=None).update(
+        ended_at=now, outcome=MoveOutcome.ELSEWHERE
+    )
+    stayed = over.filter(left_at=None).values_list("pk", flat=True)
+    ended += Move.objects.filter(pk__in=list(stayed), ended_at=None).update(
+        ended_at=now, outcome=MoveOutcome.STAYED
+    )
+    Move.objects.filter(asked_at__lt=now - KEPT_FOR).exclude(ended_at=None).delete()
+    return ended

@@ -1,0 +1,202 @@
+"""Asks running workspaces to move, after the queue and the placement have said where they go.
+
+What is planned is played through first, on a copy: who shall move is gone, waits again, and the decision of
+a cycle is made. Only if each of them gets its place in that cycle, and who waits for the room starts, is
+anybody asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.accounts.policies import require_operator
+from portal.common.actors import SystemActor
+from portal.common.errors import StateConflict
+from portal.common.formatting import format_clock
+from portal.common.reasons.codes import RebalanceCode
+from portal.common.reasons.reason import Reason
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.inventory.models import PlacementLock
+from portal.scheduling import capacity, cycle, decision, hints, moves, snapshot_cache, snapshot_feed
+from portal.scheduling.models import Move
+from portal.scheduling.moves import PlannedMove
+from portal.scheduling.placement_request import Target
+from portal.scheduling.snapshot import ClusterSnapshot
+from portal.workspaces.homes import places as home_places
+from portal.workspaces.lifecycle import PreemptionCause, State
+from portal.workspaces.models import Preemption, Workspace
+from provisioning import messages
+
+
+def notice_s() -> int:
+    """How long before they stop those are told who are moved: never less than who has to make room."""
+    return max(settings.BERTH_PREEMPTION_GRACE_S, settings.BERTH_MOVE_NOTICE_MINUTES * 60)
+
+
+def works_out(snapshot: ClusterSnapshot, planned: Sequence[PlannedMove], waiting: UUID | None = None) -> bool:
+    """Whether all get their new places in one cycle, and `waiting` starts in it. Nothing of it stays."""
+    names = {str(each.workspace) for each in planned}
+    if not names <= set(snapshot.scheduler.running):
+        return False
+    if waiting is not None and str(waiting) not in snapshot.scheduler.pending.items:
+        return False
+    rows = {
+        row.pk: row
+        for row in Workspace.objects.select_related("owner", "team", "template", "flavor__pool").filter(
+            pk__in=[each.workspace for each in planned]
+        )
+    }
+    homes = home_places.of_users([(row.owner_id, row.team_id) for row in rows.values()])
+    with _without(snapshot, [each.workspace for each in planned]), snapshot.trial() as copy:
+        for each in planned:
+            row = rows.get(each.workspace)
+            if row is None:
+                return False
+            name = str(each.workspace)
+            asked = copy.placement_requests.of(
+                row.template, row.flavor, row.resources, homes=homes.get((row.owner_id, row.team_id), {})
+            )
+            if len(asked.variants) != 1:
+                return False
+            asked = replace(asked, target=Target(each.pool, each.target))
+            gone = copy.scheduler.finish(name)
+            copy.placer.expect(name, asked, asked.variants[0])
+            copy.scheduler.submit(replace(gone.workload, place=asked.place_key, nominated=False))
+        if waiting is not None:
+            copy.scheduler.pending.nominate(str(waiting))
+            names.add(str(waiting))
+        begun = {name for made in decision.decide(copy).passes for name in made.starts}
+        return names <= begun and all(_goes_there(copy, each) for each in planned)
+
+
+def _goes_there(snapshot: ClusterSnapshot, planned: PlannedMove) -> bool:
+    pool, placement = snapshot.placer.place_of(str(planned.workspace))
+    return (pool.pool.pk, placement) == (planned.pool, planned.target)
+
+
+@contextmanager
+def _without(snapshot: ClusterSnapshot, workspaces: Sequence[UUID]) -> Iterator[None]:
+    """The clusters as if these had left."""
+    held = [place for places in capacity.held_by(workspaces).values() for place in places]
+    released = []
+    try:
+        for pool_pk, placement, request in held:
+            if (pool := snapshot.pools.get(pool_pk)) is not None:
+                pool.cluster.release(placement, request)
+                pool.changed()
+                released.append((pool, placement, request))
+        yield
+    finally:
+        for pool, placement, request in reversed(released):
+            pool.cluster.commit(placement, request)
+            pool.changed()
+
+
+@transaction.atomic
+def ask(
+    *,
+    actor: User | SystemActor,
+    planned: Sequence[PlannedMove],
+    reason: str,
+    waiting: UUID | None = None,
+    preemptible_only: bool = False,
+) -> list[Workspace]:
+    """Ask workspaces to move, all or none of them; each is told, and stops when its notice is over.
+
+    `waiting` is the request that gets what they leave. Not inside a transaction that has locked workspaces.
+    Raises `NotAllowed`, and `StateConflict` where it does not work out any more: one of them has stopped, or
+    has been asked to leave already, or its place has been taken.
+    """
+    require_operator(actor)
+    PlacementLock.hold()
+    keys = [each.workspace for each in planned]
+    locked = Workspace.objects.filter(pk__in=keys).order_by("pk").select_for_update(of=("self",))
+    rows = {row.pk: row for row in locked.select_related("owner", "team", "preemption")}
+    moving = set(
+        Move.objects.filter(workspace__in=keys, ended_at=None).values_list("workspace_id", flat=True)
+    )
+    for each in planned:
+        row = rows.get(each.workspace)
+        if (
+            row is None
+            or (row.state, row.generation) != (State.RUNNING, each.generation)
+            or row.preempting is not None
+            or row.pk in moving
+            or (preemptible_only and not row.preemptible)
+        ):
+            raise StateConflict(Reason(RebalanceCode.CHANGED_MEANWHILE))
+    now = timezone.now()
+    with snapshot_cache.cycles.use(now) as snapshot:
+        if not works_out(snapshot, planned, waiting):
+            raise StateConflict(Reason(RebalanceCode.NO_PLACE_ANY_MORE))
+    preempt_at = now + timedelta(seconds=notice_s())
+    for each in planned:
+        row = rows[each.workspace]
+        row.preemption = Preemption.objects.create(
+            workspace=row,
+            preempt_at=preempt_at,
+            preempted_by=str(waiting) if waiting is not None else "",
+            cause=PreemptionCause.MOVE,
+        )
+        Move.objects.create(
+            workspace=row,
+            generation=row.generation,
+            pool_id=each.pool,
+            source=messages.dump(each.source),
+            target=messages.dump(each.target),
+            asked_at=now,
+        )
+        row.next_reconcile_at = min(row.next_reconcile_at or preempt_at, preempt_at)
+        row.save(update_fields=["next_reconcile_at"])
+        events.notify(
+            [row.owner],
+            kind="workspace.asked_to_leave",
+            title=f"{row.name} is moved and stops at {format_clock(preempt_at, now)}",
+            body=f"{reason} Save what is open: its files stay, and it starts again by itself elsewhere.",
+            url=f"/workspaces/{row.pk}/",
+        )
+    events.record_all(
+        actor=actor,
+        kind=AuditKind.WORKSPACE_ASKED_TO_LEAVE,
+        entries=[
+            (
+                rows[each.workspace],
+                f"asks it to move from {each.source.nodes[0].node} to {each.target.nodes[0].node} "
+                f"within {notice_s()} s",
+            )
+            for each in planned
+        ],
+        reason=reason,
+        data={"reason": PreemptionCause.MOVE.value, "for": str(waiting) if waiting is not None else ""},
+    )
+    snapshot_feed.workloads(keys)
+    if waiting is not None:
+        cycle.nominate(str(waiting))
+    hints.request_cycle()
+    return list(rows.values())
+
+
+@transaction.atomic
+def take_back(*, actor: User | SystemActor, workspaces: Sequence[UUID], reason: str) -> int:
+    """Let those stay that were asked to move and have not begun to; how many these are."""
+    require_operator(actor)
+    PlacementLock.hold()
+    asked = Workspace.objects.filter(
+        pk__in=workspaces, state=State.RUNNING, preemption__cause=PreemptionCause.MOVE
+    )
+    rows = list(asked.order_by("pk").select_for_update(of=("self",)).select_related("owner", "team"))
+    for row in rows:
+        moves.cancel(row, actor=actor, reason=reason)
+    if rows:
+        hints.request_cycle()
+    return len(rows)

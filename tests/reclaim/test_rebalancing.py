@@ -1,0 +1,417 @@
+"""Proposals in the portal: what a pass proposes, and what becomes of it when it is carried out."""
+
+from __future__ import annotations
+
+import datetime as dt
+from uuid import uuid4
+
+import pytest
+from django.utils import timezone
+
+from portal.common.errors import NotAllowed, NotFound, StateConflict
+from portal.common.reasons.codes import RebalanceCode
+from portal.events.models import Event, Notification
+from portal.inventory.models import AllocatedDevice, Device, DeviceMinute, DeviceSeries, Node
+from portal.inventory.services import set_cordon
+from portal.reclaim.models import BestClock, Discontent, ProposalState, RebalanceProposal
+from portal.reclaim.rebalancing import proposing, services
+from portal.scheduling import cycle, drains, moves
+from portal.scheduling.models import Move, MoveOutcome
+from portal.workspaces import services as workspaces
+from portal.workspaces.homes import places as home_places
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Preemption, Workspace
+from tests.rows import preempt_at, preempt_cause, preempted_by
+from tests.sweeps import sweep
+from tests.workspaces.helpers import active, check_invariants
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _notice(settings):
+    settings.BERTH_PREEMPTION_GRACE_S, settings.BERTH_MOVE_NOTICE_MINUTES = 60, 2
+
+
+def again(row: Workspace) -> Workspace:
+    return Workspace.objects.get(pk=row.pk)
+
+
+def node_of(row: Workspace) -> Node:
+    return active(row)[0].node
+
+
+def devices_of(row: Workspace) -> list[Device]:
+    held = AllocatedDevice.objects.filter(active=True, allocation__workspace=row)
+    return [each.device for each in held.select_related("device")]
+
+
+def proposals(state: str = ProposalState.OPEN) -> list[RebalanceProposal]:
+    return list(RebalanceProposal.objects.filter(state=state))
+
+
+@pytest.fixture
+def fragmented(make, alice, pool, settle, clock):
+    """One of four GPUs is taken on each of two nodes, and a request for four has waited for two minutes."""
+    rows = [make(alice, "sim-h100-x1", name=f"one-{number}") for number in range(5)]
+    settle(90, resting=lambda: all(again(row).state == State.RUNNING for row in rows))
+    alone = next(row for row in rows if list(map(node_of, rows)).count(node_of(row)) == 1)
+    others = [row for row in rows if row != alone]
+    for row in others[1:]:
+        workspaces.stop(actor=alice, workspace_id=row.pk)
+    settle(60, resting=lambda: all(again(row).state == State.STOPPED for row in others[1:]))
+    waits = make(alice, "sim-h100-x4", name="four")
+    clock.shift(120)
+    cycle.run()
+    assert again(waits).queue_entry.blocker["rule"] == "placement"
+    return [again(alone), again(others[0]), again(waits)]
+
+
+# --- room for who waits ----------------------------------------------------------------------------------
+
+
+def test_a_pass_proposes_to_make_room_and_asks_nobody(fragmented):
+    *_, waits = fragmented
+    assert proposing.run() == proposing.Report(0, 1, 0)
+    (row,) = proposals()
+    assert (row.waiting, len(row.moves), row.gain) == (waits, 1, 4000)
+    assert row.reason["code"] == RebalanceCode.MAKES_ROOM
+    assert not Preemption.objects.exists()
+    assert proposing.run().proposed == 1
+    assert RebalanceProposal.objects.count() == 1, "it is proposed twice"
+
+
+def test_who_is_moved_is_told_goes_where_it_was_said_and_the_other_starts(
+    fragmented, olga, alice, settle, clock
+):
+    *ones, waits = fragmented
+    proposing.run()
+    (row,) = proposals()
+    services.apply(actor=olga, proposal_id=row.pk)
+    (planned,) = services.planned_of(row)
+    moved = again(next(each for each in ones if each.pk == planned.workspace))
+    source, target = planned.source.nodes[0].node, planned.target.nodes[0].node
+    assert (node_of(moved).name, preempt_cause(moved), preempted_by(moved)) == (source, "move", str(waits.pk))
+    assert preempt_at(moved) == timezone.now() + dt.timedelta(seconds=120)
+    assert again(waits).queue_entry.nominated
+    notice = Notification.objects.get(kind="workspace.asked_to_leave")
+    assert (notice.user, notice.title.split(" and ")[0]) == (alice, f"{moved.name} is moved")
+    asked = Event.objects.get(kind="workspace.asked_to_leave")
+    assert (asked.actor, asked.data) == (olga, {"reason": "move", "for": str(waits.pk)})
+    assert f"from {source} to {target}" in asked.message
+    assert Event.objects.get(kind="rebalance.applied").data["workspaces"] == [str(moved.pk)]
+    clock.shift(118)
+    sweep()
+    assert again(moved).state == State.RUNNING, "it leaves before its time"
+    settle(240, resting=lambda: again(waits).state == State.RUNNING and again(moved).state == State.RUNNING)
+    assert (again(waits).state, again(moved).state) == (State.RUNNING, State.RUNNING)
+    assert (node_of(waits).name, node_of(moved).name) == (source, target)
+    assert [device.uuid for device in devices_of(moved)] == [
+        grant.uuid for grant in planned.target.nodes[0].devices
+    ]
+    assert again(moved).queue_entry.preemption_count == 0
+    assert Move.objects.get().outcome == MoveOutcome.ARRIVED
+    assert proposing.run().proposed == 0
+    assert moves.under_way() == 0
+    check_invariants()
+
+
+def test_applying_twice_asks_once(fragmented, olga):
+    proposing.run()
+    (row,) = proposals()
+    services.apply(actor=olga, proposal_id=row.pk)
+    services.apply(actor=olga, proposal_id=row.pk)
+    assert (Move.objects.count(), Event.objects.filter(kind="rebalance.applied").count()) == (1, 1)
+
+
+def test_only_operators_decide(fragmented, alice):
+    proposing.run()
+    (row,) = proposals()
+    for act in (services.apply, services.dismiss):
+        with pytest.raises(NotAllowed):
+            act(actor=alice, proposal_id=row.pk)
+    assert not Preemption.objects.exists()
+
+
+def test_what_is_not_there_is_not_found(olga):
+    for act in (services.apply, services.dismiss):
+        with pytest.raises(NotFound):
+            act(actor=olga, proposal_id=uuid4())
+
+
+@pytest.mark.parametrize("gone", ["stopped", "waits no more", "taken", "restarted"])
+def test_what_does_not_work_out_any_more_is_refused_and_changes_nothing(fragmented, olga, alice, make, gone):
+    *_, waits = fragmented
+    proposing.run()
+    (row,) = proposals()
+    (planned,) = services.planned_of(row)
+    if gone == "stopped":
+        workspaces.stop(actor=alice, workspace_id=planned.workspace)
+    elif gone == "waits no more":
+        workspaces.stop(actor=alice, workspace_id=waits.pk)
+    elif gone == "restarted":
+        Workspace.objects.filter(pk=planned.workspace).update(generation=7)
+    else:
+        set_cordon(
+            actor=olga,
+            node_id=Node.objects.get(name=planned.target.nodes[0].node).pk,
+            cordoned=True,
+            reason="x",
+        )
+    with pytest.raises(StateConflict):
+        services.apply(actor=olga, proposal_id=row.pk)
+    assert not Preemption.objects.exists()
+    assert not Move.objects.exists()
+    row.refresh_from_db()
+    assert row.state == ProposalState.OPEN
+    proposing.run()
+    assert not proposals() or services.planned_of(proposals()[0]) != [planned]
+
+
+def test_a_place_that_is_lost_meanwhile_lets_it_stay(fragmented, olga, clock):
+    proposing.run()
+    (row,) = proposals()
+    services.apply(actor=olga, proposal_id=row.pk)
+    (planned,) = services.planned_of(row)
+    target = Node.objects.get(name=planned.target.nodes[0].node)
+    # In the database alone: nothing that listens has heard of it.
+    Node.objects.filter(pk=target.pk).update(cordoned=True)
+    clock.shift(121)
+    sweep()
+    moved = again(Workspace.objects.get(pk=planned.workspace))
+    assert (moved.state, preempt_at(moved)) == (State.RUNNING, None)
+    assert Move.objects.get().outcome == MoveOutcome.STAYED
+    assert Notification.objects.filter(kind="workspace.may_stay", user=moved.owner).count() == 1
+    Node.objects.filter(pk=target.pk).update(cordoned=False)
+    assert proposing.run().proposed in (0, 1)
+    assert all(
+        planned.workspace not in {each.workspace for each in services.planned_of(found)}
+        for found in proposals()
+    ), "it is asked again before it has rested"
+
+
+def test_who_waits_no_more_lets_it_stay(fragmented, olga, alice, clock):
+    *_, waits = fragmented
+    proposing.run()
+    (row,) = proposals()
+    services.apply(actor=olga, proposal_id=row.pk)
+    (planned,) = services.planned_of(row)
+    workspaces.stop(actor=alice, workspace_id=waits.pk)
+    cycle.run()
+    assert preempt_at(again(Workspace.objects.get(pk=planned.workspace))) is None
+    proposing.run()
+    assert Move.objects.get().outcome == MoveOutcome.STAYED
+
+
+def test_its_user_stops_it_meanwhile_and_it_stays_stopped(fragmented, olga, alice, clock, settle):
+    proposing.run()
+    (row,) = proposals()
+    services.apply(actor=olga, proposal_id=row.pk)
+    (planned,) = services.planned_of(row)
+    workspaces.stop(actor=alice, workspace_id=planned.workspace)
+    clock.shift(121)
+    settle(60)
+    assert Workspace.objects.get(pk=planned.workspace).state == State.STOPPED
+    proposing.run()
+    assert Move.objects.get().outcome == MoveOutcome.STAYED
+
+
+def test_an_operator_takes_back_what_was_applied(fragmented, olga):
+    proposing.run()
+    (row,) = proposals()
+    services.apply(actor=olga, proposal_id=row.pk)
+    services.dismiss(actor=olga, proposal_id=row.pk)
+    assert not Preemption.objects.exists()
+    assert Move.objects.get().outcome == MoveOutcome.STAYED
+    row.refresh_from_db()
+    assert (row.state, row.decided_by) == (ProposalState.DISMISSED, "olga")
+
+
+def test_dismissed_is_not_proposed_again_for_a_day(fragmented, olga, clock):
+    proposing.run()
+    (row,) = proposals()
+    services.dismiss(actor=olga, proposal_id=row.pk)
+    services.dismiss(actor=olga, proposal_id=row.pk)
+    with pytest.raises(StateConflict):
+        services.apply(actor=olga, proposal_id=row.pk)
+    assert proposing.run().proposed == 0
+    assert Event.objects.filter(kind="rebalance.dismissed").count() == 1
+
+
+def test_a_proposal_of_no_use_any_more_is_withdrawn(fragmented, alice, olga):
+    *_, waits = fragmented
+    proposing.run()
+    (row,) = proposals()
+    workspaces.stop(actor=alice, workspace_id=waits.pk)
+    assert proposing.run().proposed == 0
+    row.refresh_from_db()
+    assert row.state == ProposalState.WITHDRAWN
+    for act in (services.apply, services.dismiss):
+        with pytest.raises(StateConflict):
+            act(actor=olga, proposal_id=row.pk)
+
+
+def test_a_drain_of_its_node_takes_the_move_over(fragmented, olga, clock, settle):
+    proposing.run()
+    (row,) = proposals()
+    services.apply(actor=olga, proposal_id=row.pk)
+    (planned,) = services.planned_of(row)
+    moved = Workspace.objects.get(pk=planned.workspace)
+    drains.drain_node(actor=olga, node_id=node_of(moved).pk, reason="")
+    assert preempt_cause(again(moved)) == "drain"
+    settle(240, resting=lambda: again(moved).state == State.RUNNING and not again(moved).preempting)
+    proposing.run()
+    assert Move.objects.get().ended_at is not None
+    check_invariants()
+
+
+# --- without an operator -------------------------------------------------------------------------------
+
+
+def test_nothing_goes_without_an_operator_unless_the_site_says_so(fragmented, clock):
+    proposing.run()
+    clock.shift(600)
+    assert proposing.run().applied == 0
+    assert not Preemption.objects.exists()
+
+
+def test_by_policy_what_is_preemptible_goes_once_the_proposal_has_stood(fragmented, settings, clock):
+    settings.BERTH_MOVE_AUTOMATICALLY = True
+    assert proposing.run().applied == 0
+    clock.shift(299)
+    assert proposing.run().applied == 0
+    clock.shift(1)
+    assert proposing.run().applied == 1
+    (row,) = proposals(ProposalState.APPLIED)
+    assert row.decided_by == "Berth"
+    assert Preemption.objects.get().cause == "move"
+    assert proposing.run().applied == 0
+
+
+def hot(row: Workspace, clock_mhz: int = 1000) -> None:
+    """Its GPUs were busy for ten minutes and held down by heat, and one elsewhere was not."""
+    minutes(devices_of(row), clock_mhz, 60)
+
+
+def minutes(devices: list[Device], clock_mhz: int, thermal_s: int) -> None:
+    now_s = int(timezone.now().timestamp()) // 60 * 60
+    for device in devices:
+        series, _ = DeviceSeries.objects.get_or_create(device=device)
+        series.newest_s = now_s
+        series.save()
+        for number in range(1, 11):
+            DeviceMinute.objects.create(
+                series=series,
+                start_s=now_s - 60 * number,
+                measured_s=60,
+                gpu_s=60,
+                gpu_pct_s=60 * 90,
+                gpu_used_s=60,
+                sm_clock_mhz=clock_mhz,
+                throttle_s=60,
+                thermal_s=thermal_s,
+                slowed_s=0,
+                power_s=60,
+            )
+
+
+@pytest.fixture
+def slowed(make, alice, pool, settle):
+    """A workspace whose GPU is too hot, beside one that is as it should be."""
+    row = make(alice, "sim-h100-x1", name="hot")
+    other = make(alice, "sim-h100-x1", name="cool")
+    settle(90, resting=lambda: all(again(each).state == State.RUNNING for each in (row, other)))
+    hot(row)
+    minutes(devices_of(other), 1980, 0)
+    return again(row)
+
+
+def test_a_workspace_on_a_hot_gpu_goes_to_another_one(slowed, olga, settle):
+    assert proposing.run() == proposing.Report(1, 1, 0)
+    found = Discontent.objects.get()
+    assert (found.workspace, found.score, found.reason["code"]) == (slowed, 50, RebalanceCode.SLOWED)
+    assert BestClock.objects.get().clock_mhz == 1980
+    (row,) = proposals()
+    assert (row.waiting, row.gain) == (None, 50)
+    before = devices_of(slowed)
+    services.apply(actor=olga, proposal_id=row.pk)
+    cycle.run()
+    assert preempt_cause(again(slowed)) == "move", "the queue takes it back"
+    settle(240, resting=lambda: again(slowed).state == State.RUNNING and devices_of(slowed) != before)
+    assert not set(before) & set(devices_of(slowed))
+    assert Move.objects.get().outcome == MoveOutcome.ARRIVED
+    assert proposing.run().proposed == 0
+    check_invariants()
+
+
+def test_what_is_not_preemptible_is_never_moved_without_an_operator(slowed, settings, clock):
+    settings.BERTH_MOVE_AUTOMATICALLY = True
+    Workspace.objects.filter(pk=slowed.pk).update(preemptible=False)
+    assert proposing.run().proposed == 1
+    RebalanceProposal.objects.update(proposed_at=timezone.now() - dt.timedelta(hours=1))
+    assert proposing.run() == proposing.Report(1, 1, 0)
+    # Nor where it has become so in between.
+    (row,) = proposals()
+    with pytest.raises(StateConflict):
+        services.apply(actor=olga_system(), proposal_id=row.pk, preemptible_only=True)
+
+
+def olga_system():
+    from portal.common.actors import SYSTEM
+
+    return SYSTEM
+
+
+def test_who_is_content_again_is_discontent_no_more(slowed, clock):
+    proposing.run()
+    clock.shift(1200)
+    assert proposing.run() == proposing.Report(0, 0, 0)
+    assert not Discontent.objects.exists()
+
+
+def test_a_home_that_lies_on_its_node_keeps_it_there(slowed, monkeypatch):
+    """As in a pool whose nodes keep homes each for itself."""
+    monkeypatch.setattr(home_places, "are_apart", lambda _pool: True)
+    from portal.scheduling import placement_request, snapshot_cache
+
+    monkeypatch.setattr(placement_request, "are_apart", lambda _pool: True)
+    from portal.workspaces.models import HomePlace
+
+    HomePlace.objects.create(
+        user=slowed.owner, team=slowed.team, pool=slowed.pool, node=node_of(slowed), since=timezone.now()
+    )
+    snapshot_cache.forget()
+    proposing.run()
+    (row,) = proposals()
+    (planned,) = services.planned_of(row)
+    assert planned.target.nodes[0].node == node_of(slowed).name
+    assert planned.target != planned.source
+
+
+def test_queries_do_not_grow_with_history(slowed, django_assert_max_num_queries, django_assert_num_queries):
+    from django.db import connection
+    from django.test.utils import CaptureQueriesContext
+
+    proposing.run()
+    with CaptureQueriesContext(connection) as few:
+        proposing.run()
+    now = timezone.now()
+    for number in range(20):
+        at = now - dt.timedelta(days=20, minutes=number)
+        RebalanceProposal.objects.create(
+            key=f"old-{number}",
+            moves=[],
+            reason={},
+            gain=1,
+            state=ProposalState.WITHDRAWN,
+            proposed_at=at,
+            seen_at=at,
+            decided_at=at,
+        )
+        Move.objects.create(
+            workspace=slowed, generation=1, pool=slowed.pool, source={"nodes": []}, target={"nodes": []},
+            asked_at=at, ended_at=at,
+        )  # fmt: skip
+    with CaptureQueriesContext(connection) as many:
+        proposing.run()
+    assert len(many) == len(few)

@@ -1,0 +1,383 @@
+"""What is proposed: it works out, it gains something, and it never goes back and forth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from portal.common.reasons.codes import RebalanceCode
+from portal.common.reasons.reason import Reason
+from portal.reclaim.engine.rebalancing import (
+    Movable,
+    Past,
+    Proposal,
+    Rules,
+    Waiting,
+    propose,
+)
+from portal.scheduling.engine.placement.cluster import Cluster
+from provisioning.types import DeviceGrant, NodePlacement, Placement, ResourceRequest
+from tests.scheduling.engine.placement.helpers import gpus, node, wants
+
+POOL = "pool"
+NOW = 1_000_000
+SLOWED = Reason(RebalanceCode.SLOWED)
+RULES = Rules()
+
+
+class World:
+    """Nodes of some GPUs with what runs on them, and what time does to it."""
+
+    def __init__(self, *sizes: int, prefix: str = "n") -> None:
+        self.prefix = prefix
+        names = [f"{prefix}{at}" for at in range(len(sizes))]
+        self.cluster = Cluster(
+            [node(name, *gpus(f"{name}-", *[1000] * size)) for name, size in zip(names, sizes, strict=True)]
+        )
+        self.running: dict[str, Movable] = {}
+        self.past: list[Past] = []
+        self.now_s = NOW
+        self.scores: dict[str, int] = {}
+
+    def run(
+        self, name: str, at: int, devices: Sequence[int], *, milli: int = 1000, cpu: int = 1000, **fields
+    ) -> Movable:
+        host = f"{self.prefix}{at}"
+        memory = 0 if milli == 1000 else 1000
+        request = wants(len(devices), cpu=cpu, model="H100", share_milli=milli, memory_mib=memory)
+        grants = tuple(DeviceGrant(f"{host}-{device}", milli, memory) for device in devices)
+        place = Placement((NodePlacement(host, grants),))
+        held = ResourceRequest(cpu_milli=cpu, memory_mib=1024)
+        self.cluster.commit(place, held)
+        each = Movable(name, POOL, place, held, request, milli * len(devices), started_s=NOW - 3600)
+        self.running[name] = replace(each, **fields)
+        return self.running[name]
+
+    def propose(self, waiting: Sequence[Waiting] = (), rules: Rules = RULES) -> list[Proposal]:
+        before = self.cluster.snapshot()
+        # In any order: it must not matter.
+        found = propose(
+            {POOL: self.cluster},
+            sorted(self.running.values(), key=lambda each: each.id[::-1]),
+            waiting,
+            self.past,
+            self.now_s,
+            rules,
+            self.scores,
+        )
+        assert self.cluster.snapshot() == before, "a proposal has changed something"
+        return found
+
+    def carry_out(self, proposals: Sequence[Proposal], requests: dict[str, ResourceRequest]) -> None:
+        """One after the other, as the queue would: who moves leaves, who waits starts, who left comes back."""
+        for proposal in proposals:
+            for move in proposal.moves:
+                each = self.running[move.workspace]
+                assert each.placement == move.source
+                self.cluster.release(each.placement, each.held)
+            if proposal.waiting:
+                request = requests[proposal.waiting]
+                place = self.cluster.find(request)
+                assert place is not None, "who waits does not start"
+                self.cluster.commit(place, request)
+            for move in proposal.moves:
+                self._arrive(self.running[move.workspace], move.target)
+
+    def _arrive(self, each: Movable, target: Placement) -> None:
+        # Raises where it is not free.
+        self.cluster.commit(target, each.held)
+        devices = [grant.uuid for grant in target.nodes[0].devices]
+        score = min((self.scores.get(uuid, 100) for uuid in devices), default=100)
+        self.running[each.id] = replace(
+            each,
+            placement=target,
+            score=score,
+            reasons=(SLOWED,) if score < 80 else (),
+            started_s=self.now_s,
+        )
+        self.past.append(Past(each.id, self.now_s, each.node, each.devices))
+
+
+def asks(count: int, name: str = "w", **fields) -> Waiting:
+    request = wants(count, model="H100")
+    usual = {"milli": count * 1000, "duration_s": 86_400, "since_s": NOW - 600}
+    return Waiting(name, ((POOL, request),), **{**usual, **fields})
+
+
+def where(proposal: Proposal) -> dict[str, str]:
+    return {move.workspace: move.target.nodes[0].node for move in proposal.moves}
+
+
+# --- who is not content ----------------------------------------------------------------------------
+
+
+def test_a_slowed_workspace_goes_to_a_gpu_that_is_free():
+    world = World(1, 1)
+    world.run("a", 0, [0], score=40, reasons=(SLOWED,))
+    (found,) = world.propose()
+    assert (where(found), found.gain, found.reason.code, found.waiting) == (
+        {"a": "n1"}, 60, RebalanceCode.SLOWED, ""
+    )  # fmt: skip
+
+
+def test_nothing_is_gained_where_the_other_is_as_slow():
+    world = World(1, 1)
+    world.run("a", 0, [0], score=40, reasons=(SLOWED,))
+    world.scores["n1-0"] = 59
+    assert world.propose() == []
+    world.scores["n1-0"] = 60
+    assert [each.gain for each in world.propose()] == [20]
+
+
+def test_the_next_best_place_is_looked_at_where_the_best_is_slow_too():
+    world = World(1, 1, 1)
+    world.run("a", 0, [0], score=40, reasons=(SLOWED,))
+    for slow in ("n1-0", "n2-0"):
+        world.scores = {slow: 40}
+        (found,) = world.propose()
+        assert where(found)["a"] not in (slow[:2], "n0")
+
+
+def test_who_is_content_or_has_no_reason_or_is_being_asked_stays():
+    world = World(4, 4)
+    world.run("content", 0, [0], score=71, reasons=(SLOWED,))
+    world.run("unmeasured", 0, [1], score=10)
+    world.run("noticed", 0, [2], score=10, reasons=(SLOWED,), free=False)
+    assert world.propose() == []
+
+
+def test_one_that_shares_gets_its_share_of_a_gpu_that_nobody_else_has():
+    world = World(3)
+    crowded = Reason(RebalanceCode.CROWDED)
+    world.run("a", 0, [0], milli=500, score=66, reasons=(crowded,))
+    world.run("b", 0, [0], milli=250)
+    world.run("c", 0, [1], milli=250)
+    (found,) = world.propose()
+    (grant,) = found.moves[0].target.nodes[0].devices
+    assert (grant.uuid, grant.milli, grant.memory_mib) == ("n0-2", 500, 1000)
+
+
+def test_an_overcommitted_node_is_left_for_another_one():
+    world = World(2)
+    world.run("a", 0, [0], score=50, reasons=(Reason(RebalanceCode.OVERCOMMITTED),))
+    assert world.propose() == []
+
+
+def test_who_was_moved_rests_and_does_not_go_back():
+    world = World(1, 1)
+    world.run("a", 0, [0], score=40, reasons=(SLOWED,))
+    world.past = [Past("a", NOW - RULES.cool_down_s + 1, "n9", frozenset({"n9-0"}))]
+    assert world.propose() == []
+    world.past = [Past("a", NOW - RULES.cool_down_s, "n9", frozenset({"n9-0"}))]
+    assert len(world.propose()) == 1
+    world.past = [Past("a", NOW - RULES.cool_down_s, "n1", frozenset({"n1-0"}))]
+    assert world.propose() == []
+    world.past = [Past("a", NOW - RULES.return_s, "n1", frozenset({"n1-0"}))]
+    assert len(world.propose()) == 1
+
+
+def test_an_operator_may_be_shown_what_is_not_preemptible_and_its_own_gain():
+    world = World(1, 1)
+    world.run("a", 0, [0], score=40, reasons=(SLOWED,), preemptible=False)
+    assert len(world.propose()) == 1
+
+
+# --- room for who waits --------------------------------------------------------------------------------
+
+
+def fragmented() -> World:
+    """Two GPUs are free, on two nodes of two."""
+    world = World(2, 2)
+    world.run("a", 0, [0])
+    world.run("b", 1, [0])
+    return world
+
+
+def test_one_moves_where_two_halves_are_free():
+    world = fragmented()
+    (found,) = world.propose([asks(2)])
+    assert (len(found.moves), found.gain, found.waiting) == (1, 2000, "w")
+    assert found.reason.code == RebalanceCode.MAKES_ROOM
+    world.carry_out([found], {"w": wants(2, model="H100")})
+
+
+def test_nobody_moves_for_what_fits_or_comes_soon_or_has_just_come():
+    world = fragmented()
+    assert world.propose([asks(1)]) == []
+    assert world.propose([asks(2, eta_s=NOW + RULES.patience_s)]) == []
+    assert len(world.propose([asks(2, eta_s=NOW + RULES.patience_s + 1)])) == 1
+    assert world.propose([asks(2, since_s=NOW - 59)]) == []
+
+
+def test_what_is_not_preemptible_stays_for_who_waits():
+    world = fragmented()
+    for name in "ab":
+        world.running[name] = replace(world.running[name], preemptible=False)
+    assert world.propose([asks(2)]) == []
+
+
+def test_who_loses_nothing_moves_before_who_begins_anew():
+    world = fragmented()
+    for dear, cheap in ("ab", "ba"):
+        world.running[dear] = replace(world.running[dear], loses_work=True)
+        world.running[cheap] = replace(world.running[cheap], loses_work=False)
+        (found,) = world.propose([asks(2)])
+        assert (list(where(found)), found.lost) == ([cheap], 0)
+
+
+def test_nobody_loses_more_than_who_waits_will_do():
+    world = fragmented()
+    for name in "ab":
+        world.running[name] = replace(world.running[name], loses_work=True, started_s=NOW - 7200)
+    assert len(world.propose([asks(2, duration_s=3600)])) == 1
+    assert world.propose([asks(2, duration_s=3599)]) == []
+
+
+def test_the_fewest_and_smallest_go():
+    world = World(4, 4, 4)
+    world.run("large", 0, [0, 1])
+    world.run("one", 1, [0])
+    world.run("two", 1, [1])
+    world.run("small", 2, [0])
+    (found,) = world.propose([asks(4)])
+    assert list(where(found)) == ["small"]
+
+
+def test_shares_are_put_together_within_a_node():
+    world = World(2)
+    world.run("a", 0, [0], milli=500)
+    world.run("b", 0, [1], milli=500)
+    (found,) = world.propose([asks(1)])
+    assert len(found.moves) == 1
+    world.carry_out([found], {"w": wants(1, model="H100")})
+
+
+def test_not_where_who_leaves_finds_no_place():
+    world = World(2, 2)
+    world.run("a", 0, [0])
+    world.run("b", 1, [0, 1])
+    assert world.propose([asks(2)]) == []
+
+
+def test_two_that_wait_are_not_promised_the_same_place():
+    world = World(2, 2, 2)
+    for at in range(3):
+        world.run(f"r{at}", at, [0])
+    found = world.propose([asks(2, "w1"), asks(2, "w2")])
+    assert [each.waiting for each in found] == ["w1"]
+    world = World(2, 2, 2, 2)
+    for at in range(4):
+        world.run(f"r{at}", at, [0])
+    found = world.propose([asks(2, "w1"), asks(2, "w2")])
+    assert [each.waiting for each in found] == ["w1", "w2"]
+    world.carry_out(found, {"w1": wants(2, model="H100"), "w2": wants(2, model="H100")})
+
+
+def test_who_keeps_its_home_on_its_node_moves_within_it_or_not_at_all():
+    world = World(2, 2)
+    world.cluster = Cluster(
+        [node(name, *gpus(f"{name}-", 1000, 1000), labels=(("berth:home", name),)) for name in ("n0", "n1")]
+    )
+    for at, name in enumerate("ab"):
+        each = world.run(name, at, [0])
+        tied = replace(each.request, labels=(("berth:home", f"n{at}"),))
+        world.running[name] = replace(each, request=tied)
+    assert world.propose([asks(2)]) == []
+
+
+# --- always ---------------------------------------------------------------------------------------------
+
+
+@st.composite
+def worlds(draw, prefix: str = "n"):
+    sizes = draw(st.lists(st.integers(1, 4), min_size=2, max_size=4))
+    world = World(*sizes, prefix=prefix)
+    free = {at: list(range(size)) for at, size in enumerate(sizes)}
+    for number in range(draw(st.integers(0, 8))):
+        at = draw(st.sampled_from(sorted(free)))
+        count = draw(st.integers(1, 2))
+        if len(free[at]) < count:
+            continue
+        taken = [free[at].pop(0) for _ in range(count)]
+        share = draw(st.sampled_from([1000, 1000, 500])) if count == 1 else 1000
+        low = draw(st.sampled_from([100, 100, 30, 60]))
+        world.run(
+            f"r{number}",
+            at,
+            taken,
+            milli=share,
+            score=low,
+            reasons=(SLOWED,) if low < 80 else (),
+            preemptible=draw(st.booleans()),
+            loses_work=draw(st.booleans()),
+            started_s=NOW - draw(st.integers(0, 9)) * 10_000,
+        )
+        for device in taken:
+            world.scores[f"{prefix}{at}-{device}"] = low
+    waiting = [
+        asks(draw(st.integers(1, 4)), f"w{number}", duration_s=draw(st.sampled_from([600, 86_400])))
+        for number in range(draw(st.integers(0, 3)))
+    ]
+    return world, waiting
+
+
+@settings(max_examples=250, deadline=None, derandomize=True)
+@given(worlds())
+def test_all_that_is_proposed_at_once_works_out_at_once(given_world):
+    """Never over-allocated, everything moved has its place, each request starts, nobody moves twice."""
+    world, waiting = given_world
+    found = world.propose(waiting)
+    moved = [move.workspace for each in found for move in each.moves]
+    assert len(moved) == len(set(moved))
+    for each in found:
+        assert each.gain >= (1 if each.waiting else RULES.min_gain)
+        for move in each.moves:
+            row = world.running[move.workspace]
+            assert move.target != move.source
+            assert row.preemptible or not each.waiting, "work of others was moved that may not be"
+            assert each.waiting or (row.score <= RULES.low and row.reasons)
+    world.carry_out(found, {each.id: each.requests[0][1] for each in waiting})
+    for state in world.cluster.snapshot():
+        assert state.free_cpu_milli >= 0
+        assert all(0 <= device.free_milli <= 1000 for device in state.devices)
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(worlds(), st.sampled_from([60, 86_400, 7 * 86_400]))
+def test_it_comes_to_rest_and_nobody_goes_back_and_forth(given_world, step_s):
+    """With nothing new, each step carried out, in steps of a minute and of whole rests: it ends."""
+    world, waiting = given_world
+    requests = {each.id: each.requests[0][1] for each in waiting}
+    been: dict[str, list[tuple[int, Placement]]] = {}
+    for _ in range(30):
+        found = world.propose(waiting)
+        if not found:
+            break
+        for each in found:
+            for move in each.moves:
+                assert all(
+                    world.now_s - at_s >= RULES.return_s or place != move.target
+                    for at_s, place in been.get(move.workspace, ())
+                ), "it goes back"
+                last = max((at_s for at_s, _ in been.get(move.workspace, ())), default=None)
+                assert last is None or world.now_s - last >= RULES.cool_down_s
+                been.setdefault(move.workspace, []).append((world.now_s, move.source))
+        world.carry_out(found, requests)
+        started = {each.waiting for each in found}
+        waiting = [each for each in waiting if each.id not in started]
+        world.now_s += step_s
+    else:
+        raise AssertionError("it never comes to rest")
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(st.data())
+def test_neither_order_nor_a_second_look_decides(data):
+    world, waiting = data.draw(worlds())
+    first = world.propose(waiting)
+    assert world.propose(waiting) == first
+    world.running = dict(reversed(list(world.running.items())))
+    assert world.propose(waiting) == first
