@@ -34,6 +34,7 @@ from portal.quotas.api import limits, site
 from portal.reclaim import api as reclaim
 from portal.reclaim import home_api as reclaimed_homes
 from portal.reclaim import policy_api as reclaim_policies
+from portal.reclaim.rebalancing import api as rebalancing
 from portal.reports import api as reports
 from portal.repositories import api as repositories
 from portal.reservations import api as reservations
@@ -77,6 +78,7 @@ v1 = [
     *reclaim.urlpatterns,
     *reclaim_policies.urlpatterns,
     *reclaimed_homes.urlpatterns,
+    *rebalancing.urlpatterns,
     *home_files.urlpatterns,
     *home_archives.urlpatterns,
     *catalog.urlpatterns,

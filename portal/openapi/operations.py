@@ -261,6 +261,10 @@ TAGS: Mapping[str, Tag] = {
             "orphans": {GET: "listOrphans"},
             "orphans/{orphan_id}": {GET: "getOrphan"},
             "orphans/{orphan_id}/remove": {POST: "removeOrphan"},
+            "rebalance-proposals": {GET: "listRebalanceProposals"},
+            "rebalance-proposals/{proposal_id}": {GET: "getRebalanceProposal"},
+            "rebalance-proposals/{proposal_id}/apply": {POST: "applyRebalanceProposal"},
+            "rebalance-proposals/{proposal_id}/dismiss": {POST: "dismissRebalanceProposal"},
         },
     ),
     "teams": Tag(

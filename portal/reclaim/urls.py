@@ -3,6 +3,7 @@ from __future__ import annotations
 from django.urls import path
 
 from portal.reclaim import gpu_views, home_views, policy_views, resize_views, views
+from portal.reclaim.rebalancing import views as rebalancing
 
 app_name = "reclaim"
 AT = "reclaim-policies/"
@@ -17,6 +18,9 @@ urlpatterns = [
     path("homes/<int:home_id>/keep/", home_views.keep, name="keep-home"),
     path("homes/<int:home_id>/restore/", home_views.restore, name="restore-home"),
     path("homes/<int:home_id>/delete/", home_views.delete, name="delete-home"),
+    path("rebalancing/", rebalancing.listing, name="rebalancing"),
+    path("rebalancing/<uuid:proposal_id>/apply/", rebalancing.apply, name="apply-proposal"),
+    path("rebalancing/<uuid:proposal_id>/dismiss/", rebalancing.dismiss, name="dismiss-proposal"),
     path(AT, policy_views.listing, name="policies"),
     path(f"{AT}new/", policy_views.new, name="new-policy"),
     path(f"{AT}preview/", policy_views.preview, name="preview-policy"),

@@ -251,7 +251,7 @@ PREEMPTED_FOR = {
     "fair_share": "another team, which has borrowed less",
     "booking": "a booking",
     "drain": "maintenance of its node or GPU",
-    "move": "another place, to which it is moved",
+    "move": "its move to another place",
 }
 
 

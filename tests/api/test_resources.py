@@ -27,6 +27,7 @@ from portal.machines.models import JoinToken
 from portal.quota_requests.models import AutoApproveRule, QuotaRequest
 from portal.quotas.models import Cohort, Grant, MemberCap, Quota, ResourceRate, SiteLimit
 from portal.reclaim import policy_services as reclaim_policies
+from portal.reclaim.models import RebalanceProposal
 from portal.reservations import permissions
 from portal.reservations.models import Reservation
 from portal.service_accounts.models import TrustRule
@@ -109,6 +110,35 @@ class TestHomes(DetailCase):
 
     def absent(self) -> str:
         return "999999"
+
+
+class TestRebalanceProposals(DetailCase):
+    path, read_scope, write_scope = "rebalance-proposals", "pools:read", "pools:write"
+    fixtures, lacks, max_queries = ("team", "bob"), ("POST", "PATCH", "DELETE"), 6
+    filters = {"state=open": 2, "state=dismissed": 1, "state=applied": 0}
+
+    def stock(self) -> None:
+        workspace = WorkspaceFactory(owner=User.objects.get(username="bob"), team=vision())
+        for key, state in (("a", "open"), ("b", "open"), ("c", "dismissed")):
+            at = timezone.now()
+            RebalanceProposal.objects.create(
+                key=key,
+                state=state,
+                waiting=workspace if key == "b" else None,
+                moves=[
+                    {
+                        "workspace": str(workspace.pk),
+                        "generation": 1,
+                        "pool": str(workspace.pk),
+                        "source": {"nodes": [{"node": "gpu-07", "devices": [{"uuid": "GPU-1"}]}]},
+                        "target": {"nodes": [{"node": "gpu-08", "devices": [{"uuid": "GPU-2"}]}]},
+                    }
+                ],
+                reason={"code": "moves_make_room", "params": {"milli": 1000, "moves": 1}},
+                gain=1000,
+                proposed_at=at,
+                seen_at=at,
+            )
 
 
 class TestLostHomes(ListCase):

@@ -34,6 +34,7 @@ from portal.orphans.models import Orphan
 from portal.quota_requests.models import AutoApproveRule, QuotaRequest
 from portal.quotas.models import Cohort, Grant, MemberCap, Quota, TeamShare
 from portal.reclaim import policy_services as policies
+from portal.reclaim.models import RebalanceProposal
 from portal.reservations.models import BookingPermission, Reservation
 from portal.service_accounts.models import TrustRule
 from portal.webhooks.models import Delivery
@@ -178,6 +179,30 @@ def left_over(pool: Any) -> dict[str, Any]:
         pool=pool, node="gpu-07", kind="folder", name=f"ws-{'0' * 32}", first_seen_at=now, seen_at=now
     )
     return {"<uuid:orphan_id>": made.pk}
+
+
+def to_move(workspace: Any) -> dict[str, Any]:
+    """A proposal to move a workspace that does not run any more as it did then."""
+    now = timezone.now()
+    place = {"nodes": [{"node": "gpu-07", "devices": [], "repartitions": []}]}
+    moves = [
+        {
+            "workspace": str(workspace.pk),
+            "generation": workspace.generation + 7,
+            "pool": str(workspace.pool_id or workspace.pk),
+            "source": place,
+            "target": place,
+        }
+    ]
+    made = RebalanceProposal.objects.create(
+        key="k",
+        moves=moves,
+        reason={"code": "moves_make_room", "params": {"milli": 1000, "moves": 1}},
+        gain=20,
+        proposed_at=now,
+        seen_at=now,
+    )
+    return {"<uuid:proposal_id>": made.pk}
 
 
 def closed_and_opened() -> dict[str, Any]:
@@ -326,6 +351,7 @@ class Stage:
             **environment(),
             **closed_and_opened(),
             **left_over(pool),
+            **to_move(workspace),
             "<username:username>": "dan",
             "<slug:form>": "csv",
             **versioned(),

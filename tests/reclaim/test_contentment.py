@@ -34,8 +34,8 @@ def test_a_gpu_that_heat_holds_down_is_worth_its_part_of_the_best_clock():
     found = contentment(View((HOT,)))
     assert (found.score, codes(found)) == (50, [RebalanceCode.SLOWED])
     assert message_of(found.reasons[0]) == (
-        "Heat or its hardware held its GPU down for 80 % of ten minutes: it ran at 1000 MHz, and others of its "
-        "model reach 1980 MHz."
+        "Heat or its hardware held its GPU down for 80 % of ten minutes: it ran at 1000 MHz, and others of "
+        "its model reach 1980 MHz."
     )
 
 

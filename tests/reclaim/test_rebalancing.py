@@ -6,8 +6,11 @@ import datetime as dt
 from uuid import uuid4
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from portal.common.actors import SYSTEM
 from portal.common.errors import NotAllowed, NotFound, StateConflict
 from portal.common.reasons.codes import RebalanceCode
 from portal.events.models import Event, Notification
@@ -15,12 +18,12 @@ from portal.inventory.models import AllocatedDevice, Device, DeviceMinute, Devic
 from portal.inventory.services import set_cordon
 from portal.reclaim.models import BestClock, Discontent, ProposalState, RebalanceProposal
 from portal.reclaim.rebalancing import proposing, services
-from portal.scheduling import cycle, drains, moves
+from portal.scheduling import cycle, drains, moves, placement_request, snapshot_cache
 from portal.scheduling.models import Move, MoveOutcome
 from portal.workspaces import services as workspaces
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import Preemption, Workspace
+from portal.workspaces.models import HomePlace, Preemption, Workspace
 from tests.rows import preempt_at, preempt_cause, preempted_by
 from tests.sweeps import sweep
 from tests.workspaces.helpers import active, check_invariants
@@ -353,13 +356,7 @@ def test_what_is_not_preemptible_is_never_moved_without_an_operator(slowed, sett
     # Nor where it has become so in between.
     (row,) = proposals()
     with pytest.raises(StateConflict):
-        services.apply(actor=olga_system(), proposal_id=row.pk, preemptible_only=True)
-
-
-def olga_system():
-    from portal.common.actors import SYSTEM
-
-    return SYSTEM
+        services.apply(actor=SYSTEM, proposal_id=row.pk, preemptible_only=True)
 
 
 def test_who_is_content_again_is_discontent_no_more(slowed, clock):
@@ -372,11 +369,7 @@ def test_who_is_content_again_is_discontent_no_more(slowed, clock):
 def test_a_home_that_lies_on_its_node_keeps_it_there(slowed, monkeypatch):
     """As in a pool whose nodes keep homes each for itself."""
     monkeypatch.setattr(home_places, "are_apart", lambda _pool: True)
-    from portal.scheduling import placement_request, snapshot_cache
-
     monkeypatch.setattr(placement_request, "are_apart", lambda _pool: True)
-    from portal.workspaces.models import HomePlace
-
     HomePlace.objects.create(
         user=slowed.owner, team=slowed.team, pool=slowed.pool, node=node_of(slowed), since=timezone.now()
     )
@@ -388,10 +381,7 @@ def test_a_home_that_lies_on_its_node_keeps_it_there(slowed, monkeypatch):
     assert planned.target != planned.source
 
 
-def test_queries_do_not_grow_with_history(slowed, django_assert_max_num_queries, django_assert_num_queries):
-    from django.db import connection
-    from django.test.utils import CaptureQueriesContext
-
+def test_queries_do_not_grow_with_history(slowed):
     proposing.run()
     with CaptureQueriesContext(connection) as few:
         proposing.run()

@@ -72,7 +72,7 @@ class World:
         return found
 
     def carry_out(self, proposals: Sequence[Proposal], requests: dict[str, ResourceRequest]) -> None:
-        """One after the other, as the queue would: who moves leaves, who waits starts, who left comes back."""
+        """One after the other, as the queue would: who moves leaves, who waits starts, who left is back."""
         for proposal in proposals:
             for move in proposal.moves:
                 each = self.running[move.workspace]

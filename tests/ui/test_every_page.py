@@ -18,6 +18,7 @@ from portal.join_requests import services as join_requests
 from portal.machines.models import Machine, MachineState
 from portal.orphans.models import Orphan, OrphanKind, OrphanState
 from portal.reclaim import policy_services as reclaim_policies
+from portal.reclaim.models import Discontent, ProposalState, RebalanceProposal
 from portal.webhooks import services as webhooks
 from portal.workspace_secrets import services as secrets
 from portal.workspaces import asking
@@ -324,6 +325,56 @@ class TestRemoveLeftOver(TestLeftOver):
     @pytest.fixture(autouse=True)
     def _asked(self, _found: None) -> None:
         self.url = f"/left-over/{self.orphan.pk}/remove/"
+
+
+class TestRebalancing(PageCase):
+    url, fixtures, reader, partials = "/rebalancing/", ("team", "bob", "local_pool"), "olga", ("live",)
+
+    @pytest.fixture(autouse=True)
+    def _proposed(self, _stocked: None) -> None:
+        now = timezone.now()
+        workspace = WorkspaceFactory(
+            owner=User.objects.get(username="bob"),
+            team=self.there["team"],
+            state="running",
+            generation=1,
+            pool=self.there["local_pool"],
+        )
+        slowed = {
+            "code": "gpu_slowed",
+            "params": {"percent": 80, "clock_mhz": 1000, "best_mhz": 1980},
+        }
+        for state in ProposalState.values:
+            self.proposal = RebalanceProposal.objects.create(
+                key=state,
+                state=state,
+                moves=[
+                    {
+                        "workspace": str(workspace.pk),
+                        "generation": 1,
+                        "pool": str(workspace.pk),
+                        "source": {"nodes": [{"node": "gpu-07", "devices": [{"uuid": "GPU-1"}]}]},
+                        "target": {"nodes": [{"node": "gpu-08", "devices": []}]},
+                    }
+                ],
+                reason=slowed,
+                gain=50,
+                proposed_at=now,
+                seen_at=now,
+                decided_at=None if state == ProposalState.OPEN else now,
+                decided_by="" if state == ProposalState.OPEN else "olga",
+            )
+        Discontent.objects.create(
+            workspace=workspace, generation=1, score=50, reason=slowed, since=now, observed_at=now
+        )
+
+
+class TestApplyProposal(TestRebalancing):
+    partials = ()
+
+    @pytest.fixture(autouse=True)
+    def _asked(self, _proposed: None) -> None:
+        self.url = f"/rebalancing/{self.proposal.pk}/apply/"
 
 
 class TestHomes(PageCase):

@@ -36,6 +36,8 @@ DISMISSED_FOR = timedelta(days=1)
 KEPT_FOR = timedelta(days=30)
 MAX_UNDER_WAY = 8
 """With so many on their way nobody else is moved without an operator."""
+NEW_AT_ONCE = 5
+"""So many new proposals are played through in one pass."""
 STILL_LOW = 10
 """What is proposed stays so until its contentment is so far above the limit: proposals do not flicker."""
 
@@ -148,7 +150,8 @@ def _store(
     )
     for key in dismissed.values_list("key", flat=True):
         found.pop(key, None)
-    good = _that_work_out(found, generations, now)
+    before = {row.key: row.moves for row in RebalanceProposal.objects.filter(state=ProposalState.OPEN)}
+    good = _that_work_out(found, before, generations, now)
     with transaction.atomic():
         rows = {
             row.key: row
@@ -169,27 +172,47 @@ def _store(
 
 
 def _that_work_out(
-    proposals: Mapping[str, Proposal], generations: Mapping[UUID, int], now: datetime
+    proposals: Mapping[str, Proposal],
+    before: Mapping[str, list[Any]],
+    generations: Mapping[UUID, int],
+    now: datetime,
 ) -> dict[str, tuple[Proposal, list[PlannedMove]]]:
-    """Those that the queue itself would carry out as they are."""
-    if not proposals:
-        return {}
-    good = {}
-    with snapshot_cache.previews.use(now) as snapshot:
-        for key, each in proposals.items():
-            planned = [
-                PlannedMove(
-                    UUID(move.workspace),
-                    generations[UUID(move.workspace)],
-                    UUID(move.pool),
-                    move.source,
-                    move.target,
-                )
-                for move in each.moves
-            ]
-            if moving.works_out(snapshot, planned, UUID(each.waiting) if each.waiting else None):
-                good[key] = (each, planned)
+    """Those that the queue itself would carry out as they are; a few new ones in each pass.
+
+    What it has played through and is still proposed in the same way is played through again when it is
+    applied, since that takes a decision of the whole queue for each.
+    """
+    good: dict[str, tuple[Proposal, list[PlannedMove]]] = {}
+    fresh: list[str] = []
+    planned = {key: _planned(each, generations) for key, each in proposals.items()}
+    for key, each in proposals.items():
+        if before.get(key) == messages.dump(planned[key]):
+            good[key] = (each, planned[key])
+        else:
+            fresh.append(key)
+    if fresh:
+        # Others each time, so that those that do not work out keep none from being looked at.
+        first = int(now.timestamp()) // 60 * NEW_AT_ONCE % len(fresh)
+        fresh = (fresh[first:] + fresh[:first])[:NEW_AT_ONCE]
+        with snapshot_cache.previews.use(now) as snapshot:
+            for key in fresh:
+                waiting = UUID(proposals[key].waiting) if proposals[key].waiting else None
+                if moving.works_out(snapshot, planned[key], waiting):
+                    good[key] = (proposals[key], planned[key])
     return good
+
+
+def _planned(proposal: Proposal, generations: Mapping[UUID, int]) -> list[PlannedMove]:
+    return [
+        PlannedMove(
+            UUID(move.workspace),
+            generations[UUID(move.workspace)],
+            UUID(move.pool),
+            move.source,
+            move.target,
+        )
+        for move in proposal.moves
+    ]
 
 
 def _apply(proposals: Sequence[RebalanceProposal], now: datetime) -> int:

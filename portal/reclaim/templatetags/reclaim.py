@@ -18,6 +18,8 @@ from portal.common.formatting import format_span
 from portal.reclaim import home_presenters, mornings, presenters
 from portal.reclaim.home_presenters import HomeLine
 from portal.reclaim.models import HomeStay
+from portal.reclaim.rebalancing import presenters as rebalancing
+from portal.reclaim.rebalancing import selectors as contentment
 from portal.workspaces.gpus import CHANGEABLE
 from portal.workspaces.homes.moves import may_move
 from portal.workspaces.lifecycle import State
@@ -33,6 +35,13 @@ def life(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
     user: User = context["request"].user
     found = presenters.life_of(workspace, user)
     return {"life": found, "workspace": workspace, "csrf_token": context.get("csrf_token")}
+
+
+@register.inclusion_tag("reclaim/discontent.html")
+def discontent(workspace: Workspace) -> dict[str, Any]:
+    """Why it is not content with where it runs, in one line; nothing where it is."""
+    found = contentment.discontent_of(workspace)
+    return {"found": found, "why": rebalancing.why_of(found) if found is not None else ""}
 
 
 @register.inclusion_tag("reclaim/gpu_act.html", takes_context=True)

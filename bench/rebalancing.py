@@ -1,0 +1,171 @@
+"""The pass of rebalancing: `python -m bench.rebalancing [--workspaces 10000] [--waiting 100] [--hot 1]`.
+
+Seconds of CPU time of this process, the median of three, through what the periodic task calls: on an empty
+SQLite file, or on DATABASE_URL. Nodes, devices and samples are rows only, and nothing is sent. One GPU in
+twenty-five is free, scattered over the nodes; `--hot` percent of the workspaces are on a GPU that heat holds
+down; `--waiting` requests for four GPUs each have waited since before. The first pass also reads the queue's
+snapshot anew, as any first preview of a process does, and plays its proposals through; the others find those
+open. SQLite works inside this process, so its time is in the figures; PostgreSQL's is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import tempfile
+from datetime import timedelta
+from typing import Any
+
+BATCH = 2000
+MINUTES = 10
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--workspaces", type=int, default=10_000)
+    parser.add_argument("--waiting", type=int, default=100)
+    parser.add_argument("--hot", type=int, default=1)
+    parser.add_argument("--history", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse()
+    with tempfile.TemporaryDirectory(prefix="berth-bench-") as folder:
+        os.environ.setdefault("DATABASE_URL", f"sqlite:///{folder}/bench.sqlite3")
+        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
+        import django
+
+        django.setup()
+        from django.core.management import call_command
+
+        call_command("migrate", verbosity=0)
+        from bench.admission.__main__ import silence
+
+        silence()
+        site(arguments.workspaces, arguments.waiting, arguments.hot)
+        print(f"{arguments.workspaces} workspaces: CPU seconds, and statements")
+        measure(arguments.rounds, "nothing waits and nothing is hot", calm=True)
+        measure(arguments.rounds, f"{arguments.hot} % are hot, {arguments.waiting} wait", calm=False)
+        history(arguments.history)
+        measure(arguments.rounds, f"with {arguments.history} old moves and proposals", calm=False)
+
+
+def measure(rounds: int, name: str, *, calm: bool) -> None:
+    from bench.reclaim import timed
+    from portal.inventory.models import DeviceMinute
+    from portal.reclaim.models import RebalanceProposal
+    from portal.reclaim.rebalancing import proposing
+    from portal.workspaces.models import QueueEntry
+
+    rule = "team" if calm else "placement"
+    QueueEntry.objects.filter(workspace__state="pending").update(blocker={"rule": rule})
+    DeviceMinute.objects.filter(sm_clock_mhz__lt=1500).update(thermal_s=0 if calm else 60)
+    first = timed(proposing.run)
+    figures = [timed(proposing.run) for _ in range(rounds)]
+    seconds = statistics.median(each for each, _statements in figures)
+    found = RebalanceProposal.objects.filter(state="open").count()
+    print(
+        f"  {name:45} first {first[0]:5.2f} s {first[1]:4}, then {seconds:5.2f} s "
+        f"{max(each for _seconds, each in figures):4}; {found} open",
+        flush=True,
+    )
+
+
+def site(workspaces: int, waiting: int, hot: int) -> None:
+    from django.utils import timezone
+
+    from bench.admission.site import build
+    from portal.inventory.models import AllocatedDevice, Allocation, Device, DeviceMinute, DeviceSeries, Pool
+    from portal.workspaces.models import Workspace
+
+    chance = random.Random(1)
+    gone = workspaces // 24
+    devices = -(-(workspaces + gone) // 24) * 24
+    # Those that are to leave run first, so that what is free lies anywhere.
+    build(devices, workspaces + gone + waiting, waiting)
+    Pool.objects.update(config={"node": "none", "homes_shared": True, "homes": "/homes"})
+    running = list(Workspace.objects.filter(state="running").values_list("pk", flat=True))
+    left = set(chance.sample(running, len(running) - workspaces))
+    for first in range(0, len(left), 500):
+        some = list(left)[first : first + 500]
+        AllocatedDevice.objects.filter(allocation__workspace__in=some).delete()
+        Allocation.objects.filter(workspace__in=some).delete()
+        Workspace.objects.filter(pk__in=some).update(state="stopped", desired_state="stopped", pool=None)
+    Workspace.objects.filter(state="running").update(loses_work=False)
+    old = timezone.now() - timedelta(hours=3)
+    Workspace.objects.filter(state="pending").update(requested_at=old)
+    now_s = int(timezone.now().timestamp()) // 60 * 60
+    held = {
+        device: chance.randrange(100) < hot
+        for device in AllocatedDevice.objects.values_list("device_id", flat=True)
+    }
+    series = DeviceSeries.objects.bulk_create(
+        [
+            DeviceSeries(device_id=pk, newest_s=now_s + 600)
+            for pk in Device.objects.values_list("pk", flat=True)
+        ],
+        batch_size=BATCH,
+    )
+    minutes = []
+    for each in series:
+        is_hot, is_held = held.get(each.device_id, False), each.device_id in held
+        minutes += [
+            DeviceMinute(
+                series=each,
+                # Ahead of now, so that they stay fresh while the bench runs.
+                start_s=now_s - 60 * number + 600,
+                measured_s=60,
+                gpu_s=60,
+                gpu_pct_s=60 * 90 if is_held else 0,
+                gpu_used_s=60 if is_held else 0,
+                sm_clock_mhz=1000 if is_hot else 1900,
+                throttle_s=60,
+                thermal_s=0,
+                slowed_s=0,
+                power_s=0,
+            )
+            for number in range(MINUTES)
+        ]
+    DeviceMinute.objects.bulk_create(minutes, batch_size=BATCH)
+
+
+def history(count: int) -> None:
+    from django.utils import timezone
+
+    from portal.inventory.models import Pool
+    from portal.reclaim.models import RebalanceProposal
+    from portal.scheduling.models import Move
+    from portal.workspaces.models import Workspace
+
+    pool = Pool.objects.get()
+    place: Any = {"nodes": [{"node": "node-00000", "devices": [], "repartitions": []}]}
+    keys = list(Workspace.objects.filter(state="running").values_list("pk", flat=True))
+    at = timezone.now() - timedelta(days=20)
+    Move.objects.bulk_create(
+        [
+            Move(
+                workspace_id=keys[number % len(keys)], generation=1, pool=pool, source=place, target=place,
+                asked_at=at, ended_at=at, outcome="arrived",
+            )
+            for number in range(count)
+        ],
+        batch_size=BATCH,
+    )  # fmt: skip
+    RebalanceProposal.objects.bulk_create(
+        [
+            RebalanceProposal(
+                key=f"old-{number}", moves=[], reason={}, gain=1, state="withdrawn", proposed_at=at,
+                seen_at=at, decided_at=at,
+            )
+            for number in range(count)
+        ],
+        batch_size=BATCH,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

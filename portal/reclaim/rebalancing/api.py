@@ -1,0 +1,166 @@
+"""Proposals to move running work, over REST: for operators and auditors."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from rest_framework import serializers
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from portal.common.api import ReadViewSet, Router, UserRequest, documented, filters, operation
+from portal.common.reasons.codes import RebalanceCode
+from portal.inventory.api import SCOPES
+from portal.reclaim.models import ProposalState, RebalanceProposal
+from portal.reclaim.rebalancing import presenters, selectors, services
+from portal.reclaim.rebalancing.presenters import MoveRow, ProposalRow
+
+
+class ProposedMoveSerializer(serializers.Serializer[Any]):
+    """A running workspace that would go from one place of its pool to another."""
+
+    workspace = serializers.UUIDField(allow_null=True, help_text="Null where it was deleted since.")
+    name = serializers.CharField(allow_null=True)
+    owner = serializers.CharField(allow_null=True)
+    team = serializers.CharField(allow_null=True)
+    preemptible = serializers.BooleanField(allow_null=True)
+    loses_work = serializers.BooleanField(allow_null=True)
+    from_node = serializers.CharField()
+    from_devices = serializers.ListField(child=serializers.CharField(), help_text="UUIDs.")
+    to_node = serializers.CharField()
+    to_devices = serializers.ListField(child=serializers.CharField(), help_text="UUIDs.")
+
+
+class RebalanceProposalSerializer(serializers.Serializer[Any]):
+    """Running workspaces that should go elsewhere, all of them or none."""
+
+    id = serializers.UUIDField()
+    state = serializers.ChoiceField(ProposalState.choices)
+    reason = serializers.CharField(help_text="The code of why.")
+    message = serializers.CharField(help_text="Why, in a sentence.")
+    gain = serializers.IntegerField(help_text="In `gain_unit`.")
+    gain_unit = serializers.ChoiceField(
+        ["percent", "milli_gpu"],
+        help_text="`percent` of what the workspace could get; `milli_gpu` of the request that starts.",
+    )
+    lost_gpu_seconds = serializers.IntegerField(help_text="Work that would be done again, at most.")
+    waiting = serializers.UUIDField(
+        allow_null=True, help_text="The workspace that waits and would start; null for none."
+    )
+    interrupts = serializers.CharField(help_text="What it interrupts, in words.")
+    moves = ProposedMoveSerializer(many=True)
+    proposed_at = serializers.DateTimeField()
+    seen_at = serializers.DateTimeField(help_text="When it was last found to work out.")
+    decided_at = serializers.DateTimeField(allow_null=True)
+    decided_by = serializers.CharField(allow_blank=True)
+
+
+def _move(row: MoveRow) -> dict[str, Any]:
+    there = row.workspace
+    return {
+        "workspace": there.pk if there else None,
+        "name": there.name if there else None,
+        "owner": there.owner.username if there else None,
+        "team": there.team.slug if there else None,
+        "preemptible": there.preemptible if there else None,
+        "loses_work": there.loses_work if there else None,
+        "from_node": row.source_node,
+        "from_devices": row.source_devices,
+        "to_node": row.target_node,
+        "to_devices": row.target_devices,
+    }
+
+
+def _data(row: ProposalRow) -> dict[str, Any]:
+    found = row.proposal
+    return {
+        "id": found.pk,
+        "state": found.state,
+        "reason": found.reason.get("code", ""),
+        "message": row.why,
+        "gain": found.gain,
+        "gain_unit": "percent" if found.waiting_id is None else "milli_gpu",
+        "lost_gpu_seconds": found.lost // 1000,
+        "waiting": found.waiting_id,
+        "interrupts": row.interrupts,
+        "moves": [_move(each) for each in row.moves],
+        "proposed_at": found.proposed_at,
+        "seen_at": found.seen_at,
+        "decided_at": found.decided_at,
+        "decided_by": found.decided_by,
+    }
+
+
+class RebalanceProposalFilter(filters.FilterSet):
+    state = filters.ChoiceFilter(choices=ProposalState.choices, label="What has become of it.")
+
+
+@documented(
+    list="List proposals to move running work",
+    retrieve="Read a proposal to move running work",
+    of="Made once a minute, with reason, gain and what each interrupts; for operators and auditors, the "
+    "newest first. Those that were decided are kept for 30 days.",
+)
+class RebalanceProposalViewSet(ReadViewSet):
+    queryset = RebalanceProposal.objects.none()
+    serializer_class = RebalanceProposalSerializer
+    filterset_class = RebalanceProposalFilter
+    scopes = SCOPES
+    ordering = ("-proposed_at", "-id")
+    missing = RebalanceCode.NO_SUCH_PROPOSAL
+    lookup_url_kwarg = "proposal_id"
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[RebalanceProposal]:
+        return selectors.proposals(self.request.user)
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
+        rows = [_data(row) for row in presenters.rows(page or [])]
+        return self.get_paginated_response(self.get_serializer(rows, many=True).data)
+
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return self._shown(self.get_object())
+
+    def _shown(self, found: RebalanceProposal) -> Response:
+        (row,) = presenters.rows([found])
+        return Response(self.get_serializer(_data(row)).data)
+
+    @operation(
+        "Carry out a proposal to move running work",
+        description=(
+            "For operators. Its workspaces are told and stop when the notice is over, with their files kept, "
+            "and start again in the places that were found. All of them are asked, or none: refused where it "
+            "does not work out any more. Twice is success."
+        ),
+        request=None,
+        responses={200: RebalanceProposalSerializer},
+        errors=[404, 409],
+    )
+    @action(detail=True, methods=["post"])
+    def apply(self, request: UserRequest, proposal_id: UUID) -> Response:
+        services.apply(actor=request.user, proposal_id=proposal_id)
+        return self._shown(selectors.proposal(request.user, proposal_id))
+
+    @operation(
+        "Dismiss a proposal to move running work",
+        description=(
+            "For operators. It is not made again for a day. Of one that was carried out, who has not begun "
+            "to stop stays. Twice is success."
+        ),
+        request=None,
+        responses={200: RebalanceProposalSerializer},
+        errors=[404, 409],
+    )
+    @action(detail=True, methods=["post"])
+    def dismiss(self, request: UserRequest, proposal_id: UUID) -> Response:
+        services.dismiss(actor=request.user, proposal_id=proposal_id)
+        return self._shown(selectors.proposal(request.user, proposal_id))
+
+
+router = Router()
+router.register("rebalance-proposals", RebalanceProposalViewSet, basename="rebalance-proposal")
+urlpatterns = router.urls

@@ -1,0 +1,208 @@
+"""What pages and REST show of proposals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from portal.common.formatting import format_duration, format_gpu_hours, format_thousandths
+from portal.common.reasons.wording import message_of, reason_of
+from portal.reclaim.models import Discontent, ProposalState, RebalanceProposal
+from portal.reclaim.rebalancing import services
+from portal.reclaim.rebalancing.reading import device_names
+from portal.scheduling import moving
+from portal.scheduling.models import Move
+from portal.scheduling.moves import PlannedMove
+from portal.workspaces.models import Workspace
+from provisioning.types import Placement
+
+LOOKS = {
+    ProposalState.OPEN: ("hourglass", "wait"),
+    ProposalState.APPLIED: ("check", "ok"),
+    ProposalState.DISMISSED: ("x", "idle"),
+    ProposalState.WITHDRAWN: ("clock", "idle"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRow:
+    """One that moves. `workspace` is None where it has been deleted since."""
+
+    workspace: Workspace | None
+    source: str
+    target: str
+    source_node: str
+    target_node: str
+    source_devices: tuple[str, ...]
+    target_devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalRow:
+    """A proposal in words. `stops_at` is when those stop that were asked, while one still has to."""
+
+    proposal: RebalanceProposal
+    moves: tuple[MoveRow, ...]
+    why: str
+    gain: str
+    interrupts: str
+    icon: str
+    tone: str
+    outcome: str
+    can_take_back: bool
+
+    @property
+    def is_open(self) -> bool:
+        return self.proposal.state == ProposalState.OPEN
+
+    @property
+    def names(self) -> str:
+        return ", ".join(row.workspace.name for row in self.moves if row.workspace is not None)
+
+
+def rows(proposals: Sequence[RebalanceProposal]) -> list[ProposalRow]:
+    """Three queries, however many they are."""
+    planned = {row.pk: services.planned_of(row) for row in proposals}
+    every = [move for moves in planned.values() for move in moves]
+    workspaces = {
+        row.pk: row
+        for row in Workspace.objects.select_related("team", "owner", "flavor", "pool").filter(
+            pk__in={move.workspace for move in every}
+        )
+    }
+    names = device_names([uuid for move in every for uuid in (*_uuids(move.source), *_uuids(move.target))])
+    moved = {
+        (move.workspace_id, move.generation): move
+        for move in Move.objects.filter(workspace__in=list(workspaces)).order_by("asked_at")
+    }
+    return [_row(row, planned[row.pk], workspaces, names, moved) for row in proposals]
+
+
+def _row(
+    row: RebalanceProposal,
+    planned: Sequence[PlannedMove],
+    workspaces: dict[Any, Workspace],
+    names: dict[str, tuple[str, int]],
+    moved: dict[tuple[Any, int], Move],
+) -> ProposalRow:
+    icon, tone = LOOKS[ProposalState(row.state)]
+    reason = reason_of(row.reason)
+    found = [
+        move
+        for each in planned
+        if row.state == ProposalState.APPLIED and (move := moved.get((each.workspace, each.generation)))
+    ]
+    return ProposalRow(
+        row,
+        tuple(
+            MoveRow(
+                workspaces.get(move.workspace),
+                _place(move.source, names),
+                _place(move.target, names),
+                move.source.nodes[0].node,
+                move.target.nodes[0].node,
+                _uuids(move.source),
+                _uuids(move.target),
+            )
+            for move in planned
+        ),
+        message_of(reason) if reason is not None else "",
+        _gain(row),
+        _interrupts(row, [workspaces[move.workspace] for move in planned if move.workspace in workspaces]),
+        icon,
+        tone,
+        ", ".join(dict.fromkeys(str(move.get_outcome_display()) for move in found)),
+        any(move.left_at is None and move.ended_at is None for move in found),
+    )
+
+
+def _uuids(place: Placement) -> tuple[str, ...]:
+    return tuple(grant.uuid for grant in place.nodes[0].devices)
+
+
+def _place(place: Placement, names: dict[str, tuple[str, int]]) -> str:
+    """A node, with its devices by number as the map of GPUs has them."""
+    part = place.nodes[0]
+    if not part.devices:
+        return part.node
+    numbers = ", ".join(str(names[grant.uuid][1]) if grant.uuid in names else "?" for grant in part.devices)
+    return _("%(node)s, GPU %(numbers)s") % {"node": part.node, "numbers": numbers}
+
+
+def _gain(row: RebalanceProposal) -> str:
+    if row.waiting is None:
+        return _("%(percent)s points more of what it could get") % {"percent": row.gain}
+    gpus = format_thousandths(row.gain, 3)
+    named = {"name": row.waiting.name, "team": row.waiting.team.name, "gpus": gpus}
+    if not row.waiting.accelerated:
+        return _("%(name)s of %(team)s starts") % named
+    return _("%(name)s of %(team)s starts with %(gpus)s GPUs") % named
+
+
+def _interrupts(row: RebalanceProposal, workspaces: Sequence[Workspace]) -> str:
+    count = len(row.moves)
+    words = ngettext(
+        "One workspace stops after %(notice)s and starts again elsewhere.",
+        "%(count)s workspaces stop after %(notice)s and start again elsewhere.",
+        count,
+    ) % {"count": count, "notice": format_duration(moving.notice_s())}
+    if any(each.loses_work for each in workspaces):
+        words += " " + _("Up to %(hours)s GPU-hours are done again.") % {"hours": format_gpu_hours(row.lost)}
+    return words
+
+
+def question(row: ProposalRow) -> dict[str, Any]:
+    """The context of the page that asks before it is carried out."""
+    notice = format_duration(moving.notice_s())
+    loses = [
+        _("%(name)s of %(owner)s in %(team)s: its app stops in %(notice)s, kernels lose their variables")
+        % {
+            "name": each.workspace.name,
+            "owner": each.workspace.owner.username,
+            "team": each.workspace.team.name,
+            "notice": notice,
+        }
+        for each in row.moves
+        if each.workspace is not None
+    ]
+    if any(each.workspace is not None and each.workspace.loses_work for each in row.moves):
+        hours = format_gpu_hours(row.proposal.lost)
+        loses.append(_("up to %(hours)s GPU-hours of work that is done again") % {"hours": hours})
+    return {
+        "title": _("Move %(names)s?") % {"names": row.names},
+        "loses": loses,
+        "stays": [
+            _("files in home folders, and their place in the queue by age"),
+            *(
+                _("%(source)s → %(target)s: it starts there by itself, once it has stopped")
+                % {"source": each.source, "target": each.target}
+                for each in row.moves
+            ),
+            _("everything, where the place is taken meanwhile: nobody stops then"),
+        ],
+        "yes": _("Move"),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class DiscontentRow:
+    """A workspace that is not content, and why."""
+
+    workspace: Workspace
+    score: int
+    why: str
+    since: datetime
+
+
+def discontent_rows(found: Sequence[Discontent]) -> list[DiscontentRow]:
+    return [DiscontentRow(row.workspace, row.score, why_of(row), row.since) for row in found]
+
+
+def why_of(row: Discontent) -> str:
+    reason = reason_of(row.reason)
+    return message_of(reason) if reason is not None else ""

@@ -1,0 +1,64 @@
+"""Reads of proposals and of who is not content, for operators and auditors."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+from django.db.models import F, QuerySet
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.accounts.policies import require_see_all
+from portal.common.errors import NotFound
+from portal.common.reasons.codes import RebalanceCode
+from portal.common.reasons.reason import Reason
+from portal.reclaim.models import Discontent, ProposalState, RebalanceProposal
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+
+FRESH = timedelta(minutes=5)
+"""How old a look may be for what it says to be true now."""
+
+
+def proposals(actor: User) -> QuerySet[RebalanceProposal]:
+    """All that are kept, the newest first."""
+    require_see_all(actor)
+    return RebalanceProposal.objects.select_related("waiting__team", "waiting__owner")
+
+
+def open_proposals(actor: User) -> QuerySet[RebalanceProposal]:
+    return proposals(actor).filter(state=ProposalState.OPEN).order_by("proposed_at", "id")
+
+
+def decided(actor: User) -> QuerySet[RebalanceProposal]:
+    """Those that somebody has decided on, the last first."""
+    chosen = (ProposalState.APPLIED, ProposalState.DISMISSED)
+    return proposals(actor).filter(state__in=chosen).order_by("-decided_at", "-id")
+
+
+def proposal(actor: User, proposal_id: UUID) -> RebalanceProposal:
+    found = proposals(actor).filter(pk=proposal_id).first()
+    if found is None:
+        raise NotFound(Reason(RebalanceCode.NO_SUCH_PROPOSAL))
+    return found
+
+
+def _fresh() -> QuerySet[Discontent]:
+    return Discontent.objects.filter(
+        observed_at__gt=timezone.now() - FRESH,
+        workspace__state=State.RUNNING,
+        workspace__generation=F("generation"),
+    )
+
+
+def discontent(actor: User) -> QuerySet[Discontent]:
+    """What runs and is not content, the worst first."""
+    require_see_all(actor)
+    rows = _fresh().select_related("workspace__team", "workspace__flavor", "workspace__pool")
+    return rows.order_by("score", "since", "workspace")
+
+
+def discontent_of(workspace: Workspace) -> Discontent | None:
+    """Why a workspace, which the actor may see, is not content; None where it is, or nobody knows."""
+    return _fresh().filter(workspace=workspace).first() if workspace.state == State.RUNNING else None
