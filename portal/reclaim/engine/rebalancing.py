@@ -24,7 +24,7 @@ from provisioning.types import DeviceKind, Placement, ResourceRequest
 
 TRIES = 4
 """Places that are looked at for one workspace: the best for placement may be no better for it."""
-NODES_LOOKED_AT = 40
+NODES_LOOKED_AT = 8
 """Of the nodes on which room could be made the nearest to it are looked at."""
 
 
@@ -102,7 +102,7 @@ class Rules:
     patience_s: int = 1_800
     least_wait_s: int = 60
     max_moves: int = 8
-    max_proposals: int = 20
+    max_proposals: int = 8
 
 
 RULES = Rules()
@@ -341,9 +341,12 @@ def _room_in(
     nearest.sort(key=lambda item: (*item[:3], item[3][0].started_s, item[3][0].id))
     best: tuple[tuple[int, ...], list[Move], list[Movable]] | None = None
     worth = max(asks.milli, 1) * asks.duration_s
+    # No other way is cheaper than one that loses nothing and moves one of the smallest.
+    cheapest = (1, 0, min((each.milli for *_, there in nearest for each in there), default=0))
     for *_, movable in nearest[:NODES_LOOKED_AT]:
         # A few large ones, or the smallest that do: the cheaper of both.
-        for order in (movable, sorted(movable, key=lambda each: (each.lost(now_s), each.milli, each.id))):
+        smallest = sorted(movable, key=lambda each: (each.lost(now_s), each.milli, each.id))
+        for order in (movable, smallest) if smallest[0].milli != movable[0].milli else (movable,):
             before = len(site.steps)
             chosen = _who_goes(site, pool, order, request, rules)
             moves = _places(site, pool, request, chosen, left) if chosen else []
@@ -354,6 +357,8 @@ def _room_in(
             cost = (len(moves), lost, sum(each.milli for each in chosen))
             if best is None or cost < best[0]:
                 best = cost, moves, chosen
+        if best is not None and best[0] <= cheapest:
+            break
     if best is None:
         return None
     _, moves, chosen = best

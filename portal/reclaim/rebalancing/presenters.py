@@ -151,7 +151,7 @@ def _interrupts(row: RebalanceProposal, workspaces: Sequence[Workspace]) -> str:
         "%(count)s workspaces stop after %(notice)s and start again elsewhere.",
         count,
     ) % {"count": count, "notice": format_duration(moving.notice_s())}
-    if any(each.loses_work for each in workspaces):
+    if row.lost and any(each.loses_work for each in workspaces):
         words += " " + _("Up to %(hours)s GPU-hours are done again.") % {"hours": format_gpu_hours(row.lost)}
     return words
 
@@ -170,7 +170,7 @@ def question(row: ProposalRow) -> dict[str, Any]:
         for each in row.moves
         if each.workspace is not None
     ]
-    if any(each.workspace is not None and each.workspace.loses_work for each in row.moves):
+    if row.proposal.lost:
         hours = format_gpu_hours(row.proposal.lost)
         loses.append(_("up to %(hours)s GPU-hours of work that is done again") % {"hours": hours})
     return {

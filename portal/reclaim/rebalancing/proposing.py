@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -36,8 +37,9 @@ DISMISSED_FOR = timedelta(days=1)
 KEPT_FOR = timedelta(days=30)
 MAX_UNDER_WAY = 8
 """With so many on their way nobody else is moved without an operator."""
-NEW_AT_ONCE = 5
-"""So many new proposals are played through in one pass."""
+NEW_AT_ONCE = 3
+TRIES_FOR_S = 1.0
+"""So many new proposals are played through in one pass, and no further one after that much processor time."""
 STILL_LOW = 10
 """What is proposed stays so until its contentment is so far above the limit: proposals do not flicker."""
 
@@ -195,7 +197,10 @@ def _that_work_out(
         first = int(now.timestamp()) // 60 * NEW_AT_ONCE % len(fresh)
         fresh = (fresh[first:] + fresh[:first])[:NEW_AT_ONCE]
         with snapshot_cache.previews.use(now) as snapshot:
+            began = time.process_time()
             for key in fresh:
+                if time.process_time() - began > TRIES_FOR_S:
+                    break
                 waiting = UUID(proposals[key].waiting) if proposals[key].waiting else None
                 if moving.works_out(snapshot, planned[key], waiting):
                     good[key] = (proposals[key], planned[key])
