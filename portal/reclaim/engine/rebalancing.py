@@ -91,8 +91,8 @@ class Past:
 class Rules:
     """`low` is the contentment up to which somebody is moved, `min_gain` what that has to gain, in percent.
 
-    A request that starts within `patience_s` anyhow, or waits for less than `least_wait_s`, has nobody moved;
-    of one of `max_moves` more than that many would have to go, it waits on.
+    Nobody moves for a request that starts within `patience_s` anyhow, or has waited for less than
+    `least_wait_s`, nor more than `max_moves` for one.
     """
 
     low: int = 70
