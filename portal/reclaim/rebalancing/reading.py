@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F, Sum
+from django.db.models import F, IntegerField, Sum
+from django.db.models.functions import Cast
 
 from portal.catalog.models import Flavor, Template
 from portal.common.reasons.codes import Rule
@@ -130,7 +131,8 @@ def _devices(now: datetime) -> dict[str, DeviceView]:
             throttle=Sum("throttle_s"),
             thermal=Sum("thermal_s"),
             slowed=Sum("slowed_s"),
-            clock_s=Sum(F("sm_clock_mhz") * F("measured_s")),
+            # Both are small numbers of two bytes, and their product is none.
+        clock_s=Sum(Cast("sm_clock_mhz", IntegerField()) * F("measured_s")),
             measured=Sum("measured_s"),
         )
     )
