@@ -132,7 +132,7 @@ def _devices(now: datetime) -> dict[str, DeviceView]:
             thermal=Sum("thermal_s"),
             slowed=Sum("slowed_s"),
             # Both are small numbers of two bytes, and their product is none.
-        clock_s=Sum(Cast("sm_clock_mhz", IntegerField()) * F("measured_s")),
+            clock_s=Sum(Cast("sm_clock_mhz", IntegerField()) * F("measured_s")),
             measured=Sum("measured_s"),
         )
     )
