@@ -187,7 +187,8 @@ def assess_resize(workspace: Workspace, flavors: Iterable[Flavor]) -> list[Verdi
 
 def assess_attached(workspaces: Iterable[Workspace]) -> list[Verdict]:
     """The verdicts on workspaces with the accelerators that they have released, for what they have now."""
-    blocked = budgets.blocked_teams()
+    workspaces, blocked = list(workspaces), budgets.blocked_teams()
+    homes = home_places.of_users([(each.owner_id, each.team_id) for each in workspaces])
     with snapshot_cache.previews.use() as snapshot:
         return [
             assess_on(
@@ -197,7 +198,7 @@ def assess_attached(workspaces: Iterable[Workspace]) -> list[Verdict]:
                     resources=gpus.with_gpus(each),
                     priority=each.priority,
                     expected_s=each.expected_s,
-                    homes=_homes(each.owner, each.team),
+                    homes=homes.get((each.owner_id, each.team_id), NOWHERE),
                     instead_of=str(each.pk),
                     blocked=blocked,
                 ),

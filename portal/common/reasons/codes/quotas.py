@@ -119,7 +119,7 @@ class RequestCode(StrEnum):
     NEEDS_NO_APPROVAL = "needs_no_approval"
     NOBODY_DECIDES_OWN = "nobody_decides_own"
     NOT_YOUR_WORKSPACE = "not_your_workspace"
-    NO_BUDGET = "no_money_budget"
+    NO_BUDGET = "no_budget"
     NO_CAP = "no_cap"
     NO_SUCH_DELEGATION = "no_such_delegation"
     NO_SUCH_GRANT = "no_such_grant"
