@@ -64,11 +64,18 @@ def github(path: Path) -> Job:
     return Job([(step["run"], step.get("if") == "always()") for step in steps], variables, signal.SIGINT)
 
 
-def run(job: Job, folder: Path, given: dict[str, str], *, cancel: Callable[[], Any] | None = None) -> Outcome:
+def run(
+    job: Job,
+    folder: Path,
+    given: dict[str, str],
+    *,
+    cancel: Callable[[], Any] | None = None,
+    meanwhile: Callable[[], Any] | None = None,
+) -> Outcome:
     """Run the job in `folder`; what is `given` wins over its own variables, as on both platforms.
 
     `cancel` waits for the moment at which the job is cancelled: its processes get the platform's signal, and
-    only what runs after all runs on.
+    only what runs after all runs on. `meanwhile` is what others do while it starts.
     """
     variables = {**os.environ, **job.variables, **given}
     for name in job.variables:
@@ -93,6 +100,8 @@ def run(job: Job, folder: Path, given: dict[str, str], *, cancel: Callable[[], A
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         try:
+            if meanwhile is not None and "berth up" in text:
+                meanwhile()
             if cancel is not None and "berth up" in text:
                 cancel()
                 os.killpg(process.pid, job.cancel_with)

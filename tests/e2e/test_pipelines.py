@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from provisioning.service.environ import ROOT
 from tests.e2e import pipelines
 from tests.e2e.pipelines import Job, Outcome
+from tests.e2e.test_approval import CLEAN_UP, SET_UP
 from tests.instance import Api, Berth, eventually
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("e2e")]
@@ -32,7 +34,13 @@ JOBS = {
 def pipeline(berth: Berth, tmp_path: Path) -> Callable[..., Outcome]:
     shutil.copy(EXAMPLES / "train.ipynb", tmp_path)
 
-    def run(name: str, *, cancel: Callable[[], Any] | None = None, **given: str) -> Outcome:
+    def run(
+        name: str,
+        *,
+        cancel: Callable[[], Any] | None = None,
+        meanwhile: Callable[[], Any] | None = None,
+        **given: str,
+    ) -> Outcome:
         job: Job = JOBS[name]()
         variables = {
             "BERTH_URL": berth.url,
@@ -43,9 +51,30 @@ def pipeline(berth: Berth, tmp_path: Path) -> Callable[..., Outcome]:
             "GPU_CHECK": "python3 -c print('checked')",
             "CI": "true",
         }
-        return pipelines.run(job, tmp_path, {**variables, **given}, cancel=cancel)
+        return pipelines.run(job, tmp_path, {**variables, **given}, cancel=cancel, meanwhile=meanwhile)
 
     return run
+
+
+@pytest.fixture
+def one_core(berth: Berth, ada: Api) -> Iterator[None]:
+    """ada's team may hold one core; ben, a member, decides requests."""
+    berth.run("manage.py", "shell", "-c", SET_UP)
+    yield
+    berth.run("manage.py", "shell", "-c", CLEAN_UP)
+
+
+def berth_says(berth: Berth, user: str, *command: str) -> str:
+    """What a person types beside the pipeline."""
+    done = subprocess.run(
+        [Path(sys.executable).parent / "berth", *command],
+        env={**os.environ, "BERTH_URL": berth.url, "BERTH_TOKEN": berth.tokens[user]},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done
+    return done.stdout
 
 
 def nothing_is_left(ada: Api, berth: Berth) -> bool:
@@ -96,4 +125,40 @@ def test_one_that_is_cancelled_while_it_works_leaves_nothing(
     train.write_text(train.read_text().replace("# Stands", long))
     outcome = pipeline("gitlab", cancel=lambda: eventually(begun.exists, limit_s=180, what="it works"))
     assert outcome.codes[0] != 0 and outcome.codes[1] == 0, outcome
+    assert nothing_is_left(ada, berth)
+
+
+def test_one_that_needs_an_approval_ends_at_once_and_passes_when_it_has_it(
+    pipeline: Callable[..., Outcome], ada: Api, berth: Berth, one_core: None
+) -> None:
+    refused = pipeline("gitlab", FLAVOR="cpu-large")
+    assert refused.codes == [7, 0], refused
+    assert nothing_is_left(ada, berth)
+
+    asked = ["requests", "ask", "--resource", "cpu_milli", "--amount", "1", "--why", "Training"]
+    request = json.loads(berth_says(berth, "ada", *asked, "--json"))
+    berth_says(berth, "ben", "requests", "approve", request["id"])
+    assert pipeline("gitlab", FLAVOR="cpu-large").passed
+    assert nothing_is_left(ada, berth)
+
+
+def test_one_that_waits_in_the_queue_passes_when_there_is_room(
+    pipeline: Callable[..., Outcome], ada: Api, berth: Berth, one_core: None
+) -> None:
+    held = ada.create("files", "cpu-small", name="holds-the-core")
+    ada.wait(held["id"], "running")
+
+    def makes_room() -> None:
+        """As soon as the pipeline's own is seen to wait."""
+
+        def waits() -> Any:
+            rows = ada.json("GET", "workspaces?state=pending")["results"]
+            return [row for row in rows if row["name"].startswith("ci-") and row["queue"]["position"]]
+
+        eventually(waits, limit_s=120, what="it waits")
+        berth_says(berth, "ada", "rm", held["id"], "--yes")
+
+    outcome = pipeline("github", meanwhile=makes_room)
+    assert outcome.passed, outcome
+    assert "pending, position 1" in outcome.output
     assert nothing_is_left(ada, berth)
