@@ -79,6 +79,34 @@ def put(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_json(sent) if arguments.json else 0
 
 
+def cp(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Copy between here and a workspace, whose side is written NAME:PATH, as of scp."""
+    *sources, target = arguments.paths
+    if not sources:
+        raise Usage(
+            "Say from where and to where.", "berth cp data.csv NAME:data/, or berth cp NAME:data.csv ."
+        )
+    there, into = _side(target)
+    if there:
+        if any(_side(source)[0] for source in sources):
+            raise Usage("Both sides are workspaces.", "Copy it here first.")
+        arguments.workspace, arguments.files, arguments.into = there, sources, into
+        return put(client, arguments)
+    if len(sources) > 1:
+        raise Usage("Only one can be fetched at a time.", "Fetch them one after the other.")
+    arguments.workspace, arguments.path = _side(sources[0])
+    if not arguments.workspace:
+        raise Usage("Neither side is a workspace.", "Write its side as NAME:PATH.")
+    arguments.to = target
+    return get(client, arguments)
+
+
+def _side(text: str) -> tuple[str, str]:
+    """The workspace and the path in its home; an empty name for a path here, as `./a:b` is."""
+    name, colon, path = text.partition(":")
+    return (name, path) if colon and name and "/" not in name else ("", text)
+
+
 def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Delete files and folders."""
     workspace, paths = find(client, arguments), [_path(path) for path in arguments.paths]

@@ -138,6 +138,23 @@ def files(commands: Any, common: argparse.ArgumentParser) -> None:
     put.add_argument("files", nargs="+", metavar="FILE")
     put.add_argument("--into", default="", metavar="PATH", help="a folder; default: the home folder")
     put.add_argument("-f", "--force", action="store_true", help="replace what is there")
+    words = "Copy files between here and a workspace's home, whether it runs or not."
+    copy = commands.add_parser(
+        "cp",
+        help=words,
+        description=f"{words} The workspace's side is NAME:PATH; a path here that has a colon begins with ./",
+        usage="berth cp [-f] FILE … NAME:FOLDER, or berth cp [-f] [--as tar|zip] NAME:PATH FILE",
+        parents=[common],
+    )
+    copy.set_defaults(function="files_cp")
+    copy.add_argument(
+        "paths", nargs="+", metavar="PATH", help="one of them, the last or the only other, is NAME:PATH"
+    )
+    copy.add_argument("--team", default="", metavar="SLUG", help="where you have the name in two teams")
+    copy.add_argument(
+        "--as", dest="form", default="", choices=("tar", "zip"), help="for a folder of a workspace"
+    )
+    copy.add_argument("-f", "--force", action="store_true", help="replace what is there")
     rm = verb("rm", "Delete files and folders, for good.")
     rm.add_argument("paths", nargs="+", metavar="PATH")
     rm.add_argument("-y", "--yes", action="store_true", help="do not ask")

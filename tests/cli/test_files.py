@@ -74,3 +74,25 @@ def test_what_is_cut_off_leaves_no_file(as_bob: Any, node: dict[str, Any], tmp_p
     assert as_bob("files", "get", "mine", "broken", "--to", str(tmp_path / "here" / "x")).code == 4
     assert as_bob("files", "put", "mine", str(tmp_path / "nothing")).code == 2
     assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_copying_there_and_back(
+    as_bob: Any, node: dict[str, Any], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two", "a:b"):
+        (tmp_path / name).write_bytes(name.encode())
+    assert as_bob("cp", "one", "./a:b", "mine:data/").code == 0
+    assert as_bob("cp", "two", "mine:").code == 0
+    assert (node["data/one"], node["data/a:b"], node["two"]) == (b"one", b"a:b", b"two")
+    (tmp_path / "here").mkdir()
+    assert as_bob("cp", "mine:two", "here").out == "here/two: 3 bytes\n"
+    assert as_bob("cp", "mine:two", "here").code == 2
+    assert as_bob("cp", "mine:two", "here", "--force").code == 0
+    assert as_bob("cp", "theirs:two", "here/x").code == 5
+
+
+@pytest.mark.parametrize("paths", [["one"], ["one", "two"], ["mine:a", "mine:b"], ["mine:a", "mine:b", "."]])
+def test_what_cannot_be_copied_is_said(as_bob: Any, node: dict[str, Any], paths: list[str]) -> None:
+    done = as_bob("cp", *paths)
+    assert (done.code, bool(done.err)) == (2, True)
