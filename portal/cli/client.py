@@ -143,6 +143,10 @@ class BerthClient:
         """Give it another flavor: its app restarts once there is room for it."""
         return self._object("POST", f"{_path(workspace_id)}/resize", json={"flavor": flavor})
 
+    def change(self, workspace_id: str, **given: Any) -> dict[str, Any]:
+        """Say anew its `name`, `expected_hours` or `priority`; what is left out stays."""
+        return self._object("PATCH", _path(workspace_id), json=given)
+
     def extend(self, workspace_id: str, *, hours: float, idempotency_key: str = "") -> dict[str, Any]:
         """Let it run for longer."""
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}

@@ -316,6 +316,19 @@ def resize(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_json(workspace) if arguments.json else print_line(line_of(workspace))
 
 
+def change(client: BerthClient, arguments: argparse.Namespace) -> int:
+    asked = {
+        "name": arguments.name,
+        "expected_hours": arguments.hours,
+        "priority": arguments.priority,
+    }
+    given = {field: value for field, value in asked.items() if value is not None}
+    if not given:
+        raise Usage("Nothing was said to change.", "Add --name, --hours or --priority.")
+    workspace = client.change(find(client, arguments)["id"], **given)
+    return print_json(workspace) if arguments.json else print_line(line_of(workspace))
+
+
 def extend(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace_id = find(client, arguments)["id"]
     key = str(uuid.uuid4())

@@ -167,6 +167,20 @@ def parser() -> argparse.ArgumentParser:
     one_workspace(resize)
     resize.add_argument("--flavor", required=True, metavar="SLUG")
 
+    change = command("set", "change", "Rename a workspace, or say anew how long you need it or its priority.")
+    one_workspace(change)
+    change.add_argument("--name", default=None, metavar="NAME", help="not while it runs")
+    change.add_argument(
+        "--hours", type=hours, default=None, metavar="H", help="how long it is needed, from its start on"
+    )
+    change.add_argument(
+        "--priority",
+        type=int,
+        default=None,
+        metavar="N",
+        help="from -100 to 100; above 0 for owners of its team",
+    )
+
     extend = command("extend", "extend", "Let a workspace run for longer.")
     one_workspace(extend)
     extend.add_argument("--hours", type=hours, default=2.0, metavar="H", help="default: 2")

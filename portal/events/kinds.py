@@ -281,6 +281,7 @@ class AuditKind(StrEnum):
     WORKSPACE_TERMINATE = "workspace.terminate"
     WORKSPACE_GONE = "workspace.gone"
     WORKSPACE_RETRY = "workspace.retry"
+    WORKSPACE_CHANGED = "workspace.changed"
     WORKSPACE_EXTENDED = "workspace.extended"
     WORKSPACE_KEPT = "workspace.kept"
     WORKSPACE_GPU_RELEASED = "workspace.gpu_released"

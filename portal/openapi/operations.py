@@ -28,7 +28,11 @@ TAGS: Mapping[str, Tag] = {
             "workspaces": {GET: "listWorkspaces", POST: "createWorkspace"},
             "workspaces/stop": {POST: "stopWorkspaces"},
             "workspaces/delete": {POST: "deleteWorkspaces"},
-            "workspaces/{workspace_id}": {GET: "getWorkspace", DELETE: "deleteWorkspace"},
+            "workspaces/{workspace_id}": {
+                GET: "getWorkspace",
+                PATCH: "updateWorkspace",
+                DELETE: "deleteWorkspace",
+            },
             "workspaces/{workspace_id}/start": {POST: "startWorkspace"},
             "workspaces/{workspace_id}/stop": {POST: "stopWorkspace"},
             "workspaces/{workspace_id}/extend": {POST: "extendWorkspace"},

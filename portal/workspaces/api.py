@@ -41,12 +41,13 @@ from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.events import live, stream
 from portal.events.models import Event
-from portal.workspaces import listing, log_stream, selectors, services, software
+from portal.workspaces import changes, listing, log_stream, selectors, services, software
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.serializers import (
     EventSerializer,
     LogSerializer,
+    WorkspaceChangeSerializer,
     WorkspaceCreateSerializer,
     WorkspaceSerializer,
     etag_of,
@@ -187,6 +188,23 @@ class WorkspaceViewSet(ListViewSet):
         return answer
 
     @operation(
+        "Change a workspace",
+        description=(
+            "Its name, the time for which it is needed, its priority. What is left out stays; saying what is "
+            "so already changes nothing."
+        ),
+        request=WorkspaceChangeSerializer,
+        responses={200: WorkspaceSerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 404, 409, 412, 415],
+    )
+    def partial_update(self, request: UserRequest, workspace_id: UUID) -> Response:
+        given = body_of(request, WorkspaceChangeSerializer)
+        if (hours := given.pop("expected_hours", None)) is not None:
+            given["expected_s"] = round(hours * 3600)
+        return self.answer(self._act(changes.change, **given))
+
+    @operation(
         "Delete a workspace",
         description=(
             "Its user's home folder stays. 202 while it ends, 204 once nothing is left of it; "
@@ -228,13 +246,13 @@ class WorkspaceViewSet(ListViewSet):
     def _accepted(self, workspace: Workspace) -> Response:
         return self.answer(workspace, status=202, Location=location_of(workspace))
 
-    def _act(self, service: Callable[..., Workspace]) -> Workspace:
+    def _act(self, service: Callable[..., Workspace], **given: Any) -> Workspace:
         """Call the service, under the client's precondition where it sends one."""
         workspace_id = self.kwargs["workspace_id"]
         selectors.workspace_by_id(self.request.user, workspace_id)
         with transaction.atomic():
             require_match(self.request, workspace_id)
-            service(actor=self.request.user, workspace_id=workspace_id)
+            service(actor=self.request.user, workspace_id=workspace_id, **given)
         return self.get_object()
 
     @operation(

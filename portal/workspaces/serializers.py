@@ -13,7 +13,7 @@ from django.db.models import Prefetch, QuerySet
 from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.translation import get_language
-from drf_spectacular.utils import extend_schema_field
+from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.request import Request
 
@@ -141,6 +141,28 @@ class WorkspaceCreateSerializer(StrictSerializer):
     )
 
 
+class WorkspaceChangeSerializer(StrictSerializer):
+    """What is said anew of a workspace; what is left out stays."""
+
+    name = serializers.CharField(
+        required=False,
+        max_length=60,
+        help_text="Lower-case letters, digits and hyphens. While it waits, is stopped or has failed.",
+    )
+    expected_hours = serializers.FloatField(
+        required=False,
+        min_value=1 / 60,
+        max_value=720,
+        help_text="How long it will be needed, from its start on. What runs to an end is extended instead.",
+    )
+    priority = serializers.IntegerField(
+        required=False,
+        min_value=-100,
+        max_value=100,
+        help_text="Higher ones go first. Above 0 for owners of the team and operators only.",
+    )
+
+
 def git_of(request: Request, given: Mapping[str, Any]) -> Any:
     """The repository of a request, None where none was named. Raises `PermissionDenied`.
 
@@ -188,13 +210,17 @@ class StageSerializer(serializers.Serializer[Any]):
     seconds = serializers.FloatField(allow_null=True)
 
 
+@extend_schema_serializer(deprecate_fields=["milli"])
 class HeldDeviceSerializer(serializers.Serializer[Any]):
     """An accelerator that the workspace holds, or a share of it in thousandths."""
 
     uuid = serializers.CharField(source="device.uuid")
     model = serializers.CharField(source="device.model")
     memory_mib = serializers.IntegerField(source="device.memory_mib")
-    milli = serializers.IntegerField()
+    share_milli = serializers.IntegerField(
+        source="milli", help_text="Thousandths of it that the workspace holds; 1000 is the whole one."
+    )
+    milli = serializers.IntegerField(help_text="As `share_milli`, which takes its place.")
 
 
 class QueueSerializer(serializers.Serializer[Any]):
@@ -439,6 +465,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
                 "uuid": item.device.uuid,
                 "model": item.device.model,
                 "memory_mib": item.device.memory_mib,
+                "share_milli": item.milli,
                 "milli": item.milli,
             }
             for allocation in _held(workspace)
@@ -533,6 +560,9 @@ def version_of(workspace: Workspace) -> str:
         workspace.status.checkouts,
         workspace.gpu_released,
         workspace.flavor.slug,
+        workspace.name,
+        workspace.expected_s,
+        workspace.priority,
     )
 
 

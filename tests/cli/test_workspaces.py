@@ -250,3 +250,13 @@ def test_wrong_usage(berth: Any, arguments: list[str]) -> None:
 def test_help_says_the_exit_codes(berth: Any) -> None:
     ran = berth("--help")
     assert (ran.code, "exit codes" in ran.out) == (0, True)
+
+
+def test_set_renames_and_says_anew_how_long_and_how_urgent(as_bob: Any, bob: Any, team: Any) -> None:
+    workspace = WorkspaceFactory(owner=bob, team=team, name="mine")
+    assert as_bob("set", "mine", "--name", "other", "--hours", "3", "--priority", "-5").code == 0
+    workspace.refresh_from_db()
+    assert (workspace.name, workspace.expected_s, workspace.priority) == ("other", 10_800, -5)
+    assert as_bob("set", "other").code == 2
+    refused = as_bob("set", "other", "--priority", "5", "--json")
+    assert (refused.code, refused.json["error"]["status"]) == (1, 403)

@@ -274,6 +274,7 @@ POST   api/v1/workspaces                                    401 400 403 201 201 
 POST   api/v1/workspaces/stop                               401 202 202 202 202 202 202 202   workspaces:write
 POST   api/v1/workspaces/delete                             401 202 202 202 202 202 202 202   workspaces:write
 GET    api/v1/workspaces/<uuid:workspace_id>                401 404 200 404 200 200 200 200   workspaces:read
+PATCH  api/v1/workspaces/<uuid:workspace_id>                401 404 403 404 200 200 403 200   workspaces:write
 DELETE api/v1/workspaces/<uuid:workspace_id>                401 404 403 404 202 202 403 202   workspaces:write
 POST   api/v1/workspaces/<uuid:workspace_id>/start          401 404 403 404 202 202 403 202   workspaces:write
 POST   api/v1/workspaces/<uuid:workspace_id>/stop           401 404 403 404 202 202 403 202   workspaces:write

@@ -450,6 +450,7 @@ class Stage:
                 for act in ("stop", "delete")
             },
             ("POST", "workspaces/<uuid:workspace_id>/extend/"): {"hours": "2"},
+            ("PATCH", "api/v1/workspaces/<uuid:workspace_id>"): {"priority": -1},
             ("POST", "api/v1/workspaces/<uuid:workspace_id>/extend"): {"hours": 2},
             ("POST", "api/v1/workspaces/<uuid:workspace_id>/keep"): {"hours": 2},
             ("POST", "api/v1/workspaces/<uuid:workspace_id>/resize"): {"flavor": wanted["flavor"]},

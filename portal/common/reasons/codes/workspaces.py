@@ -10,11 +10,14 @@ class WorkspaceCode(StrEnum):
 
     # Refusals.
     CHANGED_MEANWHILE = "changed_meanwhile"
+    EXPECTED_BY_END = "expected_by_end"
     EXPECTED_OUT_OF_RANGE = "expected_out_of_range"
     HOME_IS_PRIVATE = "home_is_private"
     NAME_TAKEN = "name_taken"
     NODE_SILENT = "node_silent"
     NOT_POSSIBLE_NOW = "not_possible_now"
+    NOT_CHANGEABLE = "workspace_not_changeable"
+    NOT_RENAMEABLE = "workspace_not_renameable"
     NOT_RUNNING = "workspace_not_running"
     NOT_STARTABLE = "not_startable"
     TOO_MANY_STARTS = "too_many_starts"

@@ -91,6 +91,10 @@ TEXTS: dict[StrEnum, Text] = {
     WorkspaceCode.CHANGED_MEANWHILE: Text(
         _("The workspace changed at the same moment."), _("Reload the page and look at its state.")
     ),
+    WorkspaceCode.EXPECTED_BY_END: Text(
+        _("%(name)s has an end, which says for how long it is needed."),
+        _("Extend it, or stop it when you are done."),
+    ),
     WorkspaceCode.EXPECTED_OUT_OF_RANGE: Text(_("Say from one minute to 30 days.")),
     WorkspaceCode.HOME_IS_PRIVATE: Text(
         _("What is in the home folder of %(owner)s is shown to nobody else."),
@@ -126,6 +130,16 @@ TEXTS: dict[StrEnum, Text] = {
     WorkspaceCode.TOO_MANY_STARTS: Text(
         _("You have started as many workspaces as one user may in this time."),
         _("Try again in %(seconds)d seconds."),
+    ),
+    WorkspaceCode.NOT_CHANGEABLE: Text(
+        _("%(name)s is %(state)s and cannot be changed now."),
+        _("Wait until it has come to rest, then try again."),
+        prepare=_state,
+    ),
+    WorkspaceCode.NOT_RENAMEABLE: Text(
+        _("%(name)s is %(state)s, and what runs keeps its name."),
+        _("Stop it, rename it, and start it again."),
+        prepare=_state,
     ),
     WorkspaceCode.NOT_STOPPABLE: Text(
         _("%(name)s is %(state)s and cannot be stopped now."),

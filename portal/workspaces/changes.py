@@ -1,0 +1,115 @@
+"""What people may say anew of a workspace that is there: its name, how long it is needed, its priority."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+
+from portal.accounts.models import User
+from portal.common.domain_events import emit
+from portal.common.errors import InvalidInput, StateConflict
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import WorkspaceCode
+from portal.common.reasons.reason import Reason
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.workspaces import policies
+from portal.workspaces.domain_events import RequestChanged
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from portal.workspaces.services import check_order
+from portal.workspaces.transitions import locked
+
+CHANGEABLE = frozenset({State.PENDING, State.PROVISIONING, State.RUNNING, State.STOPPED, State.FAILED})
+"""The others are on their way to one of these, or to their end."""
+RENAMEABLE = CHANGEABLE - {State.PROVISIONING, State.RUNNING}
+"""What runs bears its name on its node, where it says which specification it was started with."""
+
+
+@transaction.atomic
+def change(
+    *,
+    actor: User,
+    workspace_id: UUID,
+    name: str | None = None,
+    expected_s: int | None = None,
+    priority: int | None = None,
+) -> Workspace:
+    """Change what is given; saying what is so already changes nothing.
+
+    Raises `InvalidInput` (name, time, priority), `NotAllowed` (the workspace, a priority above 0) and
+    `StateConflict` (on its way to another state, the name is taken, it runs, its end says how long).
+    """
+    workspace = locked(workspace_id)
+    policies.require_operate(actor, workspace)
+    wished = {
+        "name": None if name is None else name.strip().lower(),
+        "expected_s": _within_life(workspace, expected_s),
+        "priority": priority,
+    }
+    changes: dict[str, Any] = {
+        field: value
+        for field, value in wished.items()
+        if value is not None and value != getattr(workspace, field)
+    }
+    if not changes:
+        return workspace
+    _require_state(workspace, changes)
+    check_order(changes.get("expected_s"), changes.get("priority", 0))
+    if "priority" in changes:
+        policies.require_priority(actor, workspace.team, changes["priority"])
+    before = {field: getattr(workspace, field) for field in changes}
+    for field, value in changes.items():
+        setattr(workspace, field, value)
+    _save(workspace, sorted(changes))
+    if changes.keys() - {"name"}:
+        # Its rank in the queue, and what others are told about when it ends.
+        emit(RequestChanged(workspace))
+    events.record(
+        actor=actor,
+        kind=AuditKind.WORKSPACE_CHANGED,
+        workspace=workspace,
+        message=f"changed its {_listed(changes)}",
+        data={"before": before, "after": changes},
+    )
+    return workspace
+
+
+def _within_life(workspace: Workspace, expected_s: int | None) -> int | None:
+    """None is needed for longer than it lives, as when it is asked for."""
+    if expected_s is None or workspace.lifetime_s is None:
+        return expected_s
+    return min(expected_s, workspace.lifetime_s)
+
+
+def _require_state(workspace: Workspace, changes: dict[str, Any]) -> None:
+    named = {"name": workspace.name, "state": workspace.state}
+    if workspace.state not in CHANGEABLE:
+        raise StateConflict(Reason(WorkspaceCode.NOT_CHANGEABLE, named), state=workspace.state)
+    if "name" in changes and workspace.state not in RENAMEABLE:
+        raise StateConflict(Reason(WorkspaceCode.NOT_RENAMEABLE, named), state=workspace.state)
+    if "expected_s" in changes and workspace.ends_at is not None and workspace.state == State.RUNNING:
+        raise StateConflict(
+            Reason(WorkspaceCode.EXPECTED_BY_END, {"name": workspace.name}), state=workspace.state
+        )
+
+
+def _save(workspace: Workspace, fields: list[str]) -> None:
+    try:
+        workspace.clean_fields(exclude={field.name for field in workspace._meta.fields} - set(fields))
+    except ValidationError as error:
+        raise InvalidInput(Reason(WorkspaceCode.NOT_VALID), errors=error.message_dict) from error
+    try:
+        with transaction.atomic():
+            workspace.save(update_fields=fields)
+    except IntegrityError as error:
+        reason = Reason(WorkspaceCode.NAME_TAKEN, {"name": workspace.name, "team": workspace.team.name})
+        raise StateConflict(reason, code=ProblemCode.NAME_TAKEN) from error
+
+
+def _listed(changes: dict[str, Any]) -> str:
+    words = {"name": "name", "expected_s": "expected time", "priority": "priority"}
+    return " and ".join(words[field] for field in changes)
