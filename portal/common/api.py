@@ -19,6 +19,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django_filters import rest_framework as filters  # type: ignore[import-untyped]
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework import mixins, renderers, serializers, viewsets
+from rest_framework.exceptions import MethodNotAllowed
 from rest_framework.metadata import SimpleMetadata
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
@@ -27,6 +28,7 @@ from rest_framework.routers import SimpleRouter
 from rest_framework.views import APIView
 
 from portal.common import idempotency, rate_limits, storage
+from portal.common.deprecation import HEADERS, Deprecated
 from portal.common.errors import InvalidInput, NotFound
 from portal.common.pagination import Pages
 from portal.common.problem_codes import ProblemCode
@@ -76,9 +78,9 @@ else:
     UserRequest = Request
 
 
+# A request's body. A field that nobody knows is a mistake that should not pass in silence. (No docstring: the
+# OpenAPI document would have it of every serializer that has none of its own.)
 class StrictSerializer(serializers.Serializer[Any]):
-    """A request's body. A field that nobody knows is a mistake that should not pass in silence."""
-
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, Mapping):
             unknown = [str(key) for key in data if key not in self.fields]
@@ -129,6 +131,9 @@ class ApiView(APIView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
+        if not hasattr(self, (request.method or "").lower()):
+            # Before its parameters are looked at: they would be wrong for want of a method.
+            raise MethodNotAllowed(request.method or "")
         if not self._takes_keys(request):
             idempotency.require_no_key(request)
         known = self.known_params()
@@ -297,6 +302,7 @@ def operation(
     once: bool = False,
     located: bool = True,
     goes_on_s: int = 0,
+    deprecated: Deprecated | None = None,
     **more: Any,
 ) -> Callable[[F], F]:
     """Document one method. Errors are problems; those of authentication come by themselves.
@@ -306,15 +312,19 @@ def operation(
 
     What answers 201 or 202 says in `Location` where that is, unless what is made has no address of its own or
     the one that was asked (not `located`). Where it goes on after the answer, `goes_on_s` is after how many
-    seconds there may be something new: it is sent as `Retry-After`.
+    seconds there may be something new: it is sent as `Retry-After`. What is `deprecated` says so with each
+    answer of its own; `description` names what takes its place.
     """
     given = [*parameters, idempotency.PARAMETER] if once else list(parameters)
     made = any((each[0] if isinstance(each, tuple) else each) in MADE for each in responses)
     told = [*([LOCATION] if made and located else []), *([RETRY_AFTER] if goes_on_s else [])]
+    told += HEADERS if deprecated else ()
     problems = {*ALWAYS, *errors, *((400, 409) if once else ())}
 
     def documented_method(method: F) -> F:
         chosen: Any = _looked_at_again(method, goes_on_s) if goes_on_s else method
+        if deprecated:
+            chosen = deprecated.announced(chosen)
         if once:
             chosen = _carried_out_once(chosen)
         if idempotency.PARAMETER in given:
@@ -328,6 +338,7 @@ def operation(
                 **{(status, CONTENT_TYPE): ProblemSerializer for status in sorted(problems)},
             },
             parameters=[*given, *told],
+            deprecated=True if deprecated else None,
             **more,
         )
         found: F = described(chosen)

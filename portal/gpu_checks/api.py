@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from django.http import HttpResponse
 from django.urls import reverse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiExample
+from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.renderers import JSONRenderer
@@ -55,6 +55,7 @@ class ProgressSerializer(serializers.Serializer[Any]):
     text = serializers.CharField(default="")
 
 
+@extend_schema_serializer(deprecate_fields=["action"])
 class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
     """A check or a scrub of one device. `simulated`: of a simulated device, which it says nothing about."""
 
@@ -67,7 +68,12 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
     cause = serializers.ChoiceField(CheckCause.choices)
     status = serializers.ChoiceField(CheckStatus.choices)
     verdict = serializers.ChoiceField(CheckVerdict.choices, allow_blank=True, help_text="Empty until done.")
-    action = serializers.CharField(allow_blank=True, help_text="What brings the device back.")
+    recovery = serializers.CharField(
+        source="action",
+        allow_blank=True,
+        help_text="What brings the device back, as it is called of devices.",
+    )
+    action = serializers.CharField(allow_blank=True, help_text="As `recovery`, which takes its place.")
     asked_by = serializers.CharField(source="asked_by.username", default=None, allow_null=True)
     progress = ProgressSerializer()
     measures = serializers.JSONField(help_text="Judged figures by name: value, unit, and their floors.")
@@ -76,12 +82,22 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
         model = GpuCheckRun
         fields = [
             *("id", "device", "uuid", "node", "pool", "kind", "level", "cause", "status", "verdict"),
-            *("action", "summary", "simulated", "asked_by", "created_at", "started_at", "finished_at"),
+            *(
+                "recovery",
+                "action",
+                "summary",
+                "simulated",
+                "asked_by",
+                "created_at",
+                "started_at",
+                "finished_at",
+            ),
             *("progress", "measures"),
         ]
         read_only_fields = fields
 
 
+@extend_schema_serializer(deprecate_fields=["action"])
 class GpuCheckDetailSerializer(GpuCheckSerializer):
     """With the report as it came, in the schema at `/schemas/gpu-check`; empty until done."""
 
