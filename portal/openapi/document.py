@@ -56,6 +56,7 @@ def complete(result: dict[str, Any], **_of_the_generator: Any) -> dict[str, Any]
     components = result["components"]
     components["schemas"] |= SCHEMAS
     components["schemas"] = dict(sorted(components["schemas"].items()))
+    _may_be_anything(components["schemas"])
     describe(result)
     used: set[str] = set()
     for answers in _answers(result):
@@ -67,6 +68,14 @@ def complete(result: dict[str, Any], **_of_the_generator: Any) -> dict[str, Any]
                 answer["description"] = ANSWERS.get(status) or HTTPStatus(int(status)).phrase
     components["responses"] = {_name(status): _problem(status) for status in sorted(used)}
     return result
+
+
+def _may_be_anything(schemas: dict[str, Any]) -> None:
+    """What may be any JSON may be null without being told so: as one of two it would be null in two ways."""
+    for definition in schemas.values():
+        for field in definition.get("properties", {}).values():
+            if {} in field.get("oneOf", ()):
+                del field["oneOf"]
 
 
 def _answers(result: dict[str, Any]) -> Iterator[dict[str, Any]]:

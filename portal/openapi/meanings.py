@@ -6,8 +6,11 @@ left out for those of `ELSE`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from portal.openapi.examples import example_of
+from portal.openapi.more_meanings import MORE, OF_SCHEMAS, SCHEMAS
 
 FIELDS: Mapping[str, str] = {
     # What it is.
@@ -121,6 +124,7 @@ FIELDS: Mapping[str, str] = {
     "address": "Address that it came from.",
     "user_agent": "What the program said it was.",
     "request_id": "Of the request; it stands in the portal's log.",
+    **MORE,
 }
 ELSE: Mapping[str, frozenset[str]] = {
     "amount": frozenset({"LedgerEntry", "Borrower"}),
@@ -160,6 +164,7 @@ OWN: Mapping[str, str] = {
     "WorkspaceCreateRequest.template": "Short name of the template that it starts from.",
     "WorkspaceCreateRequest.flavor": "Short name of the flavor, which says what it gets.",
     "WorkspaceCreateRequest.name": "Its name, unique among those of its user in the team.",
+    **{f"{schema}.{name}": text for schema, of in OF_SCHEMAS.items() for name, text in of.items()},
 }
 """Of one field of one schema."""
 _OF_SLUGS: Mapping[str, str] = {
@@ -202,7 +207,11 @@ def of_path(path: str, name: str) -> str:
 
 
 def describe(result: dict[str, Any]) -> None:
-    """Give the fields and the parameters of addresses their meanings, where they have none."""
+    """Give schemas, fields and the parameters of addresses their meanings, where they have none."""
+    takers = {schema: name for name, schema in _bodies(result)}
+    for schema, definition in result["components"]["schemas"].items():
+        if not definition.get("description") and "enum" not in definition:
+            definition["description"] = _of_schema(schema, takers)
     for schema, definition in result["components"]["schemas"].items():
         for name, field in definition.get("properties", {}).items():
             meaning = "" if field.get("description") else of_field(schema, name)
@@ -210,8 +219,30 @@ def describe(result: dict[str, Any]) -> None:
                 field |= {"allOf": [{"$ref": field.pop("$ref")}]}
             if meaning:
                 field["description"] = meaning
+            if schema in takers and not {"example", "examples"} & field.keys():
+                example = example_of(name, field)
+                if example is not None:
+                    field["examples"] = [example]
     for path, methods in result["paths"].items():
         for operation in methods.values():
             for parameter in operation.get("parameters", []):
                 if parameter["in"] == "path" and not parameter.get("description"):
                     parameter["description"] = of_path(path, parameter["name"])
+
+
+def _of_schema(schema: str, takers: Mapping[str, str]) -> str:
+    if own := SCHEMAS.get(schema) or SCHEMAS.get(schema.removesuffix("Request")):
+        return own
+    if schema in takers:
+        return f"What `{takers[schema]}` takes."
+    if schema.startswith("Paginated"):
+        return "A page of a list: follow `next` until it is null."
+    return ""  # A test says which.
+
+
+def _bodies(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Operations with the schema of what they take."""
+    for methods in result["paths"].values():
+        for operation in methods.values():
+            for content in operation.get("requestBody", {}).get("content", {}).values():
+                yield operation["operationId"], content["schema"].get("$ref", "").rpartition("/")[2]

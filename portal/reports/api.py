@@ -100,9 +100,9 @@ def amounts_json(amounts: Amounts) -> dict[str, Any]:
 
 
 def _date(request: UserRequest, name: str) -> date | None:
-    text = request.query_params.get(name, "")
+    text = request.query_params.get(name)
     try:
-        return date.fromisoformat(text) if text else None
+        return None if text is None else date.fromisoformat(text)
     except ValueError as error:
         reason = Reason(CommonCode.DAYS_OUT_OF_RANGE, {"maximum": gpu_use.MAX_DAYS})
         raise InvalidInput(reason, errors={name: [reason]}) from error

@@ -27,11 +27,20 @@ NOTE = (
 )
 
 
+class IdField(serializers.UUIDField):
+    """An id as text: numbers, and so booleans, are no ids here, as the document says."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, str):
+            self.fail("invalid", value=data)
+        return super().to_internal_value(data)
+
+
 class WorkspacesSerializer(StrictSerializer):
     """Which workspaces."""
 
     workspaces = serializers.ListField(
-        child=serializers.UUIDField(),
+        child=IdField(),
         min_length=1,
         max_length=MAX_AT_ONCE,
         help_text="Their ids. One that is named twice counts once.",

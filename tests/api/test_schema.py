@@ -1,27 +1,20 @@
-"""The OpenAPI document: current, complete, and true when many strange requests are made from it."""
+"""The OpenAPI document: current, complete and valid. `test_conformance.py` says whether it is true."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
-import schemathesis
 import yaml
 from django.core.management import call_command
-from django.core.signals import request_finished, request_started
-from django.core.wsgi import get_wsgi_application
-from django.db import close_old_connections
-from hypothesis import HealthCheck, settings
 from openapi_spec_validator import OpenAPIV31SpecValidator
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 
+from portal.openapi.examples import EXAMPLES
 from portal.openapi.meanings import ELSE, FIELDS, OWN
 from portal.openapi.operations import NAMES, TAGS
-from tests.factories import make_token
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "openapi.yaml"
 DOCUMENT = yaml.load(COMMITTED.read_text(), Loader=yaml.CSafeLoader)
@@ -31,8 +24,6 @@ OPERATIONS = [
     for path, methods in DOCUMENT["paths"].items()
     for method, operation in methods.items()
 ]
-# Streams do not end, which is what one waits for here; they have tests of their own.
-schema = schemathesis.openapi.from_dict(DOCUMENT).exclude(path_regex="/stream$")
 
 
 def test_the_committed_document_is_current(tmp_path: Path) -> None:
@@ -84,25 +75,53 @@ def test_every_operation_has_a_name_and_a_tag_given_by_hand() -> None:
     assert [tag["name"] for tag in DOCUMENT["tags"]] == list(TAGS)
 
 
-UNTOLD = 318
-"""Fields that may be without a meaning; it only goes down."""
-
-
-def test_parameters_and_fields_have_meanings() -> None:
-    parameters = [
-        (operation["operationId"], each["name"])
+def test_parameters_schemas_and_fields_have_meanings() -> None:
+    untold = [
+        f"{operation['operationId']}: {each['name']}"
         for _path, _method, operation in OPERATIONS
         for each in operation.get("parameters", [])
         if not each.get("description")
     ]
-    assert parameters == []
-    untold = [
-        f"{schema}.{name}"
+    for schema, definition in DOCUMENT["components"]["schemas"].items():
+        if not definition.get("description") and "enum" not in definition:
+            untold.append(schema)
+        fields = definition.get("properties", {})
+        untold += [f"{schema}.{name}" for name in fields if not fields[name].get("description")]
+    assert untold == [], "Write a help_text, or what the name means: portal/openapi/meanings.py"
+
+
+def test_examples_are_what_their_schemas_allow() -> None:
+    """Also by format and pattern: people copy them."""
+    shown = [
+        (f"{schema}.{name}", field, example)
         for schema, definition in DOCUMENT["components"]["schemas"].items()
         for name, field in definition.get("properties", {}).items()
-        if not field.get("description") and "$ref" not in field
+        for example in field.get("examples", ())
     ]
-    assert len(untold) <= UNTOLD, f"Write a help_text: {untold}"
+    assert len(shown) > 150
+    wrong = [
+        (place, example)
+        for place, field, example in shown
+        if not jsonschema_rs.validator_for(
+            {**field, "components": DOCUMENT["components"]}, validate_formats=True
+        ).is_valid(example)
+    ]
+    assert wrong == []
+    names = {place.partition(".")[2] for place, _field, _example in shown}
+    assert set(EXAMPLES) <= names
+
+
+def test_bodies_show_an_example() -> None:
+    without = []
+    for _path, _method, operation in OPERATIONS:
+        for content in operation.get("requestBody", {}).get("content", {}).values():
+            name = content["schema"].get("$ref", "").rpartition("/")[2]
+            fields = DOCUMENT["components"]["schemas"].get(name, {}).get("properties", {})
+            # One of few values, or true and false, needs none.
+            open_ones = [each for each in fields.values() if "type" in each and each["type"] != "boolean"]
+            if open_ones and "examples" not in content and not any("examples" in each for each in open_ones):
+                without.append(operation["operationId"])
+    assert without == [], "Write an example: portal/openapi/examples.py"
 
 
 def test_shared_meanings_are_of_fields_that_there_are() -> None:
@@ -165,37 +184,3 @@ def test_its_documentation_needs_no_inline_code_and_no_other_host(client: Any) -
     script = client.get("/api/v1/docs/?script=")
     assert script["Content-Type"] == "application/javascript"
     assert 'url: "/api/v1/schema"' in script.content.decode().replace("\\u002D", "-")
-
-
-@pytest.fixture(scope="module")
-def application() -> Any:
-    """The portal as a web server calls it, made once: its middleware reads every route and file."""
-    return get_wsgi_application()
-
-
-@pytest.fixture
-def web(application: Any, olga: Any, team: Any, pool: Any) -> Iterator[Callable[..., Any]]:
-    """The portal on the test's own connection, asked with an operator's token."""
-    secret = make_token(olga)[1]
-    for signal in (request_started, request_finished):
-        signal.disconnect(close_old_connections)
-    yield lambda case: case.call(
-        app=application, base_url="http://localhost", headers={"Authorization": f"Bearer {secret}"}
-    )
-    for signal in (request_started, request_finished):
-        signal.connect(close_old_connections)
-
-
-@schema.parametrize()
-@pytest.mark.django_db
-@settings(
-    max_examples=12,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
-def test_strange_requests(case: schemathesis.Case, web: Callable[..., Any]) -> None:
-    """As an operator, who may do most."""
-    case.validate_response(
-        web(case), checks=[not_a_server_error, content_type_conformance, response_schema_conformance]
-    )
