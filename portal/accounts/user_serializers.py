@@ -23,6 +23,8 @@ class PlaceSerializer(StrictSerializer):
 class UserSerializer(serializers.ModelSerializer[User]):
     """Somebody's account."""
 
+    # No EmailField, whose schema promises one: service accounts and some people have none.
+    email = serializers.CharField(help_text="E-mail address of the account; empty where there is none.")
     kind = serializers.ChoiceField(AccountKind.choices)
     description = serializers.CharField(help_text="What a service account is for.")
     status = serializers.ChoiceField(AccountStatus.choices)

@@ -14,6 +14,7 @@ EXAMPLES: Mapping[str, Any] = {
     "after_hours_minutes": 30,
     "amount": 2000,
     "amount_at_most": 4000,
+    "amount_cents": 500_000,
     "amounts": {"gpu:h100": 2000},
     "argv": ["python3", "-m", "http.server", "{port}"],
     "borrowing_limit": 4000,

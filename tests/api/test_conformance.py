@@ -41,7 +41,7 @@ CHECKS = [
     missing_required_header,
     unsupported_method,
 ]
-EXAMPLES = 6
+EXAMPLES = 3
 """Random ones of each operation and token, beside one for each boundary and each way to break its schema."""
 WORKSPACE = UUID("00000000-0000-4000-8000-000000000015")
 THERE = {
