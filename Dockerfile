@@ -26,6 +26,7 @@ COPY portal portal
 COPY provisioning provisioning
 COPY templates templates
 COPY static static
+COPY docs docs
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONPATH=/opt/berth \
     PYTHONUNBUFFERED=1 \

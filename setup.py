@@ -5,7 +5,7 @@ They are `berth_files` there; `provisioning.service.environ.FILES` finds them in
 
 from setuptools import find_namespace_packages, setup
 
-BESIDE = ("templates", "static", "requirements")
+BESIDE = ("templates", "static", "requirements", "docs")
 
 # Also folders without Python files: kernels of the GPU check, an extension of JupyterLab.
 code = find_namespace_packages(

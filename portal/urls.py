@@ -19,6 +19,7 @@ urlpatterns = [
     path("", include("portal.accounts.library_urls")),
     path("", include("portal.identity.urls")),
     path("", include("portal.identity.library_urls")),
+    path("", include("portal.documents.urls")),
     path("", include("portal.environments.urls")),
     path("", include("portal.events.urls")),
     path("", include("portal.fleet.urls")),

@@ -19,7 +19,7 @@ import pytest
 from tests import instance
 from tests.instance import ROOT, Berth
 
-FOLDERS = ("portal", "provisioning", "templates", "static", "requirements")
+FOLDERS = ("portal", "provisioning", "templates", "static", "requirements", "docs")
 pytestmark = pytest.mark.engine
 
 BUILT = (*FOLDERS, "pyproject.toml", "setup.py", "README.md")

@@ -23,6 +23,14 @@ GET    healthz                                              ~   ~   ~   ~   ~   
 GET    healthz/live                                         200 200 200 200 200 200 200 200   -
 GET    metrics                                              401 200 200 200 200 200 200 200   -
 
+# --- pages: documents ---
+GET    docs/                                                302 200 200 200 200 200 200 200   -
+GET    docs/search/                                         302 200 200 200 200 200 200 200   -
+GET    docs/adr/                                            302 200 200 200 200 200 200 200   -
+GET    docs/adr/<slug:name>/                                302 200 200 200 200 200 200 200   -
+GET    docs/files/<path:path>                               302 200 200 200 200 200 200 200   -
+GET    docs/<slug:name>/                                    302 200 200 200 200 200 200 200   -
+
 # --- pages: account ---
 GET    sign-in/                                             200 302 302 302 302 302 302 302   -
 POST   sign-in/                                             200 302 302 302 302 302 302 302   -

@@ -354,6 +354,7 @@ class Stage:
             **to_move(workspace),
             "<username:username>": "dan",
             "<slug:form>": "csv",
+            "<path:path>": "images/home.png",
             **versioned(),
             "<uuid:policy_id>": policies.create(
                 actor=SYSTEM, target="team:vision", given={"idle_minutes": 60}
@@ -365,6 +366,9 @@ class Stage:
 
     def url(self, route: str) -> str:
         route = route.replace("secrets/<str:name>", "secrets/TOKEN_A")
+        route = route.replace("docs/adr/<slug:name>", "docs/adr/0010-rooms").replace(
+            "docs/<slug:name>", "docs/gpus"
+        )
         for one in ("<str:username>", "<username:username>"):
             route = route.replace(f"service-accounts/{one}", "service-accounts/svc-ci")
         for name, value in self.values.items():

@@ -1,0 +1,99 @@
+"""Which documents there are, in Diátaxis' four kinds and in reading order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Documents of a kind for the same readers. `weight` is how much a find in one counts in the search."""
+
+    title: str | Promise
+    names: tuple[str, ...]
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One of the four kinds: what its documents are for."""
+
+    title: str | Promise
+    summary: str | Promise
+    groups: tuple[Group, ...]
+
+
+KINDS = (
+    Kind(
+        _("Tutorials"),
+        _("Learn Berth by doing, step by step."),
+        (Group(_("Begin here"), ("tutorial-first-notebook", "tutorial-administrator")),),
+    ),
+    Kind(
+        _("How-to guides"),
+        _("Get one thing done."),
+        (
+            Group(
+                _("For everybody"),
+                ("troubleshooting", "environments", "repositories", "secrets", "notices", "ci"),
+                1.2,
+            ),
+            Group(_("For owners, approvers and operators"), ("quotas", "people", "catalog"), 1.2),
+            Group(
+                _("For who runs Berth"),
+                ("operations", "gpu-server", "systemd", "postgresql", "tls", "sign-in", "scim", "monitoring",
+                 "backup"),
+                1.1,
+            ),
+        ),
+    ),
+    Kind(
+        _("Reference"),
+        _("Look something up."),
+        (
+            Group(_("Interfaces"), ("api", "cli", "settings"), 0.9),
+            Group(_("Words, roles and codes"), ("states", "reason-codes", "roles", "vocabulary"), 0.7),
+        ),
+    ),
+    Kind(
+        _("Explanation"),
+        _("Understand why it is so."),
+        (
+            Group(_("How Berth decides"), ("scheduling", "placement", "reclaim", "gpus", "gpu-check"), 1.1),
+            Group(_("What it withstands"), ("security", "recovery", "capacity"), 0.9),
+            Group(_("For developers"), ("measurements", "testing", "asvs", "gpu-check-mutants"), 0.4),
+        ),
+    ),
+)  # fmt: skip
+
+DECISIONS = Group(_("Decisions"), (), 0.3)
+"""The pages of `docs/adr/`, which are named by their files."""
+
+
+def ordered() -> tuple[str, ...]:
+    """All documents but the decisions, in reading order."""
+    return tuple(name for kind in KINDS for group in kind.groups for name in group.names)
+
+
+def place_of(name: str) -> tuple[Kind, Group]:
+    """Kind and group of a document. Raises `LookupError`."""
+    for kind in KINDS:
+        for group in kind.groups:
+            if name in group.names:
+                return kind, group
+    if name.startswith("adr/"):
+        return KINDS[-1], DECISIONS
+    raise LookupError(name)
+
+
+def neighbours(name: str) -> tuple[str | None, str | None]:
+    """The documents before and after this one in its kind."""
+    kind, group = place_of(name)
+    names = [each for one in kind.groups for each in one.names]
+    if group is DECISIONS:
+        return None, None
+    at = names.index(name)
+    return (names[at - 1] if at else None), (names[at + 1] if at + 1 < len(names) else None)

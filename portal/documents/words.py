@@ -1,0 +1,170 @@
+"""Words of the search: what counts as one, its stem, and other words for the same."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+WORD = re.compile(r"[A-Za-z0-9]+(?:[_.'’-][A-Za-z0-9]+)*")
+STOP = frozenset(
+    [
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "been",
+        "but",
+        "by",
+        "can",
+        "could",
+        "did",
+        "do",
+        "does",
+        "for",
+        "from",
+        "had",
+        "has",
+        "have",
+        "he",
+        "her",
+        "his",
+        "how",
+        "i",
+        "if",
+        "in",
+        "into",
+        "is",
+        "it",
+        "its",
+        "just",
+        "me",
+        "my",
+        "no",
+        "not",
+        "of",
+        "off",
+        "on",
+        "or",
+        "our",
+        "shall",
+        "she",
+        "should",
+        "so",
+        "some",
+        "than",
+        "that",
+        "the",
+        "their",
+        "them",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "those",
+        "to",
+        "too",
+        "until",
+        "up",
+        "was",
+        "we",
+        "were",
+        "what",
+        "when",
+        "where",
+        "which",
+        "who",
+        "whom",
+        "why",
+        "will",
+        "with",
+        "would",
+        "you",
+        "your",
+    ]
+)
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    "account": ("user",),
+    "add": ("join", "create"),
+    "bill": ("cost", "price"),
+    "broken": ("failed", "fault"),
+    "cancel": ("delete", "end"),
+    "crash": ("failed", "ended"),
+    "delete": ("remove", "deleting"),
+    "evicted": ("preemption", "preempted"),
+    "extend": ("longer", "end"),
+    "give": ("grant", "quota"),
+    "https": ("tls",),
+    "increase": ("more", "raise"),
+    "install": ("packages",),
+    "invite": ("inviting", "link"),
+    "kicked": ("preemption", "preempted"),
+    "killed": ("stopped", "preemption"),
+    "kill": ("stop",),
+    "library": ("package",),
+    "log": ("logs",),
+    "jupyter": ("notebook", "workspace"),
+    "jupyterlab": ("notebook", "workspace"),
+    "money": ("cost", "price"),
+    "notebook": ("workspace",),
+    "port": ("front", "door"),
+    "pending": ("waits", "queued"),
+    "postgres": ("postgresql",),
+    "prometheus": ("metrics",),
+    "slow": ("time", "latency"),
+    "sso": ("sign-in", "oidc", "saml"),
+    "ssl": ("tls",),
+    "stuck": ("waits", "queued"),
+    "temporarily": ("until", "days"),
+    "upload": ("files",),
+    "vm": ("machine",),
+    "vscode": ("code-server",),
+    "waiting": ("waits", "queue"),
+}
+"""What a word of a query may mean besides, by its plain form."""
+
+
+def stem(word: str) -> str:
+    """The word without the commonest endings of English, so that `workspaces` finds `workspace`."""
+    for ending, instead in (("'s", ""), ("’s", ""), ("ies", "y"), ("sses", "ss"), ("ing", ""), ("ed", "")):
+        if word.endswith(ending) and len(word) - len(ending) >= 4:
+            return _plain_end(word[: -len(ending)] + instead)
+    if word.endswith("s") and not word.endswith(("ss", "us", "is")) and len(word) > 3:
+        word = word[:-1]
+    return _plain_end(word)
+
+
+def _plain_end(word: str) -> str:
+    # `stopp` of `stopped` is `stop`, and `archive` meets `archiv` of `archived`.
+    if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "lse":
+        word = word[:-1]
+    return word[:-1] if len(word) > 4 and word.endswith("e") else word
+
+
+def terms(text: str) -> list[str]:
+    """The stems of a text. `BERTH_PORT` or `sign-in` is found whole and in parts."""
+    return [each for word in WORD.findall(text.lower()) for each in stems_of(word)]
+
+
+@lru_cache(maxsize=65_536)
+def stems_of(word: str) -> tuple[str, ...]:
+    """Of one word in small letters: its stem, and those of its parts where it has several."""
+    parts = re.split(r"[_.-]", word)
+    if len(parts) == 1:
+        return (stem(word),)
+    return (stem(word), *(stem(part) for part in parts if part and part not in STOP))
+
+
+def asked(query: str) -> list[tuple[str, float]]:
+    """The stems that a query asks for, with what each counts: synonyms less than what was typed."""
+    typed = [word for word in WORD.findall(query.lower()) if word not in STOP]
+    weights: dict[str, float] = {}
+    for word in typed or WORD.findall(query.lower()):
+        for each in terms(word):
+            weights[each] = max(weights.get(each, 0), 1.0)
+        for other in SYNONYMS.get(word, ()):
+            weights.setdefault(stem(other), 0.5)
+    return list(weights.items())

@@ -1,0 +1,302 @@
+"""Writes the generated pages of docs/: `python -m tests.documents.reference`.
+
+Settings come from the tables of the documents that explain them, commands from the parser of `berth`,
+codes from `portal.common.reasons`, states from the enumerations that rows have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import django
+from django.utils.functional import Promise
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+MADE = "Made by `python -m tests.documents.reference`; a test compares it with the code."
+VARIABLE = re.compile(r"`((?:BERTH|EMAIL|DATABASE)_[A-Z0-9_]+)`")
+SETTINGS_IN = (
+    "operations", "people", "reclaim", "quotas", "environments", "secrets", "notices",
+)  # fmt: skip
+"""Which documents have tables of settings, in the order of the page."""
+EVERYWHERE = ("--json", "--quiet")
+"""Options that every command has: told once."""
+SUBJECTS = {
+    "Rule": "Rules that keep a request waiting",
+    "PlacementCode": "Placement on nodes and devices",
+    "AdmissionCode": "Verdicts on a request",
+    "WaitBasis": "Expected starts",
+    "CommonCode": "All requests",
+    "EventCode": "Event streams and notices",
+    "AccountCode": "People, teams and tokens",
+    "MfaCode": "Two-step sign-in",
+    "IdentityCode": "Sign-in by providers",
+    "InventoryCode": "Pools, nodes and devices",
+    "CatalogCode": "Templates and flavors",
+    "WorkspaceCode": "Workspaces",
+    "CheckCode": "GPU checks",
+    "QuotaCode": "Quotas",
+    "LedgerCode": "GPU-hours",
+    "ReservationCode": "Reservations",
+    "RequestCode": "Quota requests",
+    "WebhookCode": "Webhooks",
+    "ChannelCode": "Channels of notices",
+    "ExchangeCode": "Token exchanges",
+    "JoinCode": "Requests to join a team",
+    "ScimCode": "SCIM",
+    "MachineCode": "Machines that join",
+    "SiteCode": "Site files",
+    "EnvironmentCode": "Software environments",
+    "FileCode": "Files of home folders",
+    "SecretCode": "Secrets for workspaces",
+    "LifetimeCode": "Lifetimes",
+    "OrphanCode": "What is left over on nodes",
+    "GitCode": "Cloned repositories",
+    "HomeMoveCode": "Homes that are moved",
+    "ArchiveCode": "Archived homes",
+}
+"""The heading of each enumeration of codes. One that is not here stands below its own name."""
+
+
+def settings() -> str:
+    """Every variable by the document that explains it."""
+    parts = [
+        "# Settings",
+        "",
+        "All settings are environment variables. `make up` reads them from its environment, containers from "
+        "`deploy.env`, units of systemd from `/etc/berth/berth.env`, a node that has joined from its `node.env`; "
+        f"services take them when they start. {MADE}",
+    ]
+    for name in SETTINGS_IN:
+        text = (DOCS / f"{name}.md").read_text()
+        title = text.split("\n", 1)[0].removeprefix("# ")
+        rows = list(setting_rows(text))
+        if name != "operations":
+            # What another document explains in whole stands there.
+            rows = [row for row in rows if not re.search(r"see \[", row[-1])]
+        parts += ["", f"## From “{title}”", f"Explained in [{name}.md]({name}.md).", ""]
+        parts += ["| variable | default | meaning |", "|---|---|---|"]
+        parts += [f"| {' | '.join(_here(cell, name) for cell in row)} |" for row in rows]
+    return "\n".join(parts) + "\n"
+
+
+def setting_rows(text: str) -> Iterator[tuple[str, str, str]]:
+    """The rows of tables whose first cell names a setting: name, default, meaning."""
+    header: list[str] = []
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            header = []
+            continue
+        cells = [each.strip() for each in line.strip().strip("|").split(" | ")]
+        if not header:
+            header = [each.lower() for each in cells]
+        if header[0] not in ("variable", "setting", "rarely changed") or not VARIABLE.search(cells[0]):
+            continue
+        if len(cells) >= 3:
+            yield cells[0], cells[1], cells[2]
+        else:
+            yield cells[0], "", cells[1]
+
+
+def _here(cell: str, name: str) -> str:
+    # Anchors within the document that explains it.
+    return re.sub(r"\]\(#", f"]({name}.md#", cell)
+
+
+def cli() -> str:
+    """Every command of `berth`, with its arguments."""
+    from portal.cli.parser import parser
+
+    top = parser()
+    parts = [
+        "# Command line",
+        "",
+        f"{top.description} {MADE}",
+        "",
+        "```",
+        (top.epilog or "").strip(),
+        "```",
+        "",
+        *_of_every(top),
+    ]
+    for words, command in commands(top):
+        parts += ["", f"## {words}", (command.description or "").strip()]
+        if command.epilog:
+            parts += ["", "```", command.epilog.strip(), "```"]
+        rows = [_argument(each) for each in command._actions if each.help != argparse.SUPPRESS]
+        rows = [each for each in rows if each]
+        if rows:
+            parts += ["", "| argument | |", "|---|---|", *rows]
+    return "\n".join(parts) + "\n"
+
+
+def _of_every(top: argparse.ArgumentParser) -> list[str]:
+    """What every command takes, once."""
+    _, first = next(commands(top))
+    rows = [f"| `{', '.join(each.option_strings)}` | {each.help} |" for each in first._actions
+            if not set(EVERYWHERE).isdisjoint(each.option_strings)]  # fmt: skip
+    return ["Every command takes `--help`, and:", "", "| argument | |", "|---|---|", *rows]
+
+
+def commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """The commands of a parser by their words, those of groups one by one."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, command in action.choices.items():
+                inner = list(commands(command))
+                if not inner:
+                    yield f"{parser.prog} {name}", command
+                yield from inner
+
+
+def _argument(action: argparse.Action) -> str:
+    told = isinstance(action, argparse._HelpAction | argparse._SubParsersAction)
+    if told or not set(EVERYWHERE).isdisjoint(action.option_strings):
+        return ""
+    metavar = action.metavar if isinstance(action.metavar, str) else ""
+    if action.choices is not None and not metavar:
+        metavar = "|".join(map(str, action.choices))
+    if action.option_strings:
+        value = "" if action.nargs == 0 else f" {metavar or action.dest.upper()}"
+        names = ", ".join(f"`{each}{value}`" for each in action.option_strings)
+    else:
+        names = f"`{metavar or action.dest.upper()}`"
+    default = action.default if isinstance(action.default, int | float | str) else None
+    words = (action.help or "") % {"default": default, "prog": "berth"}
+    return f"| {names.replace('|', chr(92) + '|')} | {_safe(words)} |"
+
+
+def reason_codes() -> str:
+    """Every code with its text and what to do next."""
+    from portal.common.problem_codes import ProblemCode
+    from portal.common.reasons import codes
+    from portal.common.reasons.wording import text_of
+
+    parts = [
+        "# Reason codes",
+        "",
+        "Why something is refused, waits or is as it is. A problem of REST has the code in `reason.code`, with "
+        "the values of the text in `reason.params`; pages show the sentence. Names in braces are those values. "
+        + MADE,
+    ]
+    for each in codes.ENUMERATIONS:
+        title = SUBJECTS.get(each.__name__, f"Codes of {each.__name__}")
+        parts += ["", f"## {title}", (each.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")]
+        for code in each:
+            text = text_of(code)
+            next_step = _format(text.next_action)
+            parts += ["", f"### `{code.value}`", _format(text.message)]
+            if next_step == "{action}":
+                next_step = "what the page, or `next_action`, says."
+            parts += ["", f"What to do: {next_step}"] if next_step else []
+    parts += [
+        "",
+        "## Kinds of problems",
+        "A problem's `code`, where it is not its reason's; `type` is `urn:berth:problem:` and the code.",
+        "",
+        *(f"- `{each.value}`" for each in ProblemCode),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _format(pattern: object) -> str:
+    """A text's format as people read it: of a plural the form for many."""
+    words: dict[str, str] = {}
+    if isinstance(pattern, Promise):
+        given = getattr(pattern, "_kw", None) or pattern.__reduce__()[1][-1]  # type: ignore[index]
+        words = given if isinstance(given, dict) else {}
+    text = words.get("plural") or str(pattern)
+    return _safe(re.sub(r"%\((\w+)\)[sd]", r"{\1}", text).replace("%%", "%"))
+
+
+def _safe(text: str) -> str:
+    return text.replace("*", r"\*").replace("<", r"\<").replace("|", r"\|")
+
+
+def states() -> str:
+    """The values of states in REST, with the words that pages show for them."""
+    from portal.accounts.models import AccountStatus
+    from portal.environments.models import BuildState, VersionState
+    from portal.gpu_checks.models import CheckStatus, CheckVerdict
+    from portal.inventory.device_states import LOOKS
+    from portal.inventory.models import PoolState
+    from portal.join_requests.models import JoinStatus
+    from portal.machines.models import MachineState
+    from portal.orphans.models import OrphanState
+    from portal.quota_requests.models import RequestStatus
+    from portal.reservations.models import ReservationStatus
+    from portal.webhooks.models import DeliveryStatus
+    from portal.workspaces.lifecycle import (
+        TRANSITIONS,
+        PreemptionCause,
+        QueueOutcome,
+        State,
+        TerminationReason,
+    )
+    from portal.workspaces.models.homes import EvacuationState, HomeArchiveState, HomeMoveState
+
+    parts = [
+        "# States",
+        "",
+        "The values that REST has, and the words that pages show for them. " + MADE,
+        "",
+        "## Workspaces",
+        "When they end is in [reclaim.md](reclaim.md), what becomes of them in [recovery.md](recovery.md).",
+        "",
+        "| state | on pages | leads to |",
+        "|---|---|---|",
+    ]
+    for state in State:
+        leads = sorted({to.value for (of, _), to in TRANSITIONS.items() if of is state})
+        parts.append(
+            f"| `{state.value}` | {state.label} | {', '.join(f'`{each}`' for each in leads) or '–'} |"
+        )
+    parts += ["", "## GPUs and other devices", "What each means: [gpus.md](gpus.md#what-a-state-means).", ""]
+    parts += ["| state | on pages |", "|---|---|"]
+    parts += [f"| `{state.value}` | {look.word} |" for state, look in LOOKS.items()]
+    for title, choices in (
+        ("Workspaces in the queue", QueueOutcome),
+        ("Why a workspace has to make room", PreemptionCause),
+        ("Why a workspace ended", TerminationReason),
+        ("Pools", PoolState),
+        ("Machines that join", MachineState),
+        ("GPU checks", CheckStatus),
+        ("Verdicts of GPU checks", CheckVerdict),
+        ("Quota requests", RequestStatus),
+        ("Reservations", ReservationStatus),
+        ("Requests to join a team", JoinStatus),
+        ("Accounts", AccountStatus),
+        ("Versions of software environments", VersionState),
+        ("Builds of software environments", BuildState),
+        ("Homes that are moved", HomeMoveState),
+        ("All homes of a machine that are moved", EvacuationState),
+        ("Archives of homes", HomeArchiveState),
+        ("What is left over on nodes", OrphanState),
+        ("Deliveries of webhooks", DeliveryStatus),
+    ):
+        parts += ["", f"## {title}", "| value | on pages |", "|---|---|"]
+        parts += [f"| `{each.value}` | {each.label} |" for each in choices if each.value]
+    return "\n".join(parts) + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "settings": settings,
+    "cli": cli,
+    "reason-codes": reason_codes,
+    "states": states,
+}
+
+
+def main() -> None:
+    """Write all of them."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
+    django.setup()
+    for name, made in PAGES.items():
+        (DOCS / f"{name}.md").write_text(made())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Pages of the documents: each is whole, each link leads somewhere, no other file gets out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.urls import reverse
+
+from portal.common.errors import StateConflict
+from portal.common.reasons import codes
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
+from portal.documents import library, navigation, rendering
+from tests.documents import reference
+from tests.ui.cases import INLINE, PageCase
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+LINK = re.compile(r'(?:href|src)="(/docs/[^"]*)"')
+
+
+class TestOverview(PageCase):
+    url = "/docs/"
+
+
+class TestDocument(PageCase):
+    url = "/docs/gpus/"
+
+
+class TestDecisions(PageCase):
+    url = "/docs/adr/"
+
+
+class TestDecision(PageCase):
+    url = "/docs/adr/0010-rooms/"
+
+
+class TestSearch(PageCase):
+    url, partials = "/docs/search/?q=cordon", ("found",)
+
+    def test_who_is_not_signed_in_is_sent_to_sign_in_and_back(self, client: Any) -> None:
+        assert client.get(self.url)["Location"].startswith("/sign-in/?next=/docs/search/")
+
+
+def test_every_document_has_a_place_and_every_place_a_document() -> None:
+    there = {path.stem for path in DOCS.glob("*.md")}
+    assert set(navigation.ordered()) == there
+    assert len(navigation.ordered()) == len(there)
+
+
+@pytest.mark.parametrize("name", sorted(reference.PAGES))
+def test_generated_pages_are_current(name: str) -> None:
+    assert (DOCS / f"{name}.md").read_text() == reference.PAGES[name](), "Run: make documents"
+
+
+def test_every_setting_that_the_portal_reads_is_in_the_reference() -> None:
+    page = (DOCS / "settings.md").read_text()
+    code = (DOCS.parent / "portal" / "settings.py").read_text()
+    read = set(re.findall(r'env(?:\.\w+)?\(\s*"((?:BERTH|EMAIL|DATABASE)_\w+)"', code))
+    # What services of one machine tell each other, and what the tests and developers set.
+    own = {"BERTH_DEBUG", "BERTH_STATIC_FROM_SOURCE", "BERTH_REDIS_URL"}
+    assert len(read) > 90
+    assert {each for each in read - own if f"`{each}`" not in page} == set()
+
+
+def test_every_code_has_an_entry_at_its_anchor() -> None:
+    anchors = {each.heading.anchor for each in library.sections((DOCS / "reason-codes.md").read_text())}
+    assert {code.value for each in codes.ENUMERATIONS for code in each} <= anchors
+
+
+@pytest.mark.parametrize("name", sorted(library.documents()))
+def test_a_page_is_whole(name: str) -> None:
+    """No inline code or style, anchors as the search and GitHub have them, links that lead somewhere."""
+    document = library.documents()[name]
+    body = rendering.page_of(document).body
+    assert not INLINE.search(body)
+    assert "<h1" not in body
+    expected = [each.heading.anchor for each in library.sections(document.text)]
+    assert re.findall(r'<h[2-6] id="([^"]+)"', body) == expected[1:]
+    for link in LINK.findall(body):
+        path, _, anchor = link.partition("#")
+        target = re.fullmatch(r"/docs/(?:files/(.+)|(.+)/)", path)
+        assert target, link
+        if target[1]:
+            assert target[1] in library.files(), link
+            continue
+        other = library.documents()[target[2]]
+        if anchor:
+            assert anchor in {each.heading.anchor for each in library.sections(other.text)}, link
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "path",
+    ["../settings.py", "openapi.yaml/../../manage.py", "%2e%2e/manage.py", "gpus.md", "images", "no.png"],
+)
+def test_only_listed_files_are_given_out(as_user: Any, alice: Any, path: str) -> None:
+    assert as_user(alice).get(f"/docs/files/{path}").status_code == 404
+
+
+@pytest.mark.django_db
+def test_a_file_is_what_it_is(as_user: Any, alice: Any) -> None:
+    response = as_user(alice).get("/docs/files/images/home.png")
+    assert (response["Content-Type"], response["Cache-Control"]) == ("image/png", "private, max-age=600")
+    assert response.content[:4] == b"\x89PNG"
+
+
+@pytest.mark.django_db
+def test_what_there_is_not_is_not_found(as_user: Any, alice: Any) -> None:
+    browser = as_user(alice)
+    assert [browser.get(f"/docs/{path}/").status_code for path in ("nothing", "adr/nothing")] == [404, 404]
+
+
+@pytest.mark.django_db
+def test_text_of_a_query_is_shown_as_text(as_user: Any, alice: Any) -> None:
+    page = as_user(alice).get("/docs/search/", {"q": "<script>alert(1)</script> gpu"}).content.decode()
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;" in page
+
+
+@pytest.mark.django_db
+def test_nothing_found_leads_on(as_user: Any, alice: Any) -> None:
+    page = as_user(alice).get("/docs/search/", {"q": "xyzzyplugh"}).content.decode()
+    assert "Nothing was found for" in page
+    assert reverse("documents:page", args=["troubleshooting"]) in page
+
+
+def test_markdown_of_a_document_brings_no_html(tmp_path: Path) -> None:
+    path = tmp_path / "x.md"
+    path.write_text(
+        "# T\n\n<script>x</script> [a](javascript:alert(1)) [b](data:text/html,x) [c](../../etc/passwd)\n\n"
+        "| n |\n|--:|\n| 1 |\n"
+    )
+    body = rendering.page_of(library.Document("x", path)).body
+    assert "<script" not in body
+    assert "javascript:" not in body.replace("[a](javascript:", "")
+    assert "href" not in body
+    assert 'class="num"' in body
+
+
+def test_the_page_of_an_error_leads_to_its_code(rf: Any) -> None:
+    from django.template.loader import render_to_string
+
+    error = StateConflict(Reason(CommonCode.CHOOSE_ONE_OF, {"known": ["a"]}))
+    page = render_to_string("errors/problem.html", {"error": error, "request_id": "r-1"})
+    assert f'href="/docs/reason-codes/#{CommonCode.CHOOSE_ONE_OF.value}"' in page
+    assert "r-1" in page
