@@ -43,7 +43,7 @@ KINDS = (
             ),
             Group(_("For owners, approvers and operators"), ("quotas", "people", "catalog"), 1.2),
             Group(
-                _("For who runs Berth"),
+                _("For those who run Berth"),
                 ("operations", "gpu-server", "systemd", "postgresql", "tls", "sign-in", "scim", "monitoring",
                  "backup"),
                 1.1,

@@ -127,12 +127,19 @@ def _linked(children: Sequence[Token], document: Document) -> list[Token]:
     """Links and images with addresses of the portal. What a link leads to outside of it is only its text."""
     ready: list[Token] = []
     dropped: list[bool] = []
+    named = ""
     for token in children:
+        if token.type == "text" and named and token.content == named:
+            token.content = documents()[named.removesuffix(".md")].title
+        named = ""
         if token.type == "link_open":
             address = _address(str(token.attrGet("href") or ""), document)
             dropped.append(not address)
             if not address:
                 continue
+            target = str(token.attrGet("href") or "").partition("#")[0]
+            # Where a link's text is only the file's name, people read its title.
+            named = target if target.removesuffix(".md") in documents() else ""
             token.attrSet("href", address)
         elif token.type == "link_close":
             if dropped.pop():

@@ -67,8 +67,8 @@ def settings() -> str:
         "# Settings",
         "",
         "All settings are environment variables. `make up` reads them from its environment, containers from "
-        "`deploy.env`, units of systemd from `/etc/berth/berth.env`, a node that has joined from its `node.env`; "
-        f"services take them when they start. {MADE}",
+        "`deploy.env`, units of systemd from `/etc/berth/berth.env`, a node that has joined from its "
+        f"`node.env`; services take them when they start. {MADE}",
     ]
     for name in SETTINGS_IN:
         text = (DOCS / f"{name}.md").read_text()
@@ -178,9 +178,9 @@ def reason_codes() -> str:
     parts = [
         "# Reason codes",
         "",
-        "Why something is refused, waits or is as it is. A problem of REST has the code in `reason.code`, with "
-        "the values of the text in `reason.params`; pages show the sentence. Names in braces are those values. "
-        + MADE,
+        "Why something is refused, waits or is as it is. A problem of REST has the code in "
+        "`reason.code`, with the values of the text in `reason.params`; pages show the sentence. Names in "
+        "braces are those values. " + MADE,
     ]
     for each in codes.ENUMERATIONS:
         title = SUBJECTS.get(each.__name__, f"Codes of {each.__name__}")

@@ -1,4 +1,4 @@
-"""A reader's test: questions, and the section that answers each, which the search has among its first three."""
+"""A reader's test: questions, and the section that answers each, among the first three that are found."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import pytest
 from portal.documents import search, words
 
 QUESTIONS = (
-    ("How do I give Anna two more GPUs until Friday?", "troubleshooting", "How do I give somebody more GPUs until a day?"),
+    ("How do I give Anna two more GPUs until Friday?", "troubleshooting",
+     "How do I give somebody more GPUs until a day?"),
     ("Why is this GPU cordoned?", "troubleshooting", "Why is this GPU cordoned, failed or offline?"),
-    ("Why does my workspace wait in the queue?", "troubleshooting", "Why does my workspace wait in the queue?"),
-    ("Why was my notebook stopped?", "troubleshooting", "Why was my workspace stopped, and how do I keep it running?"),
+    ("Why does my workspace wait in the queue?", "troubleshooting",
+     "Why does my workspace wait in the queue?"),
+    ("Why was my notebook stopped?", "troubleshooting", "Why was my workspace, or notebook, stopped?"),
     ("Where are my files when I delete the workspace?", "troubleshooting",
      "Where are my files when the workspace is stopped or deleted?"),
     ("How do I use PyTorch?", "troubleshooting", "How do I install a package, or use PyTorch or JAX?"),

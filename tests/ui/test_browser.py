@@ -75,6 +75,9 @@ def scene(
         "pools": "/pools/",
         "pool": f"/pools/{pool.slug}/",
         "local-pool": "/pools/this-machine/",
+        "documents": "/docs/",
+        "document": "/docs/gpus/",
+        "documents-search": "/docs/search/?q=why+does+it+wait",
         "missing": "/nowhere/",
     }
 
