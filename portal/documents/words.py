@@ -8,8 +8,8 @@ from functools import lru_cache
 WORD = re.compile(r"[A-Za-z0-9]+(?:[_.'’-][A-Za-z0-9]+)*")
 STOP = frozenset(
     [
-        "a", "an", "and", "are", "as", "at", "be", "been", "but", "by", "can", "could", "did", "do",
-        "does", "for", "from", "had", "has", "have", "he", "her", "his", "how", "i", "if", "in", "into",
+        "a", "an", "and", "another", "are", "as", "at", "be", "been", "but", "by", "can", "could", "did",
+        "do", "does", "for", "from", "had", "has", "have", "he", "her", "his", "how", "i", "if", "in", "into",
         "is", "it", "its", "just", "me", "my", "no", "not", "of", "off", "on", "or", "our", "shall",
         "she", "should", "so", "some", "than", "that", "the", "their", "them", "then", "there", "these",
         "they", "this", "those", "to", "too", "until", "up", "was", "we", "were", "what", "when",
