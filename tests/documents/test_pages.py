@@ -147,3 +147,13 @@ def test_the_page_of_an_error_leads_to_its_code(rf: Any) -> None:
     page = render_to_string("errors/problem.html", {"error": error, "request_id": "r-1"})
     assert f'href="/docs/reason-codes/#{CommonCode.CHOOSE_ONE_OF.value}"' in page
     assert "r-1" in page
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("pool")
+def test_metrics_that_the_guide_names_are_there(as_user: Any, alice: Any) -> None:
+    text = (DOCS / "monitoring.md").read_text()
+    names = set(re.findall(r"`(berth_[a-z_]+)", text))
+    shown = as_user(alice).get("/metrics").content.decode()
+    assert len(names) == 3
+    assert {each for each in names if f"# TYPE {each} " not in shown} == set()
