@@ -62,7 +62,11 @@ KINDS = (
         _("Explanation"),
         _("Understand why it is so."),
         (
-            Group(_("How Berth decides"), ("scheduling", "placement", "reclaim", "gpus", "gpu-check"), 1.1),
+            Group(
+                _("How Berth decides"),
+                ("scheduling", "placement", "reclaim", "rebalancing", "gpus", "gpu-check"),
+                1.1,
+            ),
             Group(_("What it withstands"), ("security", "recovery", "capacity"), 0.9),
             Group(_("For developers"), ("measurements", "testing", "asvs", "gpu-check-mutants"), 0.4),
         ),

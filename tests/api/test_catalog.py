@@ -71,6 +71,7 @@ def test_a_verdict_creates_nothing(api: Any, bob: Any, team: Any, local_pool: An
         "blocker": None,
         "ask": None,
         "makes_room": 0,
+        "without_gpu": False,
         "alternatives": ["cpu-large"] if ASK["flavor"] == "cpu-small" else ["cpu-small"],
         "warnings": [],
     }

@@ -19,7 +19,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 MADE = "Made by `python -m tests.documents.reference`; a test compares it with the code."
 VARIABLE = re.compile(r"`((?:BERTH|EMAIL|DATABASE)_[A-Z0-9_]+)`")
 SETTINGS_IN = (
-    "operations", "people", "reclaim", "quotas", "environments", "secrets", "notices",
+    "operations", "people", "reclaim", "rebalancing", "quotas", "environments", "secrets", "notices",
 )  # fmt: skip
 """Which documents have tables of settings, in the order of the page."""
 EVERYWHERE = ("--json", "--quiet")

@@ -28,9 +28,11 @@ class ProposedMoveSerializer(serializers.Serializer[Any]):
     team = serializers.CharField(allow_null=True)
     preemptible = serializers.BooleanField(allow_null=True)
     loses_work = serializers.BooleanField(allow_null=True)
-    from_node = serializers.CharField()
+    from_node = serializers.CharField(help_text="The node that it would leave.")
     from_devices = serializers.ListField(child=serializers.CharField(), help_text="UUIDs.")
-    to_node = serializers.CharField()
+    to_node = serializers.CharField(
+        help_text="The node that it would go to; the same where only its devices change."
+    )
     to_devices = serializers.ListField(child=serializers.CharField(), help_text="UUIDs.")
 
 
@@ -51,8 +53,8 @@ class RebalanceProposalSerializer(serializers.Serializer[Any]):
         allow_null=True, help_text="The workspace that waits and would start; null for none."
     )
     interrupts = serializers.CharField(help_text="What it interrupts, in words.")
-    moves = ProposedMoveSerializer(many=True)
-    proposed_at = serializers.DateTimeField()
+    moves = ProposedMoveSerializer(many=True, help_text="Who would go where.")
+    proposed_at = serializers.DateTimeField(help_text="When it was first found.")
     seen_at = serializers.DateTimeField(help_text="When it was last found to work out.")
     decided_at = serializers.DateTimeField(allow_null=True)
     decided_by = serializers.CharField(allow_blank=True)
