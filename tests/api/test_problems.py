@@ -163,3 +163,17 @@ def test_a_team_in_a_body_that_is_not_there_is_a_mistake_of_its_field(
     actor = petra if path == "booking-permissions" else olga
     answer = problem(api(actor).post(path, {**body, "team": "nobody"}), 400, "invalid")
     assert list(answer["errors"]) == ["team"], answer
+
+
+@pytest.mark.parametrize(("method", "path", "body"), [
+    ("POST", "workspaces", {"name": 5, "team": "vision", "template": "jupyterlab", "flavor": "cpu-small"}),
+    ("PUT", "me/dotfiles", {"url": "https://example.org/dotfiles.git", "secret": 0}),
+    ("POST", "workspaces", {"secrets": [7], "template": "jupyterlab", "flavor": "cpu-small"}),
+    ("POST", "workspaces", {"checkpointed": "yes", "template": "jupyterlab", "flavor": "cpu-small"}),
+])  # fmt: skip
+def test_a_number_is_no_text_and_no_boolean(
+    api: Any, bob: Any, team: Any, method: str, path: str, body: Any
+) -> None:
+    wrong = next(iter({"name", "secret", "secrets", "checkpointed"} & body.keys()))
+    said = problem(api(bob).send(method, path, body), 400, "invalid")
+    assert list(said["errors"]) == [wrong], said
