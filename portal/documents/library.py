@@ -88,8 +88,8 @@ class Anchors:
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
 
-    def of(self, title: str) -> str:
-        base = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+    def of(self, heading: str) -> str:
+        base = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
         count = self._seen.get(base, -1) + 1
         self._seen[base] = count
         return f"{base}-{count}" if count else base

@@ -122,7 +122,7 @@ def test_answers_are_forgotten_after_a_day(api: Any, olga: Any, opened: None) ->
     [
         ("GET", "teams"),
         ("PUT", "ledgers/vision"),
-        ("PATCH", "teams/vision"),
+        ("PATCH", "flavors/cpu-small"),
         ("DELETE", "ledgers/vision"),
         ("POST", "nodes/00000000-0000-0000-0000-000000000000/cordon"),
         ("POST", "admission/preview"),

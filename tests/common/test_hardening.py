@@ -97,7 +97,8 @@ def test_no_address_answers_trace(as_user, alice, catalog):
 
 
 @pytest.mark.parametrize(
-    "path", ["/static/", "/static/berth/", "/static/../manage.py", "/.git/config", "/docs/"]
+    "path",
+    ["/static/", "/static/berth/", "/static/../manage.py", "/.git/config", "/docs/adr/../../manage.py"],
 )
 def test_nothing_is_listed_and_nothing_beside_the_assets_is_served(as_user, alice, path):
     assert as_user(alice).get(path).status_code == 404
@@ -133,6 +134,8 @@ PLAIN_YAML = {
     *("safe_load", "safe_dump", "dump", "SafeLoader", "SafeDumper", "parse", "compose"),
     *("Node", "ScalarNode", "SequenceNode", "MappingNode", "YAMLError", "MarkedYAMLError"),
 }
+# The product's own documents, whose HTML is made by a parser that takes none from them.
+DOCUMENTS = ROOT / "portal" / "documents" / "rendering.py"
 # SAML alone is XML, and says how it is read.
 XML = ROOT / "portal" / "identity" / "saml.py"
 BARRED_IMPORTS = {"pickle", "marshal", "shelve", "xml", "lxml", "defusedxml", "yaml"}
@@ -165,7 +168,12 @@ def test_no_input_becomes_code_markup_or_a_command_line():
                     and not (isinstance(word.value, ast.Constant) and word.value.value is False)
                     for word in node.keywords
                 )
-                if called(node) in BARRED_CALLS or shell or called(node).endswith(".from_string"):
+                trusted = path == DOCUMENTS and called(node) == "mark_safe"
+                if (
+                    (called(node) in BARRED_CALLS and not trusted)
+                    or shell
+                    or called(node).endswith(".from_string")
+                ):
                     found.append(f"{path}:{node.lineno}")
             names = (
                 [alias.name for alias in node.names]

@@ -798,7 +798,9 @@ def test_no_page_tells_an_outsider_the_name_of_what_he_may_not_see(stage):
     client = stage.browser("charlie")
     for row in ROWS:
         if row.method == "GET" and "stream" not in row.route and not row.route.endswith("events/"):
-            body = client.get(stage.url(row.route)).content.decode()
+            answered = client.get(stage.url(row.route))
+            # Pictures of documents are no text; all else is.
+            body = "" if answered["Content-Type"].startswith("image/") else answered.content.decode()
             assert "bobs" not in body, row
 
 
