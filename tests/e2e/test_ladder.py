@@ -39,12 +39,15 @@ from datetime import timedelta
 from django.db.models import F
 from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
+from portal.inventory.models import Pool
 from portal.reclaim import observing, passes, policy_services
 from portal.reclaim.models import ReclaimNotice, WorkspaceActivity
 
 def begin(policy):
     Flavor.objects.create(slug="one-gpu", name="One GPU", cpu_milli=500, memory_mib=2048, accelerator_count=1)
     policy_services.create(actor=SYSTEM, target="site", given=policy)
+    # A stand-in for NVML alone can be neither checked nor scrubbed, and would not be handed out.
+    Pool.objects.update(check_required=False, scrub_required=False)
 
 def look(workspace):
     observing.run()
