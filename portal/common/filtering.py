@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
+from django import forms
 from django.db.models import QuerySet
 from django_filters import rest_framework as filters  # type: ignore[import-untyped]
 from rest_framework import serializers
@@ -11,6 +13,23 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
 BOOLEANS = ("true", "false")
+
+
+class MomentField(filters.IsoDateTimeFilter.field_class):
+    """A time in UTC: databases do not take every offset from it that ISO 8601 can write."""
+
+    def to_python(self, value: Any) -> datetime | None:
+        moment: datetime | None = super().to_python(value)
+        try:
+            return moment.astimezone(UTC) if moment is not None else None
+        except OverflowError as error:
+            raise forms.ValidationError(self.error_messages["invalid"], code="invalid") from error
+
+
+class MomentFilter(filters.IsoDateTimeFilter):
+    """Times by which lists are cut."""
+
+    field_class = MomentField
 
 
 class FilterBackend(filters.DjangoFilterBackend):

@@ -16,6 +16,7 @@ from portal.accounts import selectors as accounts
 from portal.accounts.models import ApiToken, User
 from portal.common.api import ListViewSet, Router, UserRequest, filters, operation
 from portal.common.errors import InvalidInput
+from portal.common.filtering import MomentFilter
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
@@ -62,7 +63,7 @@ class FeedFilter(filters.FilterSet):
         max_value=2**63 - 1,
         label=AFTER,
     )
-    since = filters.IsoDateTimeFilter(field_name="at", lookup_expr="gte", label="Not before this moment.")
+    since = MomentFilter(field_name="at", lookup_expr="gte", label="Not before this moment.")
     type = filters.MultipleChoiceFilter(
         choices=[(name, name) for name in sorted(TYPES)],
         method="of_types",

@@ -8,6 +8,7 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 
 from portal.common.api import filters
+from portal.common.filtering import MomentFilter
 from portal.events.models import Event, EventTarget
 
 
@@ -18,8 +19,8 @@ class AuditFilter(filters.FilterSet):
         label="An action, as `user.deactivated`, or all of a subject, as `user.`.",
         max_length=60,
     )
-    since = filters.IsoDateTimeFilter(field_name="at", lookup_expr="gte", label="Not before this moment.")
-    until = filters.IsoDateTimeFilter(field_name="at", lookup_expr="lt", label="Before this moment.")
+    since = MomentFilter(field_name="at", lookup_expr="gte", label="Not before this moment.")
+    until = MomentFilter(field_name="at", lookup_expr="lt", label="Before this moment.")
     object = filters.CharFilter(
         method="of_object",
         label="What it is about: a team, a user, the id of a workspace, a device, a node or a request.",

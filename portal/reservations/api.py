@@ -24,6 +24,7 @@ from portal.common.api import (
     named_in,
     operation,
 )
+from portal.common.filtering import MomentFilter
 from portal.common.scopes import Scope
 from portal.quotas import policies
 from portal.quotas.selectors import limits
@@ -82,10 +83,8 @@ class DenialSerializer(StrictSerializer):
 class ReservationFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
     status = filters.ChoiceFilter(choices=ReservationStatus.choices, label="Whether it holds.")
-    starts_before = filters.IsoDateTimeFilter(
-        field_name="starts_at", lookup_expr="lt", label="Begins before."
-    )
-    ends_after = filters.IsoDateTimeFilter(field_name="ends_at", lookup_expr="gt", label="Ends after.")
+    starts_before = MomentFilter(field_name="starts_at", lookup_expr="lt", label="Begins before.")
+    ends_after = MomentFilter(field_name="ends_at", lookup_expr="gt", label="Ends after.")
 
 
 @documented(

@@ -35,6 +35,7 @@ from portal.common.api import (
     operation,
 )
 from portal.common.errors import InvalidInput, NotFound, PreconditionFailed
+from portal.common.filtering import MomentFilter
 from portal.common.pagination import whole_number
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
@@ -84,10 +85,10 @@ class WorkspaceFilter(filters.FilterSet):
     flavor = filters.CharFilter(field_name="flavor__slug", label="Short name of the flavor.")
     owner = filters.CharFilter(field_name="owner__username", label="Name of its user.")
     name = filters.CharFilter(label="Exactly this name.")
-    created_after = filters.IsoDateTimeFilter(
+    created_after = MomentFilter(
         field_name="created_at", lookup_expr="gte", label="Created then or later (ISO 8601)."
     )
-    created_before = filters.IsoDateTimeFilter(
+    created_before = MomentFilter(
         field_name="created_at", lookup_expr="lt", label="Created before then (ISO 8601)."
     )
 

@@ -29,10 +29,12 @@ def locked(workspace_id: UUID) -> Workspace:
     rows = Workspace.objects.select_for_update(of=("self",)).select_related(
         "owner", "team", "template", "flavor__pool", "pool", "queue_entry", "status", "preemption"
     )
-    try:
-        return rows.get(pk=workspace_id)
-    except Workspace.DoesNotExist:
-        raise NotFound(Reason(WorkspaceCode.NO_SUCH_WORKSPACE)) from None
+    # Who has waited for the lock does not find a row that leads elsewhere since, as to another flavor:
+    # PostgreSQL joins the row as it is now with what it led to before. Asked again, it does.
+    found = rows.filter(pk=workspace_id).first() or rows.filter(pk=workspace_id).first()
+    if found is None:
+        raise NotFound(Reason(WorkspaceCode.NO_SUCH_WORKSPACE))
+    return found
 
 
 @transaction.atomic

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.utils import timezone
@@ -637,3 +638,12 @@ class TestDelegations(DetailCase):
             starts_at=now,
             ends_at=now + timedelta(days=1),
         )
+
+
+@pytest.mark.parametrize(
+    ("moment", "status"),
+    [("0398-06-07T23:12:07.8+22:24", 200), ("0001-01-01T00:00:00+10:00", 400), ("2026-01-01T00:00Z", 200)],
+)
+def test_a_time_with_any_offset_is_taken_or_refused(api: Any, bob: Any, moment: str, status: int) -> None:
+    answer = api(bob).get(f"reservations?{urlencode({'starts_before': moment})}")
+    assert answer.status_code == status, answer.content
