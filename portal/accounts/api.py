@@ -229,7 +229,7 @@ class TeamViewSet(ReadViewSet):
 
 
 def _egress(team: Team) -> Response:
-    headers = {"ETag": etags.etag_of(team), "Cache-Control": "private, no-cache"}
+    headers = etags.headers_of(team)
     return Response(TeamEgressSerializer(team).data, headers=headers)
 
 

@@ -243,6 +243,12 @@ class User(AbstractUser):
         """The site roles that the user holds."""
         return [role for role, column in ROLE_FIELDS.items() if getattr(self, column)]
 
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        places = sorted((str(place.team_id), place.role) for place in self.memberships.all())
+        return (self.pk, self.email, self.roles, self.description, places)
+
     def _get_session_auth_hash(self, secret: str | None = None) -> str:
         # Django's, of the password and the salt. An empty salt gives Django's own.
         return salted_hmac(

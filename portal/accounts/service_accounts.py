@@ -5,8 +5,9 @@ from __future__ import annotations
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from portal.accounts import policies, sessions
+from portal.accounts import deactivation, policies, sessions
 from portal.accounts.models import Membership, Role, Team, User
+from portal.common import etags
 from portal.common.actors import SystemActor
 from portal.common.errors import InvalidInput, StateConflict
 from portal.common.names import SERVICE_PREFIX, username_validator
@@ -60,11 +61,18 @@ def create(*, actor: User | SystemActor, team: Team, name: str, description: str
 
 
 @transaction.atomic
-def describe(*, actor: User | SystemActor, user: User, description: str) -> User:
-    """Say what a service account is for. Its team's owners and operators; the same again is success."""
+def describe(
+    *, actor: User | SystemActor, user: User, description: str, expected: frozenset[str] = etags.ANY
+) -> User:
+    """Say what a service account is for. Its team's owners and operators; the same again is success.
+
+    Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`.
+    """
     assert user.owning_team is not None
     policies.require_manage_team(actor, user.owning_team)
     wanted = _description(description)
+    user = deactivation.locked(user)
+    etags.require_expected(expected, user, name=user.username)
     if user.description != wanted:
         user.description = wanted
         user.save(update_fields=["description"])

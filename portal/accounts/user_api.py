@@ -28,6 +28,7 @@ from portal.accounts.user_serializers import (
     UserCreateSerializer,
     UserSerializer,
 )
+from portal.common import etags
 from portal.common.api import (
     ListViewSet,
     ReadViewSet,
@@ -38,6 +39,7 @@ from portal.common.api import (
     filters,
     operation,
 )
+from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.scopes import Scope
 from portal.events.models import Event
 
@@ -98,7 +100,7 @@ class UserFilter(filters.FilterSet):
 
 
 @documented(list="List users", retrieve="Read a user", of="For administrators.")
-class UserViewSet(ReadViewSet):
+class UserViewSet(TaggedViewSet, ReadViewSet):
     queryset = User.objects.none()
     serializer_class = UserSerializer
     permission_classes = [Administrates]
@@ -154,7 +156,8 @@ class UserViewSet(ReadViewSet):
         description="The address, the site roles, the places in teams: each that is given replaces what was.",
         request=UserChangeSerializer,
         responses={200: UserSerializer},
-        errors=[400, 404, 409, 415],
+        parameters=[IF_MATCH],
+        errors=[400, 404, 409, 412, 415],
     )
     def partial_update(self, request: UserRequest, username: str) -> Response:
         require_fresh(request)
@@ -165,6 +168,7 @@ class UserViewSet(ReadViewSet):
             email=given.get("email"),
             roles=given.get("roles"),
             teams=_places(given["teams"]) if "teams" in given else None,
+            expected=etags.expected_by(request),
         )
         return self.shown(user)
 

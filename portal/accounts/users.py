@@ -23,6 +23,7 @@ from portal.accounts.domain_events import UserDeleted
 from portal.accounts.links import LinkKind
 from portal.accounts.mfa import services as mfa
 from portal.accounts.models import ROLE_FIELDS, AccountStatus, ApiToken, Role, SiteRole, Team, User
+from portal.common import etags
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, StateConflict
@@ -194,15 +195,17 @@ def change(
     teams: Places | None = None,
     first_name: str | None = None,
     last_name: str | None = None,
+    expected: frozenset[str] = etags.ANY,
 ) -> User:
     """Set what is given: address, first and last name, all site roles, all places. Administrators only.
 
     Raises `InvalidInput`, and `StateConflict` (the last administrator, the only owner of a team, workspaces
-    that are charged to a team which the user shall leave).
+    that are charged to a team which the user shall leave), `PreconditionFailed`.
     """
     policies.require_administrator(actor)
     policies.require_person(user)
     user = deactivation.locked(user)
+    etags.require_expected(expected, user, name=user.username)
     if user.deleted_at is not None:
         raise StateConflict(Reason(AccountCode.USER_DELETED, {"username": user.username}))
     said: dict[str, object] = {}

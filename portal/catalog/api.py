@@ -8,7 +8,6 @@ from django.db.models import QuerySet
 from django.urls import reverse
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.decorators import action
-from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts.selectors import own_teams, team_by_slug
@@ -36,7 +35,7 @@ from portal.common.api import (
     named_in,
     operation,
 )
-from portal.common.etags import IF_MATCH
+from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.scopes import Scope
 from portal.history import selectors as history
 from portal.history.serializers import RevisionSerializer
@@ -66,7 +65,7 @@ class FlavorFilter(filters.FilterSet):
         return selectors.search(found, words)
 
 
-class EntryViewSet(ReadViewSet):
+class EntryViewSet(TaggedViewSet, ReadViewSet):
     """What templates and flavors do alike."""
 
     scopes = SCOPES
@@ -92,13 +91,6 @@ class EntryViewSet(ReadViewSet):
         sees_all = self.request.user.sees_all
         own = None if sees_all else frozenset(own_teams(self.request.user).values_list("pk", flat=True))
         return {**context, "own_teams": own}
-
-    def answer(self, row: Any, *, status: int = 200, **headers: str) -> Response:
-        headers |= {"ETag": etags.etag_of(row), "Cache-Control": "private, no-cache"}
-        return super().answer(row, status=status, **headers)
-
-    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        return self.answer(self.get_object())
 
     def _change(self, request: UserRequest) -> Response:
         """PATCH, for both."""

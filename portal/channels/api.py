@@ -15,6 +15,7 @@ from rest_framework.response import Response
 from portal.accounts.models import Team
 from portal.channels import policies, selectors, services
 from portal.channels.models import Channel, Message, MessageStatus
+from portal.common import etags
 from portal.common.api import (
     ListViewSet,
     ReadViewSet,
@@ -27,6 +28,7 @@ from portal.common.api import (
     named_in,
     operation,
 )
+from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.reasons.codes import ChannelCode
 from portal.common.scopes import Scope
 
@@ -133,7 +135,7 @@ class ChannelFilter(filters.FilterSet):
     retrieve="Read a channel",
     errors=[404],
 )
-class ChannelViewSet(ReadViewSet):
+class ChannelViewSet(TaggedViewSet, ReadViewSet):
     queryset = Channel.objects.none()
     serializer_class = ChannelSerializer
     filterset_class = ChannelFilter
@@ -175,15 +177,18 @@ class ChannelViewSet(ReadViewSet):
         description="What is not given stays.",
         request=ChannelChangeSerializer,
         responses={200: ChannelSerializer},
-        errors=[400, 404, 415],
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
     )
     def partial_update(self, request: UserRequest, channel_id: UUID) -> Response:
         given = body_of(request, ChannelChangeSerializer)
-        return self.answer(services.change(actor=request.user, channel=self.managed(), **given))
+        expected = etags.expected_by(request)
+        row = services.change(actor=request.user, channel=self.managed(), expected=expected, **given)
+        return self.answer(row)
 
-    @operation("Delete a channel", responses={204: None}, errors=[404])
+    @operation("Delete a channel", responses={204: None}, parameters=[IF_MATCH], errors=[404, 412])
     def destroy(self, request: UserRequest, channel_id: UUID) -> Response:
-        services.delete(actor=request.user, channel=self.managed())
+        services.delete(actor=request.user, channel=self.managed(), expected=etags.expected_by(request))
         return Response(status=204)
 
     @operation(

@@ -49,6 +49,11 @@ class Channel(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.name, self.url, self.kinds, self.enabled)
+
 
 class MessageStatus(models.TextChoices):
     """What has become of a message."""

@@ -17,6 +17,7 @@ from portal.celery import app
 from portal.channels import policies, sending
 from portal.channels.kinds import SUBJECTS, TEAM_TYPES
 from portal.channels.models import Channel, Message, MessageStatus
+from portal.common import etags
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.htmx import public_url
 from portal.common.problem_codes import ProblemCode
@@ -68,10 +69,11 @@ def change(
     url: str | None = None,
     kinds: Sequence[str] | None = None,
     enabled: bool | None = None,
+    expected: frozenset[str] = etags.ANY,
 ) -> Channel:
     """Change what is given; an empty URL leaves it. Switching it on again forgets its failures.
 
-    Raises as `create` does.
+    Raises as `create` does, and `PreconditionFailed`.
     """
     policies.require_channel(actor, channel)
     wanted = Channel(user=channel.user, team=channel.team, url=channel.url, service=channel.service)
@@ -82,10 +84,9 @@ def change(
         url=url or None,
     )
     with transaction.atomic():
-        row = (
-            Channel.objects.select_for_update(of=("self",)).select_related("team", "user").get(pk=channel.pk)
-        )
+        row = _locked(channel)
         policies.require_channel(actor, row)
+        etags.require_expected(expected, row, name=row.name)
         changed = [each for each in ("name", "kinds") if getattr(row, each) != getattr(wanted, each)]
         row.name, row.kinds = wanted.name, wanted.kinds
         if url:
@@ -105,9 +106,11 @@ def change(
 
 
 @transaction.atomic
-def delete(*, actor: User, channel: Channel) -> None:
-    """Delete a channel; what is on its way there is not sent any more."""
+def delete(*, actor: User, channel: Channel, expected: frozenset[str] = etags.ANY) -> None:
+    """Delete a channel; what is on its way there is not sent any more. Raises `PreconditionFailed`."""
     policies.require_channel(actor, channel)
+    if expected:
+        etags.require_expected(expected, _locked(channel), name=channel.name)
     _record(actor, AuditKind.CHANNEL_DELETED, channel, f"deleted the channel “{channel.name}”")
     channel.delete()
 
@@ -123,7 +126,7 @@ def send_test(*, actor: User, channel: Channel) -> Message:
 
     Raises `StateConflict` while an earlier test is on its way, or for one that is switched off.
     """
-    row = Channel.objects.select_for_update(of=("self",)).select_related("team", "user").get(pk=channel.pk)
+    row = _locked(channel)
     policies.require_channel(actor, row)
     if not row.enabled:
         raise StateConflict(Reason(ChannelCode.ENDED), code=ProblemCode.CHANNEL_DISABLED)
@@ -148,6 +151,11 @@ def hint() -> None:
         app.send_task("control.send_to_channels", queue="control")
     except Exception as error:
         log.info("no hint was sent: %s", error)
+
+
+def _locked(channel: Channel) -> Channel:
+    rows = Channel.objects.select_for_update(of=("self",)).select_related("team", "user")
+    return rows.get(pk=channel.pk)
 
 
 def _set(channel: Channel, *, name: str, kinds: Sequence[str], url: str | None) -> None:

@@ -1,13 +1,15 @@
 """Versions of rows that people and programs edit: `ETag`, `If-Match`, and the same for forms.
 
-A row's version changes with each save: it is made of its key and `updated_at` (or of what the caller names
-instead). A service takes the versions that the caller has seen as `expected` and compares them under the
-row's lock; an empty set accepts any, as `If-Match` is never demanded.
+A row's version changes with what people edit of it: it is made of its `version_state`, a tuple that begins
+with its key, and where it has none of its key and `updated_at`. A service takes the versions that the
+caller has seen as `expected` and compares them under the row's lock; an empty set accepts any, as `If-Match`
+is never demanded.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Collection
 from typing import Any
 
@@ -15,6 +17,7 @@ from django.http import HttpRequest
 from django.utils.http import parse_etags
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
+from rest_framework.response import Response
 
 from portal.common.errors import PreconditionFailed
 from portal.common.problem_codes import ProblemCode
@@ -33,14 +36,28 @@ IF_MATCH = OpenApiParameter(
 
 
 def version_of(row: Any, *more: object) -> str:
-    """16 hex digits that change with the row's `updated_at`, and with `more`."""
-    parts = (row.pk, row.updated_at, *more)
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    """16 hex digits that change with what is edited of the row, and with `more`."""
+    state = getattr(row, "version_state", None) or (row.pk, row.updated_at)
+    # As JSON: a dictionary has no order there, and a moment in any zone is written the same.
+    parts = json.dumps([*state, *more], sort_keys=True, default=str)
+    return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
 
 def etag_of(row: Any, *more: object) -> str:
     """The version as a weak `ETag`: two answers that differ only in their form have the same."""
     return f'W/"{version_of(row, *more)}"'
+
+
+def headers_of(row: Any, *more: object) -> dict[str, str]:
+    """What an answer with the row carries, so that it can be changed by `If-Match`."""
+    return {"ETag": etag_of(row, *more), "Cache-Control": "private, no-cache"}
+
+
+def tagged(answered: Response, row: Any, *more: object) -> Response:
+    """The answer with `headers_of` the row."""
+    for name, value in headers_of(row, *more).items():
+        answered[name] = value
+    return answered
 
 
 def expected_by(request: HttpRequest | Request) -> frozenset[str]:
@@ -58,14 +75,34 @@ def expected_by(request: HttpRequest | Request) -> frozenset[str]:
     return frozenset({str(field)}) if field else ANY
 
 
-def require_expected(expected: Collection[str], row: Any, *more: object, name: str, by: str) -> None:
-    """Compare with a row that is locked. `by` is who changed it last, as people know them.
+def require_expected(
+    expected: Collection[str], row: Any, *more: object, name: str, by: str | None = None
+) -> None:
+    """Compare with a row that is locked; None, where it is gone or was never there, is no version.
 
+    `by` is who changed it last, as people know them, where that is recorded.
     Raises `PreconditionFailed` (412, `changed_meanwhile`).
     """
-    if expected and version_of(row, *more) not in expected:
-        raise PreconditionFailed(
-            Reason(CommonCode.CHANGED_BY_SOMEBODY, {"name": name, "by": by}),
-            code=ProblemCode.CHANGED_MEANWHILE,
-            changed_by=by,
+    if not expected or (row is not None and version_of(row, *more) in expected):
+        return
+    if by is None:
+        reason = Reason(CommonCode.CHANGED_SINCE, {"name": name})
+        raise PreconditionFailed(reason, code=ProblemCode.CHANGED_MEANWHILE)
+    raise PreconditionFailed(
+        Reason(CommonCode.CHANGED_BY_SOMEBODY, {"name": name, "by": by}),
+        code=ProblemCode.CHANGED_MEANWHILE,
+        changed_by=by,
+    )
+
+
+class TaggedViewSet:
+    """Mixin for a resource that can be read and edited: what answers with one row has its `ETag`."""
+
+    def answer(self, row: Any, *, status: int = 200, **headers: str) -> Response:
+        answered: Response = super().answer(  # type: ignore[misc]
+            row, status=status, **headers_of(row), **headers
         )
+        return answered
+
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return self.answer(self.get_object())  # type: ignore[attr-defined]

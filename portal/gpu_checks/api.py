@@ -18,6 +18,7 @@ from rest_framework.response import Response
 
 from portal.accounts import selectors as accounts
 from portal.accounts.models import ApiToken
+from portal.common import etags
 from portal.common.api import (
     ApiView,
     ReadViewSet,
@@ -31,11 +32,12 @@ from portal.common.api import (
     routes,
 )
 from portal.common.errors import NotFound
+from portal.common.etags import IF_MATCH
 from portal.common.scopes import Scope
 from portal.events import live, stream
 from portal.gpu_checks import runs, selectors, settings
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
-from portal.inventory.models import CheckLevel
+from portal.inventory.models import CheckLevel, Pool
 from portal.inventory.selectors import pool_by_slug
 from provisioning.gpu.check import schema
 
@@ -258,19 +260,25 @@ class PoolChecks(ApiView):
 
     @operation("Read when a pool's devices are checked", responses={200: PoolChecksSerializer}, errors=[404])
     def get(self, request: UserRequest, slug: str) -> Response:
-        return Response(PoolChecksSerializer(pool_by_slug(slug)).data)
+        return _checks(pool_by_slug(slug))
 
     @operation(
         "Set when a pool's devices are checked",
         description="For operators. What is left out stays as it is.",
         request=PoolChecksSerializer,
         responses={200: PoolChecksSerializer},
-        errors=[400, 404, 415],
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
     )
     def put(self, request: UserRequest, slug: str) -> Response:
         given = body_of(request, PoolChecksSerializer)
-        pool = settings.set_checks(actor=request.user, slug=slug, **given)
-        return Response(PoolChecksSerializer(pool).data)
+        expected = etags.expected_by(request)
+        return _checks(settings.set_checks(actor=request.user, slug=slug, expected=expected, **given))
+
+
+def _checks(pool: Pool) -> Response:
+    headers = etags.headers_of(pool, *settings.values_of(pool))
+    return Response(PoolChecksSerializer(pool).data, headers=headers)
 
 
 router = Router()

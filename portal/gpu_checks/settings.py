@@ -9,6 +9,7 @@ from django.db import transaction
 
 from portal.accounts.models import User
 from portal.accounts.policies import require_operator
+from portal.common import etags
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound
@@ -26,16 +27,24 @@ NAMES = (
 )  # fmt: skip
 
 
+def values_of(pool: Pool) -> list[object]:
+    """A pool's settings, in the order of `NAMES`."""
+    return [getattr(pool, name) for name in NAMES]
+
+
 @transaction.atomic
-def set_checks(*, actor: User | SystemActor, slug: str, **wanted: Any) -> Pool:
+def set_checks(
+    *, actor: User | SystemActor, slug: str, expected: frozenset[str] = etags.ANY, **wanted: Any
+) -> Pool:
     """Change some of a pool's settings (`NAMES`; hours, 0 is never). Repeating it is success.
 
-    Raises `NotAllowed`, `NotFound`, `InvalidInput`.
+    Raises `NotAllowed`, `NotFound`, `InvalidInput`, `PreconditionFailed`.
     """
     require_operator(actor)
     pool = Pool.objects.select_for_update().filter(slug=slug, deleted_at=None).first()
     if pool is None:
         raise NotFound(Reason(InventoryCode.NO_SUCH_POOL, {"slug": slug}))
+    etags.require_expected(expected, pool, *values_of(pool), name=pool.name)
     changed = {name: value for name, value in wanted.items() if getattr(pool, name) != value}
     for name, value in changed.items():
         setattr(pool, name, value)

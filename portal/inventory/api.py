@@ -9,13 +9,12 @@ from django.db.models import QuerySet
 from django.urls import reverse
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.decorators import action
-from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts.policies import require_operator
 from portal.common import etags
 from portal.common.api import ReadViewSet, Router, UserRequest, body_of, documented, filters, operation
-from portal.common.etags import IF_MATCH
+from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.reasons.codes import InventoryCode
 from portal.common.scopes import Scope
 from portal.history import selectors as history
@@ -43,7 +42,7 @@ def reason_of(request: UserRequest) -> str:
 
 
 @documented(list="List pools", retrieve="Read a pool")
-class PoolViewSet(ReadViewSet):
+class PoolViewSet(TaggedViewSet, ReadViewSet):
     queryset = Pool.objects.none()
     serializer_class = PoolSerializer
     scopes = SCOPES
@@ -56,13 +55,6 @@ class PoolViewSet(ReadViewSet):
 
     def get_object(self) -> Pool:
         return selectors.pool_by_slug(self.kwargs["slug"])
-
-    def answer(self, row: Pool, *, status: int = 200, **headers: str) -> Response:
-        headers |= {"ETag": etags.etag_of(row), "Cache-Control": "private, no-cache"}
-        return super().answer(row, status=status, **headers)
-
-    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        return self.answer(self.get_object())
 
     @operation(
         "Add a pool",

@@ -12,6 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts.authentication import HasScope
+from portal.common import etags
 from portal.common.api import (
     ListViewSet,
     ReadViewSet,
@@ -23,6 +24,7 @@ from portal.common.api import (
     filters,
     operation,
 )
+from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.scopes import Scope
 from portal.ledger import selectors, services
 from portal.ledger.models import EntryKind, LedgerAccount, LedgerEntry, Period
@@ -75,7 +77,7 @@ class LedgerEntrySerializer(serializers.ModelSerializer[LedgerEntry]):
     of="Those of your teams; all for operators and approvers.",
     retrieve="Read a team's ledger",
 )
-class LedgerViewSet(ReadViewSet):
+class LedgerViewSet(TaggedViewSet, ReadViewSet):
     queryset = LedgerAccount.objects.none()
     serializer_class = LedgerSerializer
     permission_classes = [SetsLimits]
@@ -101,7 +103,8 @@ class LedgerViewSet(ReadViewSet):
         description="For operators. A new grant counts from now on; what has been spent stays spent.",
         request=LedgerChangeSerializer,
         responses={200: LedgerSerializer},
-        errors=[400, 404, 415],
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
         examples=[
             OpenApiExample(
                 "100 hours every 30 days", {"granted": 360_000_000, "period": "month"}, request_only=True
@@ -110,17 +113,24 @@ class LedgerViewSet(ReadViewSet):
     )
     def update(self, request: UserRequest, slug: str) -> Response:
         team = limits.team_for(request.user, slug)
-        services.set_ledger(actor=request.user, team=team, **body_of(request, LedgerChangeSerializer))
+        services.set_ledger(
+            actor=request.user,
+            team=team,
+            expected=etags.expected_by(request),
+            **body_of(request, LedgerChangeSerializer),
+        )
         return self.answer(selectors.statement(team))
 
     @operation(
         "Close a team's ledger",
         description="For operators: hours are not counted any more.",
         responses={204: None},
-        errors=[404],
+        parameters=[IF_MATCH],
+        errors=[404, 412],
     )
     def destroy(self, request: UserRequest, slug: str) -> Response:
-        services.close_ledger(actor=request.user, team=limits.team_for(request.user, slug))
+        team = limits.team_for(request.user, slug)
+        services.close_ledger(actor=request.user, team=team, expected=etags.expected_by(request))
         return Response(status=204)
 
     @operation(

@@ -10,6 +10,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from portal.common import etags
 from portal.common.api import (
     ReadViewSet,
     Router,
@@ -19,6 +20,7 @@ from portal.common.api import (
     documented,
     operation,
 )
+from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.scopes import Scope
 from portal.ledger import budgets
 from portal.ledger.models import Budget
@@ -58,7 +60,7 @@ class BudgetChangeSerializer(StrictSerializer):
     of="Those of your teams; all for operators and approvers.",
     retrieve="Read a team's budget",
 )
-class BudgetViewSet(ReadViewSet):
+class BudgetViewSet(TaggedViewSet, ReadViewSet):
     queryset = Budget.objects.none()
     serializer_class = BudgetSerializer
     permission_classes = [SetsLimits]
@@ -85,16 +87,29 @@ class BudgetViewSet(ReadViewSet):
         ),
         request=BudgetChangeSerializer,
         responses={200: BudgetSerializer},
-        errors=[400, 404, 415],
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
     )
     def update(self, request: UserRequest, slug: str) -> Response:
         team = limits.team_for(request.user, slug)
-        budgets.set_budget(actor=request.user, team=team, **body_of(request, BudgetChangeSerializer))
+        budgets.set_budget(
+            actor=request.user,
+            team=team,
+            expected=etags.expected_by(request),
+            **body_of(request, BudgetChangeSerializer),
+        )
         return self.answer(budgets.statement(team))
 
-    @operation("Remove a team's budget", description="For operators.", responses={204: None}, errors=[404])
+    @operation(
+        "Remove a team's budget",
+        description="For operators.",
+        responses={204: None},
+        parameters=[IF_MATCH],
+        errors=[404, 412],
+    )
     def destroy(self, request: UserRequest, slug: str) -> Response:
-        budgets.remove_budget(actor=request.user, team=limits.team_for(request.user, slug))
+        team = limits.team_for(request.user, slug)
+        budgets.remove_budget(actor=request.user, team=team, expected=etags.expected_by(request))
         return Response(status=204)
 
 

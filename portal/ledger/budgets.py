@@ -19,6 +19,7 @@ from django.utils.translation import gettext as _
 
 from portal.accounts.models import Team, User
 from portal.accounts.selectors import owners_of
+from portal.common import etags
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound
@@ -58,6 +59,11 @@ class BudgetStatement:
     spent_cents: int
     blocks: bool
     summed_at: datetime | None
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """That of its row."""
+        return (self.team.pk, self.amount_cents, self.blocks)
 
     @property
     def percent(self) -> int:
@@ -132,15 +138,24 @@ def blocked_teams() -> frozenset[UUID]:
 
 
 @transaction.atomic
-def set_budget(*, actor: User | SystemActor, team: Team, amount_cents: int, blocks: bool = False) -> Budget:
+def set_budget(
+    *,
+    actor: User | SystemActor,
+    team: Team,
+    amount_cents: int,
+    blocks: bool = False,
+    expected: frozenset[str] = etags.ANY,
+) -> Budget:
     """Give a team a budget for each month, or change it. Operators only.
 
-    What has been spent in the month stays spent. Raises `NotAllowed` and `InvalidInput`.
+    What has been spent in the month stays spent. Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`.
     """
     policies.require_set_limits(actor)
     if not 0 <= amount_cents <= MAX_CENTS:
         wrong = Reason(LedgerCode.BUDGET_OUT_OF_RANGE)
         raise InvalidInput(wrong, errors={"amount_cents": [wrong]})
+    if expected:
+        _require_expected(expected, team)
     row, made = Budget.objects.select_for_update().get_or_create(
         team=team, defaults={"amount_cents": amount_cents, "blocks": blocks}
     )
@@ -166,14 +181,21 @@ def set_budget(*, actor: User | SystemActor, team: Team, amount_cents: int, bloc
 
 
 @transaction.atomic
-def remove_budget(*, actor: User | SystemActor, team: Team) -> None:
+def remove_budget(*, actor: User | SystemActor, team: Team, expected: frozenset[str] = etags.ANY) -> None:
     """Let a team spend without a budget. Removing what is not there is success."""
     policies.require_set_limits(actor)
+    if expected:
+        _require_expected(expected, team)
     deleted, _rows = Budget.objects.filter(team=team).delete()
     if deleted:
         events.record(
             actor=actor, kind=AuditKind.BUDGET_REMOVED, team=team, message=f"gives {team.name} no budget"
         )
+
+
+def _require_expected(expected: frozenset[str], team: Team) -> None:
+    row = Budget.objects.select_for_update().filter(team=team).first()
+    etags.require_expected(expected, row, name=_("Budget of %(team)s") % {"team": team.name})
 
 
 def take_spent(

@@ -36,6 +36,11 @@ class LedgerAccount(models.Model):
     def __str__(self) -> str:
         return f"ledger of {self.team}"
 
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.granted, self.period)
+
 
 class Budget(models.Model):
     """What a team may spend in a month (UTC), in hundredths of the site's currency.
@@ -56,6 +61,11 @@ class Budget(models.Model):
 
     def __str__(self) -> str:
         return f"budget of {self.team}"
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.amount_cents, self.blocks)
 
 
 class EntryKind(models.TextChoices):

@@ -37,6 +37,11 @@ class Statement:
     entries: tuple[LedgerEntry, ...]
 
     @property
+    def version_state(self) -> tuple[object, ...]:
+        """That of its row."""
+        return (self.team.pk, self.granted, self.period)
+
+    @property
     def budget(self) -> int:
         return self.granted + self.credit
 

@@ -13,6 +13,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import Membership, Role, Team, User
+from portal.common import etags
 from portal.common.actors import SYSTEM, SystemActor, label_of
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, PortalError
@@ -65,12 +66,17 @@ def keep(row: LedgerAccount, account: Account) -> None:
 
 @transaction.atomic
 def set_ledger(
-    *, actor: User | SystemActor, team: Team, granted: int, period: str = Period.MONTH
+    *,
+    actor: User | SystemActor,
+    team: Team,
+    granted: int,
+    period: str = Period.MONTH,
+    expected: frozenset[str] = etags.ANY,
 ) -> LedgerAccount:
     """Give a team GPU-hours for each period, or change how many. Operators only.
 
-    A new grant counts from now on; what has been spent in the period stays spent. Raises `NotAllowed`
-    and `InvalidInput`.
+    A new grant counts from now on; what has been spent in the period stays spent. Raises `NotAllowed`,
+    `InvalidInput`, `PreconditionFailed`.
     """
     policies.require_set_limits(actor)
     problems: dict[str, list[Reason]] = {}
@@ -82,6 +88,7 @@ def set_ledger(
         raise InvalidInput(next(iter(problems.values()))[0], errors=problems)
     now = timezone.now()
     row = LedgerAccount.objects.select_for_update().filter(team=team).first()
+    etags.require_expected(expected, row, name=_name(team))
     if row is None:
         row, _made = LedgerAccount.objects.get_or_create(
             team=team,
@@ -108,9 +115,12 @@ def set_ledger(
 
 
 @transaction.atomic
-def close_ledger(*, actor: User | SystemActor, team: Team) -> None:
+def close_ledger(*, actor: User | SystemActor, team: Team, expected: frozenset[str] = etags.ANY) -> None:
     """Let a team use GPUs without counting hours again. Closing what is not open is success."""
     policies.require_set_limits(actor)
+    if expected:
+        row = LedgerAccount.objects.select_for_update().filter(team=team).first()
+        etags.require_expected(expected, row, name=_name(team))
     deleted, _rows = LedgerAccount.objects.filter(team=team).delete()
     if deleted:
         events.record(
@@ -120,6 +130,10 @@ def close_ledger(*, actor: User | SystemActor, team: Team) -> None:
             message=f"counts no GPU-hours of {team.name} any more",
         )
         emit(LimitsChanged())
+
+
+def _name(team: Team) -> str:
+    return _("Ledger of %(team)s") % {"team": team.name}
 
 
 @transaction.atomic

@@ -17,6 +17,7 @@ from portal.accounts.authentication import HasScope
 from portal.accounts.mfa.proof import require_fresh
 from portal.accounts.models import Delegation, Team, User
 from portal.catalog import selectors as catalog
+from portal.common import etags
 from portal.common.api import (
     ListViewSet,
     ReadViewSet,
@@ -29,6 +30,7 @@ from portal.common.api import (
     operation,
 )
 from portal.common.errors import InvalidInput
+from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
@@ -253,7 +255,7 @@ class RuleFilter(filters.FilterSet):
 
 
 @documented(list="List auto-approve rules", retrieve="Read an auto-approve rule")
-class RuleViewSet(ReadViewSet):
+class RuleViewSet(TaggedViewSet, ReadViewSet):
     queryset = AutoApproveRule.objects.none()
     serializer_class = RuleSerializer
     filterset_class = RuleFilter
@@ -289,21 +291,23 @@ class RuleViewSet(ReadViewSet):
         description="For approvers. Grants that it has made stay as they are.",
         request=RuleChangeSerializer,
         responses={200: RuleSerializer},
-        errors=[400, 404, 415],
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
     )
     def partial_update(self, request: UserRequest, rule_id: UUID) -> Response:
         given = body_of(request, RuleChangeSerializer)
-        rules.change_rule(actor=request.user, rule_id=rule_id, **given)
+        rules.change_rule(actor=request.user, rule_id=rule_id, expected=etags.expected_by(request), **given)
         return self.answer(self.get_object())
 
     @operation(
         "Remove an auto-approve rule",
         description="For approvers. Grants that it has made stay until they end.",
         responses={204: None},
-        errors=[404],
+        parameters=[IF_MATCH],
+        errors=[404, 412],
     )
     def destroy(self, request: UserRequest, rule_id: UUID) -> Response:
-        rules.delete_rule(actor=request.user, rule_id=rule_id)
+        rules.delete_rule(actor=request.user, rule_id=rule_id, expected=etags.expected_by(request))
         return Response(status=204)
 
 

@@ -60,6 +60,11 @@ class AutoApproveRule(models.Model):
     def __str__(self) -> str:
         return f"{self.resource} for {self.team or 'every team'}"
 
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.amount_at_most, self.hours_at_most, self.enabled)
+
 
 class QuotaRequestQuerySet(models.QuerySet["QuotaRequest"]):
     def open(self) -> QuotaRequestQuerySet:

@@ -38,6 +38,11 @@ class Cohort(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.name, self.parent_id, self.weight_milli)
+
 
 class TeamShare(models.Model):
     """A team's place among the others. A team without a row has no cohort and the usual weight.
@@ -58,6 +63,11 @@ class TeamShare(models.Model):
 
     def __str__(self) -> str:
         return f"share of {self.team}"
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.cohort_id, self.weight_milli, self.reclaim)
 
 
 class Quota(models.Model):
@@ -89,6 +99,11 @@ class Quota(models.Model):
 
     def __str__(self) -> str:
         return f"{self.resource} of {self.team or self.cohort}"
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.nominal, self.borrowing_limit, self.lending_limit)
 
 
 class SiteLimit(models.Model):
@@ -128,6 +143,11 @@ class MemberCap(models.Model):
 
     def __str__(self) -> str:
         return f"{self.resource} of {self.user or 'each member'} in {self.team}"
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.amount)
 
 
 class GrantQuerySet(models.QuerySet["Grant"]):

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
 from django.urls import reverse
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.decorators import action
-from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.common import etags
 from portal.common.api import ReadViewSet, Router, UserRequest, body_of, documented, filters, operation
 from portal.common.errors import NotFound
-from portal.common.etags import IF_MATCH
+from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
@@ -46,7 +44,7 @@ class PolicyFilter(filters.FilterSet):
     of="When workspaces of site, pools, templates, flavors and your teams are stopped.",
     retrieve="Read a reclaim policy",
 )
-class PolicyViewSet(ReadViewSet):
+class PolicyViewSet(TaggedViewSet, ReadViewSet):
     queryset = ReclaimPolicy.objects.none()
     serializer_class = ReclaimPolicySerializer
     filterset_class = PolicyFilter
@@ -65,13 +63,6 @@ class PolicyViewSet(ReadViewSet):
         if row is None:
             raise NotFound(Reason(LifetimeCode.POLICY_NOT_FOUND))
         return row
-
-    def answer(self, row: Any, *, status: int = 200, **headers: str) -> Response:
-        headers |= {"ETag": etags.etag_of(row), "Cache-Control": "private, no-cache"}
-        return super().answer(row, status=status, **headers)
-
-    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        return self.answer(self.get_object())
 
     @operation(
         "Make a reclaim policy",

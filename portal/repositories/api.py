@@ -8,7 +8,10 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from portal.accounts.authentication import HasScope
+from portal.accounts.models import User
+from portal.common import etags
 from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, operation, routes
+from portal.common.etags import IF_MATCH
 from portal.common.scopes import Scope
 from portal.repositories import rules, selectors, services
 from portal.repositories.models import UserDotfiles
@@ -53,21 +56,26 @@ class Dotfiles(ApiView):
 
     @operation("Read your dotfiles", responses={200: DotfilesSerializer})
     def get(self, request: UserRequest) -> Response:
-        return _answer(selectors.dotfiles_of(request.user))
+        return _answer(request.user, selectors.dotfiles_of(request.user))
 
     @operation(
         "Set your dotfiles",
         description="Cloned to `~/.dotfiles` at a start where that is not there. An empty `url`: none.",
         request=DotfilesWriteSerializer,
         responses={200: DotfilesSerializer},
-        errors=[400, 415],
+        parameters=[IF_MATCH],
+        errors=[400, 412, 415],
     )
     def put(self, request: UserRequest) -> Response:
-        return _answer(services.set_dotfiles(actor=request.user, **body_of(request, DotfilesWriteSerializer)))
+        given = body_of(request, DotfilesWriteSerializer)
+        row = services.set_dotfiles(actor=request.user, expected=etags.expected_by(request), **given)
+        return _answer(request.user, row)
 
 
-def _answer(row: UserDotfiles | None) -> Response:
-    return Response(DotfilesSerializer(row or {"url": "", "ref": "", "secret": "", "changed_at": None}).data)
+def _answer(user: User, row: UserDotfiles | None) -> Response:
+    shown = row or {"url": "", "ref": "", "secret": "", "changed_at": None}
+    headers = etags.headers_of(row or UserDotfiles(user=user))
+    return Response(DotfilesSerializer(shown).data, headers=headers)
 
 
 urlpatterns = routes("me/dotfiles", Dotfiles, "me-dotfiles")

@@ -22,3 +22,8 @@ class UserDotfiles(models.Model):
 
     def __str__(self) -> str:
         return self.url
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.url, self.ref, self.secret)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from django.db import transaction
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
+from portal.common import etags
 from portal.common.errors import InvalidInput
 from portal.events import services as events
 from portal.events.kinds import AuditKind
@@ -14,10 +16,12 @@ from portal.repositories.rules import problems_of
 
 
 @transaction.atomic
-def set_dotfiles(*, actor: User, url: str, ref: str = "", secret: str = "") -> UserDotfiles | None:
+def set_dotfiles(
+    *, actor: User, url: str, ref: str = "", secret: str = "", expected: frozenset[str] = etags.ANY
+) -> UserDotfiles | None:
     """Have one's new homes begin with this repository, or with none for an empty address.
 
-    Raises `InvalidInput` for an address or name that is not taken.
+    Raises `InvalidInput` for an address or name that is not taken, and `PreconditionFailed`.
     """
     url, ref, secret = url.strip(), ref.strip(), secret.strip()
     problems = problems_of(url, ref, secret)
@@ -25,6 +29,7 @@ def set_dotfiles(*, actor: User, url: str, ref: str = "", secret: str = "") -> U
         first = next(iter(problems.values()))
         raise InvalidInput(first, errors={name: [reason] for name, reason in problems.items()})
     before = UserDotfiles.objects.select_for_update().filter(user=actor).first()
+    etags.require_expected(expected, before or UserDotfiles(user=actor), name=_("Dotfiles"))
     kept = (before.url, before.ref, before.secret) if before is not None else ("", "", "")
     if kept == (url, ref, secret):
         return before

@@ -10,8 +10,10 @@ from django.urls import reverse
 from drf_spectacular.utils import OpenApiExample
 from rest_framework import serializers
 from rest_framework.decorators import action
+from rest_framework.request import Request
 from rest_framework.response import Response
 
+from portal.common import etags
 from portal.common.api import (
     ListViewSet,
     ReadViewSet,
@@ -24,6 +26,7 @@ from portal.common.api import (
     named_in,
     operation,
 )
+from portal.common.etags import IF_MATCH
 from portal.common.filtering import MomentFilter
 from portal.common.scopes import Scope
 from portal.quotas import policies
@@ -110,6 +113,16 @@ class ReservationViewSet(ReadViewSet):
     def get_serializer_context(self) -> dict[str, Any]:
         return {**super().get_serializer_context(), "actor": self.request.user}
 
+    def answer(self, row: Reservation, *, status: int = 200, **headers: str) -> Response:
+        answered = super().answer(row, status=status, **headers)
+        # Made of the title, too, which is not everybody's to guess at.
+        if policies.may_view_team(self.request.user, row.team):
+            etags.tagged(answered, row)
+        return answered
+
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return self.answer(self.get_object())
+
     @operation(
         "Ask for a reservation",
         once=True,
@@ -142,21 +155,27 @@ class ReservationViewSet(ReadViewSet):
         description="An owner changes what waits for approval, and gives back a part of what is booked.",
         request=ReservationWriteSerializer,
         responses={200: ReservationSerializer},
-        errors=[400, 404, 409, 415],
+        parameters=[IF_MATCH],
+        errors=[400, 404, 409, 412, 415],
     )
     def update(self, request: UserRequest, reservation_id: UUID) -> Response:
         given = body_of(request, ReservationWriteSerializer)
         given["amounts"] = slots.counted(given["amounts"])
-        return self.answer(services.change(actor=request.user, reservation_id=reservation_id, **given))
+        expected = etags.expected_by(request)
+        row = services.change(actor=request.user, reservation_id=reservation_id, expected=expected, **given)
+        return self.answer(row)
 
     @operation(
         "Cancel a reservation",
         description="Its capacity is free at once. Repeating it is success.",
         responses={204: None},
-        errors=[404, 409],
+        parameters=[IF_MATCH],
+        errors=[404, 409, 412],
     )
     def destroy(self, request: UserRequest, reservation_id: UUID) -> Response:
-        services.cancel(actor=request.user, reservation_id=reservation_id)
+        services.cancel(
+            actor=request.user, reservation_id=reservation_id, expected=etags.expected_by(request)
+        )
         return Response(status=204)
 
     @operation(

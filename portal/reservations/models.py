@@ -103,3 +103,8 @@ class Reservation(models.Model):
 
     def __str__(self) -> str:
         return self.title
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.title, self.amounts, self.starts_at, self.ends_at, self.status)

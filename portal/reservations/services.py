@@ -20,6 +20,7 @@ from portal.accounts import approvers
 from portal.accounts.domain_events import UserDeactivated
 from portal.accounts.models import Team, User
 from portal.accounts.selectors import owners_of
+from portal.common import etags
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
@@ -147,10 +148,11 @@ def deny(*, actor: User, reservation_id: UUID, reason: str) -> Reservation:
 
 
 @transaction.atomic
-def cancel(*, actor: User, reservation_id: UUID) -> Reservation:
+def cancel(*, actor: User, reservation_id: UUID, expected: frozenset[str] = etags.ANY) -> Reservation:
     """Give it up; its capacity is free at once. Owners of the team and who books. Twice is success."""
     found = _locked(actor, reservation_id)
     policies.require_reserve(actor, found.team)
+    etags.require_expected(expected, found, name=found.title)
     if found.status == ReservationStatus.CANCELLED:
         return found
     if found.ends_at <= timezone.now():
@@ -201,8 +203,9 @@ def change(
     amounts: Amounts,
     starts_at: datetime,
     ends_at: datetime,
+    expected: frozenset[str] = etags.ANY,
 ) -> Reservation:
-    """Book or ask for something else in its place. Raises as `request` does.
+    """Book or ask for something else in its place. Raises as `request` does, and `PreconditionFailed`.
 
     What waits for approval is changed freely, and is then the wish of who changed it. Of what is booked one
     only gives back, less of it or a shorter time inside it, but for who books at once. What has begun keeps
@@ -211,6 +214,7 @@ def change(
     _lock_calendar()
     found = _locked(actor, reservation_id)
     policies.require_reserve(actor, found.team)
+    etags.require_expected(expected, found, name=found.title)
     now = timezone.now()
     if found.status == ReservationStatus.CANCELLED or found.ends_at <= now:
         named = {"title": found.title}

@@ -15,6 +15,7 @@ from portal.accounts.models import ApiToken, User
 from portal.accounts.serializers import NewTokenSerializer, TokenCreateSerializer, TokenSerializer
 from portal.accounts.token_api import TOKEN_SCOPES, new_token, token_of
 from portal.accounts.user_serializers import ReasonGivenSerializer
+from portal.common import etags
 from portal.common.api import (
     ListViewSet,
     ReadViewSet,
@@ -24,6 +25,7 @@ from portal.common.api import (
     documented,
     operation,
 )
+from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.service_accounts import selectors
 from portal.service_accounts.serializers import (
     ServiceAccountChangeSerializer,
@@ -38,7 +40,7 @@ from portal.service_accounts.serializers import (
     of="Accounts for programs, which belong to the team and not to a person.",
     errors=[404],
 )
-class ServiceAccountViewSet(ReadViewSet):
+class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
     queryset = User.objects.none()
     serializer_class = ServiceAccountSerializer
     scopes = TEAM_SCOPES
@@ -78,12 +80,15 @@ class ServiceAccountViewSet(ReadViewSet):
         "Say what a service account is for",
         request=ServiceAccountChangeSerializer,
         responses={200: ServiceAccountSerializer},
-        errors=[400, 404, 415],
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
     )
     def partial_update(self, request: UserRequest, slug: str, username: str) -> Response:
         account = self.get_object()
         given = body_of(request, ServiceAccountChangeSerializer)
-        return self.shown(service_accounts.describe(actor=request.user, user=account, **given))
+        expected = etags.expected_by(request)
+        row = service_accounts.describe(actor=request.user, user=account, expected=expected, **given)
+        return self.shown(row)
 
     @operation(
         "Delete a service account for good",

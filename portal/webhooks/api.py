@@ -11,6 +11,7 @@ from rest_framework.decorators import action
 from rest_framework.response import Response
 
 from portal.accounts.models import Team
+from portal.common import etags
 from portal.common.api import (
     ApiView,
     ApiViewSet,
@@ -25,6 +26,7 @@ from portal.common.api import (
     operation,
     routes,
 )
+from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.reasons.codes import WebhookCode
 from portal.common.scopes import Scope
 from portal.events.event_types import Audience, types_for
@@ -86,7 +88,8 @@ class _Webhooks(ApiViewSet):
 
 def _with_secret(made: services.WithSecret, *, status: int = 200, **headers: str) -> Response:
     data = NewWebhookSerializer(made.endpoint, context={"secret": made.secret}).data
-    return Response(data, status=status, headers={**NO_STORE, **headers})
+    tag = {"ETag": etags.etag_of(made.endpoint)}
+    return Response(data, status=status, headers={**tag, **NO_STORE, **headers})
 
 
 @documented(
@@ -94,7 +97,7 @@ def _with_secret(made: services.WithSecret, *, status: int = 200, **headers: str
     of="For operators and auditors. Those of a team are below it.",
     retrieve="Read a webhook",
 )
-class WebhookViewSet(_Webhooks, ReadViewSet):
+class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
     lookup_url_kwarg = "webhook_id"
     lookup_value_converter = "uuid"
 
@@ -121,15 +124,24 @@ class WebhookViewSet(_Webhooks, ReadViewSet):
         description="Of the site or of a team. What is not given stays.",
         request=WebhookChangeSerializer,
         responses={200: WebhookSerializer},
-        errors=[400, 404, 409, 415],
+        parameters=[IF_MATCH],
+        errors=[400, 404, 409, 412, 415],
     )
     def partial_update(self, request: UserRequest, webhook_id: UUID) -> Response:
         given = body_of(request, WebhookChangeSerializer)
-        return self.answer(services.change(actor=request.user, endpoint=self.managed(), **given))
+        expected = etags.expected_by(request)
+        row = services.change(actor=request.user, endpoint=self.managed(), expected=expected, **given)
+        return self.answer(row)
 
-    @operation("Delete a webhook", description="With its log.", responses={204: None}, errors=[404])
+    @operation(
+        "Delete a webhook",
+        description="With its log.",
+        responses={204: None},
+        parameters=[IF_MATCH],
+        errors=[404, 412],
+    )
     def destroy(self, request: UserRequest, webhook_id: UUID) -> Response:
-        services.delete(actor=request.user, endpoint=self.managed())
+        services.delete(actor=request.user, endpoint=self.managed(), expected=etags.expected_by(request))
         return Response(status=204)
 
     @operation(

@@ -50,6 +50,11 @@ class Endpoint(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.name, self.url, self.types, self.enabled)
+
 
 class DeliveryStatus(models.TextChoices):
     """What has become of a delivery."""

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from portal.accounts.models import Team, User
 from portal.celery import app
-from portal.common import signatures
+from portal.common import etags, signatures
 from portal.common.actors import SystemActor
 from portal.common.errors import InvalidInput, StateConflict
 from portal.common.outgoing.client import UrlProblem, url_problem
@@ -95,10 +95,15 @@ def change(
     url: str | None = None,
     types: Sequence[str] | None = None,
     enabled: bool | None = None,
+    expected: frozenset[str] = etags.ANY,
 ) -> Endpoint:
-    """Change what is given. Switching it on again forgets its failures. Raises as `create` does."""
+    """Change what is given. Switching it on again forgets its failures.
+
+    Raises as `create` does, and `PreconditionFailed`.
+    """
     endpoint = _locked(endpoint)
     policies.require_endpoint(actor, endpoint)
+    etags.require_expected(expected, endpoint, name=endpoint.name)
     wanted = _checked(
         actor,
         endpoint.team,
@@ -141,10 +146,11 @@ def rotate_secret(*, actor: User | SystemActor, endpoint: Endpoint) -> WithSecre
 
 
 @transaction.atomic
-def delete(*, actor: User | SystemActor, endpoint: Endpoint) -> None:
+def delete(*, actor: User | SystemActor, endpoint: Endpoint, expected: frozenset[str] = etags.ANY) -> None:
     """Delete a webhook with its log; what is on its way is not sent any more."""
     endpoint = _locked(endpoint)
     policies.require_endpoint(actor, endpoint)
+    etags.require_expected(expected, endpoint, name=endpoint.name)
     _record(actor, AuditKind.WEBHOOK_DELETED, endpoint, f"deleted the webhook “{endpoint.name}”")
     endpoint.delete()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
@@ -20,7 +18,7 @@ from portal.common.api import (
     documented,
     operation,
 )
-from portal.common.etags import IF_MATCH
+from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.reasons.codes import SecretCode
 from portal.common.scopes import Scope
 from portal.workspace_secrets import selectors, services
@@ -92,7 +90,7 @@ class SecretChangeSerializer(StrictSerializer):
     everywhere = serializers.BooleanField(required=False)
 
 
-class SecretViewSet(ReadViewSet):
+class SecretViewSet(TaggedViewSet, ReadViewSet):
     """What the secrets of all holders do alike."""
 
     queryset = Secret.objects.none()
@@ -112,13 +110,6 @@ class SecretViewSet(ReadViewSet):
 
     def get_object(self) -> Secret:
         return selectors.secret_named(self.holder(), self.kwargs["name"])
-
-    def answer(self, row: Secret, *, status: int = 200, **headers: str) -> Response:
-        headers |= {"ETag": etags.etag_of(row), "Cache-Control": "private, no-cache"}
-        return super().answer(row, status=status, **headers)
-
-    def retrieve(self, request: UserRequest, *args: Any, **kwargs: Any) -> Response:  # type: ignore[override]
-        return self.answer(self.get_object())
 
     @operation(
         "Save a secret",

@@ -14,6 +14,7 @@ from django.utils.translation import ngettext
 
 from portal.accounts import approvers
 from portal.accounts.models import Delegation, Team, User
+from portal.common import etags
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.formatting import format_moment, format_resource_amount
 from portal.common.reasons.codes import AccountCode, CommonCode, QuotaCode, RequestCode
@@ -66,10 +67,11 @@ def change_rule(
     amount_at_most: int | None = None,
     hours_at_most: int | None = None,
     enabled: bool | None = None,
+    expected: frozenset[str] = etags.ANY,
 ) -> AutoApproveRule:
-    """Change what is given; grants that the rule has made stay."""
+    """Change what is given; grants that the rule has made stay. Raises `PreconditionFailed`, too."""
     require_approver(actor)
-    rule = _rule(rule_id)
+    rule = _rule(rule_id, expected)
     before = describe_rule(rule)
     given: dict[str, Any] = {
         "amount_at_most": amount_at_most,
@@ -96,10 +98,10 @@ def change_rule(
 
 
 @transaction.atomic
-def delete_rule(*, actor: User, rule_id: UUID) -> None:
-    """Remove a rule; grants that it has made stay until they end."""
+def delete_rule(*, actor: User, rule_id: UUID, expected: frozenset[str] = etags.ANY) -> None:
+    """Remove a rule; grants that it has made stay until they end. Raises `PreconditionFailed`, too."""
     require_approver(actor)
-    rule = _rule(rule_id)
+    rule = _rule(rule_id, expected)
     _record_rule(actor, rule, "rule_deleted", f"removed the rule: {describe_rule(rule)}")
     rule.delete()
 
@@ -140,11 +142,13 @@ def left_of(rule: AutoApproveRule, team: Team, now: datetime) -> int:
     return max(0, rule.amount_at_most - (held or 0))
 
 
-def _rule(rule_id: UUID) -> AutoApproveRule:
+def _rule(rule_id: UUID, expected: frozenset[str]) -> AutoApproveRule:
     # The row alone: its team may be none, and an outer join cannot be locked.
     found = AutoApproveRule.objects.select_for_update().filter(pk=rule_id).first()
     if found is None:
         raise NotFound(Reason(RequestCode.NO_SUCH_RULE))
+    by = found.changed_by
+    etags.require_expected(expected, found, name=describe_rule(found), by=by.username if by else None)
     return found
 
 

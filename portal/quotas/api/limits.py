@@ -14,6 +14,7 @@ from rest_framework.response import Response
 
 from portal.accounts.authentication import HasScope
 from portal.accounts.models import Team, User
+from portal.common import etags
 from portal.common.api import (
     ApiView,
     ReadViewSet,
@@ -27,6 +28,7 @@ from portal.common.api import (
     routes,
 )
 from portal.common.errors import InvalidInput
+from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.reasons.codes import AccountCode, QuotaCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
@@ -93,7 +95,7 @@ class QuotaFilter(filters.FilterSet):
     of="Those of your teams and of the cohorts they are in; all for operators and approvers.",
     retrieve="Read a quota",
 )
-class QuotaViewSet(ReadViewSet):
+class QuotaViewSet(TaggedViewSet, ReadViewSet):
     queryset = Quota.objects.none()
     serializer_class = QuotaSerializer
     filterset_class = QuotaFilter
@@ -111,7 +113,8 @@ class QuotaViewSet(ReadViewSet):
 
     def _written(self, quota: Quota, done: services.Changed, **how: Any) -> Response:
         quota.notes = list(done.notes)  # type: ignore[attr-defined]
-        return Response(QuotaWrittenSerializer(quota).data, **how)
+        answered = Response(QuotaWrittenSerializer(quota).data, **how)
+        return etags.tagged(answered, quota)
 
     @operation(
         "Give a team or a cohort a quota",
@@ -157,7 +160,8 @@ class QuotaViewSet(ReadViewSet):
         description="For operators. A quota below use stops nobody; `notes` say what is over.",
         request=QuotaChangeSerializer,
         responses={200: QuotaWrittenSerializer},
-        errors=[400, 404, 415],
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
         examples=[
             OpenApiExample(
                 "Two H100, nothing borrowed, half of one lent",
@@ -173,6 +177,7 @@ class QuotaViewSet(ReadViewSet):
             team=quota.team,
             cohort=quota.cohort,
             resource=quota.resource,
+            expected=etags.expected_by(request),
             **body_of(request, QuotaChangeSerializer),
         )
         return self._written(self.get_object(), done)
@@ -181,12 +186,17 @@ class QuotaViewSet(ReadViewSet):
         "Take a quota away",
         description="For operators. What no quota names is not limited by quota.",
         responses={204: None},
-        errors=[404],
+        parameters=[IF_MATCH],
+        errors=[404, 412],
     )
     def destroy(self, request: UserRequest, quota_id: UUID) -> Response:
         quota = self.get_object()
         services.remove_quota(
-            actor=request.user, team=quota.team, cohort=quota.cohort, resource=quota.resource
+            actor=request.user,
+            team=quota.team,
+            cohort=quota.cohort,
+            resource=quota.resource,
+            expected=etags.expected_by(request),
         )
         return Response(status=204)
 
@@ -219,7 +229,7 @@ class CapFilter(filters.FilterSet):
     of="Of your teams; all for operators and approvers.",
     retrieve="Read a cap",
 )
-class CapViewSet(ReadViewSet):
+class CapViewSet(TaggedViewSet, ReadViewSet):
     queryset = MemberCap.objects.none()
     serializer_class = MemberCapSerializer
     filterset_class = CapFilter
@@ -234,7 +244,8 @@ class CapViewSet(ReadViewSet):
 
     def _written(self, cap: MemberCap, done: services.Changed, **how: Any) -> Response:
         cap.notes = list(done.notes)  # type: ignore[attr-defined]
-        return Response(MemberCapWrittenSerializer(cap).data, **how)
+        answered = Response(MemberCapWrittenSerializer(cap).data, **how)
+        return etags.tagged(answered, cap)
 
     @operation(
         "Cap what a member may hold",
@@ -274,13 +285,19 @@ class CapViewSet(ReadViewSet):
         description="For owners of the team and operators.",
         request=MemberCapChangeSerializer,
         responses={200: MemberCapWrittenSerializer},
-        errors=[400, 404, 415],
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
     )
     def update(self, request: UserRequest, cap_id: UUID) -> Response:
         cap = self.get_object()
         amount = body_of(request, MemberCapChangeSerializer)["amount"]
         done = services.set_member_cap(
-            actor=request.user, team=cap.team, user=cap.user, resource=cap.resource, amount=amount
+            actor=request.user,
+            team=cap.team,
+            user=cap.user,
+            resource=cap.resource,
+            amount=amount,
+            expected=etags.expected_by(request),
         )
         return self._written(self.get_object(), done)
 
@@ -288,11 +305,18 @@ class CapViewSet(ReadViewSet):
         "Take a cap away",
         description="For owners of the team and operators.",
         responses={204: None},
-        errors=[404],
+        parameters=[IF_MATCH],
+        errors=[404, 412],
     )
     def destroy(self, request: UserRequest, cap_id: UUID) -> Response:
         cap = self.get_object()
-        services.remove_member_cap(actor=request.user, team=cap.team, user=cap.user, resource=cap.resource)
+        services.remove_member_cap(
+            actor=request.user,
+            team=cap.team,
+            user=cap.user,
+            resource=cap.resource,
+            expected=etags.expected_by(request),
+        )
         return Response(status=204)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.db.models import QuerySet
 from django.urls import register_converter, reverse
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter
 from rest_framework.response import Response
 
 from portal.accounts.models import Team
+from portal.common import etags
 from portal.common.api import (
     ApiView,
     ListViewSet,
@@ -21,6 +20,7 @@ from portal.common.api import (
     operation,
     routes,
 )
+from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.quotas.api.limits import SCOPES, SetsLimits, named_cohort
 from portal.quotas.models import Cohort, ResourceRate, SiteLimit
 from portal.quotas.selectors import limits as selectors
@@ -62,7 +62,7 @@ RESOURCE = OpenApiParameter("resource", str, OpenApiParameter.PATH, description=
     of="Those that your teams are in; all for operators and approvers.",
     retrieve="Read a cohort",
 )
-class CohortViewSet(ReadViewSet):
+class CohortViewSet(TaggedViewSet, ReadViewSet):
     queryset = Cohort.objects.none()
     serializer_class = CohortSerializer
     permission_classes = [SetsLimits]
@@ -110,7 +110,8 @@ class CohortViewSet(ReadViewSet):
         description="For operators: its name, what it is inside, its weight.",
         request=CohortChangeSerializer,
         responses={200: CohortSerializer},
-        errors=[400, 404, 415],
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
     )
     def update(self, request: UserRequest, slug: str) -> Response:
         cohort = self.get_object()
@@ -121,6 +122,7 @@ class CohortViewSet(ReadViewSet):
             name=given["name"],
             parent=named_cohort(request.user, given["parent"], "parent"),
             weight_milli=given["weight_milli"],
+            expected=etags.expected_by(request),
         )
         return self.answer(self.get_object())
 
@@ -128,14 +130,17 @@ class CohortViewSet(ReadViewSet):
         "Delete a cohort",
         description="For operators. Refused while teams or cohorts are in it.",
         responses={204: None},
-        errors=[404, 409],
+        parameters=[IF_MATCH],
+        errors=[404, 409, 412],
     )
     def destroy(self, request: UserRequest, slug: str) -> Response:
-        cohorts.delete_cohort(actor=request.user, cohort=self.get_object())
+        cohorts.delete_cohort(
+            actor=request.user, cohort=self.get_object(), expected=etags.expected_by(request)
+        )
         return Response(status=204)
 
 
-def _share_data(team: Team) -> Any:
+def _share(team: Team) -> Response:
     share = selectors.share_of(team)
     data = {
         "team": team.slug,
@@ -143,7 +148,7 @@ def _share_data(team: Team) -> Any:
         "weight_milli": share.weight_milli,
         "reclaim": share.reclaim,
     }
-    return ShareSerializer(data).data
+    return Response(ShareSerializer(data).data, headers=etags.headers_of(share))
 
 
 class TeamShareDetail(ApiView):
@@ -153,14 +158,15 @@ class TeamShareDetail(ApiView):
 
     @operation("Read a team's share", responses={200: ShareSerializer}, errors=[404])
     def get(self, request: UserRequest, slug: str) -> Response:
-        return Response(_share_data(selectors.team_for(request.user, slug)))
+        return _share(selectors.team_for(request.user, slug))
 
     @operation(
         "Set a team's share",
         description="For operators: its cohort, its weight, and whether it takes back what it lent.",
         request=ShareChangeSerializer,
         responses={200: ShareSerializer},
-        errors=[400, 404, 415],
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
         examples=[
             OpenApiExample(
                 "Twice the usual weight", {"cohort": "research", "weight_milli": 2000}, request_only=True
@@ -176,8 +182,9 @@ class TeamShareDetail(ApiView):
             cohort=named_cohort(request.user, given["cohort"]),
             weight_milli=given["weight_milli"],
             reclaim=given["reclaim"],
+            expected=etags.expected_by(request),
         )
-        return Response(_share_data(team))
+        return _share(team)
 
 
 @documented(list="List limits of the site")

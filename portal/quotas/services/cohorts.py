@@ -6,6 +6,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
 from portal.accounts.models import Team, User
+from portal.common import etags
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, StateConflict
@@ -69,9 +70,18 @@ def create_cohort(
 
 @transaction.atomic
 def change_cohort(
-    *, actor: User | SystemActor, cohort: Cohort, name: str, parent: Cohort | None, weight_milli: int
+    *,
+    actor: User | SystemActor,
+    cohort: Cohort,
+    name: str,
+    parent: Cohort | None,
+    weight_milli: int,
+    expected: frozenset[str] = etags.ANY,
 ) -> Cohort:
-    """Rename a cohort, put it elsewhere, or give it another weight. Raises `InvalidInput` for a circle."""
+    """Rename a cohort, put it elsewhere, or give it another weight.
+
+    Raises `InvalidInput` for a circle, `PreconditionFailed`.
+    """
     policies.require_set_limits(actor)
     _check_weight(weight_milli)
     everything = _locked()
@@ -82,6 +92,7 @@ def change_cohort(
     found = everything.get(cohort.pk)
     if found is None:
         raise NotFound(Reason(QuotaCode.OWNER_GONE, {"name": cohort.name}))
+    etags.require_expected(expected, found, name=found.name)
     _check_place(found, parent, everything)
     changes = []
     if found.name != name:
@@ -112,10 +123,14 @@ def change_cohort(
 
 
 @transaction.atomic
-def delete_cohort(*, actor: User | SystemActor, cohort: Cohort) -> None:
-    """Delete a cohort that nobody is in, and its quotas. Raises `StateConflict` naming who is."""
+def delete_cohort(*, actor: User | SystemActor, cohort: Cohort, expected: frozenset[str] = etags.ANY) -> None:
+    """Delete a cohort that nobody is in, and its quotas.
+
+    Raises `StateConflict` naming who is, `PreconditionFailed`.
+    """
     policies.require_set_limits(actor)
     everything = _locked()
+    etags.require_expected(expected, everything.get(cohort.pk), name=cohort.name)
     if cohort.pk not in everything:
         return
     teams = list(
@@ -146,6 +161,7 @@ def set_share(
     cohort: Cohort | None,
     weight_milli: int = WEIGHT_ONE,
     reclaim: bool = True,
+    expected: frozenset[str] = etags.ANY,
 ) -> TeamShare:
     """A team's cohort, its weight in thousandths, and whether it takes back what others borrowed from it."""
     policies.require_set_limits(actor)
@@ -154,7 +170,8 @@ def set_share(
     if cohort is not None and cohort.pk not in everything:
         raise NotFound(Reason(QuotaCode.OWNER_GONE, {"name": cohort.name}))
     Team.objects.select_for_update().get(pk=team.pk)
-    share, _ = TeamShare.objects.get_or_create(team=team)
+    share, _made = TeamShare.objects.get_or_create(team=team)
+    etags.require_expected(expected, share, name=team.name)
     old = everything[share.cohort_id].name if share.cohort_id in everything and share.cohort_id else "none"
     changes = []
     if share.cohort_id != (cohort.pk if cohort else None):

@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from django.db import transaction
+from django.utils.translation import gettext as _
 
 from portal.accounts.models import Team, User
+from portal.common import etags
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, StateConflict
@@ -81,10 +83,12 @@ def set_quota(
     borrowing_limit: int | None = None,
     lending_limit: int | None = None,
     only_new: bool = False,
+    expected: frozenset[str] = etags.ANY,
 ) -> Changed:
     """What a team or a cohort has of a resource, in base units; `None` limits nothing. Operators only.
 
-    Raises `NotAllowed`, `InvalidInput`, and with `only_new` `StateConflict` where there is one already.
+    Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`, and with `only_new` `StateConflict` where there
+    is one already.
     """
     policies.require_set_limits(actor)
     owner = _owner(team, cohort)
@@ -95,6 +99,7 @@ def set_quota(
             clean_amount(field, limit)
     _lock(owner)
     quota = Quota.objects.filter(team=team, cohort=cohort, resource=resource).first()
+    etags.require_expected(expected, quota, name=_quota_name(owner, resource))
     if quota is not None and only_new:
         raise _there_is_one(Reason(QuotaCode.QUOTA_EXISTS, {"owner": owner.name, "resource": resource}))
     before = (quota.nominal, quota.borrowing_limit, quota.lending_limit) if quota else None
@@ -117,7 +122,12 @@ def set_quota(
 
 @transaction.atomic
 def remove_quota(
-    *, actor: User | SystemActor, team: Team | None = None, cohort: Cohort | None = None, resource: str
+    *,
+    actor: User | SystemActor,
+    team: Team | None = None,
+    cohort: Cohort | None = None,
+    resource: str,
+    expected: frozenset[str] = etags.ANY,
 ) -> Changed:
     """Take a quota away. Where nothing else names the resource, it is not limited then."""
     policies.require_set_limits(actor)
@@ -125,6 +135,7 @@ def remove_quota(
     resource = clean_resource(resource)
     _lock(owner)
     quota = Quota.objects.filter(team=team, cohort=cohort, resource=resource).first()
+    etags.require_expected(expected, quota, name=_quota_name(owner, resource))
     if quota is None:
         return Changed(False)
     before = (quota.nominal, quota.borrowing_limit, quota.lending_limit)
@@ -139,6 +150,10 @@ def remove_quota(
     )
     emit(LimitsChanged())
     return Changed(True, _notes_on_use(team, resource) if team is not None else ())
+
+
+def _quota_name(owner: Team | Cohort, resource: str) -> str:
+    return _("%(resource)s of %(name)s") % {"resource": format_resource(resource), "name": owner.name}
 
 
 def _there_is_one(reason: Reason) -> StateConflict:
@@ -210,11 +225,13 @@ def set_member_cap(
     resource: str,
     amount: int,
     only_new: bool = False,
+    expected: frozenset[str] = etags.ANY,
 ) -> Changed:
     """The most that a member may hold, or (without `user`) each for whom no other is set.
 
     For owners of the team and operators. A cap above what the team may have is allowed and noted.
-    Raises `NotAllowed`, `InvalidInput`, and with `only_new` `StateConflict` where there is one already.
+    Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`, and with `only_new` `StateConflict` where there
+    is one already.
     """
     policies.require_split(actor, team)
     resource = clean_resource(resource)
@@ -224,6 +241,7 @@ def set_member_cap(
         params = {"username": user.username, "team": team.name}
         raise _invalid("user", Reason(QuotaCode.CAP_FOR_NO_MEMBER, params))
     cap = MemberCap.objects.filter(team=team, user=user, resource=resource).first()
+    etags.require_expected(expected, cap, name=_cap_name(team, user, resource))
     if cap is not None and only_new:
         raise _there_is_one(
             Reason(QuotaCode.CAP_EXISTS, {"username": user.username})
@@ -243,19 +261,32 @@ def set_member_cap(
 
 @transaction.atomic
 def remove_member_cap(
-    *, actor: User | SystemActor, team: Team, user: User | None = None, resource: str
+    *,
+    actor: User | SystemActor,
+    team: Team,
+    user: User | None = None,
+    resource: str,
+    expected: frozenset[str] = etags.ANY,
 ) -> Changed:
     """Take a cap away; what remains is the cap of each member, if there is one."""
     policies.require_split(actor, team)
     resource = clean_resource(resource)
     _lock(team)
     cap = MemberCap.objects.filter(team=team, user=user, resource=resource).first()
+    etags.require_expected(expected, cap, name=_cap_name(team, user, resource))
     if cap is None:
         return Changed(False)
     before = cap.amount
     cap.delete()
     _record_cap(actor, team, user, resource, before, None)
     return Changed(True)
+
+
+def _cap_name(team: Team, user: User | None, resource: str) -> str:
+    words = {"resource": format_resource(resource), "team": team.name}
+    if user is None:
+        return _("%(resource)s of each member of %(team)s") % words
+    return _("%(resource)s of %(username)s in %(team)s") % {**words, "username": user.username}
 
 
 def _record_cap(

@@ -9,6 +9,7 @@ class CommonCode(StrEnum):
     """Refusals that any room may make."""
 
     CHANGED_BY_SOMEBODY = "changed_by_somebody"
+    CHANGED_SINCE = "changed_since"
     CHOOSE_ONE_OF = "choose_one_of"
     CHOOSE_WHAT_TO_DO = "choose_what_to_do"
     CORRECT_AND_RETRY = "correct_and_retry"

@@ -27,6 +27,9 @@ TEXTS: dict[StrEnum, Text] = {
     CommonCode.CHANGED_BY_SOMEBODY: Text(
         _("“%(name)s” has been changed since you looked, by %(by)s."), _("Read it again and decide anew.")
     ),
+    CommonCode.CHANGED_SINCE: Text(
+        _("“%(name)s” has been changed since you looked."), _("Read it again and decide anew.")
+    ),
     CommonCode.CHOOSE_ONE_OF: Text(_("Choose one of: %(known)s."), prepare=listed("known")),
     CommonCode.CHOOSE_WHAT_TO_DO: Text(_("Choose what to do."), _("Use one of the buttons.")),
     CommonCode.CORRECT_AND_RETRY: Text("%(first)s", _("Correct it and try again."), prepare=first_problem),

@@ -1,0 +1,247 @@
+"""What is edited over REST says which version it is, and takes `If-Match`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.channels import sending
+from portal.channels.sending import Outcome
+from tests.api.conftest import document, problem
+from tests.factories import MembershipFactory, UserFactory
+
+pytestmark = pytest.mark.django_db
+EDITS = ("put", "patch")
+WITHOUT_A_READING = {"setRate", "setSiteLimit", "setTeamMember"}
+"""Rows of a list that have no address to be read at, and so no answer with a version of theirs."""
+ENDS_AN_ACCOUNT = {"deleteUser", "deleteServiceAccount"}
+"""Whoever ends an account ends it whatever its address has become meanwhile."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How one kind is made and changed: `make` returns who edits it and its path below /api/v1/."""
+
+    make: Callable[[Any], str]
+    method: str
+    first: Any
+    second: Any
+    who: str = "olga"
+    deleted: bool = True
+
+
+def _made(path: str, body: Any) -> Callable[[Any], str]:
+    def make(program: Any) -> str:
+        made = program.post(path, body)
+        assert made.status_code == 201, made.content
+        where: str = made["Location"].removeprefix("/api/v1/")
+        assert made["ETag"] == program.get(where)["ETag"]
+        return where
+
+    return make
+
+
+def _put(path: str, body: Any) -> Callable[[Any], str]:
+    def make(program: Any) -> str:
+        assert program.put(path, body).status_code == 200
+        return path
+
+    return make
+
+
+def _there(path: str) -> Callable[[Any], str]:
+    return lambda _program: path
+
+
+TOMORROW = timezone.now().replace(microsecond=0) + dt.timedelta(days=1)
+BOOKED = {
+    "title": "Paper",
+    "amounts": {"gpu:simulated-h100": 4000},
+    "starts_at": TOMORROW.isoformat(),
+    "ends_at": (TOMORROW + dt.timedelta(hours=2)).isoformat(),
+}
+HOOK = {"name": "Ours", "url": "https://hooks.example/a", "types": ["workspace.started"]}
+CHANNEL = {"name": "Ours", "url": "slack://a/b/c", "kinds": ["workspace.failed"], "team": "vision"}
+CAP = {"team": "vision", "resource": "gpu", "amount": 2000}
+RULE = {"resource": "gpu:h100", "amount_at_most": 2000, "hours_at_most": 24}
+SHARE = {"cohort": None, "weight_milli": 2000, "reclaim": True}
+KINDS = {
+    "quota": Kind(
+        _made("quotas", {"team": "vision", "resource": "gpu:h100", "nominal": 4000}),
+        "PUT",
+        {"nominal": 2000},
+        {"nominal": 1000},
+    ),
+    "cap": Kind(_made("member-caps", CAP), "PUT", {"amount": 1000}, {"amount": 0}),
+    "cohort": Kind(
+        _made("cohorts", {"slug": "research"}),
+        "PUT",
+        {"name": "Research", "parent": None, "weight_milli": 1000},
+        {"name": "Research", "parent": None, "weight_milli": 3000},
+    ),
+    "share": Kind(
+        _there("teams/vision/share"), "PUT", SHARE, {**SHARE, "reclaim": False}, deleted=False
+    ),
+    "ledger": Kind(
+        _put("ledgers/vision", {"granted": 3600, "period": "day"}),
+        "PUT",
+        {"granted": 7200, "period": "day"},
+        {"granted": 7200, "period": "week"},
+    ),
+    "budget": Kind(
+        _put("budgets/vision", {"amount_cents": 100}),
+        "PUT",
+        {"amount_cents": 200},
+        {"amount_cents": 200, "blocks": True},
+    ),
+    "rule": Kind(
+        _made("auto-approve-rules", RULE), "PATCH", {"hours_at_most": 12}, {"enabled": False}, who="petra"
+    ),
+    "reservation": Kind(
+        _made("reservations", {**BOOKED, "team": "vision"}),
+        "PUT",
+        {**BOOKED, "title": "Thesis"},
+        {**BOOKED, "amounts": {"gpu:simulated-h100": 3000}},
+        who="alice",
+    ),
+    "dotfiles": Kind(
+        _there("me/dotfiles"),
+        "PUT",
+        {"url": "https://git.example/dotfiles"},
+        {"url": "https://git.example/dotfiles", "ref": "main"},
+        who="bob",
+        deleted=False,
+    ),
+    "webhook": Kind(
+        _made("webhooks", HOOK), "PATCH", {"name": "Theirs"}, {"url": "https://hooks.example/b"}
+    ),
+    "channel": Kind(
+        _made("notice-channels", CHANNEL), "PATCH", {"name": "Theirs"}, {"enabled": False}, who="alice"
+    ),
+    "service account": Kind(
+        _made("teams/vision/service-accounts", {"name": "ci"}),
+        "PATCH",
+        {"description": "Nightly"},
+        {"description": "Hourly"},
+        who="alice",
+        deleted=False,
+    ),
+    "user": Kind(
+        _there("users/dora"),
+        "PATCH",
+        {"email": "dora@other.example"},
+        {"teams": [{"team": "vision", "role": "owner"}]},
+        who="root",
+        deleted=False,
+    ),
+    "checks": Kind(
+        _there("pools/sim/checks"), "PUT", {"check_every_h": 5}, {"check_level": "quick"}, deleted=False
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def people(alice: User, bob: User, olga: User, petra: User, team: Any, pool: Any) -> dict[str, User]:
+    MembershipFactory(team=team, user=UserFactory(username="dora"))
+    root = UserFactory(username="root", is_superuser=True)
+    return {"alice": alice, "bob": bob, "olga": olga, "petra": petra, "root": root}
+
+
+@pytest.fixture(params=sorted(KINDS))
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kind:
+    monkeypatch.setattr(sending, "look_at", lambda url: Outcome(ok=True, service="Slack"))
+    return KINDS[request.param]
+
+
+def test_of_two_who_edit_the_second_is_told(api: Any, people: dict[str, User], kind: Kind) -> None:
+    program = api(people[kind.who])
+    path = kind.make(program)
+    seen = program.get(path)["ETag"]
+    first = program.send(kind.method, path, kind.first, **{"If-Match": seen})
+    assert first.status_code == 200, first.content
+    assert first["ETag"] == program.get(path)["ETag"] != seen
+    problem(program.send(kind.method, path, kind.second, **{"If-Match": seen}), 412, "changed_meanwhile")
+    if kind.deleted:
+        problem(program.delete(path, **{"If-Match": seen}), 412, "changed_meanwhile")
+    after = program.get(path)
+    assert after["ETag"] == first["ETag"]
+    assert json.dumps(after.json()) == json.dumps(program.get(path).json())
+    second = program.send(kind.method, path, kind.second, **{"If-Match": after["ETag"]})
+    assert second.status_code == 200, second.content
+    assert second["ETag"] != first["ETag"]
+    if kind.deleted:
+        assert program.delete(path, **{"If-Match": second["ETag"]}).status_code == 204
+
+
+def test_without_a_version_the_last_one_wins(api: Any, people: dict[str, User], kind: Kind) -> None:
+    program = api(people[kind.who])
+    path = kind.make(program)
+    assert program.send(kind.method, path, kind.first).status_code == 200
+    assert program.send(kind.method, path, kind.second, **{"If-Match": "*"}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["ledgers/vision", "budgets/vision"])
+def test_what_is_not_there_is_no_version(api: Any, people: dict[str, User], path: str) -> None:
+    body = {"granted": 3600, "period": "day"} if path.startswith("ledgers") else {"amount_cents": 100}
+    refused = api(people["olga"]).put(path, body, **{"If-Match": '"0123456789abcdef"'})
+    problem(refused, 412, "changed_meanwhile")
+    problem(api(people["olga"]).get(path), 404, "not_found")
+
+
+def test_who_may_not_edit_is_told_so_and_not_that_it_changed(api: Any, people: dict[str, User]) -> None:
+    path = KINDS["quota"].make(api(people["olga"]))
+    problem(api(people["bob"]).put(path, {"nominal": 0}, **{"If-Match": '"x"'}), 403, "not_allowed")
+
+
+def test_a_title_that_is_hidden_cannot_be_guessed_at_by_the_version(
+    api: Any, people: dict[str, User], charlie: User
+) -> None:
+    path = KINDS["reservation"].make(api(people["alice"]))
+    api(people["petra"]).post(f"{path}/approve")
+    answer = api(charlie).get(path)
+    assert answer.status_code == 200 and answer.json()["title"] == ""
+    assert "ETag" not in answer
+
+
+def _operations() -> dict[str, tuple[str, dict[str, Any], dict[str, Any]]]:
+    found = {}
+    for methods in document()["paths"].values():
+        for method, each in methods.items():
+            if method in (*EDITS, "delete"):
+                found[each["operationId"]] = (method, each, methods)
+    return found
+
+
+def _takes_versions(operation: dict[str, Any]) -> bool:
+    named = {each.get("name") for each in operation.get("parameters", ())}
+    return "If-Match" in named and "412" in operation["responses"]
+
+
+def test_everything_that_is_read_and_edited_takes_a_version() -> None:
+    operations = _operations()
+    without = {
+        name
+        for name, (method, each, _methods) in operations.items()
+        if method in EDITS and not _takes_versions(each)
+    }
+    assert without == WITHOUT_A_READING
+    assert not {name for name in WITHOUT_A_READING if "get" in operations[name][2]}
+
+
+def test_what_is_edited_by_a_version_is_deleted_by_one() -> None:
+    without = {
+        name
+        for name, (method, each, methods) in _operations().items()
+        if method == "delete"
+        and not _takes_versions(each)
+        and "get" in methods
+        and any(edit in methods for edit in EDITS)
+    }
+    assert without == ENDS_AN_ACCOUNT
