@@ -34,7 +34,6 @@ from portal.accounts.serializers import (
 from portal.common import etags
 from portal.common.api import (
     ApiView,
-    ListViewSet,
     ReadViewSet,
     Router,
     UserRequest,
@@ -45,7 +44,7 @@ from portal.common.api import (
     routes,
 )
 from portal.common.errors import InvalidInput, NotAllowed
-from portal.common.etags import IF_MATCH
+from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
@@ -243,8 +242,8 @@ def _user(username: str) -> User:
     return user
 
 
-@documented(list="List a team's members", errors=[404])
-class MemberViewSet(ListViewSet):
+@documented(list="List a team's members", retrieve="Read a member's place in a team", errors=[404])
+class MemberViewSet(TaggedViewSet, ReadViewSet):
     queryset = Membership.objects.none()
     serializer_class = MemberSerializer
     scopes = TEAM_SCOPES
@@ -258,29 +257,42 @@ class MemberViewSet(ListViewSet):
     def get_queryset(self) -> QuerySet[Membership]:
         return self._team().memberships.select_related("user")
 
+    def get_object(self) -> Membership:
+        return selectors.membership_of(self._team(), self.kwargs["username"])
+
     @operation(
         "Add a member or change the role",
         description="For owners of the team and operators. A team keeps at least one owner.",
         request=MemberSetSerializer,
         responses={200: MemberSerializer},
-        parameters=[USERNAME],
-        errors=[400, 404, 409, 415],
+        parameters=[USERNAME, IF_MATCH],
+        errors=[400, 404, 409, 412, 415],
     )
     def update(self, request: UserRequest, slug: str, username: str) -> Response:
         role = body_of(request, MemberSetSerializer)["role"]
-        return self.answer(
-            services.set_member(actor=request.user, team=self._team(), username=username, role=role)
+        row = services.set_member(
+            actor=request.user,
+            team=self._team(),
+            username=username,
+            role=role,
+            expected=etags.expected_by(request),
         )
+        return self.answer(row)
 
     @operation(
         "Take a member out of a team",
         description="For owners of the team and operators; members may leave by themselves.",
         responses={204: None},
-        parameters=[USERNAME],
-        errors=[404, 409],
+        parameters=[USERNAME, IF_MATCH],
+        errors=[404, 409, 412],
     )
     def destroy(self, request: UserRequest, slug: str, username: str) -> Response:
-        services.remove_member(actor=request.user, team=self._team(), username=username)
+        services.remove_member(
+            actor=request.user,
+            team=self._team(),
+            username=username,
+            expected=etags.expected_by(request),
+        )
         return Response(status=204)
 
 

@@ -327,6 +327,11 @@ class Membership(models.Model):
     def __str__(self) -> str:
         return f"{self.user} in {self.team}"
 
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.role)
+
 
 class ApiTokenQuerySet(models.QuerySet["ApiToken"]):
     def unrevoked(self) -> ApiTokenQuerySet:

@@ -37,6 +37,14 @@ def chargeable_teams(actor: User) -> QuerySet[Team]:
     return Team.objects.filter(memberships__in=working).order_by("slug")
 
 
+def membership_of(team: Team, username: str) -> Membership:
+    """Somebody's place in a team that the actor may see, or `NotFound`."""
+    found = team.memberships.select_related("user").filter(user__username=strip_nul(username)).first()
+    if found is None:
+        raise NotFound(Reason(AccountCode.NOT_A_MEMBER, {"username": username, "team": team.name}))
+    return found
+
+
 def team_by_slug(actor: User, slug: str) -> Team:
     """The team, or `NotFound` when there is none or the actor may not see it."""
     visible = Q() if actor.sees_all else Q(memberships__user=actor)

@@ -7,12 +7,13 @@ from django.db import transaction
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from portal.accounts import policies
+from portal.accounts import policies, selectors
 from portal.accounts.domain_events import MemberSet, PlaceWithdrawn, TeamsChanged
 from portal.accounts.models import Membership, Role, Team, User
+from portal.common import etags
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
-from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.errors import InvalidInput, StateConflict
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
@@ -53,11 +54,18 @@ def create_team(*, actor: User | SystemActor, slug: str, name: str, owner: User 
 
 
 @transaction.atomic
-def set_member(*, actor: User | SystemActor, team: Team, username: str, role: str) -> Membership:
+def set_member(
+    *,
+    actor: User | SystemActor,
+    team: Team,
+    username: str,
+    role: str,
+    expected: frozenset[str] = etags.ANY,
+) -> Membership:
     """Add a user to a team or change the role. A team keeps at least one owner.
 
-    Raises `InvalidInput`, and `StateConflict` (the only owner; an auditor who shall do more than view;
-    somebody with workspaces of the team who shall only view it).
+    Raises `InvalidInput`, `PreconditionFailed`, and `StateConflict` (the only owner; an auditor who shall do
+    more than view; somebody with workspaces of the team who shall only view it).
     """
     policies.require_manage_team(actor, team)
     if role not in Role.values:
@@ -77,6 +85,7 @@ def set_member(*, actor: User | SystemActor, team: Team, username: str, role: st
     # Whoever owns the team may also take another role in it.
     owned = isinstance(actor, User) and policies.is_owner(actor, team)
     membership = Membership.objects.filter(team=team, user=user).first()
+    etags.require_expected(expected, membership, name=user.username)
     if membership is None:
         membership = Membership.objects.create(team=team, user=user, role=role)
         message = f"added {user.username} to {team.name} as {role}"
@@ -121,19 +130,16 @@ def _tell_owners(team: Team, user: User, role: str) -> None:
 
 
 @transaction.atomic
-def remove_member(*, actor: User | SystemActor, team: Team, username: str) -> None:
+def remove_member(
+    *, actor: User | SystemActor, team: Team, username: str, expected: frozenset[str] = etags.ANY
+) -> None:
     """Take a user out of a team; members may leave by themselves. Workspaces have to go first."""
     leaving_oneself = not isinstance(actor, SystemActor) and actor.username == username
     if not leaving_oneself:
         policies.require_manage_team(actor, team)
     Team.objects.select_for_update().get(pk=team.pk)
-    membership = (
-        Membership.objects.select_related("user")
-        .filter(team=team, user__username=strip_nul(username))
-        .first()
-    )
-    if membership is None:
-        raise NotFound(Reason(AccountCode.NOT_A_MEMBER, {"username": username, "team": team.name}))
+    membership = selectors.membership_of(team, username)
+    etags.require_expected(expected, membership, name=membership.user.username)
     policies.require_person(membership.user)
     if membership.role == Role.OWNER:
         _keep_an_owner(team, besides=membership.user)

@@ -118,6 +118,11 @@ class SiteLimit(models.Model):
     def __str__(self) -> str:
         return self.resource
 
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.amount)
+
 
 class MemberCap(models.Model):
     """The most that one member of a team may hold; without a user, each member for whom no other is set."""
@@ -203,3 +208,8 @@ class ResourceRate(models.Model):
 
     def __str__(self) -> str:
         return self.resource
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.rate_milli)

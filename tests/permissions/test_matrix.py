@@ -32,7 +32,7 @@ from portal.inventory.models import Node, Pool
 from portal.machines.models import JoinToken, Machine
 from portal.orphans.models import Orphan
 from portal.quota_requests.models import AutoApproveRule, QuotaRequest
-from portal.quotas.models import Cohort, Grant, MemberCap, Quota, TeamShare
+from portal.quotas.models import Cohort, Grant, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
 from portal.reclaim import policy_services as policies
 from portal.reclaim.models import RebalanceProposal
 from portal.reservations.models import BookingPermission, Reservation
@@ -110,6 +110,8 @@ def limited() -> dict[str, Any]:
     team = Team.objects.get(slug="vision")
     cohort = Cohort.objects.create(slug="research", name="Research")
     TeamShare.objects.create(team=team, cohort=cohort)
+    SiteLimit.objects.create(resource="gpu:h100", amount=1 << 30)
+    ResourceRate.objects.create(resource="gpu:h100", rate_milli=2000)
     quota = Quota.objects.create(team=team, resource="disk_mib", nominal=1 << 30)
     cap = MemberCap.objects.create(team=team, resource="disk_mib", amount=1 << 30)
     now = timezone.now()

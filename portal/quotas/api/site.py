@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db.models import QuerySet
 from django.urls import register_converter, reverse
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter
@@ -11,7 +13,6 @@ from portal.accounts.models import Team
 from portal.common import etags
 from portal.common.api import (
     ApiView,
-    ListViewSet,
     ReadViewSet,
     Router,
     UserRequest,
@@ -21,6 +22,7 @@ from portal.common.api import (
     routes,
 )
 from portal.common.etags import IF_MATCH, TaggedViewSet
+from portal.common.reasons.codes import QuotaCode
 from portal.quotas.api.limits import SCOPES, SetsLimits, named_cohort
 from portal.quotas.models import Cohort, ResourceRate, SiteLimit
 from portal.quotas.selectors import limits as selectors
@@ -187,15 +189,25 @@ class TeamShareDetail(ApiView):
         return _share(team)
 
 
-@documented(list="List limits of the site")
-class SiteLimitViewSet(ListViewSet):
-    queryset = SiteLimit.objects.none()
+class _OfResource(TaggedViewSet, ReadViewSet):
+    """Rows that are named by a resource."""
+
     permission_classes = [SetsLimits]
     scopes = SCOPES
-    serializer_class = SiteLimitSerializer
     ordering = ("resource",)
     lookup_field = "resource"
     lookup_value_converter = "resource"
+
+    def get_object(self) -> Any:
+        self.kwargs["resource"] = self.kwargs["resource"].lower()
+        return super().get_object()
+
+
+@documented(list="List limits of the site", retrieve="Read a limit of the site")
+class SiteLimitViewSet(_OfResource):
+    queryset = SiteLimit.objects.none()
+    serializer_class = SiteLimitSerializer
+    missing = QuotaCode.NO_SUCH_SITE_LIMIT
 
     def get_queryset(self) -> QuerySet[SiteLimit]:
         return selectors.site_limits()
@@ -205,41 +217,42 @@ class SiteLimitViewSet(ListViewSet):
         description="For operators. A limit below use stops nobody; `notes` say what is over.",
         request=SiteLimitChangeSerializer,
         responses={200: SiteLimitWrittenSerializer},
-        parameters=[RESOURCE],
-        errors=[400, 404, 415],
+        parameters=[RESOURCE, IF_MATCH],
+        errors=[400, 404, 412, 415],
         examples=[OpenApiExample("12 GPUs of it", {"amount": 12000}, request_only=True)],
     )
     def update(self, request: UserRequest, resource: str) -> Response:
         amount = body_of(request, SiteLimitChangeSerializer)["amount"]
-        done = services.set_site_limit(actor=request.user, resource=resource, amount=amount)
+        expected = etags.expected_by(request)
+        done = services.set_site_limit(
+            actor=request.user, resource=resource, amount=amount, expected=expected
+        )
         limit = SiteLimit(resource=services.clean_resource(resource), amount=amount)
         limit.notes = list(done.notes)  # type: ignore[attr-defined]
-        return Response(SiteLimitWrittenSerializer(limit).data)
+        return etags.tagged(Response(SiteLimitWrittenSerializer(limit).data), limit)
 
     @operation(
         "Take a limit of the site away",
         description="For operators.",
         responses={204: None},
-        parameters=[RESOURCE],
-        errors=[400, 404],
+        parameters=[RESOURCE, IF_MATCH],
+        errors=[400, 404, 412],
     )
     def destroy(self, request: UserRequest, resource: str) -> Response:
-        services.remove_site_limit(actor=request.user, resource=resource)
+        expected = etags.expected_by(request)
+        services.remove_site_limit(actor=request.user, resource=resource, expected=expected)
         return Response(status=204)
 
 
 @documented(
     list="List rates",
     of="What an hour of an accelerator costs in GPU-hours, where it is not one.",
+    retrieve="Read a rate",
 )
-class RateViewSet(ListViewSet):
+class RateViewSet(_OfResource):
     queryset = ResourceRate.objects.none()
-    permission_classes = [SetsLimits]
-    scopes = SCOPES
     serializer_class = RateSerializer
-    ordering = ("resource",)
-    lookup_field = "resource"
-    lookup_value_converter = "resource"
+    missing = QuotaCode.NO_SUCH_RATE
 
     def get_queryset(self) -> QuerySet[ResourceRate]:
         return selectors.rates()
@@ -249,25 +262,27 @@ class RateViewSet(ListViewSet):
         description="For operators, in thousandths of a GPU-hour.",
         request=RateChangeSerializer,
         responses={200: RateSerializer},
-        parameters=[RESOURCE],
-        errors=[400, 404, 415],
+        parameters=[RESOURCE, IF_MATCH],
+        errors=[400, 404, 412, 415],
         examples=[OpenApiExample("Two and a half GPU-hours", {"rate_milli": 2500}, request_only=True)],
     )
     def update(self, request: UserRequest, resource: str) -> Response:
         rate = body_of(request, RateChangeSerializer)["rate_milli"]
-        services.set_rate(actor=request.user, resource=resource, rate_milli=rate)
+        expected = etags.expected_by(request)
+        services.set_rate(actor=request.user, resource=resource, rate_milli=rate, expected=expected)
         name = services.clean_resource(resource)
-        return Response(RateSerializer(ResourceRate(resource=name, rate_milli=rate)).data)
+        return self.answer(ResourceRate(resource=name, rate_milli=rate))
 
     @operation(
         "Take a rate away",
         description="For operators. An hour costs one GPU-hour then.",
         responses={204: None},
-        parameters=[RESOURCE],
-        errors=[400, 404],
+        parameters=[RESOURCE, IF_MATCH],
+        errors=[400, 404, 412],
     )
     def destroy(self, request: UserRequest, resource: str) -> Response:
-        services.remove_rate(actor=request.user, resource=resource)
+        expected = etags.expected_by(request)
+        services.remove_rate(actor=request.user, resource=resource, expected=expected)
         return Response(status=204)
 
 

@@ -331,12 +331,15 @@ def _notes_on_cap(team: Team, user: User | None, resource: str, amount: int) -> 
 
 
 @transaction.atomic
-def set_site_limit(*, actor: User | SystemActor, resource: str, amount: int) -> Changed:
+def set_site_limit(
+    *, actor: User | SystemActor, resource: str, amount: int, expected: frozenset[str] = etags.ANY
+) -> Changed:
     """The most that all together may hold of a resource. Operators only."""
     policies.require_set_limits(actor)
     resource = clean_resource(resource)
     clean_amount("amount", amount)
     limit = SiteLimit.objects.select_for_update().filter(resource=resource).first()
+    etags.require_expected(expected, limit, name=format_resource(resource))
     before = limit.amount if limit else None
     if before == amount:
         return Changed(False)
@@ -350,11 +353,14 @@ def set_site_limit(*, actor: User | SystemActor, resource: str, amount: int) -> 
 
 
 @transaction.atomic
-def remove_site_limit(*, actor: User | SystemActor, resource: str) -> Changed:
+def remove_site_limit(
+    *, actor: User | SystemActor, resource: str, expected: frozenset[str] = etags.ANY
+) -> Changed:
     """Let all together hold what there is."""
     policies.require_set_limits(actor)
     resource = clean_resource(resource)
     limit = SiteLimit.objects.select_for_update().filter(resource=resource).first()
+    etags.require_expected(expected, limit, name=format_resource(resource))
     if limit is None:
         return Changed(False)
     before = limit.amount
@@ -375,13 +381,16 @@ def _record_site(actor: User | SystemActor, resource: str, before: int | None, a
 
 
 @transaction.atomic
-def set_rate(*, actor: User | SystemActor, resource: str, rate_milli: int) -> Changed:
+def set_rate(
+    *, actor: User | SystemActor, resource: str, rate_milli: int, expected: frozenset[str] = etags.ANY
+) -> Changed:
     """What one of an accelerator costs in GPU-hours for each hour, in thousandths. Operators only."""
     policies.require_set_limits(actor)
     resource = _priced(resource)
     if not 0 <= rate_milli <= MAX_RATE_MILLI:
         raise _invalid("rate_milli", Reason(QuotaCode.RATE_OUT_OF_RANGE))
     rate = ResourceRate.objects.select_for_update().filter(resource=resource).first()
+    etags.require_expected(expected, rate, name=format_resource(resource))
     before = rate.rate_milli if rate else None
     if before == rate_milli:
         return Changed(False)
@@ -391,11 +400,12 @@ def set_rate(*, actor: User | SystemActor, resource: str, rate_milli: int) -> Ch
 
 
 @transaction.atomic
-def remove_rate(*, actor: User | SystemActor, resource: str) -> Changed:
+def remove_rate(*, actor: User | SystemActor, resource: str, expected: frozenset[str] = etags.ANY) -> Changed:
     """Let it cost what a GPU costs: one GPU-hour for each hour."""
     policies.require_set_limits(actor)
     resource = _priced(resource)
     rate = ResourceRate.objects.select_for_update().filter(resource=resource).first()
+    etags.require_expected(expected, rate, name=format_resource(resource))
     if rate is None:
         return Changed(False)
     before = rate.rate_milli

@@ -76,6 +76,12 @@ TEXTS: dict[StrEnum, Text] = {
     QuotaCode.NOT_BOTH_OWNERS: Text(_("Name a team or a cohort, and not both.")),
     QuotaCode.NO_SUCH_CAP: Text(_("There is no such cap."), _("Look at the list of caps.")),
     QuotaCode.NO_SUCH_QUOTA: Text(_("There is no such quota."), _("Look at the list of quotas.")),
+    QuotaCode.NO_SUCH_RATE: Text(
+        _("An hour of it costs one GPU-hour: no other rate is set."), _("Look at the list of rates.")
+    ),
+    QuotaCode.NO_SUCH_SITE_LIMIT: Text(
+        _("The site sets no limit to it."), _("Look at the list of the site's limits.")
+    ),
     QuotaCode.NO_SUCH_COHORT: Text(_("There is no cohort “%(slug)s”."), _("Look at the list of cohorts.")),
     QuotaCode.NO_SUCH_FORM: Text(_("This form is not known."), _RELOAD),
     QuotaCode.NO_SUCH_RESOURCE: Text(
