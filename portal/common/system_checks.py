@@ -45,14 +45,14 @@ def proxies_of_this_machine_prove_themselves(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.security)
 def homes_that_are_shared_have_a_limit(**_: Any) -> list[CheckMessage]:
-    """Without one, a member may fill the disk up to what nodes keep free, and nobody starts anything."""
+    """Without one, a member could fill the disk: nodes that are told so start nobody's workspace."""
     if not settings.BERTH_MULTIUSER or settings.BERTH_HOME_LIMIT_MIB:
         return []
     return [
         Warning(
-            "Several users share this installation (BERTH_MULTIUSER), and a home may hold any amount: one of "
-            "them can take all room on the disk of the homes.",
-            hint="Set BERTH_HOME_LIMIT_MIB, or quotas of the file system.",
+            "Several users share this installation (BERTH_MULTIUSER), and nothing says how much a home may "
+            "hold: nodes start nobody's workspace.",
+            hint="Set BERTH_HOME_LIMIT_MIB to what a home may hold, such as 51200 (50 GiB).",
             id="common.W003",
         )
     ]

@@ -11,14 +11,18 @@ from django.conf import settings
 from portal.celery import app
 from portal.inventory.models import Node, Pool
 from provisioning.celery_config import ENGINE_QUEUE, node_queue
-from provisioning.types import PoolConfig
+from provisioning.types import HOME_LIMIT, PoolConfig
 
 log = logging.getLogger(__name__)
+HOMES_LIMITED_BY = "local"
 
 
 def config_of(pool: Pool) -> PoolConfig:
-    """The pool as its driver sees it."""
-    return PoolConfig(slug=pool.slug, driver=pool.driver, config=pool.config)
+    """The pool as its driver sees it: where nodes hold people's homes, with the limit of these."""
+    config = pool.config
+    if pool.driver == HOMES_LIMITED_BY:
+        config = {**config, HOME_LIMIT: settings.BERTH_HOME_LIMIT_MIB}
+    return PoolConfig(slug=pool.slug, driver=pool.driver, config=config)
 
 
 def queue_of(pool: Pool, node_name: str) -> str:

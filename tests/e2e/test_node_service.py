@@ -20,6 +20,7 @@ from provisioning.host.unit import NAME
 from provisioning.service import instance_lock
 from provisioning.service.environ import ROOT
 from tests import instance, mounts
+from tests.e2e.second_machine import HOME_LIMIT_MIB
 from tests.instance import Api, Berth, consecutive_ports, eventually
 from tests.systemd_machine import SystemdMachine, machine
 
@@ -146,7 +147,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     shared = folder / "shared"
     shared.mkdir()
     door = consecutive_ports(4)
-    variables = {"BERTH_NODES_ADDRESS": "127.0.0.1", "BERTH_NODES_PORT": str(door)}
+    variables = {
+        "BERTH_NODES_ADDRESS": "127.0.0.1",
+        "BERTH_NODES_PORT": str(door),
+        "BERTH_HOME_LIMIT_MIB": HOME_LIMIT_MIB,
+    }
     with (
         machine(folder / "systemd", shared=[shared]) as found,
         instance.running(folder, environment=environment, **variables) as berth,
@@ -177,7 +182,7 @@ def test_a_service_of_the_system_from_joining_to_leaving(site: Site) -> None:
     assert "cap_sys_admin" in node.shown("CapabilityBoundingSet")
     code, said = node.command("status")
     assert code == 0, said
-    assert set(site.node("node-b")["limited"]) == {"cpu", "memory", "processes"}
+    assert set(site.node("node-b")["limited"]) == {"cpu", "memory", "processes", "disk"}
 
     workspace = node.start_workspace(site.ada)
     before = node.owned(workspace)

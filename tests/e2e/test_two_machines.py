@@ -35,7 +35,7 @@ from provisioning.signed_celery import Identity, SignedCelery
 from tests import instance
 from tests.e2e.conftest import Curl
 from tests.e2e.kernels import channels, execute
-from tests.e2e.second_machine import Network, SecondMachine, network
+from tests.e2e.second_machine import HOME_LIMIT_MIB, Network, SecondMachine, network
 from tests.instance import Api, Berth, consecutive_ports, eventually
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("two-machines")]
@@ -123,6 +123,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, wire: Network) -> Iterator[Pa
         "BERTH_HEARTBEAT_S": "4",
         "BERTH_PREEMPTION_GRACE_S": "3",
         "BERTH_NODE_LEASE_S": "8",
+        "BERTH_HOME_LIMIT_MIB": HOME_LIMIT_MIB,
     }
     b = SecondMachine(folder / "b", wire, environment=environment)
     try:

@@ -22,7 +22,7 @@ from playwright.sync_api import expect
 
 from tests import instance
 from tests.e2e.conftest import FAILED, SHOTS
-from tests.e2e.second_machine import SecondMachine, network
+from tests.e2e.second_machine import HOME_LIMIT_MIB, SecondMachine, network
 from tests.e2e.test_browser import DESKTOP, PHONE, Person, run_a_cell
 from tests.e2e.test_two_machines import OPERATOR
 from tests.instance import Api, Berth, consecutive_ports, eventually
@@ -94,6 +94,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator
             # On a loaded machine a page needs some seconds to say it.
             "BERTH_PREEMPTION_GRACE_S": "30",
             "BERTH_NODE_LEASE_S": "8",
+            "BERTH_HOME_LIMIT_MIB": HOME_LIMIT_MIB,
         }
         machines = {
             name: SecondMachine(folder / name, wire, environment=environment, own_id=True)

@@ -117,6 +117,13 @@ def test_two_simulated_pools_have_devices_of_their_own(catalog, tmp_path):
     assert Device.objects.filter(node__pool=other, present=True).count() == 8
 
 
+def test_nodes_are_told_how_much_a_home_may_hold(pool, local_pool, settings):
+    settings.BERTH_HOME_LIMIT_MIB = 51200
+    assert config_of(local_pool).config == {**local_pool.config, "home_limit_mib": 51200}
+    assert config_of(pool).config == pool.config, "nobody has a home there"
+    assert driver_for(config_of(local_pool)).home_limit_mib == 51200
+
+
 def test_an_inventory_leaves_allocations_and_cordons_alone(make, alice, pool):
     workspace = make(alice, "sim-h100-x2")
     node = active(workspace)[0].node

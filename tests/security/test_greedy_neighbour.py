@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from provisioning.drivers.local import cgroups, limits
-from provisioning.errors import MissingDependency
+from provisioning.drivers.local.driver import LocalDriver
+from provisioning.errors import InvalidSpec, MissingDependency
 from provisioning.types import LimitedResource, LimitEnforcement, ResourceRequest
 from tests.provisioning.local.local_support import Pool, ask
 
@@ -64,6 +65,49 @@ def test_the_inventory_shows_which_limits_hold(make_pool, monkeypatch, holds):
     (said,) = [text for text in node.warnings if "cannot be limited" in text]
     for each in limits.REQUIRED:
         assert (limits._WORDS[each] in said.partition("(")[0]) == (each not in holds)
+
+
+@pytest.fixture
+def all_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of several users whose CPU, memory and processes are limited."""
+    without(monkeypatch, frozenset(limits.REQUIRED))
+    monkeypatch.setenv("BERTH_MULTIUSER", "1")
+    monkeypatch.setattr(LocalDriver, "_require_isolation", lambda *_: None)  # wherever this is tried
+
+
+def test_several_users_get_no_workspace_where_one_could_fill_the_disk(make_pool, all_held):
+    pool = make_pool()
+    (node,) = pool.driver.inventory().nodes
+    assert LimitedResource.DISK not in node.limited and limits.NO_HOME_LIMIT in node.warnings
+    spec = pool.spec()
+    with pytest.raises(MissingDependency) as caught:
+        pool.start(spec)
+    assert (caught.value.code, caught.value.message) == ("homes_unlimited", limits.NO_HOME_LIMIT)
+    assert not (pool.home / "local" / spec.ref.external_name).exists()
+
+
+@pytest.mark.parametrize(
+    ("told", "own", "held"),
+    [(51200, "", True), (None, "51200", True), (0, "51200", False), (None, "0", False), (None, "", False)],
+)
+def test_the_portal_says_how_much_a_home_may_hold(make_pool, all_held, monkeypatch, told, own, held):
+    monkeypatch.setenv("BERTH_HOME_LIMIT_MIB", own)
+    (node,) = make_pool(**({} if told is None else {"home_limit_mib": told})).driver.inventory().nodes
+    assert (LimitedResource.DISK in node.limited) == held
+    assert (limits.NO_HOME_LIMIT in node.warnings) != held
+
+
+def test_one_user_alone_needs_no_limit_of_homes(make_pool, monkeypatch):
+    without(monkeypatch, frozenset(limits.REQUIRED))
+    monkeypatch.setenv("BERTH_MULTIUSER", "0")
+    assert limits.NO_HOME_LIMIT not in make_pool().driver.inventory().nodes[0].warnings
+    limits.require(cgroups.detect(""), 0)
+
+
+def test_a_limit_that_is_no_number_is_named(make_pool, monkeypatch):
+    monkeypatch.setenv("BERTH_HOME_LIMIT_MIB", "50G")
+    with pytest.raises(InvalidSpec, match="BERTH_HOME_LIMIT_MIB is “50G”"):
+        make_pool()
 
 
 def test_one_user_alone_is_warned_and_served(make_pool, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -17,6 +18,7 @@ from portal.inventory.models import Pool
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.results import reported
+from provisioning.types import LimitedResource
 from tests.factories import PASSWORD, WorkspaceFactory, local_pool_with, node_info
 from tests.ui.conftest import LONG_NAME
 
@@ -483,6 +485,15 @@ def test_a_pool_shows_warnings_limits_devices_and_what_is_missing(
     assert "GPU-node-1-1" in words
     assert "2 of 2 free" in words
     assert "VS Code not installed" in words
+
+
+def test_a_pool_says_to_what_workspaces_are_held(alice: User, catalog: None, as_user: Browse) -> None:
+    local_pool_with(
+        replace(node_info("bare"), limited=(LimitedResource.CPU,)),
+        replace(node_info("held"), limited=(LimitedResource.CPU, LimitedResource.DISK)),
+    )
+    words = text_of(as_user(alice).get("/pools/this-machine/"))
+    assert "control groups: CPU; home folder: measured" in words
 
 
 def test_who_holds_a_device_is_told_only_to_those_who_may_know(

@@ -46,7 +46,6 @@ LIMITED_WORDS: Mapping[str, str | Promise] = {
     LimitedResource.CPU.value: gettext_lazy("CPU"),
     LimitedResource.MEMORY.value: gettext_lazy("memory"),
     LimitedResource.PROCESSES.value: gettext_lazy("processes"),
-    LimitedResource.DISK.value: gettext_lazy("home folder"),
 }
 CAPABILITY_WORDS: Mapping[str, str | Promise] = {
     "whole_gpu": gettext_lazy("whole GPUs"),
@@ -251,9 +250,14 @@ def limits_of(node: Node) -> str | Promise:
     """By what a node holds its workspaces, and to what."""
     if node.pool.simulated:
         return _("simulated")
-    held = ", ".join(str(LIMITED_WORDS.get(each, each)) for each in node.limited)
+    held = ", ".join(
+        str(LIMITED_WORDS.get(each, each)) for each in node.limited if each != LimitedResource.DISK.value
+    )
     how = LIMIT_WORDS.get(node.limits, node.limits)
-    return _("%(how)s: %(held)s") % {"how": how, "held": held} if held else how
+    said = _("%(how)s: %(held)s") % {"how": how, "held": held} if held else how
+    if LimitedResource.DISK.value not in node.limited:
+        return said
+    return _("%(limits)s; home folder: measured") % {"limits": said}
 
 
 def device_rows(actor: User, devices: Sequence[Any]) -> list[DeviceRow]:

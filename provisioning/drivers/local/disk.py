@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from provisioning.errors import InvalidSpec, NoCapacity
+from provisioning.types import HOME_LIMIT, JsonScalar
 
 DEFAULT_RESERVE_MIB = 1024
+HOME_LIMIT_VARIABLE = "BERTH_HOME_LIMIT_MIB"
 
 
 def reserve_mib() -> int:
@@ -17,6 +20,20 @@ def reserve_mib() -> int:
     if not (text.isascii() and text.isdecimal()):
         raise InvalidSpec(
             f"BERTH_DISK_RESERVE_MIB is “{text}”, which is no number. Give it in MiB, 0 for none."
+        )
+    return int(text)
+
+
+def home_limit_mib(config: Mapping[str, JsonScalar]) -> int:
+    """How much a home may hold, as the portal says with every command; 0 for any amount.
+
+    Where nobody asks, it is `BERTH_HOME_LIMIT_MIB` of this process. Raises `InvalidSpec` for no number.
+    """
+    said = config.get(HOME_LIMIT)
+    text = str(os.environ.get(HOME_LIMIT_VARIABLE) or 0 if said is None else said)
+    if not (text.isascii() and text.isdecimal()):
+        raise InvalidSpec(
+            f"{HOME_LIMIT_VARIABLE} is “{text}”, which is no number. Give it in MiB, 0 for any amount."
         )
     return int(text)
 

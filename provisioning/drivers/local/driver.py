@@ -122,8 +122,9 @@ class LocalDriver(Driver):
     or 1: how many sandboxes of each app that can be imported ahead are kept ready), `spare_environments`
     (default $BERTH_SPARE_ENVIRONMENTS or 1: from how many environments beside the own one), `egress` (default
     $BERTH_EGRESS or `open`), `egress_allow` (default $BERTH_EGRESS_ALLOW; see `network.py`) and `mounts`
-    (default $BERTH_MOUNTS; see `provisioning.mounts`). Where no environment exists, programs come from the
-    system's folders and this Python's base.
+    (default $BERTH_MOUNTS; see `provisioning.mounts`). The portal adds how much a home may hold
+    (`home_limit_mib`, its BERTH_HOME_LIMIT_MIB), the same for all pools. Where no environment exists,
+    programs come from the system's folders and this Python's base.
     """
 
     name: ClassVar[str] = "local"
@@ -160,6 +161,7 @@ class LocalDriver(Driver):
         allowed = config.get("egress_allow") or os.environ.get("BERTH_EGRESS_ALLOW") or ""
         self.egress = policy_of(str(egress), str(allowed))
         self.mounts = str(config.get("mounts") or os.environ.get(mounts.VARIABLE) or "")
+        self.home_limit_mib = disk.home_limit_mib(config)
         self.node_name = os.environ.get("BERTH_NODE_NAME") or socket.gethostname()
 
     # -- the contract -----------------------------------------------------------------------
@@ -227,6 +229,7 @@ class LocalDriver(Driver):
                 scan=self._scan(),
                 held=self.environments.held(),
                 programs=environment.named(os.environ.get(environment.VARIABLE) or ""),
+                home_limit_mib=self.home_limit_mib,
             )
         offer = mounts.offered(self.mounts, own=self._own_folders(), sandboxed=bool(found.bwrap))
         node = replace(
@@ -253,7 +256,7 @@ class LocalDriver(Driver):
         sandbox, _ = self._isolation()
         self._require_isolation(sandbox)
         self._require_gvisor(sandbox)
-        limits.require(cgroups.detect(self.instance))
+        limits.require(cgroups.detect(self.instance), self.home_limit_mib)
         folder = self._dir(spec.ref)
         with disk_errors(self.home, starting=True), folder.operation() as lock:
             seen = self._look_before_start(folder, spec)

@@ -22,6 +22,12 @@ class LimitsRequired(MissingDependency):
     code = "limits_required"
 
 
+class HomesUnlimited(MissingDependency):
+    """Several users share this machine and nothing says how much of its disk each of them may take."""
+
+    code = "homes_unlimited"
+
+
 class StillStopping(StartFailed):
     """An earlier generation of this workspace has not ended yet."""
 

@@ -29,6 +29,7 @@ def node_info(
     scan: gpus.GpuScan,
     held: tuple[HeldEnvironment, ...] = (),
     programs: tuple[str, ...] = (),
+    home_limit_mib: int = 0,
 ) -> NodeInfo:
     """The node as it is now, with the GPUs of `scan`. Raises `OSError` when its figures cannot be read.
 
@@ -43,6 +44,8 @@ def node_info(
         warnings.append(isolation_warning)
     if unlimited := limits.warning(cgroup_host):
         warnings.append(unlimited)
+    if endless := limits.homes_warning(home_limit_mib):
+        warnings.append(endless)
     if not environment.exists:
         warnings.append(f"No notebook environment at {environment_path}. Run `make up` to build it.")
     homes.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -62,7 +65,7 @@ def node_info(
         },
         isolation=isolation,
         limits=LimitEnforcement.CGROUP if cgroup_host.version else LimitEnforcement.RLIMIT,
-        limited=limits.held(cgroup_host),
+        limited=limits.held(cgroup_host, home_limit_mib),
         accelerator_note=scan.note,
         warnings=tuple(dict.fromkeys(warnings)),
         driver_version=scan.driver_version,

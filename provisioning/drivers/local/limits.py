@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from provisioning.drivers.local.cgroups import CgroupHost
-from provisioning.drivers.local.failures import LimitsRequired
+from provisioning.drivers.local.failures import HomesUnlimited, LimitsRequired
 from provisioning.types import LimitedResource
 
 REQUIRED = (LimitedResource.CPU, LimitedResource.MEMORY, LimitedResource.PROCESSES)
@@ -15,6 +15,10 @@ _WORDS = {
     LimitedResource.PROCESSES: "the number of processes",
 }
 _TRUE = frozenset({"1", "true", "yes", "on"})
+NO_HOME_LIMIT = (
+    "Nothing says how much a home folder may hold, so one of several users could fill the disk: no workspace "
+    "is started here. Set BERTH_HOME_LIMIT_MIB for the portal, and start it again."
+)
 FIX = (
     "Run the node worker where it may make control groups: as a systemd service with Delegate=yes, in a user "
     "session of systemd, or as root."
@@ -26,9 +30,10 @@ def several_users() -> bool:
     return os.environ.get("BERTH_MULTIUSER", "").strip().lower() in _TRUE
 
 
-def held(host: CgroupHost) -> tuple[LimitedResource, ...]:
-    """What no workspace can take more of than it was given."""
-    return tuple(each for each in REQUIRED if each in host.holds)
+def held(host: CgroupHost, home_limit_mib: int) -> tuple[LimitedResource, ...]:
+    """What no workspace can take more of than it was given; 0: a home may hold any amount."""
+    disk = (LimitedResource.DISK,) if home_limit_mib else ()
+    return (*(each for each in REQUIRED if each in host.holds), *disk)
 
 
 def warning(host: CgroupHost) -> str:
@@ -43,7 +48,16 @@ def warning(host: CgroupHost) -> str:
     )
 
 
-def require(host: CgroupHost) -> None:
-    """Raise `LimitsRequired` where several people share the machine and one could take all of it."""
-    if several_users() and (complaint := warning(host)):
+def homes_warning(home_limit_mib: int) -> str:
+    """What an operator should know and do where several people's homes may hold any amount; else empty."""
+    return NO_HOME_LIMIT if several_users() and not home_limit_mib else ""
+
+
+def require(host: CgroupHost, home_limit_mib: int) -> None:
+    """Raise `LimitsRequired` or `HomesUnlimited` where one of several people could take all there is."""
+    if not several_users():
+        return
+    if complaint := warning(host):
         raise LimitsRequired(f"Several users share this machine, so limits are required. {complaint}")
+    if not home_limit_mib:
+        raise HomesUnlimited(NO_HOME_LIMIT)
