@@ -8,9 +8,10 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from portal.common.api import StrictSerializer
-from portal.inventory import counting
+from portal.inventory import counting, missing_gpus
 from portal.inventory.counting import Counts
 from portal.inventory.device_states import DeviceState
+from portal.inventory.missing_gpus import MissingGpu
 from portal.inventory.models import CordonCause, Device, Node, PlacementPolicy, Pool, PoolState
 from provisioning.types import LimitedResource
 
@@ -143,6 +144,16 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
         return getattr(device, "used_milli", None) or 0
 
 
+class MissingGpuSerializer(serializers.Serializer[MissingGpu]):
+    """A GPU that the node ought to have and that its driver does not show."""
+
+    pci_bus_id = serializers.CharField(help_text="Where it is, or was: `0000:3b:00.0`.")
+    uuid = serializers.CharField(help_text="Empty where it was never seen before.")
+    model = serializers.CharField(help_text="Empty where it was never seen before.")
+    on_pci = serializers.BooleanField(help_text="The node has it on PCI all the same.")
+    next_action = serializers.CharField(help_text="What to do first, in a sentence.")
+
+
 class NodeSerializer(serializers.ModelSerializer[Node]):
     """A host, with what workspaces hold of it."""
 
@@ -157,6 +168,9 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
     used_cpu_milli = serializers.SerializerMethodField()
     used_memory_mib = serializers.SerializerMethodField()
     devices = serializers.SerializerMethodField(help_text="UUIDs of the accelerators present.")
+    missing_gpus = serializers.SerializerMethodField(
+        help_text="GPUs that it ought to have, by its PCI and by what it had before, and does not show."
+    )
     resources = serializers.SerializerMethodField()
     accelerator_state = serializers.CharField(help_text="`ok`, `no_driver`, `gpu_lost`, …; empty: not told.")
     provides = serializers.ListField(
@@ -171,6 +185,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
             *("id", "name", "pool", "online", "cordoned", "cordon_reason", "cpu_milli", "used_cpu_milli"),
             *("memory_mib", "used_memory_mib", "disk_mib", "devices", "isolation", "limits", "limited"),
             *("programs", "driver_version", "cuda_version", "accelerator_state", "accelerator_note"),
+            "missing_gpus",
             *(
                 "warnings",
                 "provides",
@@ -188,6 +203,11 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
     @extend_schema_field(CountSerializer(many=True))
     def get_resources(self, node: Node) -> list[dict[str, Any]]:
         return count_rows(counting.of_node(node))
+
+    @extend_schema_field(MissingGpuSerializer(many=True))
+    def get_missing_gpus(self, node: Node) -> list[dict[str, Any]]:
+        missing = missing_gpus.of_node(node, node.devices.all())
+        return [dict(MissingGpuSerializer(each).data) for each in missing]
 
     def get_programs(self, node: Node) -> list[str]:
         return sorted(name for name, where in node.programs.items() if where)

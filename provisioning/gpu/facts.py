@@ -207,3 +207,5 @@ class Scan:
     broken: tuple[BrokenGpu, ...] = ()
     driver_version: str = ""
     cuda_version: str = ""
+    missing: tuple[str, ...] = ()
+    """PCI addresses of GPUs that the driver does not show, or shows without saying where they are."""

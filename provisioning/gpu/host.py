@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 NVIDIA = 0x10DE
-_DISPLAY = (0x0300, 0x0302)
+_DISPLAY = 0x03
 # (vendor, device) → name, from the PCI id database.
 _DPUS = {
     (0x15B3, 0xA2D2): "NVIDIA BlueField",
@@ -121,7 +121,7 @@ def look(root: Path = Path("/")) -> HostFacts:
         numa=numa_nodes(root),
         rdma=rdma_ports(root),
         dpus=_dpus(devices),
-        nvidia_gpus_on_pci=sum(1 for item in devices if item.vendor == NVIDIA and item.kind in _DISPLAY),
+        nvidia_gpus_on_pci=len(_gpus(devices)),
     )
 
 
@@ -241,6 +241,15 @@ def pci_devices(root: Path = Path("/")) -> tuple[PciDevice, ...]:
             numa = _int(_text(folder / "numa_node"), -1)
             devices.append(PciDevice(folder.name, vendor, device, kind, numa))
     return tuple(devices)
+
+
+def nvidia_gpus(root: Path = Path("/")) -> tuple[str, ...]:
+    """PCI addresses of NVIDIA's display controllers, whatever driver they have."""
+    return _gpus(pci_devices(root))
+
+
+def _gpus(devices: tuple[PciDevice, ...]) -> tuple[str, ...]:
+    return tuple(item.bus_id for item in devices if item.vendor == NVIDIA and item.kind >> 8 == _DISPLAY)
 
 
 def _dpus(devices: tuple[PciDevice, ...]) -> tuple[Dpu, ...]:

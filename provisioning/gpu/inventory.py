@@ -21,7 +21,9 @@ from provisioning.gpu.facts import (
     Process,
     Scan,
 )
-from provisioning.gpu.host import NVIDIA, pci_devices
+from provisioning.gpu.host import nvidia_gpus
+from provisioning.gpu.missing import not_shown
+from provisioning.gpu.missing import sentence as missing_sentence
 from provisioning.gpu.nvml import (
     Bounded,
     Device,
@@ -77,7 +79,7 @@ def state_of(problem: NvmlProblem) -> MachineState:
 
 
 def _sentence(problem: NvmlProblem, root: Path) -> str:
-    if isinstance(problem, NoDriver) and (count := _on_pci(root)):
+    if isinstance(problem, NoDriver) and (count := len(nvidia_gpus(root))):
         word = "NVIDIA GPU" if count == 1 else "NVIDIA GPUs"
         return f"{problem.message} Yet {count} {word} can be seen on PCI. {problem.fix}"
     if isinstance(problem, NoDriver):
@@ -85,19 +87,17 @@ def _sentence(problem: NvmlProblem, root: Path) -> str:
     return problem.sentence
 
 
-def _on_pci(root: Path) -> int:
-    return sum(1 for item in pci_devices(root) if item.vendor == NVIDIA and item.kind in (0x0300, 0x0302))
-
-
 def _scan(root: Path) -> Scan:
     gpus: list[GpuFacts] = []
     broken: list[BrokenGpu] = []
+    shown: set[str] = set()
     with session() as driver:
         count = driver.count()
         for index in range(count):
             uuid = ""
             try:
                 device = driver.device(index)
+                shown.add(_quiet(device.pci_bus_id) or "")
                 uuid = device.uuid()
                 gpus.append(_gpu(driver, device, index, uuid, root))
             except NvmlProblem as problem:
@@ -106,21 +106,17 @@ def _scan(root: Path) -> Scan:
         versions = driver.driver_version() or "", driver.cuda_version() or ""
     names = islands({gpu.pci_bus_id or gpu.uuid: gpu.links for gpu in gpus})
     gpus = [replace(gpu, island=names.get(gpu.pci_bus_id or gpu.uuid, "")) for gpu in gpus]
-    state, sentence = _overall(count, broken, _on_pci(root))
-    return Scan(state, sentence, tuple(gpus), tuple(broken), *versions)
+    missing = not_shown(root, shown)
+    state, sentence = _overall(count, broken, missing)
+    return Scan(state, sentence, tuple(gpus), tuple(broken), *versions, missing=missing)
 
 
 def _state_word(problem: NvmlProblem) -> str:
     return problem.state if isinstance(problem, DeviceGone) else state_of(problem).value
 
 
-def _overall(count: int, broken: list[BrokenGpu], on_pci: int) -> tuple[MachineState, str]:
-    if not count:
-        if on_pci:
-            return MachineState.GPU_LOST, (
-                f"PCI shows {on_pci} NVIDIA device(s), but the driver none. "
-                "Look at dmesg for lines with NVRM, then reboot this machine."
-            )
+def _overall(count: int, broken: list[BrokenGpu], missing: tuple[str, ...]) -> tuple[MachineState, str]:
+    if not count and not missing:
         return MachineState.NO_GPU, (
             "The NVIDIA driver is installed, but there is no GPU. Workspaces run without one."
         )
@@ -130,6 +126,8 @@ def _overall(count: int, broken: list[BrokenGpu], on_pci: int) -> tuple[MachineS
             if state.value in words:
                 return state, broken[0].sentence
         return MachineState.ERROR, broken[0].sentence
+    if missing:
+        return MachineState.GPU_LOST, missing_sentence(missing)
     return MachineState.OK, ""
 
 

@@ -16,9 +16,10 @@ from portal.events.models import Event, TargetKind
 from portal.fleet.presenters import pools
 from portal.fleet.presenters.device import why
 from portal.fleet.presenters.history import newest_events
-from portal.inventory import counting, resources, selectors
+from portal.inventory import counting, missing_gpus, resources, selectors
 from portal.inventory.counting import Count, Counts
 from portal.inventory.device_states import KNOWN, LOOKS, DeviceState, StateLook
+from portal.inventory.missing_gpus import MissingGpu
 from portal.inventory.models import Device, Node
 from portal.machines.conditions import Look, look_of_node, notes_of
 from portal.machines.policies import may_see
@@ -81,10 +82,11 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
         rows.append((device, state, LOOKS[state], why(device)))
     machine = of_nodes(node.pool, [node.name]).get(node.name)
     homes, homes_go_to = _homes(actor, node)
+    missing = [_of_missing(each) for each in missing_gpus.of_node(node, devices)]
     return NodePage(
         node=node,
         look=look_of_node(node, machine, now),
-        notes=tuple(notes_of(machine, now)) if machine else (),
+        notes=(*missing, *(notes_of(machine, now) if machine else ())),
         devices=tuple(rows),
         holders=tuple(holders),
         facts=tuple(_facts_of_node(node, counts)),
@@ -93,6 +95,13 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
         homes_go_to=homes_go_to,
         may=actor.operates,
     )
+
+
+def _of_missing(gpu: MissingGpu) -> str:
+    values = {"bus": gpu.pci_bus_id, "model": gpu.model, "todo": gpu.next_action}
+    if gpu.model:
+        return _("The %(model)s at %(bus)s is missing. %(todo)s") % values
+    return _("The GPU at %(bus)s is missing. %(todo)s") % values
 
 
 def _homes(actor: User, node: Node) -> tuple[str, str]:

@@ -16,7 +16,10 @@ CAPABILITIES = "proc/driver/nvidia/capabilities"
 
 @dataclass(frozen=True, slots=True)
 class GpuScan:
-    """What is there. `state` and `note` say how the machine's GPUs are; `warnings` name broken ones."""
+    """What is there. `state` and `note` say how the machine's GPUs are; `warnings` name broken ones.
+
+    `missing` has the PCI addresses of those that the driver does not show.
+    """
 
     devices: tuple[DeviceInfo, ...] = ()
     state: MachineState = MachineState.OK
@@ -24,6 +27,7 @@ class GpuScan:
     warnings: tuple[str, ...] = ()
     driver_version: str = ""
     cuda_version: str = ""
+    missing: tuple[str, ...] = ()
 
 
 def scan(*, root: Path = Path("/")) -> GpuScan:
@@ -41,6 +45,7 @@ def scan(*, root: Path = Path("/")) -> GpuScan:
         warnings=tuple(item.sentence for item in found.broken),
         driver_version=found.driver_version,
         cuda_version=found.cuda_version,
+        missing=found.missing,
     )
 
 

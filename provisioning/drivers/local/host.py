@@ -72,7 +72,7 @@ def node_info(
         cuda_version=scan.cuda_version,
         accelerator_state=scan.state.value,
         provides=facts.provides,
-        facts=facts.as_json(),
+        facts={**facts.as_json(), "missing_gpus": list(scan.missing)},
         environments=held[:MAX_HELD],
     )
 

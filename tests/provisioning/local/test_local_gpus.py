@@ -9,6 +9,7 @@ import pytest
 
 from provisioning.drivers.local import gpus
 from provisioning.errors import NoCapacity
+from provisioning.gpu import inventory
 from provisioning.gpu.facts import MachineState
 from provisioning.types import Capability, DeviceGrant, DeviceKind, NodePlacement
 from tests.gpu.fake_nvml import LOST, Err, FakeLibrary, h100_mig, h200, installed
@@ -69,18 +70,20 @@ def test_a_gpu_that_asks_for_a_reset_is_unhealthy(root):
     assert not device.healthy and "Drain it and reset it" in device.health_note
 
 
-def test_the_driver_reports_it_and_refuses_what_has_been_cut(make_pool):
+def test_the_driver_reports_it_and_refuses_what_has_been_cut(make_pool, monkeypatch):
+    # What this machine itself has on PCI is not what the library plays.
+    monkeypatch.setattr(inventory, "not_shown", lambda *_: ())
     driver = make_pool().driver
     with installed(FakeLibrary([h100_mig()])):
-        inventory = driver.inventory()
-        (node,) = inventory.nodes
+        found = driver.inventory()
+        (node,) = found.nodes
         whole, instance, _ = node.devices
         with pytest.raises(NoCapacity, match="cut into MIG"):
             driver._devices(NodePlacement("n", (DeviceGrant(whole.uuid),)))
         assert driver._devices(NodePlacement("n", (DeviceGrant(instance.uuid),))) == (instance,)
         with pytest.raises(NoCapacity, match="no longer there"):
             driver._devices(NodePlacement("n", (DeviceGrant("GPU-gone"),)))
-    assert Capability.MIG in inventory.capabilities
+    assert Capability.MIG in found.capabilities
     assert (node.accelerator_state, node.driver_version) == ("ok", "570.124.06")
     assert node.facts["cpu"]["threads"] > 0 and isinstance(node.provides, tuple)
     mismatch = FakeLibrary(init=Err(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH))

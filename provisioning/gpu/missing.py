@@ -1,0 +1,43 @@
+"""GPUs that the machine has on PCI and the driver does not show: nothing else would say that one is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from provisioning.gpu.host import nvidia_gpus
+
+DRIVER = "nvidia"
+# A container sees all of its machine's PCI devices, and only those of its GPUs that it was given.
+_CONTAINERS = (".dockerenv", "run/.containerenv", "var/run/secrets/kubernetes.io")
+NEXT_ACTION = "Look at dmesg for lines with NVRM, then reboot this machine."
+MAX_NAMED = 16
+
+
+def not_shown(root: Path, shown: Collection[str]) -> tuple[str, ...]:
+    """PCI addresses of GPUs that ought to be among `shown`, the addresses that the driver gave.
+
+    Left out: those that another kernel driver has (`vfio-pci`: a virtual machine's), and virtual functions.
+    """
+    if any((root / mark).exists() for mark in _CONTAINERS):
+        return ()
+    return tuple(bus for bus in nvidia_gpus(root) if bus not in shown and _is_ours(root, bus))
+
+
+def _is_ours(root: Path, bus: str) -> bool:
+    folder = root / "sys/bus/pci/devices" / bus
+    if (folder / "physfn").exists():
+        return False
+    try:
+        # One that has no driver is ours: a GPU that could not be brought up is left without.
+        return (folder / "driver").resolve(strict=True).name == DRIVER
+    except OSError:
+        return True
+
+
+def sentence(missing: Collection[str]) -> str:
+    """What an operator reads of them, with the one next action."""
+    named = ", ".join(list(missing)[:MAX_NAMED])
+    if len(missing) == 1:
+        return f"The GPU at {named} is on PCI, but the driver does not show it. {NEXT_ACTION}"
+    return f"{len(missing)} GPUs are on PCI, but the driver does not show them: {named}. {NEXT_ACTION}"
