@@ -22,7 +22,8 @@ class CheckCommand:
     It begins before `expires_at` (unix time) or not at all.
 
     `run` and `lease` come back with every answer. `deadline_s` bounds the whole from its beginning.
-    `baseline` and `node_median` are figures by name, `baseline_mib` what a clean device had free.
+    `baseline` and `node_median` are figures by name, measured with the software `baseline_of`;
+    `baseline_mib` is what a clean device had free.
     """
 
     kind: str
@@ -35,6 +36,7 @@ class CheckCommand:
     deadline_s: float
     baseline: Mapping[str, float] = field(default_factory=dict)
     node_median: Mapping[str, float] = field(default_factory=dict)
+    baseline_of: str = ""
     baseline_mib: int | None = None
     change: MigRepartition | None = None
 

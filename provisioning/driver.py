@@ -174,11 +174,13 @@ class Driver(ABC):
         *,
         baseline: Mapping[str, float] | None = None,
         node_median: Mapping[str, float] | None = None,
+        baseline_of: str = "",
         deadline_s: float | None = None,
         on_progress: Callable[[Progress], object] | None = None,
     ) -> Report:
         """The report of the CUDA validation workload on one device; never raises for what the device does.
 
+        `baseline_of`: the software that both baselines were measured with; with another they do not hold.
         Here: on this machine, in processes of its own. A driver whose devices are elsewhere has its own way,
         or says that it cannot.
         """
@@ -192,6 +194,7 @@ class Driver(ABC):
             level,
             baseline=baseline,
             node_median=node_median,
+            baseline_of=baseline_of,
             deadline_s=deadline_s,
             on_progress=on_progress,
         )

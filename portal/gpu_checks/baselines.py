@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, QuerySet
 
 from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun
 from portal.inventory.models import Device
@@ -15,23 +16,49 @@ ENOUGH_DEVICES = 3
 """With fewer others a median says more about them than about the model."""
 ENOUGH_NEIGHBOURS = 2
 MAX_DEVICES = 64
-DRIVER = "driver_version"
-"""Stands beside `free_mib` among the measures of a run."""
+DRIVER, SOFTWARE = "driver_version", "software"
+"""Stand beside `free_mib` among the measures of a run."""
 
 
-def of_fleet(device: Device) -> dict[str, float]:
-    """The median of the last passes of other devices of this model, and what this one last had free."""
-    others = _last_passes(
-        Device.objects.filter(
-            model=device.model, kind=device.kind, node__pool__simulated=device.node.pool.simulated
-        ).exclude(pk=device.pk)
+@dataclass(frozen=True, slots=True)
+class Baselines:
+    """Figures by name: the medians of the fleet and of the node, both measured with `software`."""
+
+    software: str = ""
+    fleet: dict[str, float] = field(default_factory=dict)
+    node: dict[str, float] = field(default_factory=dict)
+
+
+def of(device: Device) -> Baselines:
+    """What a check of this device is held against, of passes with the software that its node had last.
+
+    What the node has by now is known only by the check itself: with other software it leaves all this aside.
+    """
+    alike = Device.objects.filter(
+        model=device.model, kind=device.kind, node__pool__simulated=device.node.pool.simulated
     )
-    found = _medians(others, ENOUGH_DEVICES)
-    found.pop("free_mib", None)
+    software = _software_of(alike.filter(node=device.node_id)) or _software_of(alike)
+    if not software:
+        return Baselines()
+    others = alike.exclude(pk=device.pk)
+    fleet = _medians(_last_passes(others, software), ENOUGH_DEVICES)
+    fleet.pop("free_mib", None)
     own = GpuCheckRun.objects.filter(device=device, **_PASSED).order_by("-created_at").first()
-    if own is not None and _same_driver(own, device) and "free_mib" in (had := figures(own)):
-        found["free_mib"] = had["free_mib"]
-    return found
+    if own is not None and software_of(own) == software and "free_mib" in (had := figures(own)):
+        fleet["free_mib"] = had["free_mib"]
+    neighbours = _last_passes(others.filter(node=device.node_id), software)
+    return Baselines(software, fleet, _medians(neighbours, ENOUGH_NEIGHBOURS))
+
+
+def _software_of(devices: QuerySet[Device]) -> str:
+    """What the newest pass of any of these devices was measured with."""
+    newest = GpuCheckRun.objects.filter(device__in=devices, **_PASSED).order_by("-created_at").first()
+    return software_of(newest) if newest is not None else ""
+
+
+def software_of(run: GpuCheckRun) -> str:
+    """Driver and libraries of a run; empty where it does not say."""
+    return str(run.measures.get("free_mib", {}).get(SOFTWARE, ""))
 
 
 def clean_free_mib(device: Device) -> int | None:
@@ -49,26 +76,19 @@ def _same_driver(run: GpuCheckRun, device: Device) -> bool:
     return bool(run.measures.get("free_mib", {}).get(DRIVER) == device.node.driver_version)
 
 
-def of_node(device: Device) -> dict[str, float]:
-    """The median of the last passes of its neighbours of the same model."""
-    others = Device.objects.filter(node=device.node_id, model=device.model, kind=device.kind)
-    found = _medians(_last_passes(others.exclude(pk=device.pk)), ENOUGH_NEIGHBOURS)
-    found.pop("free_mib", None)
-    return found
-
-
 _PASSED: dict[str, Any] = {"kind": CheckKind.CHECK, "verdict": CheckVerdict.PASS}
 
 
-def _last_passes(devices: Any) -> list[dict[str, float]]:
-    """The figures of the last pass of each device."""
+def _last_passes(devices: QuerySet[Device], software: str) -> list[dict[str, float]]:
+    """The figures of the last pass of each device, if it was with this software."""
     later = GpuCheckRun.objects.filter(
         device=OuterRef("device"), created_at__gt=OuterRef("created_at"), **_PASSED
     )
     runs = GpuCheckRun.objects.filter(device__in=devices, **_PASSED).filter(~Exists(later))
     found: dict[UUID, dict[str, float]] = {}
     for run in runs.only("device", "measures").order_by("-created_at")[:MAX_DEVICES]:
-        found.setdefault(run.device_id, figures(run))
+        if software_of(run) == software:
+            found.setdefault(run.device_id, figures(run))
     return list(found.values())
 
 

@@ -23,6 +23,7 @@ from provisioning import messages
 from provisioning.check_messages import CheckAnswer
 from provisioning.gpu.check import schema
 from provisioning.gpu.check import verdict as judging
+from provisioning.gpu.check.report import software_key
 from provisioning.gpu.check.types import Action, Finding, Severity, Status, TestResult
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 
@@ -83,7 +84,7 @@ def of_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
         action=max(Action(report["action"]), action, key=tuple(Action).index).value,
         summary=_summary(report, counts, tests) if pretended else report["summary"],
         report=report,
-        measures=_measures(tests, run),
+        measures=_measures(tests, run, _software(report)),
         of_the_parent=any(
             each.code.startswith(HEALTH_OF_THE_GPU) and each.severity in (Severity.FAIL, Severity.HUNG)
             for each in findings
@@ -177,7 +178,12 @@ def _validator() -> Any:
     return jsonschema.Draft202012Validator(schema())
 
 
-def _measures(tests: tuple[TestResult, ...], run: GpuCheckRun) -> dict[str, Any]:
+def _software(report: dict[str, Any]) -> str:
+    facts = report.get("facts") or {}
+    return software_key(str(facts.get("driver_version") or ""), report["software"])
+
+
+def _measures(tests: tuple[TestResult, ...], run: GpuCheckRun, software: str) -> dict[str, Any]:
     """The judged figures by name, each with its floors: what trends are drawn of."""
     found: dict[str, Any] = {}
     for test in tests:
@@ -192,7 +198,10 @@ def _measures(tests: tuple[TestResult, ...], run: GpuCheckRun) -> dict[str, Any]
                 "test": test.name,
             }
         if "free_mib" in test.measures:
-            found["free_mib"] = _free(test.measures["free_mib"], run) | {"test": test.name}
+            found["free_mib"] = _free(test.measures["free_mib"], run) | {
+                "test": test.name,
+                baselines.SOFTWARE: software,
+            }
     return found
 
 

@@ -231,7 +231,8 @@ def _send_run(run: GpuCheckRun, now: datetime) -> None:
     run.lease_expires_at = now + timedelta(seconds=BEGIN_WITHIN_S)
     run.attempts += 1
     run.save(update_fields=["lease", "lease_expires_at", "attempts"])
-    scrub, check = run.kind == CheckKind.SCRUB, run.kind == CheckKind.CHECK
+    scrub = run.kind == CheckKind.SCRUB
+    known = baselines.of(device) if run.kind == CheckKind.CHECK else baselines.Baselines()
     command = CheckCommand(
         kind=run.kind,
         run=str(run.pk),
@@ -241,8 +242,9 @@ def _send_run(run: GpuCheckRun, now: datetime) -> None:
         level=run.level,
         expires_at=run.lease_expires_at.timestamp(),
         deadline_s=_deadline_s(run),
-        baseline=baselines.of_fleet(device) if check else {},
-        node_median=baselines.of_node(device) if check else {},
+        baseline=known.fleet,
+        node_median=known.node,
+        baseline_of=known.software,
         baseline_mib=baselines.clean_free_mib(device) if scrub else None,
         change=change_of(run),
     )

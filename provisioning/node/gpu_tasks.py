@@ -127,6 +127,7 @@ def _work(driver: Driver, command: CheckCommand, on_progress: _ProgressSender) -
             command.level,
             baseline=command.baseline or None,
             node_median=command.node_median or None,
+            baseline_of=command.baseline_of,
             deadline_s=command.deadline_s,
             on_progress=on_progress,
         )

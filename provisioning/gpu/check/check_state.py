@@ -22,6 +22,8 @@ class CheckState:
     facts: Facts
     report_progress: Callable[[Progress], object]
     child_pid: int | None = None
+    bus: str = ""
+    """Its PCI address, or that of the GPU it is on; empty: not told."""
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
@@ -52,6 +54,7 @@ class CheckState:
             return
         if kind == "ready":
             self.facts = facts_of(message["facts"])
+            self.bus = str(message["facts"].get("pci_bus_id") or "")
             self.before, self.xid_events = message["before"], message["xid_events"]
         elif kind == "unavailable":
             self.unavailable = Unavailable(message["text"], message["library"], message["fix"])

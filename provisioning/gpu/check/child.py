@@ -12,7 +12,9 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from provisioning.gpu.check import hindrances
@@ -21,6 +23,7 @@ from provisioning.gpu.check.compiler import Unbuildable
 from provisioning.gpu.check.device import CudaError, Device, GateGaveUp, open_driver, same_device
 from provisioning.gpu.check.probes import bandwidth, compute, memory
 from provisioning.gpu.check.probes.base import Bench, Outcome, Skip, sizes_for
+from provisioning.gpu.check.turns import OVER_PCIE, holding, near, turns_for
 from provisioning.gpu.check.wire import Out, die_with_parent
 
 PROBES: Mapping[str, Callable[[Bench], Outcome]] = {
@@ -119,48 +122,75 @@ def run(out: Out, config: dict[str, Any]) -> None:
         started_ms=round((time.monotonic() - started) * 1000),
     )  # fmt: skip
     lost = ""
+    turns = config.get("turns")
     for test in config["tests"]:
         name = test["name"]
-        out.send("start", test=name)
-        if lost:
-            out.send("result", test=name, state="skipped", reason=f"The context was lost: {lost}.")
-            continue
-        last = [0.0]
-
-        def beat(done: int, of: int, name: str = name, last: list[float] = last) -> None:
-            now = time.monotonic()
-            if now - last[0] >= 0.25:
-                last[0] = now
-                out.send("beat", test=name, done=done, of=of)
-
-        params = test.get("params", {})
-        bench = Bench(device, sizes, config["seed"], beat, blas, params)
-        begun = time.monotonic()
-        try:
-            outcome = PROBES[test["probe"]](bench)
-            message: dict[str, Any] = {
-                "state": "done",
-                "errors": outcome.errors,
-                "measures": dict(outcome.measures),
-                "detail": dict(outcome.detail),
-            }
-        except Skip as skip:
-            message = {"state": "skipped", "reason": str(skip)}
-        except GateGaveUp as error:
-            message = {"state": "skipped", "reason": str(error)}
-        except CudaError as error:
-            message = {"state": "error", "error": str(error), "device_fault": error.blames_device}
-            if error.blames_device:
-                lost = str(error)
-        except BlasError as error:
-            message = {"state": "error", "error": str(error), "device_fault": False}
-        except BrokenPipeError:
-            raise
-        except Exception as error:
-            # Nobody has foreseen it: it proves nothing about the device, and the other tests go on.
-            message = {"state": "error", "error": unforeseen(error), "device_fault": False}
-        out.send("result", test=name, duration_ms=round((time.monotonic() - begun) * 1000), **message)
+        with _turn(turns, test["probe"]) as mine:
+            out.send("start", test=name)
+            begun = time.monotonic()
+            if lost:
+                message: dict[str, Any] = {"state": "skipped", "reason": f"The context was lost: {lost}."}
+            elif not mine:
+                message = {
+                    "state": "skipped",
+                    "reason": "Other checks on this machine measured all the time.",
+                }
+            else:
+                bench = Bench(device, sizes, config["seed"], _beats(out, name), blas, test.get("params", {}))
+                message = _outcome(test["probe"], bench)
+            if message.get("device_fault"):
+                lost = message["error"]
+            out.send("result", test=name, duration_ms=round((time.monotonic() - begun) * 1000), **message)
     out.send("end", nonce=config["nonce"], tests=len(config["tests"]))
+
+
+@contextmanager
+def _turn(turns: dict[str, Any] | None, probe: str) -> Iterator[bool]:
+    """Whether the probe may run; while it does, no other check measures what would spoil its figures."""
+    if turns is None:
+        yield True
+        return
+    wanted = turns_for(probe, turns["link"], alone=turns["alone"])
+    with holding(Path(turns["folder"]), wanted) as mine, ExitStack() as stack:
+        if probe in OVER_PCIE:
+            stack.enter_context(near(turns["cpus"]))
+        yield mine
+
+
+def _beats(out: Out, name: str) -> Callable[[int, int], None]:
+    last = 0.0
+
+    def beat(done: int, of: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= 0.25:
+            last = now
+            out.send("beat", test=name, done=done, of=of)
+
+    return beat
+
+
+def _outcome(probe: str, bench: Bench) -> dict[str, Any]:
+    """What one probe came to; any error of it, too."""
+    try:
+        outcome = PROBES[probe](bench)
+    except (Skip, GateGaveUp) as reason:
+        return {"state": "skipped", "reason": str(reason)}
+    except CudaError as error:
+        return {"state": "error", "error": str(error), "device_fault": error.blames_device}
+    except BlasError as error:
+        return {"state": "error", "error": str(error), "device_fault": False}
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        # Nobody has foreseen it: it proves nothing about the device, and the other tests go on.
+        return {"state": "error", "error": unforeseen(error), "device_fault": False}
+    return {
+        "state": "done",
+        "errors": outcome.errors,
+        "measures": dict(outcome.measures),
+        "detail": dict(outcome.detail),
+    }
 
 
 def main(argv: list[str]) -> int:

@@ -106,6 +106,7 @@ class Reader:
             "compute_capability": capability,
             "ecc": None if ecc is None else bool(ecc),
             "links": {peer: self._links_to(peer) for peer in peers},
+            "pci_bus_id": _bus(_text(self.ask("pci_bus_id", lambda: n.nvmlDeviceGetPciInfo(device).busId))),
         }
 
     def _slices(self) -> int | None:
@@ -288,6 +289,12 @@ class Reader:
 def _text(value: Any) -> str:
     """NVML's strings were bytes in older wrappers."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value or "")
+
+
+def _bus(raw: str) -> str:
+    """`00000000:1B:00.0` as sysfs has it, `0000:1b:00.0`."""
+    domain, _, rest = raw.lower().partition(":")
+    return f"{domain[-4:]}:{rest}" if rest else ""
 
 
 def _fix_of(nvml: Any, error: Any) -> str:

@@ -63,6 +63,11 @@ class Report:
         return EXIT_UNAVAILABLE if self.unavailable is not None else EXIT_CODES[self.verdict]
 
     @property
+    def software_key(self) -> str:
+        """Figures of another key are no baseline for this one's."""
+        return software_key(self.facts.driver_version if self.facts is not None else "", self.software)
+
+    @property
     def measures(self) -> dict[str, float]:
         """All judged figures by name: what a fleet records as a baseline, with the free memory."""
         values = {j.metric: j.value for t in self.tests for j in t.judgements}
@@ -83,6 +88,16 @@ class Report:
         }
         plain: dict[str, Any] = json.loads(json.dumps(value))
         return plain
+
+
+def software_key(driver_version: str, software: Mapping[str, str]) -> str:
+    """What figures depend on besides the device: the driver and the libraries that the kernels are by.
+
+    Empty where the driver is not told: then nothing can be compared by it.
+    """
+    if not driver_version:
+        return ""
+    return "; ".join((driver_version, software.get("kernels", ""), software.get("blas", "")))
 
 
 def _time(at: datetime) -> str:

@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
-from provisioning.gpu.check import verdict
+from provisioning.gpu.check import second_look, verdict
 from provisioning.gpu.check.plan import DEADLINE_S, Test
 from provisioning.gpu.check.process import python, reap_abandoned
 from provisioning.gpu.check.report import Report, summarise, summary_of
 from provisioning.gpu.check.session import Check, Simulation, Timing
+from provisioning.gpu.check.turns import folder
 from provisioning.gpu.check.types import (
     Action,
     Finding,
@@ -31,6 +34,7 @@ def run_check(
     *,
     baseline: Mapping[str, float] | None = None,
     node_median: Mapping[str, float] | None = None,
+    baseline_of: str = "",
     on_progress: Callable[[Progress], object] | None = None,
     deadline_s: float | None = None,
     peers: Sequence[str] = (),
@@ -39,14 +43,19 @@ def run_check(
     watcher: Sequence[str] = (),
     timing: Timing | None = None,
     plan: Sequence[Test] | None = None,
+    turns: Path | None = None,
 ) -> Report:
     """Checks one device or MIG instance and says what it is worth.
 
     `level`: quick, standard, extended. `baseline` and `node_median`: `Report.measures` of earlier passes of
-    this device (or model), and the median of its neighbours. `peers`: UUIDs of idle devices whose links are
-    to be measured (standard and extended). `deadline_s`: for the whole; beyond it the check is broken off.
-    The rest is for tests. Blocks until the report is there; the reports of two devices may be asked for from
-    two threads. Only `KeyboardInterrupt` and its like leave it, after the processes have been ended.
+    this device (or model), and the median of its neighbours; `baseline_of` is the `Report.software_key` that
+    both were measured with, and with another one they do not hold. `peers`: UUIDs of idle devices whose links
+    are to be measured (standard and extended). `deadline_s`: for the whole; beyond it the check is broken
+    off. The rest is for tests.
+
+    A figure below its floor is measured again, alone on this machine, before it counts. Blocks until the
+    report is there; the reports of two devices may be asked for from two threads. Only `KeyboardInterrupt`
+    and its like leave it, after the processes have been ended.
     """
     reap_abandoned()
     started = datetime.now(UTC)
@@ -54,27 +63,31 @@ def run_check(
         wanted = Level(level)
     except ValueError:
         return _refusal(uuid, started, f"There is no level {level!r}: quick, standard or extended.")
-    timing = timing or Timing()
-    check = Check(
-        uuid, wanted,
-        peers=tuple(peers), deadline_s=deadline_s or DEADLINE_S[wanted], on_progress=on_progress,
-        simulation=simulation,
-        child=child or python("provisioning.gpu.check.child"),
-        watcher=watcher or python("provisioning.gpu.check.watch"),
-        timing=timing, plan=plan,
-    )  # fmt: skip
-    tests: tuple[TestResult, ...] = ()
-    try:
-        check.run()
-    except Exception as error:
-        text = f"The check itself failed: {type(error).__name__}: {error}"[:500]
-        check.state.findings.append(Finding("internal", Severity.INCONCLUSIVE, text, Action.INSPECT))
-    try:
-        tests, findings = check.judge(baseline, node_median)
-    except Exception as error:
-        text = f"The results could not be judged: {type(error).__name__}: {error}"[:500]
-        findings = [*check.state.findings, Finding("internal", Severity.INCONCLUSIVE, text, Action.INSPECT)]
+    if turns is None and simulation is None:
+        turns = folder()
+    until = time.monotonic() + (deadline_s or DEADLINE_S[wanted])
+
+    def look(
+        of: Sequence[Test] | None, *, alone: bool
+    ) -> tuple[Check, tuple[TestResult, ...], list[Finding]]:
+        check = Check(
+            uuid, wanted,
+            peers=tuple(peers), deadline_s=max(0.0, until - time.monotonic()), on_progress=on_progress,
+            simulation=simulation,
+            child=child or python("provisioning.gpu.check.child"),
+            watcher=watcher or python("provisioning.gpu.check.watch"),
+            timing=timing or Timing(), plan=of, turns=turns, alone=alone,
+        )  # fmt: skip
+        return check, *_run(check, baseline, node_median, baseline_of)
+
+    check, tests, findings = look(plan, alone=False)
     state = check.state
+    if turns is not None and (names := second_look.to_repeat(tests, findings)):
+        again, tests_alone, found_alone = look([t for t in state.plan if t.name in names], alone=True)
+        tests = second_look.merged(tests, tests_alone, names)
+        findings = list(second_look.findings_of_both(findings, found_alone, verdict.of_tests(tests)))
+        state.after, state.abandoned = again.state.after, state.abandoned or again.state.abandoned
+        state.xids += again.state.xids
     simulated = simulation is not None
     if state.unavailable is not None:
         decided, action = Verdict.INCONCLUSIVE, Action.INSPECT
@@ -91,6 +104,26 @@ def run_check(
         health_before=state.before, health_after=state.after, samples=summarise(state.samples),
         xids=tuple(state.xids), software=state.software,
     )  # fmt: skip
+
+
+def _run(
+    check: Check,
+    baseline: Mapping[str, float] | None,
+    node_median: Mapping[str, float] | None,
+    baseline_of: str,
+) -> tuple[tuple[TestResult, ...], list[Finding]]:
+    """Run a check and judge it; what is unforeseen is a finding."""
+    try:
+        check.run()
+    except Exception as error:
+        text = f"The check itself failed: {type(error).__name__}: {error}"[:500]
+        check.state.findings.append(Finding("internal", Severity.INCONCLUSIVE, text, Action.INSPECT))
+    try:
+        return check.judge(baseline, node_median, baseline_of)
+    except Exception as error:
+        text = f"The results could not be judged: {type(error).__name__}: {error}"[:500]
+        unjudged = Finding("internal", Severity.INCONCLUSIVE, text, Action.INSPECT)
+        return (), [*check.state.findings, unjudged]
 
 
 def _refusal(uuid: str, started: datetime, text: str) -> Report:

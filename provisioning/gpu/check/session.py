@@ -11,6 +11,7 @@ import selectors
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from provisioning.gpu.check import health, hindrances, thresholds, verdict
@@ -18,6 +19,8 @@ from provisioning.gpu.check.assess import assess
 from provisioning.gpu.check.check_state import CheckState
 from provisioning.gpu.check.plan import START_S, Test, plan_for
 from provisioning.gpu.check.process import Process
+from provisioning.gpu.check.report import software_key
+from provisioning.gpu.check.turns import WAIT_S, near_cpus, shared_link
 from provisioning.gpu.check.types import (
     Action,
     Facts,
@@ -73,8 +76,11 @@ class Check:
         watcher: Sequence[str],
         timing: Timing,
         plan: Sequence[Test] | None,
+        turns: Path | None = None,
+        alone: bool = False,
     ) -> None:
         self.level, self.peers, self.simulation, self.timing = level, peers, simulation, timing
+        self._turns, self._alone = turns, alone
         self.state = CheckState(Facts(uuid), self.report_progress)
         self._on_progress, self._given_plan = on_progress, plan
         self._child_argv, self._watcher_argv = child, watcher
@@ -152,6 +158,13 @@ class Check:
             "seed": random.getrandbits(48),
             "tests": [{"name": t.name, "probe": t.probe, "params": dict(t.params)} for t in state.plan],
         }
+        if self._turns is not None:
+            config["turns"] = {
+                "folder": str(self._turns),
+                "alone": self._alone,
+                "link": shared_link(state.bus) if state.bus else "",
+                "cpus": near_cpus(state.bus) if state.bus else (),
+            }
         if self.simulation is not None:
             config["simulate"] = self.simulation.driver
         visible = ",".join(
@@ -190,8 +203,9 @@ class Check:
         if state.running is not None:
             mine = (state.since + state.running.deadline_s, self._test_hung)
         elif state.hello:
+            wait_s = WAIT_S if self._turns is not None else 0.0
             mine = (
-                state.since + timing.between_s,
+                state.since + timing.between_s + wait_s,
                 lambda: self._silent("The check stopped between two tests."),
             )
         else:
@@ -338,10 +352,15 @@ class Check:
 
     # --- judging ---
     def judge(
-        self, baseline: Mapping[str, float] | None, node_median: Mapping[str, float] | None
+        self,
+        baseline: Mapping[str, float] | None,
+        node_median: Mapping[str, float] | None,
+        baseline_of: str = "",
     ) -> tuple[tuple[TestResult, ...], list[Finding]]:
-        """The judged tests, and all findings."""
+        """The judged tests, and all findings. Baselines of other software (`baseline_of`) are left aside."""
         state = self.state
+        if not thresholds.comparable(baseline_of, software_key(state.facts.driver_version, state.software)):
+            baseline = node_median = None
         link = thresholds.judge_link_state(state.facts, state.link)
         tests = tuple(
             assess(

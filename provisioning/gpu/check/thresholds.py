@@ -167,6 +167,15 @@ def _peak_value(metric: str, facts: Facts, peak: Peak) -> tuple[float, Floor] | 
     return value, GEMM_PLAIN if dtype in ("fp32", "fp64") else GEMM
 
 
+def comparable(baseline_of: str, software: str) -> bool:
+    """Whether a baseline that was measured with `baseline_of` holds for figures of `software`.
+
+    Another driver or another library is another speed, and no fault of a device. A baseline that does not say
+    what it was measured with is taken as it is.
+    """
+    return not baseline_of or baseline_of == software
+
+
 def held(value: float, fail: float, warn: float) -> Status:
     """A value against its floors; exactly at a floor is still good."""
     if value < fail:

@@ -27,8 +27,13 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = "provisioning.gpu.check"
-MODULES = ("thresholds", "health", "verdict", "plan", "assess", "types")
-TESTS = ("tests.gpu.check.test_rules", "tests.gpu.check.test_report")
+MODULES = ("thresholds", "health", "verdict", "plan", "assess", "types", "second_look")
+TESTS = (
+    "tests.gpu.check.test_rules",
+    "tests.gpu.check.test_rules_software",
+    "tests.gpu.check.test_second_look",
+    "tests.gpu.check.test_report",
+)
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE),

@@ -332,3 +332,45 @@ def test_a_leak_against_the_baseline(check: Check) -> None:
     report = check("residue", baseline={"free_mib": 4000.0})
     assert report.verdict == Verdict.FAIL
     assert "missing although nobody uses the device" in report.summary
+
+
+def test_a_baseline_of_other_software_is_left_aside(check: Check) -> None:
+    """The library that the whole fleet has got must not take it out."""
+    driver = "570.124.06"
+    own = check("residue", baseline={"free_mib": 4000.0}, baseline_of="")
+    assert statuses(own) == {"residue": Status.FAILED} and own.software_key.startswith(f"{driver}; ")
+    same = check("residue", baseline={"free_mib": 4000.0}, baseline_of=own.software_key)
+    assert statuses(same) == {"residue": Status.FAILED}
+    other = check("residue", baseline={"free_mib": 4000.0}, baseline_of=f"{driver}; nvrtc 12.1; cublas 12.1")
+    assert statuses(other) == {"residue": Status.PASSED}
+
+
+def test_a_figure_below_its_floor_is_measured_again_alone(check: Check, tmp_path: Path) -> None:
+    """Slow beside others, and well alone."""
+    script = tmp_path / "fake-gpu.txt"
+
+    def others_end(progress: Progress) -> None:
+        if progress.phase == "result" and progress.test == "pcie":
+            script.write_text(script.read_text().replace("pcie_gb_s 5\n", ""))
+
+    plan = ("address", Test("pcie", "pcie", 20.0, params={"seconds": 0.1}))
+    report = check(*plan, cuda={"pcie_gb_s": 5}, turns=tmp_path, on_progress=others_end)
+    assert statuses(report) == {"address": Status.PASSED, "pcie": Status.PASSED}, render(report)
+    assert "measured again alone, after: to_device_gb_s 5" in report.tests[1].text
+    assert codes(report) == set() and len(report.measures) == 2
+
+
+def test_a_figure_that_stays_below_its_floor_counts(check: Check, tmp_path: Path) -> None:
+    plan = ("address", Test("pcie", "pcie", 20.0, params={"seconds": 0.1}))
+    report = check(*plan, cuda={"pcie_gb_s": 5}, turns=tmp_path)
+    assert statuses(report) == {"address": Status.PASSED, "pcie": Status.FAILED}, render(report)
+    assert "measured twice, the second time alone" in report.tests[1].text
+    assert (report.verdict, codes(report)) == (Verdict.FAIL, {"test_pcie"})
+
+
+def test_a_wrong_word_is_not_tried_again(check: Check, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    cuda = {"pcie_flip": 1, "pcie_gb_s": 5}
+    report = check("pcie", cuda=cuda, turns=tmp_path, on_progress=seen.append)
+    assert statuses(report) == {"pcie": Status.FAILED}
+    assert [each.phase for each in seen].count("start") == 1

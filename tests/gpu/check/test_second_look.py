@@ -1,0 +1,86 @@
+"""When a figure is measured again, and what comes of both looks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from provisioning.gpu.check.second_look import findings_of_both, merged, to_repeat
+from provisioning.gpu.check.types import Finding, Judgement, Severity, Status, TestResult
+
+
+def result(
+    name: str, status: Status, *figures: Status, errors: int | None = 0, text: str = "x"
+) -> TestResult:
+    judged = tuple(Judgement("pcie", 1.0, "GB/s", each) for each in figures)
+    return TestResult(name, status, True, text, errors=errors, judgements=judged)
+
+
+def found(code: str, severity: Severity) -> Finding:
+    return Finding(code, severity, code)
+
+
+LOW = result("pcie", Status.FAILED, Status.PASSED, Status.FAILED, text="5 is below 48")
+GOOD = result("address", Status.PASSED)
+OWN = found("test_pcie", Severity.FAIL)
+
+
+def test_a_low_figure_alone_is_measured_again() -> None:
+    assert to_repeat([GOOD, LOW], [OWN]) == ("pcie",)
+    assert to_repeat([GOOD, LOW], [OWN, found("ecc_corrected", Severity.DEGRADED)]) == ("pcie",)
+    assert to_repeat([LOW, result("copy", Status.FAILED, Status.FAILED, errors=None)], [OWN]) == (
+        "pcie",
+        "copy",
+    )
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        result("pcie", Status.FAILED, Status.FAILED, errors=3),
+        result("pcie", Status.FAILED),
+        result("pcie", Status.FAILED, Status.WARNED),
+        result("pcie", Status.WARNED, Status.FAILED),
+        GOOD,
+    ],
+)
+def test_what_is_no_low_figure_is_not(test: TestResult) -> None:
+    assert to_repeat([test], []) == ()
+
+
+@pytest.mark.parametrize("severity", [Severity.FAIL, Severity.HUNG])
+def test_a_device_with_another_fault_is_not_measured_again(severity: Severity) -> None:
+    assert to_repeat([LOW], [OWN, found("lost", severity)]) == ()
+
+
+def merge(*second: TestResult) -> Any:
+    first, last = merged([GOOD, LOW], second, ("pcie",))
+    assert first is GOOD
+    return last
+
+
+def test_the_second_look_counts() -> None:
+    assert merge(result("pcie", Status.PASSED, text="54")).text == (
+        "54; measured again alone, after: 5 is below 48"
+    )
+    assert merge(result("pcie", Status.WARNED)).status == Status.WARNED
+    again = merge(result("pcie", Status.FAILED, Status.FAILED, text="6 is below 48"))
+    assert (again.status, again.text) == (
+        Status.FAILED,
+        "6 is below 48; measured twice, the second time alone",
+    )
+
+
+def test_what_could_not_be_measured_again_is_open() -> None:
+    skipped = merge(result("pcie", Status.SKIPPED, text="busy"))
+    assert (skipped.status, skipped.judgements) == (Status.SKIPPED, LOW.judgements)
+    assert skipped.text == "5 is below 48; it could not be measured again alone: busy"
+    assert merge().text.endswith("alone: Not reached")
+    assert merge(result("address", Status.FAILED)).status == Status.SKIPPED
+
+
+def test_each_finding_is_told_once() -> None:
+    xid, heat = found("xid_13", Severity.INFO), found("heat", Severity.DEGRADED)
+    assert findings_of_both([OWN, xid], [xid, OWN, heat], []) == (xid, heat)
+    assert findings_of_both([OWN], [], [OWN]) == (OWN,)

@@ -1,0 +1,91 @@
+"""Checks on one machine take turns where they would spoil each other's figures."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.gpu.check import turns
+from provisioning.gpu.check.turns import Turn, holding, near, near_cpus, shared_link, turns_for
+
+SHARED, ALONE = Turn("measure", False), Turn("measure", True)
+
+
+@pytest.mark.parametrize("probe", ["canary", "address", "exact", "inversions"])
+def test_what_measures_nothing_waits_for_nobody(probe: str) -> None:
+    assert turns_for(probe, "0000:16:00.0", alone=True) == ()
+
+
+def test_one_at_a_time_over_a_switch_and_alone_for_the_second_look() -> None:
+    link = Turn("link-0000_16_00.0", True)
+    assert turns_for("pcie", "0000:16:00.0", alone=False) == (SHARED, link)
+    assert turns_for("peers", "0000:16:00.0", alone=True) == (ALONE, link)
+    assert turns_for("copy", "0000:16:00.0", alone=False) == (SHARED,)
+    assert turns_for("pcie", "", alone=False) == (SHARED,)
+
+
+def test_who_does_not_get_a_turn_is_told(tmp_path: Path) -> None:
+    with holding(tmp_path, [SHARED]) as first, holding(tmp_path, [SHARED], wait_s=0) as second:
+        assert first and second
+        with holding(tmp_path, [ALONE], wait_s=0) as third:
+            assert not third
+    with holding(tmp_path, [ALONE], wait_s=0) as now:
+        assert now
+        with holding(tmp_path, [SHARED], wait_s=0) as other:
+            assert not other
+        with holding(tmp_path, [Turn("link-a", True)], wait_s=0) as elsewhere:
+            assert elsewhere
+    with holding(tmp_path / "nowhere", []) as nothing:
+        assert nothing
+
+
+def test_half_of_the_turns_is_none_and_is_given_back(tmp_path: Path) -> None:
+    link = Turn("link-a", True)
+    with holding(tmp_path, [link]):
+        with holding(tmp_path, [ALONE, link], wait_s=0) as got:
+            assert not got
+        with holding(tmp_path, [ALONE], wait_s=0) as free:
+            assert free
+
+
+def test_where_a_device_is(tmp_path: Path) -> None:
+    real = tmp_path / "sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1b:00.0"
+    real.mkdir(parents=True)
+    (real / "local_cpulist").write_text("0-1,4\n")
+    link = tmp_path / "sys/bus/pci/devices/0000:1b:00.0"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(real)
+    assert shared_link("0000:1b:00.0", tmp_path) == "0000:16:00.0"
+    assert near_cpus("0000:1b:00.0", tmp_path) == (0, 1, 4)
+    assert shared_link("0000:2b:00.0", tmp_path) == "0000:2b:00.0"
+    assert near_cpus("0000:2b:00.0", tmp_path) == ()
+
+
+def test_a_copy_runs_on_the_cpus_of_its_device() -> None:
+    before = os.sched_getaffinity(0)
+    one = min(before)
+    with near([one, 100_000]) as moved:
+        assert moved and os.sched_getaffinity(0) == {one}
+    assert os.sched_getaffinity(0) == before
+    with near([100_000]) as moved:
+        assert not moved and os.sched_getaffinity(0) == before
+
+
+def test_where_it_may_not_choose_its_cpus_it_runs_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise OSError
+
+    monkeypatch.setattr(os, "sched_setaffinity", refused)
+    with near(os.sched_getaffinity(0)) as moved:
+        assert not moved
+
+
+def test_the_folder_is_where_locks_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTH_HOME", str(tmp_path))
+    assert turns.folder() == tmp_path / f"gpu-turns-{os.getuid()}"
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("BERTH_HOME", str(tmp_path / "file"))
+    assert turns.folder() is None
