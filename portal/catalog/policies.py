@@ -76,6 +76,13 @@ def may_see_command(actor: User, entry: Template) -> bool:
     return actor.sees_all or may_keep(actor, entry)
 
 
+def with_commands(actor: User, rows: QuerySet[Template]) -> QuerySet[Template]:
+    """Those of which the actor may see the command, as `may_see_command` says of each."""
+    if actor.sees_all:
+        return rows
+    return rows.filter(team__in=Membership.objects.filter(user=actor, role=Role.OWNER).values("team"))
+
+
 def require_use(team: Team, template: Template, flavor: Flavor) -> None:
     """Raise `NotAllowed` where the team may not use one of them."""
     if not template.offered_to(team.pk):

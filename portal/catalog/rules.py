@@ -199,23 +199,26 @@ def lacks_program(template: Template, programs: Collection[str]) -> bool:
     return template.program in NOTEBOOK_PROGRAMS or command in programs
 
 
-def why_not_in(template: Template, environment: Environment) -> Reason | None:
-    """Why workspaces of the template cannot run in an environment now, or None."""
+def why_not_in(
+    template: Template, environment: Environment, coming: environments.Coming | None = None
+) -> Reason | None:
+    """Why workspaces of the template cannot run in an environment now, or None.
+
+    `coming` is what it is to have, where that has been read for many at once.
+    """
     if not environment.enabled:
         return Reason(EnvironmentCode.SWITCHED_OFF, {"environment": environment.name})
     if environment.kind == Kind.NODE:
         return None
     version = environment.current
-    if version is None and environment_policies.built_when_asked(environment):
-        coming = environments.newest_version(environment)
-        if coming is not None:
-            if lacks_program(template, environments.programs_to_come(coming)):
-                return _lacks(template, environment)
-            return environments.not_installed(environment, coming)
     if version is None:
-        found = environments.progress_of(environment, environments.newest_version(environment))
-        waits = {"environment": environment.name, "state": found.state, "percent": found.percent}
-        return Reason(EnvironmentCode.NOT_READY, waits)
+        found = coming or environments.coming_of(environment)
+        if found.version is not None and environment_policies.built_when_asked(environment):
+            if lacks_program(template, environments.programs_to_come(found.version)):
+                return _lacks(template, environment)
+            return environments.not_installed(environment, found.version)
+        waits = {"environment": environment.name, "state": found.progress.state}
+        return Reason(EnvironmentCode.NOT_READY, {**waits, "percent": found.progress.percent})
     return _lacks(template, environment) if lacks_program(template, version.programs) else None
 
 

@@ -9,12 +9,11 @@ from django.utils.translation import gettext as _
 
 from portal.accounts.models import Team, User
 from portal.catalog.models import Template
+from portal.common.completion import MOST_IN_A_LIST, Option
 from portal.environments import selectors
 from portal.environments.models import Environment
 from portal.environments.presenters import standing
 from portal.scheduling.software_requirements import driver_for, parse_version
-
-MAX_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +34,12 @@ class EnvironmentChoice:
 
 
 def choices(actor: User, team: Team | None, present: Environment | None = None) -> list[EnvironmentChoice]:
-    """Those that all may use who may use a template of the team, or of the site; and the present one."""
+    """Those that all may use who may use a template of the team, or of the site; and the present one.
+
+    Of more than a list has only one more than that, which says that there are more.
+    """
     rows = selectors.usable_by(actor, team).defer("current__packages")
-    found = list(rows[:MAX_SHOWN])
+    found = list(rows[: MOST_IN_A_LIST + 1])
     if present is not None and all(each.pk != present.pk for each in found):
         found.append(present)
     standings, drivers = selectors.standings(found), pool_drivers()
@@ -45,6 +47,13 @@ def choices(actor: User, team: Team | None, present: Environment | None = None) 
         EnvironmentChoice(each, standing(each, standings.get(each.pk)), too_old_for(each, drivers))
         for each in found
     ]
+
+
+def options_of(found: Iterable[Environment]) -> list[Option]:
+    """Short names, and beside each what it is called and how it stands."""
+    rows = list(found)
+    progress = selectors.standings(rows)
+    return [(each.slug, f"{each.name} · {standing(each, progress.get(each.pk))}") for each in rows]
 
 
 def standings_of(templates: Iterable[Template]) -> dict[str, str]:

@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
+from urllib.parse import urlencode
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
-from portal.accounts.models import Team
 from portal.catalog import rules
 from portal.catalog.models import (
     COMPUTE_CAPABILITIES,
@@ -29,6 +30,7 @@ from portal.catalog.models import (
     WorkLost,
 )
 from portal.catalog_pages.environments import EnvironmentChoice
+from portal.common.completion import LONGEST_SLUG, CompletedInput, let_choose, offered
 from portal.common.json_input import InvalidJson, parse_json
 from portal.inventory.models import Pool
 
@@ -180,9 +182,14 @@ class EntryForm(forms.Form):
         required=False,
     )
     FIXED: tuple[str, ...] = ("slug",)
+    COMPLETED = ""
+    """The URL that completes the short names of others of its kind."""
 
     def __init__(self, *args: Any, changing: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.fields["successor"].widget = CompletedInput(
+            url=reverse(self.COMPLETED), attrs={"maxlength": LONGEST_SLUG}
+        )
         if changing:
             for name in self.FIXED:
                 self.fields.pop(name, None)
@@ -290,6 +297,7 @@ class TemplateForm(EntryForm):
         required=False,
         help_text=_("They outlive the page and a restart: only for apps that need them."),
     )
+    COMPLETED = "catalog_pages:complete-templates"
     SITE = ("audience", "teams", "service_workers", "mounts")
 
     def __init__(
@@ -297,15 +305,18 @@ class TemplateForm(EntryForm):
         *args: Any,
         own: bool = False,
         environments: Iterable[EnvironmentChoice] = (),
+        team: str = "",
         folders: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        field: Any = self.fields["environment"]
-        field.choices = [
-            ("", _("What each node has by itself")),
-            *((each.environment.slug, each.label) for each in environments),
-        ]
+        let_choose(
+            self,
+            "environment",
+            offered((each.environment.slug, each.label) for each in environments),
+            url=f"{reverse('catalog_pages:complete-environments')}?{urlencode({'team': team})}",
+            none=_("What each node has by itself"),
+        )
         shown = _("Nodes show %(folders)s.") % {"folders": ", ".join(folders)}
         self.fields["mounts"].help_text = f"{self.fields['mounts'].help_text} " + (
             shown if folders else _("No node shows any yet.")
@@ -378,6 +389,7 @@ class FlavorForm(EntryForm):
         choices=[("", _("As the template says")), *WorkLost.choices],
     )
     preemptible = forms.BooleanField(label=_("Others may take its place, with notice"), required=False)
+    COMPLETED = "catalog_pages:complete-flavors"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -404,18 +416,3 @@ def initial_of(document: Mapping[str, Any]) -> dict[str, Any]:
             filter(None, [found.get("accelerator_model")])
         )
     return found
-
-
-class PreviewForm(forms.Form):
-    """For whom, and with which other half, a preview is asked for."""
-
-    team = forms.ModelChoiceField(
-        label=_("Team"),
-        queryset=Team.objects.none(),
-        to_field_name="slug",
-        required=False,
-        empty_label=_("No team"),
-    )
-    other = forms.CharField(
-        max_length=81, required=False, widget=forms.TextInput(attrs={**PLAIN, "list": "others"})
-    )

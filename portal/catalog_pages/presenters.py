@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+from django.db.models import QuerySet
 from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext
@@ -16,6 +17,7 @@ from portal.accounts.selectors import own_teams
 from portal.catalog import policies, selectors
 from portal.catalog.models import Flavor, Template
 from portal.catalog_pages.environments import pool_drivers, standings_of, too_old_for
+from portal.common.completion import MOST_IN_A_LIST, Offered, offered
 from portal.common.formatting import format_cores, format_duration, format_memory, format_money, format_size
 from portal.common.reasons.wording import message_of, next_action_of
 from portal.environments.models import Environment
@@ -24,7 +26,6 @@ from portal.history import presenters as kept_versions
 from portal.history import selectors as history
 from portal.history.presenters import Changed, Version
 
-MAX_BASES = 100
 LABELS: dict[str, str | Promise] = {
     "slug": _("Short name"), "team": _("Team"), "name": _("Name"), "description": _("What it is for"),
     "icon": _("Icon"), "program": _("Program"), "install_hint": _("Where the program is missing"),
@@ -132,29 +133,34 @@ def audience(entry: Template | Flavor, own: set[Any] | None) -> str | Promise:
     return ", ".join(names) if names else _("Nobody")
 
 
-def makes_for(actor: User) -> list[Team]:
+def makes_for(actor: User) -> QuerySet[Team]:
     """The teams for which the actor may make templates."""
     if actor.operates:
-        return list(Team.objects.order_by("slug")[:200])
-    return list(own_teams(actor).filter(memberships__user=actor, memberships__role="owner"))
+        return Team.objects.order_by("slug")
+    return own_teams(actor).filter(memberships__user=actor, memberships__role="owner")
 
 
-def bases(actor: User, kind: str) -> list[Template | Flavor]:
+def teams_to_choose(teams: QuerySet[Team]) -> Offered:
+    """The teams in a field of a page."""
+    return offered(teams.values_list("slug", "name")[: MOST_IN_A_LIST + 1])
+
+
+def bases(actor: User, kind: str) -> Offered:
     """What a new entry may begin as a copy of: those whose whole definition the actor may read."""
-    if kind == "flavor":
-        return list(selectors.flavors_for(actor).order_by("position", "slug")[:MAX_BASES])
-    found = selectors.templates_for(actor).filter(enabled=True).order_by("position", "slug")[:MAX_BASES]
-    return [each for each in found if policies.may_see_command(actor, each)]
+    rows = selectors.flavors_for(actor) if kind == "flavor" else _readable(actor)
+    found = rows.order_by("position", "slug").values_list("slug", "name")[: MOST_IN_A_LIST + 1]
+    return offered((slug, gettext("A copy of %(name)s") % {"name": name}) for slug, name in cast(Any, found))
+
+
+def _readable(actor: User) -> Any:
+    return policies.with_commands(actor, selectors.templates_for(actor).filter(enabled=True))
 
 
 def begins_with(actor: User, environment: Environment) -> str:
     """The short name of the first template whose program the environment has, for a copy; else empty."""
-    current = environment.current
-    programs = set(current.programs) if current is not None else set()
-    for each in bases(actor, "template"):
-        if isinstance(each, Template) and each.program in programs and each.team_id is None:
-            return each.slug
-    return ""
+    programs = environment.current.programs if environment.current is not None else []
+    found = _readable(actor).filter(team=None, program__in=programs).order_by("position", "slug")
+    return str(found.values_list("slug", flat=True).first() or "")
 
 
 def versions(actor: User, entry: Template | Flavor) -> list[Version]:

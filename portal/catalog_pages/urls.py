@@ -3,6 +3,7 @@ from __future__ import annotations
 from django.urls import path
 
 from portal.catalog_pages import views
+from portal.catalog_pages.completions import completions
 
 app_name = "catalog_pages"
 
@@ -19,4 +20,11 @@ def _of(kind: str) -> list[object]:
     ]
 
 
-urlpatterns = [*_of("template"), *_of("flavor")]
+urlpatterns = [
+    *_of("template"),
+    *_of("flavor"),
+    *(
+        path(f"catalog/completions/{kind}s/", completions, {"kind": kind}, name=f"complete-{kind}s")
+        for kind in ("template", "flavor", "environment", "team")
+    ),
+]

@@ -23,6 +23,7 @@ from portal.catalog_pages import environments, presenters
 from portal.catalog_pages.forms import EntryForm, FlavorForm, TemplateForm, initial_of
 from portal.catalog_pages.previews import Preview, preview
 from portal.common import etags
+from portal.common.completion import MOST_IN_A_LIST
 from portal.common.errors import PortalError
 from portal.common.htmx import partial_of
 from portal.common.reasons.wording import message_of
@@ -36,7 +37,6 @@ from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
 
 ROWS_PER_PAGE = 50
-CHOICES_SHOWN = 100
 MODELS: dict[str, Any] = {"template": Template, "flavor": Flavor}
 
 
@@ -65,7 +65,7 @@ def listing(request: SignedInRequest, kind: str) -> HttpResponse:
     elif state == "deprecated":
         found = found.filter(deprecated=True)
     page = Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page"))
-    makes = kind == "template" and bool(presenters.makes_for(request.user))
+    makes = kind == "template" and presenters.makes_for(request.user).exists()
     context = {
         "kind": kind,
         "page": page,
@@ -114,12 +114,12 @@ def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
         "preview": found,
         "asked": asked,
         "preview_problem": problem,
-        "teams": own_teams(request.user)[:CHOICES_SHOWN]
-        if not request.user.sees_all
-        else Team.objects.order_by("slug")[:CHOICES_SHOWN],
-        "others": _found(request, "flavor" if kind == "template" else "template").filter(enabled=True)[
-            :CHOICES_SHOWN
-        ],
+        "teams": presenters.teams_to_choose(
+            Team.objects.order_by("slug") if request.user.sees_all else own_teams(request.user)
+        ),
+        "others": _found(request, "flavor" if kind == "template" else "template")
+        .filter(enabled=True)
+        .values_list("slug", "name")[:MOST_IN_A_LIST],
     }
     return render(request, partial_of(request, "catalog_pages/detail.html", "fits"), context)
 
@@ -157,8 +157,9 @@ def _form(
         shown = environments.choices(request.user, team, present)
         own = team is not None
         folders = () if own else folders_shown()
+        slug = team.slug if team is not None else ""
         return TemplateForm(
-            data, initial=initial, changing=changing, own=own, environments=shown, folders=folders
+            data, initial=initial, changing=changing, own=own, environments=shown, team=slug, folders=folders
         )
     return FlavorForm(data, initial=initial, changing=changing)
 
@@ -171,9 +172,13 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
     team = team_by_slug(request.user, slug) if slug else None
     if team is not None:
         require_manage_team(request.user, team)
-    elif kind == "template" and not request.user.operates and (teams := presenters.makes_for(request.user)):
+    elif (
+        kind == "template"
+        and not request.user.operates
+        and (own := presenters.makes_for(request.user).first())
+    ):
         # Whoever owns a team and is no operator makes them for that.
-        return redirect(f"{request.path}?team={teams[0].slug}")
+        return redirect(f"{request.path}?team={own.slug}")
     else:
         require_operator(request.user)
     initial = initial_of(_blank(kind))
@@ -206,7 +211,7 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
         "kind": kind,
         "form": form,
         "team": team,
-        "teams": presenters.makes_for(request.user),
+        "teams": presenters.teams_to_choose(presenters.makes_for(request.user)),
         "of": of,
         "bases": presenters.bases(request.user, kind),
         "wanted": wanted,

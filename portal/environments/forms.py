@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from django import forms
+from django.urls import reverse_lazy
 from django.utils.translation import gettext_lazy as _
 
 from portal.accounts.models import Team
+from portal.common.completion import Offered, let_choose
 from portal.environments.models import PYTHONS, SourceKind
 from portal.environments.sources import own_python
 from provisioning.environment_messages import MAX_LOCK
@@ -119,7 +121,7 @@ class AboutForm(forms.Form):
     deprecated = forms.BooleanField(label=_("Deprecated: another one shall be chosen"), required=False)
     successor = forms.ChoiceField(label=_("Successor"), required=False)
 
-    def __init__(self, *args: Any, successors: Iterable[tuple[str, str]], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, successors: Offered, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        field: Any = self.fields["successor"]
-        field.choices = [("", _("None")), *successors]
+        url = reverse_lazy("catalog_pages:complete-environments")
+        let_choose(self, "successor", successors, url=url, none=_("None"))

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 from django.utils import timezone
 
 from portal.accounts.models import Team, User
@@ -360,6 +360,42 @@ def standings(found: Iterable[Environment]) -> dict[UUID, Progress]:
         )
         for environment, (version, state) in newest.items()
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """What an environment without a ready version is to have: its newest version, and how far that is."""
+
+    version: EnvironmentVersion | None
+    progress: Progress
+
+
+def coming(found: Iterable[Environment]) -> dict[UUID, Coming]:
+    """That of each of the environments which has no ready version yet, in three queries."""
+    rows = {each.pk: each for each in found if each.current_id is None and each.kind == Kind.BUILT}
+    if not rows:
+        return {}
+    progress = standings(rows.values())
+    newest: dict[UUID, EnvironmentVersion] = {}
+    numbers = EnvironmentVersion.objects.filter(environment=OuterRef("environment")).order_by("-number")
+    versions = EnvironmentVersion.objects.filter(
+        environment__in=list(rows), number=Subquery(numbers.values("number")[:1])
+    ).defer("lock", "packages")
+    for version in versions:
+        # The row is there already: what a version brings is read of its environment.
+        version.environment = rows[version.environment_id]
+        newest[version.environment_id] = version
+    nothing = VersionState.NEW.value
+    return {
+        key: Coming(newest.get(key), progress.get(key) or Progress(row.name, nothing, None))
+        for key, row in rows.items()
+    }
+
+
+def coming_of(environment: Environment) -> Coming:
+    """The same of one."""
+    version = newest_version(environment)
+    return Coming(version, progress_of(environment, version))
 
 
 def progress_of_digest(digest: str) -> Progress | None:

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from portal.accounts import selectors as accounts
 from portal.accounts.forms import add_problems, form_status
 from portal.accounts.models import Role, Team
+from portal.common.completion import MOST_IN_A_LIST, offered
 from portal.common.errors import PortalError
 from portal.common.etags import expected_by, version_of
 from portal.common.htmx import partial_of
@@ -139,7 +140,7 @@ def _forms(request: SignedInRequest, environment: Environment) -> tuple[AboutFor
     newest = selectors.newest_version(environment)
     about = AboutForm(
         request.POST if action == "about" else None,
-        successors=[(each.slug, each.name) for each in others[:200]],
+        successors=offered((each.slug, each.name) for each in others[: MOST_IN_A_LIST + 1]),
         initial={
             "name": environment.name,
             "description": environment.description,

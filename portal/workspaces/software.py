@@ -65,12 +65,17 @@ def chosen(template: Template, team: Team | None, environment: Environment | Non
     return _of(environment)
 
 
-def refusal_of(template: Template, team: Team | None, environment: Environment) -> Reason | None:
-    """Why a workspace of the template and team cannot have it now, or None."""
+def refusal_of(
+    template: Template,
+    team: Team | None,
+    environment: Environment,
+    coming: selectors.Coming | None = None,
+) -> Reason | None:
+    """Why a workspace of the template and team cannot have it now, or None; `coming` as for `why_not_in`."""
     if not policies.may_use(environment, team):
         where = {"environment": environment.name, "team": team.name if team is not None else ""}
         return Reason(EnvironmentCode.NOT_FOR_TEAM, where)
-    return why_not_in(template, environment)
+    return why_not_in(template, environment, coming)
 
 
 def deprecation_of(environment: Environment) -> Reason | None:

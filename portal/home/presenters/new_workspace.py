@@ -13,8 +13,9 @@ from portal.accounts.selectors import chargeable_teams
 from portal.catalog import selectors as catalog
 from portal.catalog.models import Flavor, Template
 from portal.catalog_pages.environments import standings_of
+from portal.common.completion import MOST_IN_A_LIST, Option
 from portal.common.formatting import format_size
-from portal.common.reasons.codes import GitCode
+from portal.common.reasons.codes import EnvironmentCode, GitCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, sentence_of
 from portal.common.texts import strip_nul
@@ -25,8 +26,6 @@ from portal.quotas.selectors import limits
 from portal.repositories.rules import Source
 from portal.scheduling import admission, offers
 from portal.workspaces import selectors, software
-
-MAX_ENVIRONMENTS = 200
 
 E = TypeVar("E", Template, Flavor)
 CARDS = 48
@@ -96,6 +95,9 @@ class Choice:
     bars: list[QuotaUsage]
     environments: list[EnvironmentOption] = field(default_factory=list)
     environment_note: str = ""
+    written_environment: str = ""
+    """The short name in its field, where there are too many for a list: the one that was asked for."""
+    many_environments: bool = False
     without_gpu: admission.Verdict | None = None
     """On a start without the GPUs of the chosen flavor, where it starts at once so and else would wait."""
 
@@ -107,6 +109,11 @@ class Choice:
     def environment(self) -> str:
         """The short name of the environment that is chosen; empty for the template's own."""
         return next((each.slug for each in self.environments if each.chosen), "")
+
+    @property
+    def environment_names(self) -> list[Option]:
+        """What is proposed for the field of a short name."""
+        return [(each.slug, each.label) for each in self.environments if each.slug and not each.reason]
 
     @property
     def chosen_flavor(self) -> FlavorCard | None:
@@ -186,6 +193,7 @@ def choice(
     spared: admission.Verdict | None = None
     options: list[EnvironmentOption] = []
     note = ""
+    many = False
     chosen_template = next((offer.template for offer in cards if offer.template.slug == picked), None)
     if chosen_template is not None:
         wanted = flavor or (last.flavor.slug if last else "")
@@ -194,7 +202,9 @@ def choice(
         if environment is None:
             before = software.again(last) if last and last.template == chosen_template else None
             environment = before.slug if before is not None else ""
-        runs_in, options, note = _environments(actor, chosen_template, teams.get(team_slug), environment)
+        runs_in, options, note, many = _environments(
+            actor, chosen_template, teams.get(team_slug), environment
+        )
         sized = offers.flavor_offers(
             chosen_template,
             teams.get(team_slug),
@@ -253,6 +263,8 @@ def choice(
         bars=_bars(actor, teams.get(team_slug)),
         environments=options,
         environment_note=note,
+        written_environment=environment or "",
+        many_environments=many,
         without_gpu=spared,
     )
 
@@ -286,8 +298,11 @@ def _runs_in(template: Template, standings: Mapping[str, str]) -> str:
 
 def _environments(
     actor: User, template: Template, team: Team | None, slug: str
-) -> tuple[software.Software, list[EnvironmentOption], str]:
-    """What it would run in, the environments to choose from, and what to know of the one that is chosen."""
+) -> tuple[software.Software, list[EnvironmentOption], str, bool]:
+    """What it would run in, the environments to choose from, and what to know of the one that is chosen.
+
+    At last whether there are more than a list has; the one that is asked for is among them in any case.
+    """
     default = software.default_of(template, team)
     own = template.environment
     waits = software.refusal_of(template, team, own) if own is not None else None
@@ -296,8 +311,19 @@ def _environments(
     chosen, note = default, message_of(waits) if waits is not None and said else ""
     options = []
     minimal = str(_("what its node has"))
-    for each in environments.usable_by(actor, team)[:MAX_ENVIRONMENTS]:
-        refusal = software.refusal_of(template, team, each)
+    usable = environments.usable_by(actor, team).defer("current__packages")
+    rows = list(usable[: MOST_IN_A_LIST + 1])
+    many = len(rows) > MOST_IN_A_LIST
+    if slug and many and all(each.slug != slug for each in rows):
+        rows += usable.filter(slug=slug)
+    # In a list what cannot be had cannot be chosen; what was written stands there with what is wrong.
+    known = not slug or any(each.slug == slug for each in rows)
+    wrong = Reason(EnvironmentCode.NO_SUCH_ENVIRONMENT) if many and not known else None
+    coming = environments.coming(rows)
+    for each in rows:
+        refusal = software.refusal_of(template, team, each, coming.get(each.pk))
+        if many and each.slug == slug and refusal is not None:
+            wrong = refusal
         picked = each.slug == slug and refusal is None
         if picked:
             warned = software.deprecation_of(each)
@@ -314,7 +340,7 @@ def _environments(
     name = default.environment.name if default.environment is not None else minimal
     label = _("As the template says: %(name)s") % {"name": name}
     first = EnvironmentOption("", label, not any(each.chosen for each in options))
-    return chosen, [first, *options], note
+    return chosen, [first, *options], sentence_of(wrong) if wrong is not None else note, many
 
 
 def _bars(actor: User, team: Team | None) -> list[QuotaUsage]:
