@@ -49,7 +49,10 @@ class SignalSerializer(serializers.Serializer[Any]):
     """A value that was looked at; null where it was not measured, which counts as active."""
 
     kind = serializers.ChoiceField([each.value for each in SignalKind])
-    value = serializers.FloatField(allow_null=True)
+    value = serializers.FloatField(
+        allow_null=True,
+        help_text="`gpu`: percent, `cpu`: cores, `traffic`: bytes a second by the gateway, else how many.",
+    )
     threshold = serializers.FloatField()
     active = serializers.BooleanField()
 

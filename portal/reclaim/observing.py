@@ -76,6 +76,7 @@ class Seen(msgspec.Struct):
     jobs: int | None = None
     gpus: list[_Gpu] | None = None
     gpus_stale_s: int | None = None
+    traffic_bytes: int | msgspec.UnsetType | None = msgspec.UNSET
 
 
 _resources = msgspec.json.Decoder(_Resources).decode
@@ -203,7 +204,7 @@ def report_of(
     accelerated: bool, activity: str, heartbeat_at: datetime, seen: Seen, idle_since: datetime | None
 ) -> Report:
     """The last heartbeat as the engine reads it."""
-    kernels, terminals = seen.kernels or Used(), seen.terminals or Used()
+    kernels, terminals, traffic = seen.kernels or Used(), seen.terminals or Used(), seen.traffic_bytes
     percents = [gpu.utilization_percent for gpu in seen.gpus or ()]
     measured = [each for each in percents if each is not None]
     whole = bool(percents) and len(measured) == len(percents) and seen.gpus_stale_s is None
@@ -222,6 +223,8 @@ def report_of(
         terminals=terminals.count,
         terminals_stamp=terminals.last_activity,
         jobs=seen.jobs,
+        has_traffic=traffic is not msgspec.UNSET,
+        traffic_bytes=traffic if isinstance(traffic, int) else None,
     )
 
 

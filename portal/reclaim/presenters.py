@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _l
 
 from portal.accounts.models import User
-from portal.common.formatting import format_duration
+from portal.common.formatting import format_duration, format_number
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, reason_of
 from portal.reclaim import keeping, lifetimes, mornings, observing, passes
@@ -94,6 +94,7 @@ NAMES: dict[str, str | Promise] = {
     SignalKind.KERNELS: _l("Kernels"),
     SignalKind.TERMINALS: _l("Terminals"),
     SignalKind.JOBS: _l("Commands of shells"),
+    SignalKind.TRAFFIC: _l("Traffic by the gateway"),
 }
 
 
@@ -112,6 +113,9 @@ def facts_of(row: observing.Activity | None) -> tuple[Fact, ...]:
             words = _("%(value)s %% now; work from %(threshold)s %%") % each
         elif kind == SignalKind.CPU:
             words = _("%(value).2f cores; work from %(threshold).2f") % each
+        elif kind == SignalKind.TRAFFIC:
+            rates = {name: format_number(each[name] / 1000, 1) for name in ("value", "threshold")}
+            words = _("%(value)s kB/s; work from %(threshold)s kB/s") % rates
         elif kind == SignalKind.TERMINALS:
             words = _("used") if value else _("not used")
         elif kind == SignalKind.KERNELS and each["active"] and not value:

@@ -85,8 +85,12 @@ FIGURES: dict[str, Any] = {
     "gpus": Annotated[list[Gpu], Meta(max_length=MAX_GPUS)] | None,
     # For how long their driver has not answered; null when it answers, or there are none.
     "gpus_stale_s": Whole | None,
+    # What has come and gone through the gateway since the start, in both directions.
+    "traffic_bytes": Annotated[int, Meta(ge=0, le=2**62)] | None,
 }
 """The figures of a heartbeat and what each may be."""
+LEFT_OUT = frozenset({"traffic_bytes"})
+"""Figures that an agent which can never measure them does not send; they are not kept as null then."""
 
 _logged: OrderedDict[UUID, float] = OrderedDict()
 
@@ -141,13 +145,15 @@ def checkout_of(body: dict[str, Any]) -> CheckoutReport:
 
 
 def activity_of(body: dict[str, Any], *, workspace_id: UUID) -> dict[str, Any]:
-    """The figures of a heartbeat, every one of `FIGURES`. Raises `BadReport`."""
+    """The figures of a heartbeat, every one of `FIGURES` but for `LEFT_OUT`. Raises `BadReport`."""
     given = body.get("activity") or {}
     if not isinstance(given, dict):
         raise BadReport("activity is not an object")
     kept: dict[str, Any] = {}
     refused = []
     for name, kind in FIGURES.items():
+        if name in LEFT_OUT and name not in given:
+            continue
         try:
             figure = msgspec.convert(given.get(name), kind)
             stamp = getattr(figure, "last_activity", None)

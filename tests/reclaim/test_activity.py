@@ -23,13 +23,19 @@ QUIET = Report(
     terminals=1,
     terminals_stamp="2026-11-23T09:00:00Z",
     jobs=0,
+    has_traffic=True,
+    traffic_bytes=5_000_000,
 )
 ON_GPU = replace(QUIET, has_gpus=True, gpu_percent=0, gpu_idle_since_s=10.0)
 
 
 def after(report: Report, by_s: float = 60.0, **changes: object) -> Report:
-    """The next report; its app has used what an idle JupyterLab uses."""
-    later = {"at_s": report.at_s + by_s, "cpu_seconds": (report.cpu_seconds or 0) + 0.01 * by_s}
+    """The next report; its app has used what an idle JupyterLab uses, and an open tab has asked for lists."""
+    later = {
+        "at_s": report.at_s + by_s,
+        "cpu_seconds": (report.cpu_seconds or 0) + 0.01 * by_s,
+        "traffic_bytes": (report.traffic_bytes or 0) + max(int(29_000 * by_s), 0),
+    }
     return replace(report, **{**later, **changes})  # type: ignore[arg-type]
 
 
@@ -64,6 +70,8 @@ def test_an_open_tab_in_which_nothing_happens_is_idle():
         ({"kernels_stamp": "2026-11-23T10:01:00Z"}, {"kernels"}),
         ({"terminals_stamp": "2026-11-23T10:01:00Z"}, {"terminals"}),
         ({"jobs": 1}, {"jobs"}),
+        # Files go up or come down: 50 kB/s for a minute.
+        ({"traffic_bytes": 5_000_000 + 60 * 29_000 + 60 * 50_000}, {"traffic"}),
         ({"cpu_seconds": 53.0}, {"cpu"}),
         ({"cpu_seconds": 53.0, "gpu_percent": 0}, {"cpu"}),
         ({"gpu_percent": 100}, {"gpu"}),
@@ -85,6 +93,8 @@ def test_each_kind_of_work_begins_the_clock_anew(changes, kinds):
         {"cpu_seconds": None},
         {"cpu_seconds": 1.0},
         {"jobs": None},
+        {"traffic_bytes": None},
+        {"traffic_bytes": 1},
         {"kernels": None},
         {"kernels_busy": None},
         {"terminals": None},
@@ -96,7 +106,7 @@ def test_what_was_not_measured_counts_as_work(changes):
 
 
 def test_without_kernels_or_gpus_these_are_not_asked_for():
-    shell = replace(QUIET, has_kernels=False, has_terminals=False)
+    shell = replace(QUIET, has_kernels=False, has_terminals=False, has_traffic=False)
     assert {each.kind for each in signals_of(after(shell), shell)} == {SignalKind.CPU, SignalKind.JOBS}
     assert idle_after(shell, {}, {}) == 120
 
@@ -108,6 +118,8 @@ def test_without_kernels_or_gpus_these_are_not_asked_for():
         ("marimo", Seen(), {"kernels", "terminals"}),
         ("code-server", Seen(), {"terminals"}),
         ("", Seen(), set()),
+        ("code-server", Seen(traffic_bytes=5), {"terminals", "traffic"}),
+        ("code-server", Seen(traffic_bytes=None), {"terminals", "traffic"}),
         ("", Seen(terminals=Used(count=1, last_activity="2026-11-23T10:00:00Z")), {"terminals"}),
     ],
 )
@@ -146,6 +158,7 @@ changed = st.fixed_dictionaries(
     {"by_s": st.floats(min_value=-1000, max_value=1000, allow_nan=False)},
     optional={
         "jobs": st.none() | st.integers(0, 3),
+        "traffic_bytes": st.none() | st.integers(0, 2**62),
         "gpu_percent": st.none() | st.integers(0, 100),
         "kernels_busy": st.none() | st.integers(0, 2),
         "kernels_stamp": st.sampled_from(["a", "b", None]),

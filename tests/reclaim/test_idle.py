@@ -87,6 +87,7 @@ def test_an_idle_one_is_warned_and_stopped_and_told_why(running, alice, lives):
         {"kernels": {"count": 1, "busy": 1, "last_activity": None}},
         {"cpu_seconds": 500.0},
         {"jobs": None},
+        {"traffic_bytes": None},
         {"kernels": None},
     ],
 )
@@ -95,6 +96,22 @@ def test_work_takes_the_notice_back(running, lives, work):
     assert lives(1, **work).withdrawn == 1
     assert not ReclaimNotice.objects.exists()
     assert state(running) == State.RUNNING
+
+
+def test_what_goes_by_the_gateway_is_work_from_a_threshold_on(running, alice, lives, as_user, with_token):
+    """An open tab asks for lists; files that go up or come down are more."""
+    bytes_seen = 0
+    for _ in range(40):
+        bytes_seen += 60 * 29_000
+        lives(1, traffic_bytes=bytes_seen)
+    assert ReclaimNotice.objects.get().cause == "idle"
+    page = as_user(alice).get(f"/workspaces/{running.pk}/").content.decode()
+    assert "Traffic by the gateway" in page and "29 kB/s; work from 50 kB/s" in page
+    found = with_token(alice).get(f"/api/v1/workspaces/{running.pk}/activity").json()
+    (traffic,) = [each for each in found["signals"] if each["kind"] == "traffic"]
+    assert traffic == {"kind": "traffic", "value": 29_000, "threshold": 50_000, "active": False}
+    assert lives(1, traffic_bytes=bytes_seen + 60 * 51_000).withdrawn == 1
+    assert WorkspaceActivity.objects.get().active == "traffic"
 
 
 def test_who_begins_to_work_as_it_is_stopped_is_not_stopped(running, lives, clock):

@@ -85,9 +85,16 @@ def test_a_figure_that_cannot_be_so_counts_as_not_measured(running, alice, as_us
     assert post(running, "heartbeat", '{"activity": ' + activity + "}").status_code == 200
     running.status.refresh_from_db()
     kept = running.status.activity
-    assert kept.keys() == reports.FIGURES.keys()
+    assert kept.keys() == reports.FIGURES.keys() - reports.LEFT_OUT
     assert not any(kept.values()), kept
     still_shown(running, alice, as_user)
+
+
+@pytest.mark.parametrize("traffic", ["-1", "9223372036854775807", '"much"', "true", "1.5", "null"])
+def test_traffic_that_cannot_be_so_is_kept_as_not_measured(running, traffic):
+    assert post(running, "heartbeat", f'{{"activity": {{"traffic_bytes": {traffic}}}}}').status_code == 200
+    running.status.refresh_from_db()
+    assert running.status.activity["traffic_bytes"] is None
 
 
 @pytest.mark.parametrize("raw", NO_REPORTS.values(), ids=NO_REPORTS)

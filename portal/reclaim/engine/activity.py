@@ -12,6 +12,8 @@ from enum import StrEnum
 
 CPU_CORES = 0.05
 """From how many cores on average on a workspace computes: an app that only waits takes less."""
+TRAFFIC_BYTES_S = 50_000.0
+"""From how many bytes a second on average on somebody works by the gateway; open tabs move less."""
 MAX_GAP_S = 150.0
 """A longer time between two reports was not watched."""
 
@@ -24,21 +26,23 @@ class SignalKind(StrEnum):
     KERNELS = "kernels"
     TERMINALS = "terminals"
     JOBS = "jobs"
+    TRAFFIC = "traffic"
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """What an agent reported at `at_s`; None for what was not measured.
 
-    `has_gpus`, `has_kernels`, `has_terminals`: whether it could have reported some. `gpu_idle_since_s` is
-    since when every report, those between two looks too, had all GPUs at 0 %. Stamps are texts: only their
-    change counts.
+    `has_gpus`, `has_kernels`, `has_terminals`, `has_traffic`: whether it could have reported some.
+    `gpu_idle_since_s` is since when every report, those between two looks too, had all GPUs at 0 %. Stamps
+    are texts: only their change counts. `traffic_bytes` are those since its start.
     """
 
     at_s: float
     has_gpus: bool = False
     has_kernels: bool = False
     has_terminals: bool = False
+    has_traffic: bool = False
     gpu_percent: int | None = None
     gpu_idle_since_s: float | None = None
     cpu_seconds: float | None = None
@@ -48,6 +52,7 @@ class Report:
     terminals: int | None = None
     terminals_stamp: str | None = None
     jobs: int | None = None
+    traffic_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,21 @@ def jobs(report: Report, _before: Report) -> Signal:
     return Signal(SignalKind.JOBS, report.jobs, 1, report.jobs > 0)
 
 
-SIGNALS: tuple[Callable[[Report, Report], Signal | None], ...] = (gpu, cpu, kernels, terminals, jobs)
+def traffic(report: Report, before: Report) -> Signal | None:
+    """Bytes a second that came and went through the gateway on average since the last look."""
+    if not report.has_traffic:
+        return None
+    over_s = report.at_s - before.at_s
+    if report.traffic_bytes is None or before.traffic_bytes is None or over_s <= 0:
+        return _unknown(SignalKind.TRAFFIC, TRAFFIC_BYTES_S)
+    rate = (report.traffic_bytes - before.traffic_bytes) / over_s
+    if rate < 0:
+        # It was counted anew from a moment that nobody knows.
+        return _unknown(SignalKind.TRAFFIC, TRAFFIC_BYTES_S)
+    return Signal(SignalKind.TRAFFIC, round(rate), TRAFFIC_BYTES_S, rate >= TRAFFIC_BYTES_S)
+
+
+SIGNALS: tuple[Callable[[Report, Report], Signal | None], ...] = (gpu, cpu, kernels, terminals, jobs, traffic)
 """All that is looked at. Connections are not: an open tab is no work."""
 
 

@@ -112,10 +112,13 @@ def _running(now: datetime) -> list[Runs]:
 
 
 def _at_work(active: str | None) -> bool | None:
-    """Whether it was seen at work by what is its own: the use of a shared GPU is everybody's."""
+    """Whether it was seen at work by what is its own: the use of a shared GPU is everybody's.
+
+    What comes and goes by the gateway needs no GPU.
+    """
     if active is None:
         return None
-    return any(kind and kind != SignalKind.GPU for kind in active.split(","))
+    return any(kind not in ("", SignalKind.GPU, SignalKind.TRAFFIC) for kind in active.split(","))
 
 
 def _devices(now: datetime) -> dict[str, DeviceView]:

@@ -37,7 +37,10 @@ class Observer:
         self.woken: str | None = None  # when a heartbeat has seen them change
 
     def sample(self) -> Config:
-        """What the workspace does now; what cannot be read is null, never zero."""
+        """What the workspace does now.
+
+        What cannot be read is null, never zero; what nobody could ever read is left out.
+        """
         activity: Config = {
             "kernels": None,
             "terminals": None,
@@ -52,9 +55,13 @@ class Observer:
         found = sockets_on(self.app.port)
         if found is not None:
             activity["connections"] = found[1]
+        traffic = self.way.traffic_bytes()
         if self.way.direct and self.unclaimed:
-            own = self.unclaimed.connections()
+            own, traffic = self.unclaimed.counted()
             activity["connections"] = None if found is None or own is None else found[1] + own
+        if self.way.listener >= 0:
+            # Where connections come to the app in another way nobody could count.
+            activity["traffic_bytes"] = traffic
         try:
             table = process_table()
             pids = [pid for pid in descendants(os.getpid(), table) if pid != self.way.relay_pid]

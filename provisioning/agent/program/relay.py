@@ -3,7 +3,8 @@
 Standard library only, Python 3.9 or newer.
 The agent runs `serve` in a process of its own for an app that does not take the connections itself. The Unix
 socket was made outside the workspace, where only the gateway of the node reaches it; the port is where the
-app listens, in the workspace's network.
+app listens, in the workspace's network. How many bytes it has passed on, in both directions, it adds to a
+number that it shares with the agent.
 """
 
 from __future__ import annotations
@@ -26,11 +27,15 @@ NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Flow:
-    """One direction of a connection: what was read from `source` and is not yet written to `target`."""
+    """One direction of a connection: what was read from `source` and is not yet written to `target`.
 
-    def __init__(self, source: socket.socket, target: socket.socket) -> None:
+    The first number of `passed` grows by what was read.
+    """
+
+    def __init__(self, source: socket.socket, target: socket.socket, passed: memoryview) -> None:
         self.source = source
         self.target = target
+        self.passed = passed
         self.pending = memoryview(b"")
         self.ended = False
 
@@ -54,6 +59,7 @@ class Flow:
                 self.ended = True
                 self.target.shutdown(socket.SHUT_WR)
                 return
+            self.passed[0] += size
             try:
                 sent = self.target.send(room[:size])
             except (BlockingIOError, InterruptedError):
@@ -81,11 +87,11 @@ class End:
         self.sock = sock
         self.mask = 0
 
-    def join(self, other: End) -> None:
+    def join(self, other: End, passed: memoryview) -> None:
         """Make both of them the ends of one connection."""
         self.other, other.other = other, self
-        self.out = other.into = Flow(self.sock, other.sock)
-        self.into = other.out = Flow(other.sock, self.sock)
+        self.out = other.into = Flow(self.sock, other.sock, passed)
+        self.into = other.out = Flow(other.sock, self.sock, passed)
 
     def quiet(self) -> bool:
         """Whether each end waits for bytes and for nothing else, as nearly always between two requests."""
@@ -106,12 +112,15 @@ class End:
 
 
 class Relay:
-    """All connections of one listening socket."""
+    """All connections of one listening socket; `passed` is one number of 64 bits."""
 
-    def __init__(self, listener: socket.socket, port: int, lifeline: int) -> None:
+    def __init__(
+        self, listener: socket.socket, port: int, lifeline: int, passed: memoryview | None = None
+    ) -> None:
         self.listener = listener
         self.port = port
         self.lifeline = lifeline
+        self.passed = memoryview(bytearray(8)).cast("Q") if passed is None else passed
         self.poll = select.epoll()
         self.ends: dict[int, End] = {}
         self.accepting = False
@@ -160,7 +169,7 @@ class Relay:
             far.close()
             return
         ends = End(near), End(far)
-        ends[0].join(ends[1])
+        ends[0].join(ends[1], self.passed)
         for end in ends:
             self.ends[end.sock.fileno()] = end
             self.poll.register(end.sock.fileno(), 0)
@@ -198,9 +207,12 @@ class Relay:
         self.accept(True)
 
 
-def serve(listener: int, port: int, lifeline: int) -> None:
-    """Join connections of `listener` to `port` until the write end of the pipe `lifeline` has closed."""
+def serve(listener: int, port: int, lifeline: int, passed: memoryview | None = None) -> None:
+    """Join connections of `listener` to `port` until the write end of the pipe `lifeline` has closed.
+
+    What was passed on is added to `passed`, where somebody wants to know.
+    """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     sock: Any = socket.socket(fileno=listener)
-    Relay(sock, port, lifeline).run()
+    Relay(sock, port, lifeline, passed).run()

@@ -96,11 +96,15 @@ class Unclaimed:
         except OSError:
             return False
 
-    def connections(self) -> int | None:
-        """How many connections the app has on the listener, by its own count; None where it does not tell."""
+    def counted(self) -> tuple[int | None, int | None]:
+        """How many connections the app has on the listener, and how many bytes have come and gone there.
+
+        By its own count; None where it does not tell.
+        """
         try:
             self.control.settimeout(CONTROL_TIMEOUT_S)
             self.control.sendall(b"?")
-            return int(self.control.recv(64).rpartition(b"\n")[0].rpartition(b"\n")[2])
+            connections, traffic = self.control.recv(64).rpartition(b"\n")[0].rpartition(b"\n")[2].split()
+            return int(connections), int(traffic)
         except (OSError, ValueError):
-            return None
+            return None, None

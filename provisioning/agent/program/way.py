@@ -25,6 +25,7 @@ class Way:
         self.direct: bool | None = None if unclaimed and listener >= 0 else False  # None: not known yet
         self.relay_pid = 0
         self.lifeline = -1
+        self.passed: memoryview | None = None  # what relays have passed on, in memory shared with them
 
     def find(self, ready: bool) -> None:
         """See whether the app answers on the listener itself, and have a relay where it does not."""
@@ -41,8 +42,12 @@ class Way:
             return
         # Before the fork: the agent needs most of what it imports as well, and another relay may have to
         # start when Berth has been updated here.
+        from mmap import mmap
+
         from . import relay as _relay  # noqa: F401
 
+        if self.passed is None:
+            self.passed = memoryview(mmap(-1, 8)).cast("Q")
         lifeline, held = os.pipe()
         try:
             pid = os.fork()
@@ -52,14 +57,18 @@ class Way:
             self.log.note("the way to the app could not be made: %s" % error)
             return
         if pid == 0:
-            become_relay(self.listener, self.app.port, lifeline)
+            become_relay(self.listener, self.app.port, lifeline, self.passed)
         os.close(lifeline)
         if self.lifeline >= 0:
             os.close(self.lifeline)
         self.relay_pid, self.lifeline = pid, held
 
+    def traffic_bytes(self) -> int | None:
+        """What relays have passed on until now, in both directions; None where there was none."""
+        return None if self.passed is None else int(self.passed[0])
 
-def become_relay(listener: int, port: int, lifeline: int) -> None:
+
+def become_relay(listener: int, port: int, lifeline: int, passed: memoryview | None = None) -> None:
     """In a child: run `relay.py` with nothing else open, above all not the lock that says we live.
 
     Never returns.
@@ -73,7 +82,7 @@ def become_relay(listener: int, port: int, lifeline: int) -> None:
             os.closerange(low, high)
         from .relay import serve
 
-        serve(listener, port, lifeline)
+        serve(listener, port, lifeline, passed)
     except BaseException as error:
         os.write(2, ("berth relay: %s\n" % error).encode())
     finally:

@@ -163,3 +163,12 @@ def test_a_request_and_its_answer_are_two_looks(joined: Joined, monkeypatch: pyt
         assert client.recv(64) == b"answer"
     assert len(looks) == 100
     assert [end.mask for end in joined.relay.ends.values()] == watched == [select.EPOLLIN] * 2
+
+
+def test_what_it_has_passed_on_is_counted_in_both_directions(joined: Joined) -> None:
+    client, inside = joined.pair()
+    client.sendall(b"a" * 300_000)
+    assert len(received(inside, 300_000)) == 300_000
+    inside.sendall(b"b" * 700_000)
+    assert len(received(client, 700_000)) == 700_000
+    assert joined.relay.passed[0] == 1 + 300_000 + 700_000  # and the byte that `pair` has sent

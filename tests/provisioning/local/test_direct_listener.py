@@ -88,6 +88,44 @@ def test_heartbeats_count_the_connections_that_a_notebook_takes_itself(notebook_
         portal.close()
 
 
+@pytest.mark.parametrize("prepared", [True, False])
+def test_heartbeats_count_what_comes_and_goes_by_the_socket(notebook_pool: Pool, prepared: bool) -> None:
+    """By the notebook itself, or by its relay; what its agent asks for is not counted."""
+    seen: queue.Queue[Any] = queue.Queue()
+
+    class Portal(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path.endswith("/heartbeat"):
+                seen.put(body["activity"]["traffic_bytes"])
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    portal = PortalSocket(notebook_pool.home, Portal)
+    try:
+        jupyter = Jupyter(notebook_pool, prepared=prepared, heartbeat_s=1)
+        kernel = jupyter.kernel()
+        assert jupyter.value(kernel, "6 * 7") == 42
+        figures = [seen.get(timeout=LIMIT_S)]
+
+        def rests() -> bool:
+            figures.append(seen.get(timeout=LIMIT_S))
+            return bool(0 < figures[-1] == figures[-2])
+
+        until(rests, what="nothing more comes or goes")
+        (jupyter.home / "large.bin").write_bytes(bytes(LARGE))
+        connection = SocketConnection(jupyter.socket, timeout_s=LIMIT_S)
+        connection.request("GET", "/files/large.bin", headers={"Authorization": f"Bearer {jupyter.token}"})
+        assert len(connection.getresponse().read()) == LARGE
+        connection.close()
+        until(lambda: 0 < seen.get(timeout=LIMIT_S) - figures[-1] - LARGE < 1 << 20, what="the file")
+    finally:
+        portal.close()
+
+
 def test_what_a_user_starts_holds_no_copy_of_the_socket(notebook_pool: Pool) -> None:
     jupyter = Jupyter(notebook_pool, prepared=True)
     links = "[os.readlink(e.path) for e in [*os.scandir('/proc/self/fd')] if os.path.lexists(e.path)]"
