@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from provisioning.gpu.check.hindrances import COMPUTE_MODES, FABRIC_STATES
@@ -16,6 +17,17 @@ FIX = "Install the NVIDIA driver (nvidia-smi must list the GPU), then run the ch
 MIB = 1024 * 1024
 NVLINK_MAX = 18
 SLICES, A30_SLICES = 8, 4
+UNSET = 0xFFFFFFFFFFFFFFFF
+# Errors alone; symbol errors are the ordinary noise that the link corrects.
+NVLINK5_ERRORS = (
+    "NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS",
+    "NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS",
+    "NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS",
+    "NVML_FI_DEV_NVLINK_COUNT_RCV_REMOTE_ERRORS",
+    "NVML_FI_DEV_NVLINK_COUNT_RCV_GENERAL_ERRORS",
+    "NVML_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS",
+    "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS",
+)
 RECOVERY_ACTIONS = {
     0: "none",
     1: "gpu_reset",
@@ -181,7 +193,17 @@ class Reader:
             "fabric": FABRIC_STATES.get(self.ask("fabric", self._fabric)),
             "mig_mode": self.ask("mig_mode", lambda: bool(n.nvmlDeviceGetMigMode(device)[0])),
             "persistence": self.ask("persistence", lambda: bool(n.nvmlDeviceGetPersistenceMode(device))),
+            "power_limit_set_mw": self.ask(
+                "power_limit_set_mw", lambda: n.nvmlDeviceGetPowerManagementLimit(device)
+            ),
+            "power_limit_default_mw": self.ask(
+                "power_limit_default_mw", lambda: n.nvmlDeviceGetPowerManagementDefaultLimit(device)
+            ),
+            **self._set_clocks(),
+            "model": self._name(device),
             "nvlinks": self._nvlinks(),
+            "nvlinks_switched": self._is_switched(),
+            "nvlinks_of_siblings": self._links_of_siblings(),
             "processes": self.processes(),
             **self.sample(),
         }
@@ -239,9 +261,26 @@ class Reader:
         n.nvmlDeviceGetSramEccErrorStatus(self.parent, ctypes.byref(status))
         return bool(status.bThresholdExceeded)
 
+    def _set_clocks(self) -> dict[str, int | None]:
+        """The applications clocks, and what they are by default."""
+        n, found = self.nvml, {}
+        for name, kind in (("sm", n.NVML_CLOCK_SM), ("memory", n.NVML_CLOCK_MEM)):
+            for what, ask in (
+                (f"app_{name}_clock_mhz", "nvmlDeviceGetApplicationsClock"),
+                (f"default_{name}_clock_mhz", "nvmlDeviceGetDefaultApplicationsClock"),
+            ):
+                found[what] = self.ask(what, partial(self._clock, ask, kind))
+        return found
+
+    def _clock(self, function: str, kind: int) -> int:
+        return int(getattr(self.nvml, function)(self.parent, kind))
+
+    def _name(self, device: Any) -> str:
+        return _text(self.ask("model", lambda: self.nvml.nvmlDeviceGetName(device)))
+
     def _nvlinks(self) -> list[dict[str, Any]] | None:
         n, found = self.nvml, []
-        for link in range(NVLINK_MAX):
+        for link in range(self._max_links):
             try:
                 active = n.nvmlDeviceGetNvLinkState(self.parent, link) == n.NVML_FEATURE_ENABLED
             except n.NVMLError_GpuIsLost as error:
@@ -249,9 +288,56 @@ class Reader:
             except n.NVMLError:
                 continue
             errors = [self._link_errors(link, kind) for kind in ("CRC_FLIT", "REPLAY", "RECOVERY")]
-            known = [e for e in errors if e is not None]
+            known = [e for e in (*errors, *self._new_link_errors(link)) if e is not None]
             found.append({"link": link, "active": active, "errors": sum(known) if known else None})
         return found or None
+
+    @property
+    def _max_links(self) -> int:
+        return int(getattr(self.nvml, "NVML_NVLINK_MAX_LINKS", NVLINK_MAX))
+
+    def _is_switched(self) -> bool:
+        """Whether a link that is up leads to a switch."""
+        n = self.nvml
+        for link in range(self._max_links):
+            try:
+                up = n.nvmlDeviceGetNvLinkState(self.parent, link) == n.NVML_FEATURE_ENABLED
+                if (
+                    up
+                    and n.nvmlDeviceGetNvLinkRemoteDeviceType(self.parent, link)
+                    == n.NVML_NVLINK_DEVICE_TYPE_SWITCH
+                ):
+                    return True
+            except n.NVMLError:
+                continue
+        return False
+
+    def _links_of_siblings(self) -> int | None:
+        """The most links that are up on another device of this model on this machine."""
+        n = self.nvml
+        try:
+            name, own = n.nvmlDeviceGetName(self.parent), n.nvmlDeviceGetUUID(self.parent)
+            count = n.nvmlDeviceGetCount()
+        except n.NVMLError:
+            return None
+        found = [self._links_up(index, name, own) for index in range(count)]
+        return max((each for each in found if each is not None), default=None)
+
+    def _links_up(self, index: int, name: Any, not_this: Any) -> int | None:
+        n, up = self.nvml, 0
+        try:
+            device = n.nvmlDeviceGetHandleByIndex(index)
+            if n.nvmlDeviceGetName(device) != name or n.nvmlDeviceGetUUID(device) == not_this:
+                return None
+        except n.NVMLError:
+            # Another device's trouble is not this one's.
+            return None
+        for link in range(self._max_links):
+            try:
+                up += n.nvmlDeviceGetNvLinkState(device, link) == n.NVML_FEATURE_ENABLED
+            except n.NVMLError:
+                continue
+        return up
 
     def _link_errors(self, link: int, kind: str) -> int | None:
         n = self.nvml
@@ -262,6 +348,13 @@ class Reader:
 
         value: int | None = self.ask("nvlink_errors", read)
         return value
+
+    def _new_link_errors(self, link: int) -> list[int]:
+        """NVLink 5 counts by other names, in values by field; those that are not offered are left out."""
+        n = self.nvml
+        fields = [(field, link) for name in NVLINK5_ERRORS if (field := getattr(n, name, None)) is not None]
+        values = self.ask("nvlink5_errors", lambda: n.nvmlDeviceGetFieldValues(self.parent, fields))
+        return [int(v.value.ullVal) for v in values or () if v.nvmlReturn == 0 and v.value.ullVal != UNSET]
 
     # --- XID events ---
     def watch_xids(self) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from provisioning.gpu.check import health, hindrances, thresholds, verdict
+from provisioning.gpu.check import health, hindrances, standing, thresholds, verdict
 from provisioning.gpu.check.assess import assess
 from provisioning.gpu.check.check_state import CheckState
 from provisioning.gpu.check.plan import START_S, Test, plan_for
@@ -136,6 +136,7 @@ class Check:
         """Before any load: a device that already asks for help, or that somebody uses, gets none."""
         before = self.state.before or {}
         self.state.findings += health.state(before)
+        self.state.findings += standing.before_load(before)
         self.state.findings += hindrances.before_load(before)
         self.state.findings += health.strangers(before.get("processes"))
         if before.get("processes") is None and not self.state.facts.vgpu:
@@ -370,6 +371,7 @@ class Check:
             for test in state.plan
         )  # fmt: skip
         findings = list(state.findings)
+        tests = standing.excused(tests, findings)
         if state.before is not None and state.after is not None:
             known = {f.code for f in findings}
             findings += [f for f in health.state(state.after) if f.code not in known]

@@ -27,11 +27,12 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = "provisioning.gpu.check"
-MODULES = ("thresholds", "health", "verdict", "plan", "assess", "types", "second_look")
+MODULES = ("thresholds", "health", "verdict", "plan", "assess", "types", "second_look", "standing")
 TESTS = (
     "tests.gpu.check.test_rules",
     "tests.gpu.check.test_rules_software",
     "tests.gpu.check.test_second_look",
+    "tests.gpu.check.test_standing",
     "tests.gpu.check.test_report",
 )
 

@@ -82,19 +82,30 @@ def build(script: dict[str, Any]) -> Library:
     values["nvmlDeviceGetCurrentClocksEventReasons"] = script.get("throttle", 0)
     if "remapped" in script:
         values["nvmlDeviceGetRemappedRows"] = tuple(script["remapped"])
+    for link in gpu.links[: script.get("links_down", 0)]:
+        link.active = False
+    values["nvmlDeviceGetDefaultApplicationsClock"] = {1: 1980, 2: 3201}
+    values["nvmlDeviceGetApplicationsClock"] = {1: script.get("app_sm_mhz", 1980), 2: 3201}
+    values["nvmlDeviceGetPowerManagementLimit"] = script.get("power_mw", 700_000)
+    values["nvmlDeviceGetPowerManagementDefaultLimit"] = 700_000
+    for field, value in script.get("link_fields", {}).items():
+        gpu.fields[int(field)] = value
     if "recovery" in script:
         gpu.fields[pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION] = script["recovery"]
     if script.get("vgpu"):
         values["nvmlDeviceGetVirtualizationMode"] = 2
+    others = [h200(number + 1) for number in range(script.get("siblings", 0))]
     gpu.processes = [Process(pid) for pid in script.get("strangers", ())]
     library = Library(gpu, script)
+    library.gpus += others
     grown = _counter(lambda: library, "ecc_uncorrected")
     corrected = _counter(lambda: library, "ecc_corrected")
+    standing = script.get("ecc_standing", 0)
     values["nvmlDeviceGetPcieReplayCounter"] = _counter(lambda: library, "replays")
 
     class ByKind(dict[int, Any]):
         def get(self, kind: int, default: Any = None) -> Any:
-            return (corrected if kind == 0 else grown)()
+            return corrected() if kind == 0 else grown() + standing
 
     values["nvmlDeviceGetTotalEccErrors"] = ByKind()
     if script.get("lost"):

@@ -270,6 +270,8 @@ def test_what_nvml_sees_during_the_load(
         ({"compute_mode": 2}, Verdict.INCONCLUSIVE, "compute_mode"),
         ({"fabric": 1}, Verdict.INCONCLUSIVE, "fabric"),
         ({"fabric": 2}, Verdict.INCONCLUSIVE, "fabric"),
+        ({"ecc_standing": 2}, Verdict.FAIL, "ecc_standing"),
+        ({"links_down": 1, "siblings": 1}, Verdict.FAIL, "nvlink_missing"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -374,3 +376,32 @@ def test_a_wrong_word_is_not_tried_again(check: Check, tmp_path: Path) -> None:
     report = check("pcie", cuda=cuda, turns=tmp_path, on_progress=seen.append)
     assert statuses(report) == {"pcie": Status.FAILED}
     assert [each.phase for each in seen].count("start") == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "text"),
+    [
+        ({"links_down": 3}, "nvlink_missing", "15 of 18 NVLinks to the switches are up"),
+        ({"app_sm_mhz": 1200}, "clocks_lowered", "Applications clocks below default: SM 1200 of 1980 MHz"),
+        ({"power_mw": 400_000}, "power_lowered", "Power limit below default: 400 of 700 W"),
+    ],
+)
+def test_what_is_told_before_the_load_and_takes_nobody_out(
+    check: Check, script: dict[str, Any], code: str, text: str
+) -> None:
+    report = check("address", nvml=script)
+    assert codes(report) == {code} and text in render(report)
+    assert statuses(report) == {"address": Status.PASSED}
+
+
+def test_a_low_figure_with_lowered_limits_is_a_warning(check: Check) -> None:
+    report = check("copy", cuda={"copy_gb_s": 100, "driver_copy_gb_s": 100}, nvml={"power_mw": 400_000})
+    assert statuses(report) == {"copy": Status.WARNED}
+    assert codes(report) == {"power_lowered", "test_copy"}
+
+
+def test_errors_of_new_links_are_counted(check: Check) -> None:
+    """By fields, one value for each link; symbol errors are not among them."""
+    report = check("canary", nvml={"link_fields": {"208": 2, "215": 1, "221": 900}})
+    assert report.health_before is not None
+    assert [link["errors"] for link in report.health_before["nvlinks"]] == [3] * 18

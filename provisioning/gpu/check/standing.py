@@ -1,0 +1,86 @@
+"""How a device stands before any load: errors since its last reset, links down, lowered limits. Pure.
+
+A lowered clock or power limit was somebody's choice, and no fault: it is told, and a figure that is low by it
+takes nobody out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from provisioning.gpu.check.types import Action, Finding, Severity, Status, TestResult
+
+LOWERED = frozenset({"clocks_lowered", "power_lowered"})
+_CLOCKS = (("sm", "SM"), ("memory", "memory"))
+
+
+def before_load(snapshot: Mapping[str, Any]) -> list[Finding]:
+    """What the first snapshot says besides what `health.state` looks at."""
+    return [*_errors(snapshot), *_links(snapshot), *_limits(snapshot)]
+
+
+def _errors(snapshot: Mapping[str, Any]) -> list[Finding]:
+    count = snapshot.get("ecc_uncorrected")
+    if not count:
+        return []
+    text = f"{count} uncorrectable ECC errors since its last reset: it has to be reset before it is used."
+    return [Finding("ecc_standing", Severity.FAIL, text, Action.DRAIN_AND_RESET)]
+
+
+def _links(snapshot: Mapping[str, Any]) -> list[Finding]:
+    """Links that are down from the start.
+
+    A device without bridges has none up, and is as it should be. With a switch at the other end all have to
+    be up; otherwise as many as on the node's other devices of the model. In MIG mode they are not used.
+    """
+    if snapshot.get("mig_mode"):
+        return []
+    links = snapshot.get("nvlinks") or ()
+    up = sum(1 for link in links if link["active"])
+    others = snapshot.get("nvlinks_of_siblings") or 0
+    if up < others:
+        text = (
+            f"{up} NVLinks are up; {others} are on another {snapshot.get('model') or 'device'} of this node."
+        )
+        return [Finding("nvlink_missing", Severity.FAIL, text, Action.RESET)]
+    if snapshot.get("nvlinks_switched") and up < len(links):
+        text = f"{up} of {len(links)} NVLinks to the switches are up."
+        return [Finding("nvlink_missing", Severity.DEGRADED, text, Action.INSPECT)]
+    return []
+
+
+def _limits(snapshot: Mapping[str, Any]) -> list[Finding]:
+    found = []
+    low = []
+    for name, word in _CLOCKS:
+        now, default = snapshot.get(f"app_{name}_clock_mhz"), snapshot.get(f"default_{name}_clock_mhz")
+        if now is not None and default is not None and now < default:
+            low.append(f"{word} {now} of {default} MHz")
+    if low:
+        text = f"Applications clocks below default: {', '.join(low)}. Set them back: nvidia-smi -rac."
+        found.append(Finding("clocks_lowered", Severity.DEGRADED, text, Action.INSPECT))
+    limit, default = snapshot.get("power_limit_set_mw"), snapshot.get("power_limit_default_mw")
+    if limit is not None and default is not None and limit < default:
+        watts = default // 1000
+        text = (
+            f"Power limit below default: {limit // 1000} of {watts} W. Set it back: nvidia-smi -pl {watts}."
+        )
+        found.append(Finding("power_lowered", Severity.DEGRADED, text, Action.INSPECT))
+    return found
+
+
+def excused(tests: Sequence[TestResult], findings: Sequence[Finding]) -> tuple[TestResult, ...]:
+    """The tests; with lowered limits, a figure below its floor is a warning and no failure."""
+    if not any(each.code in LOWERED for each in findings):
+        return tuple(tests)
+    return tuple(_excused(test) for test in tests)
+
+
+def _excused(test: TestResult) -> TestResult:
+    figures = any(each.status == Status.FAILED for each in test.judgements)
+    if test.status != Status.FAILED or test.errors or not figures:
+        return test
+    text = f"{test.text}; its clocks or its power limit are lowered"
+    return replace(test, status=Status.WARNED, text=text)

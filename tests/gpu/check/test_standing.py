@@ -1,0 +1,98 @@
+"""What speaks against a device, or is worth a word, before any load."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from provisioning.gpu.check.standing import before_load, excused
+from provisioning.gpu.check.types import Action, Finding, Judgement, Severity, Status, TestResult
+
+LIMITS = {
+    "app_sm_clock_mhz": 1980, "default_sm_clock_mhz": 1980, "app_memory_clock_mhz": 3201,
+    "default_memory_clock_mhz": 3201, "power_limit_set_mw": 700_000, "power_limit_default_mw": 700_000,
+}  # fmt: skip
+
+
+def links(up: int, down: int = 0, **more: Any) -> dict[str, Any]:
+    return {"nvlinks": [{"active": True}] * up + [{"active": False}] * down, **more}
+
+
+def found(snapshot: dict[str, Any]) -> list[tuple[str, Severity, Action, str]]:
+    return [(each.code, each.severity, each.action, each.text) for each in before_load(snapshot)]
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        {},
+        {"ecc_uncorrected": 0},
+        {"ecc_uncorrected": None},
+        links(18, nvlinks_switched=True, nvlinks_of_siblings=18),
+        links(18, nvlinks_switched=True, nvlinks_of_siblings=17),
+        # Without bridges none is up; with some, others of the node are as they are.
+        links(0, 12),
+        links(4, 14, nvlinks_of_siblings=4),
+        links(4, 14, nvlinks_of_siblings=None, nvlinks_switched=False),
+        links(0, 18, nvlinks_of_siblings=18, nvlinks_switched=True, mig_mode=True),
+        {"nvlinks": None, "nvlinks_of_siblings": None},
+        LIMITS,
+        LIMITS | {"app_sm_clock_mhz": 1981, "power_limit_set_mw": 700_001},
+        LIMITS | {"app_sm_clock_mhz": None, "power_limit_set_mw": None},
+        LIMITS | {"default_sm_clock_mhz": None, "power_limit_default_mw": None},
+    ],
+)
+def test_what_is_as_it_should_be(snapshot: dict[str, Any]) -> None:
+    assert before_load(snapshot) == []
+
+
+def test_errors_since_the_last_reset_do_not_pass() -> None:
+    ((code, severity, action, text),) = found({"ecc_uncorrected": 1})
+    assert (code, severity, action) == ("ecc_standing", Severity.FAIL, Action.DRAIN_AND_RESET)
+    assert text.startswith("1 uncorrectable")
+
+
+def test_a_link_that_is_down_from_the_start_does_not_pass() -> None:
+    fewer = links(17, 1, nvlinks_switched=True, nvlinks_of_siblings=18, model="NVIDIA H200")
+    text = "17 NVLinks are up; 18 are on another NVIDIA H200 of this node."
+    assert found(fewer) == [("nvlink_missing", Severity.FAIL, Action.RESET, text)]
+    assert "another device of" in found(links(3, 1, nvlinks_of_siblings=4))[0][3]
+    # All of the node's are so: perhaps it is built like that.
+    alike = links(17, 1, nvlinks_switched=True, nvlinks_of_siblings=17)
+    text = "17 of 18 NVLinks to the switches are up."
+    assert found(alike) == [("nvlink_missing", Severity.DEGRADED, Action.INSPECT, text)]
+
+
+def test_lowered_limits_are_told() -> None:
+    text = "Applications clocks below default: SM 1979 of 1980 MHz, memory 3200 of 3201 MHz. "
+    assert found(LIMITS | {"app_sm_clock_mhz": 1979, "app_memory_clock_mhz": 3200}) == [
+        ("clocks_lowered", Severity.DEGRADED, Action.INSPECT, f"{text}Set them back: nvidia-smi -rac.")
+    ]
+    text = "Power limit below default: 699 of 700 W. Set it back: nvidia-smi -pl 700."
+    assert found(LIMITS | {"power_limit_set_mw": 699_999}) == [
+        ("power_lowered", Severity.DEGRADED, Action.INSPECT, text)
+    ]
+
+
+def result(status: Status, figure: Status, errors: int | None = 0) -> TestResult:
+    return TestResult(
+        "copy", status, True, "low", errors=errors, judgements=(Judgement("copy_gb_s", 1.0, "GB/s", figure),)
+    )
+
+
+@pytest.mark.parametrize("code", ["clocks_lowered", "power_lowered"])
+def test_a_figure_that_is_low_by_lowered_limits_is_a_warning(code: str) -> None:
+    low = [Finding(code, Severity.DEGRADED, "low")]
+    (test,) = excused([result(Status.FAILED, Status.FAILED)], low)
+    assert (test.status, test.text) == (Status.WARNED, "low; its clocks or its power limit are lowered")
+    for other in (
+        result(Status.FAILED, Status.FAILED, errors=1),
+        result(Status.FAILED, Status.PASSED),
+        result(Status.PASSED, Status.FAILED),
+        result(Status.HUNG, Status.FAILED),
+    ):
+        assert excused([other], low) == (other,)
+    failed = result(Status.FAILED, Status.FAILED)
+    assert excused([failed], [Finding("nvlink_missing", Severity.DEGRADED, "x")]) == (failed,)
+    assert excused([failed], []) == (failed,)
