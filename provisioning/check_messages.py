@@ -60,3 +60,21 @@ class Repartitioned:
     created: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
     unclean: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
     text: Text = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceError:
+    """An XID that a node has seen: the device's PCI address without function, the kernel's line if any."""
+
+    slot: Word
+    xid: Annotated[int, Meta(ge=0, le=9999)]
+    line: Text = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceErrors:
+    """What a node's watcher tells, of devices of its own alone."""
+
+    pool: Annotated[str, Meta(max_length=120)]
+    node: Name
+    errors: Annotated[tuple[DeviceError, ...], Meta(max_length=64)]

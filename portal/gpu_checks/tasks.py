@@ -6,9 +6,9 @@ from typing import Any
 from uuid import UUID
 
 from portal.celery import app
-from portal.gpu_checks import policy, results
-from portal.inventory.node_messages import received
-from provisioning.check_messages import CheckAnswer
+from portal.gpu_checks import device_errors, policy, results
+from portal.inventory.node_messages import is_of_node, received
+from provisioning.check_messages import CheckAnswer, DeviceErrors
 
 
 @app.task(name="control.check_gpus")
@@ -27,3 +27,10 @@ def apply_gpu_check(answer: dict[str, Any]) -> None:
     found = received(answer, CheckAnswer, of="a GPU check")
     if found is not None and results.of_its_node(found.run, found.lease):
         results.apply_answer(found)
+
+
+@app.task(name="control.apply_device_errors", from_nodes=True)
+def apply_device_errors(found: dict[str, Any]) -> None:
+    errors = received(found, DeviceErrors, of="a watcher")
+    if errors is not None and is_of_node(errors.node):
+        device_errors.apply(errors)

@@ -9,7 +9,7 @@ from celery.signals import worker_ready
 
 from provisioning import heartbeat
 from provisioning.celery_config import CONTROL_QUEUE, ENGINE_QUEUE, configure, node_queue
-from provisioning.node import hello, identity, measuring, sampling
+from provisioning.node import hello, identity, measuring, sampling, watching
 from provisioning.signed_celery import SignedCelery
 
 WORKER_PID = os.getpid()
@@ -35,6 +35,7 @@ configure(
 )
 heartbeat.install(app)
 sampling.install(app)
+watching.install(app)
 measuring.install(app)
 hello.install(app)
 

@@ -194,6 +194,7 @@ def test_only_answers_are_open_to_nodes():
         "control.worker_ready", "control.apply_inventory", "control.apply_samples", "control.message_refused",
         "control.apply_result", "control.apply_home_deleted", "control.apply_home_usage",
         "control.apply_owned", "control.gpu_check_progress", "control.apply_gpu_check", "control.node_hello",
+        "control.apply_device_errors",
         "control.environment_progress", "control.apply_environment_build",
         "control.apply_leftovers", "control.apply_leftover_removed", "control.apply_home_move",
         "control.apply_home_archive",

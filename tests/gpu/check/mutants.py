@@ -27,12 +27,23 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = "provisioning.gpu.check"
-MODULES = ("thresholds", "health", "verdict", "plan", "assess", "types", "second_look", "standing")
+MODULES = (
+    "thresholds",
+    "health",
+    "verdict",
+    "plan",
+    "assess",
+    "types",
+    "second_look",
+    "standing",
+    "consequences",
+)
 TESTS = (
     "tests.gpu.check.test_rules",
     "tests.gpu.check.test_rules_software",
     "tests.gpu.check.test_second_look",
     "tests.gpu.check.test_standing",
+    "tests.gpu.check.test_consequences",
     "tests.gpu.check.test_report",
 )
 

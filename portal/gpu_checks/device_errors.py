@@ -1,0 +1,99 @@
+"""What a node's watcher has seen of its devices between checks: they take no new work, and holders are told.
+
+What runs on such a device goes on as long as it can. A passing check puts the device back, as after a failed
+one; an XID that an application has caused never takes one out (`provisioning.gpu.check.consequences`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from django.db import transaction
+from django.db.models import Q, QuerySet
+from django.utils.translation import gettext
+
+from portal.common.actors import SYSTEM
+from portal.events import services as events
+from portal.gpu_checks.lost_devices import ENDS
+from portal.inventory.cordons import cordon_device, display_name
+from portal.inventory.models import AllocatedDevice, CordonCause, Device
+from portal.workspaces.models import Workspace
+from provisioning.check_messages import DeviceErrors
+from provisioning.gpu.check.consequences import Consequence, of_xid
+from provisioning.types import DeviceKind
+
+log = logging.getLogger(__name__)
+
+
+def apply(found: DeviceErrors) -> int:
+    """Cordon the devices of that node that the errors speak against; how many errors counted.
+
+    Never raises for what a node sends: what is about no device of its own is logged and left out. A second
+    time the same changes nothing.
+    """
+    gpus = {
+        _slot(str(device.facts.get("pci_bus_id") or "")): device
+        for device in Device.objects.filter(_of(found), kind=DeviceKind.GPU.value, present=True)
+        .select_related("node", "node__pool")
+        .order_by("pk")
+    }
+    node = found.node.encode("unicode_escape").decode()
+    counted = 0
+    for error in found.errors:
+        consequence = of_xid(error.xid, error.line)
+        device = gpus.get(_slot(error.slot))
+        if consequence is None or device is None:
+            where = error.slot.encode("unicode_escape").decode()
+            log.warning("XID %d at %s of %s is left out", error.xid, where, node)
+            continue
+        _act(device, consequence)
+        counted += 1
+    return counted
+
+
+def _of(found: DeviceErrors) -> Q:
+    pool = Q(node__pool__slug=found.pool) if found.pool else Q()
+    return pool & Q(node__name=found.node, node__pool__deleted_at=None)
+
+
+def _slot(bus: str) -> str:
+    """`0000:3b:00.0` → `0000:3b:00`."""
+    return bus.lower().partition(".")[0]
+
+
+@transaction.atomic
+def _act(device: Device, consequence: Consequence) -> None:
+    """The kernel's line is not shown: it may name a tenant's program."""
+    cordon_device(
+        actor=SYSTEM,
+        device_id=device.pk,
+        reason=consequence.text,
+        cause=CordonCause.CHECK,
+        recovery=consequence.action.value,
+    )
+    _notify(device, consequence, _holders(device))
+
+
+def _holders(device: Device) -> QuerySet[Workspace]:
+    """Workspaces that have the GPU, a share of it or an instance on it."""
+    its = Q(device=device) | Q(device__parent_uuid=device.uuid, device__node=device.node_id)
+    grants = AllocatedDevice.objects.filter(its, active=True)
+    held = Workspace.objects.filter(state__in=ENDS, pk__in=grants.values("allocation__workspace"))
+    return held.select_related("owner").order_by("pk")
+
+
+def _notify(device: Device, consequence: Consequence, workspaces: Iterable[Workspace]) -> None:
+    for workspace in workspaces:
+        title = gettext("%(device)s, which %(workspace)s uses, has reported an error") % {
+            "device": display_name(device),
+            "workspace": workspace.name,
+        }
+        events.notify(
+            [workspace.owner],
+            kind="workspace.device_error",
+            title=gettext("Simulated: %(title)s") % {"title": title} if workspace.simulated else title,
+            body=gettext("%(what)s Save your work and start it again: it then gets another device.")
+            % {"what": consequence.text},
+            url=f"/workspaces/{workspace.pk}/",
+        )

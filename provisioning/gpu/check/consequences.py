@@ -1,0 +1,62 @@
+"""What an XID that comes between two checks means for its device. Pure.
+
+Numbers and what they stand for: https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html.
+During a check `health.xids` judges; here the device may be somebody's, so only what speaks against the device
+counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from provisioning.gpu.check.health import XID_FAIL
+from provisioning.gpu.check.types import Action
+
+RECOVERY_CHANGED = 154
+BETWEEN_CHECKS: Mapping[int, tuple[str, Action]] = {
+    **XID_FAIL,
+    63: ("a broken memory row waits for a reset to be taken out of use", Action.DRAIN_AND_RESET),
+    92: ("memory errors are corrected at a high rate", Action.INSPECT),
+    94: ("a contained memory error has ended what ran there", Action.DRAIN_AND_RESET),
+}
+# By the numbers of NVML's recovery actions: what is asked of this device. That of an IMEX domain (5) is not.
+_ASKED: Mapping[int, Action] = {
+    1: Action.RESET,
+    2: Action.REBOOT,
+    3: Action.DRAIN_AND_RESET,
+    4: Action.DRAIN_AND_RESET,
+    6: Action.RESET,
+    7: Action.REBOOT,
+}
+_NOT_THIS_DEVICE = frozenset({0, 5})
+_CHANGED_TO = re.compile(r"recovery action changed from .*? to 0x([0-9a-fA-F]{1,8})\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Consequence:
+    """The device takes no new work; `action` is what brings it back."""
+
+    text: str
+    action: Action
+
+
+def of_xid(xid: int, line: str = "") -> Consequence | None:
+    """What follows, or None: an application caused it, or nothing is known against the device.
+
+    `line` is the kernel's; which recovery the driver asks for (154) stands there alone.
+    """
+    if xid == RECOVERY_CHANGED:
+        return _of_recovery(line)
+    known = BETWEEN_CHECKS.get(xid)
+    return None if known is None else Consequence(f"XID {xid}: {known[0]}.", known[1])
+
+
+def _of_recovery(line: str) -> Consequence | None:
+    found = _CHANGED_TO.search(line)
+    number = int(found.group(1), 16) if found else -1
+    if number in _NOT_THIS_DEVICE:
+        return None
+    text = f"XID {RECOVERY_CHANGED}: the driver asks for a recovery."
+    return Consequence(text, _ASKED.get(number, Action.INSPECT))

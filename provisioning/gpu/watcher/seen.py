@@ -1,0 +1,40 @@
+"""An XID as a source has seen it, and telling repeated ones apart."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+AGAIN_S = 60.0
+MAX_KEPT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """`slot` is the device's PCI address without its function (`0000:3b:00`), `line` the kernel's, if any."""
+
+    slot: str
+    xid: int
+    line: str = ""
+
+
+class Once:
+    """Lets each XID of a device through once in a minute: both sources tell it, and some come in storms."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last: dict[tuple[str, int], float] = {}
+        self._lock = threading.Lock()
+
+    def first(self, seen: Seen) -> bool:
+        now = self._clock()
+        with self._lock:
+            before = self._last.get((seen.slot, seen.xid))
+            if before is not None and now - before < AGAIN_S:
+                return False
+            if len(self._last) >= MAX_KEPT:
+                self._last.clear()
+            self._last[(seen.slot, seen.xid)] = now
+        return True

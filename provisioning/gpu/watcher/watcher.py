@@ -1,0 +1,128 @@
+"""One watcher a node: both sources in threads of their own, and what they see told on at once.
+
+A source that hangs or fails takes the other one along in nothing. What cannot be told on now is kept, and
+offered again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from provisioning.gpu.check.consequences import RECOVERY_CHANGED, of_xid
+from provisioning.gpu.problems import NvmlProblem
+from provisioning.gpu.watcher import nvml_events
+from provisioning.gpu.watcher.kernel_log import KMSG, KernelLog
+from provisioning.gpu.watcher.seen import Once, Seen
+
+log = logging.getLogger(__name__)
+LOOK_S = 1.0
+RETRY_S = 30.0
+SEND_AGAIN_S = 1.0
+MAX_WAITING = 64
+
+Sink = Callable[[list[Seen]], None]
+Follow = Callable[[Callable[[Seen], None], Callable[[], bool]], None]
+
+
+class Watcher:
+    """Starts with `start`, ends with `stop`. `sink` gets what speaks against a device; it may raise."""
+
+    def __init__(self, sink: Sink, *, kmsg: Path = KMSG, follow: Follow = nvml_events.follow) -> None:
+        self._sink, self._kmsg, self._follow = sink, kmsg, follow
+        self._once = Once()
+        self._end = threading.Event()
+        self._waiting: deque[Seen] = deque(maxlen=MAX_WAITING)
+        self._ready = threading.Condition()
+        self._said: dict[str, str] = {}
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Begin to watch; once."""
+        for name, work in (("log", self._read_log), ("nvml", self._read_nvml), ("send", self._send)):
+            thread = threading.Thread(target=work, name=f"gpu-watch-{name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self, *, timeout_s: float = 2.0) -> None:
+        """End; a thread that hangs in the driver ends with the process."""
+        self._end.set()
+        with self._ready:
+            self._ready.notify_all()
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+    def take(self, seen: Seen) -> None:
+        """What a source has seen; what an application has caused goes no further."""
+        if seen.xid == RECOVERY_CHANGED and not seen.line:
+            return  # which recovery is asked for stands in the kernel's line, and inventory reads it besides
+        if of_xid(seen.xid, seen.line) is None or not self._once.first(seen):
+            return
+        log.warning("XID %d of the GPU at %s: %s", seen.xid, seen.slot, seen.line or "by NVML")
+        with self._ready:
+            self._waiting.append(seen)
+            self._ready.notify_all()
+
+    # -- sources ----------------------------------------------------------------------------
+
+    def _read_log(self) -> None:
+        while not self._end.is_set():
+            try:
+                kernel = KernelLog(self._kmsg)
+            except OSError as error:
+                self._say("log", f"the kernel's log cannot be read for XIDs: {error}")
+                self._end.wait(RETRY_S)
+                continue
+            try:
+                while not self._end.is_set():
+                    if kernel.wait(LOOK_S):
+                        for seen in kernel.read():
+                            self.take(seen)
+            except OSError as error:
+                self._say("log", f"the kernel's log ended: {error}")
+                self._end.wait(LOOK_S)
+            finally:
+                kernel.close()
+
+    def _read_nvml(self) -> None:
+        while not self._end.is_set():
+            try:
+                self._follow(self.take, lambda: not self._end.is_set())
+            except NvmlProblem as problem:
+                self._say("nvml", f"NVML tells no XIDs: {problem.sentence}")
+            except Exception:
+                log.exception("watching NVML for XIDs failed; it is tried again")
+            self._end.wait(RETRY_S)
+
+    def _say(self, source: str, text: str) -> None:
+        """To the log, once for each thing that is wrong."""
+        if self._said.get(source) != text:
+            self._said[source] = text
+            log.warning("%s", text)
+
+    # -- telling it on ----------------------------------------------------------------------
+
+    def _send(self) -> None:
+        while not self._end.is_set():
+            with self._ready:
+                if not self._waiting:
+                    self._ready.wait(LOOK_S)
+                batch = list(self._waiting)
+            if batch and not self._offer(batch):
+                self._end.wait(SEND_AGAIN_S)
+
+    def _offer(self, batch: list[Seen]) -> bool:
+        try:
+            self._sink(batch)
+        except Exception as error:
+            self._say("send", f"XIDs cannot be told to the control plane ({error}); they are kept")
+            return False
+        self._said.pop("send", None)
+        with self._ready:
+            for _ in batch:
+                if self._waiting:
+                    self._waiting.popleft()
+        return True

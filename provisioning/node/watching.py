@@ -1,0 +1,66 @@
+"""Runs the watcher of the GPUs inside the node's worker. Without an NVIDIA library it is not even started."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery, bootsteps
+
+from provisioning import messages
+from provisioning.celery_config import CONTROL_QUEUE
+from provisioning.check_messages import DeviceError, DeviceErrors
+from provisioning.node.identity import node_name
+from provisioning.node.sampling import has_library
+
+if TYPE_CHECKING:
+    from provisioning.gpu.watcher.seen import Seen
+    from provisioning.gpu.watcher.watcher import Watcher
+
+
+class Sender:
+    """The watcher's sink: tells the control plane. Raises what the broker raises; the watcher tries again."""
+
+    def __init__(self, app: Celery, *, pool_slug: str, node: str) -> None:
+        self._app, self._pool_slug, self._node = app, pool_slug, node
+
+    def __call__(self, seen: list[Seen]) -> None:
+        errors = tuple(DeviceError(each.slot, each.xid, each.line) for each in seen)
+        self._app.send_task(
+            "control.apply_device_errors",
+            kwargs={"found": messages.dump(DeviceErrors(self._pool_slug, self._node, errors))},
+            queue=CONTROL_QUEUE,
+        )
+
+
+class WatcherStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Starts the watcher when the worker consumes; it goes on while the broker is away."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **kwargs: Any) -> None:
+        super().__init__(consumer, **kwargs)
+        self._watcher: Watcher | None = None
+
+    def start(self, consumer: Any) -> None:
+        if self._watcher is not None or not has_library():
+            return
+        # Only here: a machine without a GPU need not load it.
+        from provisioning.gpu.watcher.watcher import Watcher
+
+        pool = os.environ.get("BERTH_NODE_POOL", "")
+        self._watcher = Watcher(Sender(consumer.app, pool_slug=pool, node=node_name()))
+        self._watcher.start()
+
+    def stop(self, _consumer: Any) -> None:
+        """The connection is lost, or the worker ends: the watcher goes on until `shutdown`."""
+
+    def shutdown(self, _consumer: Any) -> None:
+        if self._watcher is not None:
+            self._watcher.stop()
+            self._watcher = None
+
+
+def install(app: Celery) -> None:
+    """Give every worker of `app` a watcher."""
+    app.steps["consumer"].add(WatcherStep)

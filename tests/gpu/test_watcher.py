@@ -1,0 +1,240 @@
+"""The watcher of a node: XIDs from the kernel's log and from NVML, told on at once and once."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from provisioning.gpu.watcher import nvml_events
+from provisioning.gpu.watcher.kernel_log import KernelLog, parse, slot_of
+from provisioning.gpu.watcher.seen import AGAIN_S, Once, Seen
+from provisioning.gpu.watcher.watcher import Watcher
+from tests.gpu.fake_nvml import Err, FakeLibrary, h200, installed
+
+LOST = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+OLD = "NVRM: Xid (0000:01:00): 31, Ch 0000000b"
+SLOT = "0000:3b:00"
+
+
+@pytest.mark.parametrize(
+    ("record", "seen"),
+    [
+        (f"4,1234,5678901,-;{LOST}\n SUBSYSTEM=pci\n", Seen(SLOT, 79, LOST)),
+        (f"4,1,2,-,caller=T1;[drm] {LOST}", Seen(SLOT, 79, LOST)),
+        (
+            "4,1,2,-;NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping",
+            Seen(
+                "0000:10:1c",
+                63,
+                "NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping",
+            ),
+        ),
+        (f"4,1,2,-;{OLD}", Seen("0000:01:00", 31, OLD)),
+        (
+            "4,1,2,-;NVRM: Xid (PCI:0000:3B:00 GPU-I:02): 94, pid=7",
+            Seen(SLOT, 94, "NVRM: Xid (PCI:0000:3B:00 GPU-I:02): 94, pid=7"),
+        ),
+        ("4,1,2,-;NVRM: GPU at PCI:0000:01:00: GPU-bc0fa0b9", None),
+        (f"12,1,2,-;{LOST}", None),  # a process wrote it
+        (f"x,1,2,-;{LOST}", None),
+        (LOST, None),
+        ("4,1,2,-;", None),
+        ("", None),
+        (f"4,1,2,-;something\n {LOST}", None),
+    ],
+)  # fmt: skip
+def test_records_of_the_kernels_log(record: str, seen: Seen | None) -> None:
+    assert parse(record) == seen
+
+
+def test_a_long_line_is_cut() -> None:
+    seen = parse(f"4,1,2,-;{LOST}{'x' * 5000}")
+    assert seen is not None and len(seen.line) == 300
+
+
+@pytest.mark.parametrize("bus", ["00000000:3B:00.0", "0000:3b:00.0", "0000:3b:00"])
+def test_a_slot_is_the_same_however_it_is_written(bus: str) -> None:
+    assert slot_of(bus) == SLOT
+
+
+def test_each_is_told_once_a_minute() -> None:
+    now = [100.0]
+    once = Once(lambda: now[0])
+    seen = Seen(SLOT, 79, "a")
+    assert once.first(seen) and not once.first(Seen(SLOT, 79, "b"))
+    assert once.first(Seen(SLOT, 48)) and once.first(Seen("0000:4b:00", 79))
+    now[0] += AGAIN_S - 0.1
+    assert not once.first(seen)
+    now[0] += 0.1
+    assert once.first(seen)
+
+
+def test_only_what_comes_from_now_on_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "kmsg"
+    log.write_text(f"4,1,2,-;{LOST}\n")
+    kernel = KernelLog(log)
+    try:
+        assert list(kernel.read()) == []
+        with log.open("a") as file:
+            file.write(f"4,2,3,-;{LOST}\n")
+        assert [seen.xid for seen in kernel.read()] == [79] and list(kernel.read()) == []
+    finally:
+        kernel.close()
+
+
+def test_a_record_that_was_overwritten_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[Any] = [BrokenPipeError(32, "overwritten"), f"4,1,2,-;{LOST}".encode(), BlockingIOError()]
+
+    def read(*_: Any) -> bytes:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return bytes(answer)
+
+    (tmp_path / "kmsg").touch()
+    kernel = KernelLog(tmp_path / "kmsg")
+    try:
+        monkeypatch.setattr(os, "read", read)
+        assert [seen.xid for seen in kernel.read()] == [79] and answers == []
+    finally:
+        monkeypatch.undo()
+        kernel.close()
+
+
+class Events(FakeLibrary):
+    """NVML with events; `errors` come one after another."""
+
+    def __init__(self, *args: Any, errors: list[tuple[int, int]], **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.errors, self.registered = errors, 0
+
+    def do_nvmlEventSetCreate(self, target: Any) -> int:
+        return 0
+
+    def do_nvmlDeviceRegisterEvents(self, handle: Any, kinds: Any, events: Any) -> int:
+        self.registered += 1
+        # The first offers none: that keeps the others from nothing.
+        return int(pynvml.NVML_ERROR_NOT_SUPPORTED) if self.registered == 1 else 0
+
+    def do_nvmlEventSetWait_v2(self, events: Any, target: Any, wait: Any) -> int:
+        if not self.errors:
+            return int(pynvml.NVML_ERROR_TIMEOUT)
+        index, xid = self.errors.pop(0)
+        event = target._obj
+        event.device = pynvml.nvmlDeviceGetHandleByIndex(index)
+        event.eventType, event.eventData = pynvml.nvmlEventTypeXidCriticalError, xid
+        return 0
+
+    def do_nvmlEventSetFree(self, events: Any) -> int:
+        return 0
+
+
+def test_nvml_tells_the_device_of_an_xid() -> None:
+    seen: list[Seen] = []
+    library = Events([h200(0), h200(1), h200(2)], errors=[(2, 79), (1, 31)])
+    with installed(library):
+        rounds = iter([True, True, True, False])
+        nvml_events.follow(seen.append, lambda: next(rounds))
+    assert seen == [Seen("0000:3b:00", 79), Seen("0000:2b:00", 31)] and library.registered == 3
+
+
+def test_nvml_that_cannot_tell_says_why() -> None:
+    refused = FakeLibrary([h200()], init=Err(pynvml.NVML_ERROR_DRIVER_NOT_LOADED))
+    with installed(refused), pytest.raises(nvml_events.NvmlProblem):
+        nvml_events.follow(lambda _: None, lambda: False)
+
+
+# --- the whole ---
+
+
+class Told:
+    """A sink that may be away at first."""
+
+    def __init__(self, away: int = 0) -> None:
+        self.away, self.tries = away, 0
+        self.found: list[Seen] = []
+        self.heard = threading.Event()
+
+    def __call__(self, seen: list[Seen]) -> None:
+        self.tries += 1
+        if self.tries <= self.away:
+            raise ConnectionError("the broker is away")
+        self.found += seen
+        self.heard.set()
+
+
+Start = Callable[..., Watcher]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    running: list[Watcher] = []
+    (tmp_path / "kmsg").touch()
+
+    def begin(sink: Told, follow: Any = lambda tell, going: None) -> Watcher:
+        watcher = Watcher(sink, kmsg=tmp_path / "kmsg", follow=follow)
+        running.append(watcher)
+        watcher.start()
+        return watcher
+
+    yield begin
+    for watcher in running:
+        watcher.stop()
+
+
+def test_an_xid_of_either_source_is_told_once_and_what_applications_cause_is_not(start: Start) -> None:
+    told = Told()
+    watcher = start(told)
+    for xid in (13, 31, 43, 45, 68, 1):
+        watcher.take(Seen(SLOT, xid, "x"))
+    watcher.take(Seen(SLOT, 79, LOST))
+    watcher.take(Seen(SLOT, 79))
+    watcher.take(Seen(SLOT, 154))
+    assert told.heard.wait(10)
+    watcher.stop()
+    assert told.found == [Seen(SLOT, 79, LOST)]
+
+
+def test_what_the_kernel_writes_is_told_though_nvml_hangs(start: Start, tmp_path: Path) -> None:
+    hangs, hung = threading.Event(), threading.Event()
+
+    def follow(tell: Any, going: Any) -> None:
+        hung.set()
+        hangs.wait(30)
+
+    told = Told()
+    start(told, follow)
+    assert hung.wait(10)
+    deadline = time.monotonic() + 20
+    while not told.heard.is_set() and time.monotonic() < deadline:
+        # Whoever reads begins at the end of the log, whenever that is.
+        with (tmp_path / "kmsg").open("a") as file:
+            file.write(f"4,2,3,-;{LOST}\n")
+        told.heard.wait(0.1)
+    hangs.set()
+    assert told.found == [Seen(SLOT, 79, LOST)]
+
+
+def test_what_cannot_be_told_now_is_kept(start: Start) -> None:
+    told = Told(away=1)
+    start(told).take(Seen(SLOT, 48))
+    assert told.heard.wait(20)
+    assert told.found == [Seen(SLOT, 48)] and told.tries == 2
+
+
+def test_a_log_that_may_not_be_read_keeps_nvml_from_nothing(tmp_path: Path) -> None:
+    told = Told()
+    watcher = Watcher(told, kmsg=tmp_path / "nowhere", follow=lambda tell, going: tell(Seen(SLOT, 95)))
+    watcher.start()
+    assert told.heard.wait(10)
+    watcher.stop()
+    assert told.found == [Seen(SLOT, 95)]
