@@ -23,9 +23,27 @@ _NAMES: Mapping[str, tuple[str, float, str]] = {
     "pcie_rx_kib_s": ("DCGM_FI_PROF_PCIE_RX_BYTES", 1024, "Rate of data received over PCIe (in B/s)."),
     "nvlink_tx_kib_s": ("DCGM_FI_PROF_NVLINK_TX_BYTES", 1024, "Rate of data sent over NVLink (in B/s)."),
     "nvlink_rx_kib_s": ("DCGM_FI_PROF_NVLINK_RX_BYTES", 1024, "Rate of data received over NVLink (in B/s)."),
-}
+    "energy_mj": ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 1, "Total energy consumption since boot (in mJ)."),
+    "pcie_replays": ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", 1, "Total number of PCIe retries."),
+    "ecc_corrected": ("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", 1, "Total number of single-bit volatile ECC errors."),
+    "ecc_uncorrected": (
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", 1, "Total number of double-bit volatile ECC errors.",
+    ),
+    "remapped_corrected": (
+        "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", 1, "Number of remapped rows for correctable errors",
+    ),
+    "remapped_uncorrected": (
+        "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", 1, "Number of remapped rows for uncorrectable errors",
+    ),
+    "remap_failed": ("DCGM_FI_DEV_ROW_REMAP_FAILURE", 1, "Whether remapping of rows has failed"),
+    "last_xid": ("DCGM_FI_DEV_XID_ERRORS", 1, "Value of the last XID error encountered."),
+}  # fmt: skip
 _FREE = ("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).")
-_THROTTLE = ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "Current clock throttle reasons (bitmask).")
+# Its older name, and what DCGM calls it by now.
+_THROTTLE = (
+    ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "Current clock throttle reasons (bitmask)."),
+    ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "Current clock event reasons (bitmask)."),
+)
 
 
 def gauges(sample: Sample, device: DeviceInfo, *, hostname: str = "") -> list[Gauge]:
@@ -39,7 +57,7 @@ def gauges(sample: Sample, device: DeviceInfo, *, hostname: str = "") -> list[Ga
     if sample.memory_used_mib is not None:
         found.append((_FREE[0], labels, float(max(0, device.memory_mib - sample.memory_used_mib))))
     if sample.throttle is not None:
-        found.append((_THROTTLE[0], labels, float(sample.throttle)))
+        found += [(name, labels, float(sample.throttle)) for name, _ in _THROTTLE]
     return found
 
 
@@ -53,17 +71,25 @@ def labels_of(device: DeviceInfo, *, hostname: str = "") -> dict[str, str]:
         "modelName": device.model,
     }
     if bus := facts.get("pci_bus_id"):
-        labels["pci_bus_id"] = str(bus)
+        labels["pci_bus_id"] = _bus_id(str(bus))
     if hostname:
         labels["Hostname"] = hostname
     if device.parent_uuid:
         labels["GPU_I_PROFILE"] = device.mig_profile
-        # The exporter numbers instances; the UUID is unique and stays.
+        if isinstance(number := facts.get("gpu_instance"), int) and number >= 0:
+            labels["GPU_I_ID"] = str(number)
+        # The number is another instance's after a change of the layout; the UUID is unique and stays.
         labels["GPU_I_UUID"] = device.uuid
     return labels
+
+
+def _bus_id(bus: str) -> str:
+    """`0000:3b:00.0` of sysfs as the exporter writes it, `00000000:3B:00.0`."""
+    domain, _, rest = bus.partition(":")
+    return f"{domain:0>8}:{rest}".upper() if rest else bus
 
 
 def help_texts() -> dict[str, str]:
     """Name → help text of every gauge."""
     texts = {name: text for name, _, text in _NAMES.values()}
-    return texts | dict((_FREE, _THROTTLE))
+    return texts | dict((_FREE, *_THROTTLE))

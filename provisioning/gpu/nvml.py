@@ -361,6 +361,10 @@ class Device:
             value = _ask("nvmlDeviceGetCurrentClocksThrottleReasons", self.handle)
         return None if value is None else int(value)
 
+    def pcie_replays(self) -> int | None:
+        """How often the PCIe link had to say something again; counts on, and begins anew where it wraps."""
+        return _number(_ask("nvmlDeviceGetPcieReplayCounter", self.handle))
+
     def utilisation_pct(self) -> tuple[int, int] | None:
         """(GPU, memory controller)"""
         value = _ask("nvmlDeviceGetUtilizationRates", self.handle)

@@ -65,6 +65,16 @@ class Sample:
     nvlink_rx_kib_s: int | None = None
     throttle: int | None = None
     processes: tuple[ProcessUse, ...] | None = None
+    energy_mj: int | None = None
+    pcie_replays: int | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    """Since the last reset, as that of single bits."""
+    remapped_corrected: int | None = None
+    remapped_uncorrected: int | None = None
+    remap_failed: int | None = None
+    last_xid: int | None = None
+    """Of the watcher; 0: none since it began."""
 
 
 def throttle_names(mask: int) -> tuple[str, ...]:

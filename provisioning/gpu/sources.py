@@ -11,6 +11,8 @@ import pynvml
 from provisioning.gpu.gpm import InstanceMeter, is_offered
 from provisioning.gpu.nvml import ALL_LINKS, Device, NoDriver, Nvml, NvmlProblem, session
 from provisioning.gpu.samples import ProcessUse, Sample
+from provisioning.gpu.watcher import last_xids
+from provisioning.gpu.watcher.kernel_log import slot_of
 
 _FIELDS: tuple[int | tuple[int, int], ...] = (
     pynvml.NVML_FI_DEV_MEMORY_TEMP,
@@ -18,7 +20,9 @@ _FIELDS: tuple[int | tuple[int, int], ...] = (
     (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS),
     pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES,
     pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES,
+    pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION,
 )
+HEALTH_EVERY_S = 30.0
 _KIB = 1024
 
 
@@ -47,13 +51,17 @@ class GpuSource:
         self.device = device
         self._rates = [Rate() for _ in range(4)]
         self._seen_us = 0
+        self._health: dict[str, int | None] = {}
+        self._health_at_s = float("-inf")
+        self._slot = ""
 
     def read(self, at_s: float) -> Sample:
         """Everything that the device offers. Raises `NvmlProblem` when it is in trouble."""
         device = self.device
         _, used = device.memory()
         utilisation = device.utilisation_pct()
-        memory_temperature, *counters = device.fields(_FIELDS)
+        memory_temperature, *counters, energy_mj = device.fields(_FIELDS)
+        self._look_at_health(at_s)
         nvlink_tx, nvlink_rx, sent, received = (
             rate.of(value, at_s) for rate, value in zip(self._rates, counters, strict=True)
         )
@@ -80,7 +88,31 @@ class GpuSource:
             nvlink_rx_kib_s=nvlink_rx,
             throttle=device.throttle_reasons(),
             processes=self._processes(),
+            energy_mj=energy_mj,
+            last_xid=last_xids.of(self._slot) if self._slot else None,
+            **self._health,
         )
+
+    def _look_at_health(self, at_s: float) -> None:
+        """Counters that seldom change, twice a minute; trouble with them is no trouble with the sample."""
+        if 0 <= at_s - self._health_at_s < HEALTH_EVERY_S:
+            return
+        self._health_at_s = at_s
+        device = self.device
+        try:
+            bus = device.pci_bus_id()
+            rows = device.remapped_rows()
+            self._health = {
+                "pcie_replays": device.pcie_replays(),
+                "ecc_corrected": device.ecc_errors(uncorrected=False, aggregate=False),
+                "ecc_uncorrected": device.ecc_errors(uncorrected=True, aggregate=False),
+                "remapped_corrected": rows[0] if rows else None,
+                "remapped_uncorrected": rows[1] if rows else None,
+                "remap_failed": int(rows[3]) if rows else None,
+            }
+        except NvmlProblem:
+            return
+        self._slot = slot_of(bus) if bus else ""
 
     def _processes(self) -> tuple[ProcessUse, ...] | None:
         present = self.device.processes()

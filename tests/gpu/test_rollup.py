@@ -175,13 +175,17 @@ def test_gauges_have_the_names_and_units_of_the_exporter():
         "DCGM_FI_DEV_POWER_USAGE": 701.5,
         "DCGM_FI_PROF_PCIE_TX_BYTES": 2048,
         "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS": 4,
+        "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": 4,
     }
     assert found["DCGM_FI_DEV_GPU_UTIL"][0] == {
         "gpu": "3", "UUID": "GPU-1", "device": "nvidia3", "modelName": "NVIDIA H200",
-        "pci_bus_id": "0000:1b:00.0", "Hostname": "node-a",
+        "pci_bus_id": "00000000:1B:00.0", "Hostname": "node-a",
     }  # fmt: skip
     assert set(found) <= set(help_texts()) and gauges(Sample(0), device) == []
-    part = DeviceInfo("MIG-1", 3, "m", 10, DeviceKind.MIG, "GPU-1", mig_profile="1g.18gb")
+    part = DeviceInfo(
+        "MIG-1", 3, "m", 10, DeviceKind.MIG, "GPU-1", mig_profile="1g.18gb", facts={"gpu_instance": 7}
+    )
     ((_, labels, _), _) = gauges(Sample(0, memory_used_mib=1), part)
     assert (labels["UUID"], labels["GPU_I_PROFILE"], labels["GPU_I_UUID"]) == ("GPU-1", "1g.18gb", "MIG-1")
+    assert labels["GPU_I_ID"] == "7" and "GPU_I_ID" not in found["DCGM_FI_DEV_GPU_UTIL"][0]
     assert throttle_names(0x44) == ("sw_power_cap", "hw_thermal")

@@ -107,7 +107,11 @@ def _instance(gpu: GpuFacts, item: MigInstance, nodes: tuple[str, ...], root: Pa
         # No peer copies between instances: they belong to no island.
         numa=gpu.numa,
         compute_capability=gpu.compute_capability,
-        facts={"sms": item.sms, "memory_slices": item.size if item.size >= 0 else None},
+        facts={
+            "sms": item.sms,
+            "memory_slices": item.size if item.size >= 0 else None,
+            "gpu_instance": item.gpu_instance,
+        },
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from provisioning.gpu.check.consequences import RECOVERY_CHANGED, of_xid
 from provisioning.gpu.problems import NvmlProblem
-from provisioning.gpu.watcher import nvml_events
+from provisioning.gpu.watcher import last_xids, nvml_events
 from provisioning.gpu.watcher.kernel_log import KMSG, KernelLog
 from provisioning.gpu.watcher.seen import Once, Seen
 
@@ -42,6 +42,7 @@ class Watcher:
 
     def start(self) -> None:
         """Begin to watch; once."""
+        last_xids.watching()
         for name, work in (("log", self._read_log), ("nvml", self._read_nvml), ("send", self._send)):
             thread = threading.Thread(target=work, name=f"gpu-watch-{name}", daemon=True)
             thread.start()
@@ -57,6 +58,7 @@ class Watcher:
 
     def take(self, seen: Seen) -> None:
         """What a source has seen; what an application has caused goes no further."""
+        last_xids.note(seen.slot, seen.xid)
         if seen.xid == RECOVERY_CHANGED and not seen.line:
             return  # which recovery is asked for stands in the kernel's line, and inventory reads it besides
         if of_xid(seen.xid, seen.line) is None or not self._once.first(seen):

@@ -15,6 +15,8 @@ from provisioning.gpu.check.types import Action, Progress, Severity, Status, Ver
 
 Check = Callable[..., Report]
 pytestmark = pytest.mark.engine
+SHORT = {"unwatched"}
+"""A plan of a moment may end before NVML has been looked at a second time."""
 
 
 def statuses(report: Report) -> dict[str, Status]:
@@ -359,7 +361,7 @@ def test_a_figure_below_its_floor_is_measured_again_alone(check: Check, tmp_path
     report = check(*plan, cuda={"pcie_gb_s": 5}, turns=tmp_path, on_progress=others_end)
     assert statuses(report) == {"address": Status.PASSED, "pcie": Status.PASSED}, render(report)
     assert "measured again alone, after: to_device_gb_s 5" in report.tests[1].text
-    assert codes(report) == set() and len(report.measures) == 2
+    assert codes(report) - SHORT == set() and len(report.measures) == 2
 
 
 def test_a_figure_that_stays_below_its_floor_counts(check: Check, tmp_path: Path) -> None:
@@ -367,7 +369,7 @@ def test_a_figure_that_stays_below_its_floor_counts(check: Check, tmp_path: Path
     report = check(*plan, cuda={"pcie_gb_s": 5}, turns=tmp_path)
     assert statuses(report) == {"address": Status.PASSED, "pcie": Status.FAILED}, render(report)
     assert "measured twice, the second time alone" in report.tests[1].text
-    assert (report.verdict, codes(report)) == (Verdict.FAIL, {"test_pcie"})
+    assert (report.verdict, codes(report) - SHORT) == (Verdict.FAIL, {"test_pcie"})
 
 
 def test_a_wrong_word_is_not_tried_again(check: Check, tmp_path: Path) -> None:
@@ -390,14 +392,14 @@ def test_what_is_told_before_the_load_and_takes_nobody_out(
     check: Check, script: dict[str, Any], code: str, text: str
 ) -> None:
     report = check("address", nvml=script)
-    assert codes(report) == {code} and text in render(report)
+    assert codes(report) - SHORT == {code} and text in render(report)
     assert statuses(report) == {"address": Status.PASSED}
 
 
 def test_a_low_figure_with_lowered_limits_is_a_warning(check: Check) -> None:
     report = check("copy", cuda={"copy_gb_s": 100, "driver_copy_gb_s": 100}, nvml={"power_mw": 400_000})
     assert statuses(report) == {"copy": Status.WARNED}
-    assert codes(report) == {"power_lowered", "test_copy"}
+    assert codes(report) - SHORT == {"power_lowered", "test_copy"}
 
 
 def test_errors_of_new_links_are_counted(check: Check) -> None:

@@ -45,7 +45,7 @@ def test_mig_instances_stand_beside_their_gpu(root):
     assert (first.kind, first.mig_profile, first.mig_start) == (DeviceKind.MIG, "3g.40gb", 4)
     assert (second.mig_profile, second.mig_start, second.memory_mib) == ("1g.10gb", 0, 9_856)
     assert first.nodes[-2:] == ("/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13")
-    assert first.facts == {"sms": 60, "memory_slices": 4}
+    assert first.facts == {"sms": 60, "memory_slices": 4, "gpu_instance": 1}
 
 
 def test_no_driver_is_a_note(root):

@@ -1,0 +1,69 @@
+"""Counters of a device's health among its samples: told as the driver counts, never taken for 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pynvml
+import pytest
+
+from provisioning.gpu.nvml import session
+from provisioning.gpu.sources import HEALTH_EVERY_S, GpuSource
+from provisioning.gpu.watcher import last_xids
+from provisioning.gpu.watcher.seen import Seen
+from provisioning.gpu.watcher.watcher import Watcher
+from tests.gpu.fake_nvml import Err, FakeGpu, FakeLibrary, h200, installed, t4
+
+
+@pytest.fixture(autouse=True)
+def nobody_watches() -> Iterator[None]:
+    last_xids.forget()
+    yield
+    last_xids.forget()
+
+
+def source_of(gpu: FakeGpu) -> Iterator[GpuSource]:
+    with installed(FakeLibrary([gpu])), session() as driver:
+        device = driver.device(0)
+        yield GpuSource(device, device.uuid())
+
+
+def test_what_is_counted_is_told() -> None:
+    gpu = h200(nvmlDeviceGetRemappedRows=(3, 1, 0, 1), nvmlDeviceGetPcieReplayCounter=7)
+    gpu.values["nvmlDeviceGetTotalEccErrors"] = {0: 12, 1: 2}
+    gpu.fields[pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION] = 123_456_789
+    for source in source_of(gpu):
+        sample = source.read(100.0)
+        assert (sample.ecc_corrected, sample.ecc_uncorrected, sample.pcie_replays) == (12, 2, 7)
+        assert (sample.remapped_corrected, sample.remapped_uncorrected, sample.remap_failed) == (3, 1, 1)
+        assert sample.energy_mj == 123_456_789 and sample.last_xid is None
+        # Seldom read, and again when it is time; a counter that begins anew is told as it is.
+        gpu.values["nvmlDeviceGetPcieReplayCounter"] = 0
+        assert source.read(100.0 + HEALTH_EVERY_S - 1).pcie_replays == 7
+        assert source.read(100.0 + HEALTH_EVERY_S).pcie_replays == 0
+        # A clock that was set back keeps nothing from being read.
+        gpu.values["nvmlDeviceGetPcieReplayCounter"] = 1
+        assert source.read(50.0).pcie_replays == 1
+
+
+def test_what_is_not_offered_is_not_told() -> None:
+    for source in source_of(t4()):
+        sample = source.read(100.0)
+        assert (sample.remapped_corrected, sample.remap_failed, sample.energy_mj) == (None, None, None)
+
+
+def test_trouble_with_a_counter_is_no_trouble_with_the_sample() -> None:
+    for source in source_of(h200(nvmlDeviceGetRemappedRows=Err(pynvml.NVML_ERROR_UNKNOWN))):
+        sample = source.read(100.0)
+        assert sample.power_mw == 76_541 and sample.pcie_replays is None
+
+
+def test_the_last_xid_is_told_whoever_caused_it_where_somebody_watches() -> None:
+    for source in source_of(h200()):
+        assert source.read(100.0).last_xid is None
+        last_xids.watching()
+        assert source.read(101.0).last_xid == 0
+        watcher = Watcher(lambda seen: None)
+        watcher.take(Seen("0000:1b:00", 31))
+        watcher.take(Seen("0000:2b:00", 79))
+        assert source.read(102.0).last_xid == 31
