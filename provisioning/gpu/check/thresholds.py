@@ -19,7 +19,7 @@ LOWEST, HIGHEST = 0.3, 0.95
 class Peak:
     """A model as its datasheet has it. `names` as NVML says them, without the maker.
 
-    `bounded`: its power limit keeps it well below its arithmetic peak.
+    `bounded`: its power limit keeps it well below its arithmetic peak; `low_power`: that of 70 W, by far.
     """
 
     names: tuple[str, ...]
@@ -29,6 +29,7 @@ class Peak:
     tflops: Mapping[str, float]
     bounded: bool = False
     slices: int = 8
+    low_power: bool = False
 
 
 def _t(
@@ -52,9 +53,16 @@ def _t(
     return {name: peak for name, peak in peaks.items() if peak is not None}
 
 
-# FP64 of the tensor cores where cuBLAS uses them.
+# FP64 of the tensor cores where cuBLAS uses them. Those added later, with where their figures were read:
+# A40: https://hmc-tech.com/gpu/nvidia-a100-vs-nvidia-a40
+#      https://gpu.spicedreamphone.com/en/gpu/nvidia/a40-pcie
+# L40: https://www.mullet.se/product.html?product_id=355414
+#      https://hmc-tech.com/gpu/nvidia-l40-vs-nvidia-a40 (FP64)
+# RTX 6000 Ada: https://www.grafikkarten.com/de/news/nvidia-rtx-6000-grafikkarte-der-ada-generation
+# A10G, memory alone: https://www.baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-inference/
+# No figures that agree were found for H200 NVL, H100 NVL, H20, GH200 and GB200: what has no figure has no floor.
 PEAKS: tuple[Peak, ...] = (
-    Peak(("T4",), 40, 320, False, _t(0.25, 8.1, 65, bf16=False), bounded=True),
+    Peak(("T4",), 40, 320, False, _t(0.25, 8.1, 65, bf16=False), bounded=True, low_power=True),
     Peak(
         ("V100-SXM2-16GB", "V100-SXM2-32GB"), 80, 900, True, _t(7.8, 15.7, 125, bf16=False)
     ),
@@ -63,11 +71,15 @@ PEAKS: tuple[Peak, ...] = (
     Peak(("A100-SXM4-40GB", "A100-PCIE-40GB"), 108, 1555, True, _t(19.5, 19.5, 312, 156)),
     Peak(("A100 80GB PCIe",), 108, 1935, True, _t(19.5, 19.5, 312, 156)),
     Peak(("A100-SXM4-80GB",), 108, 2039, True, _t(19.5, 19.5, 312, 156)),
-    Peak(("L4",), 58, 300, False, _t(0.47, 30.3, 121, 60, 242), bounded=True),
+    Peak(("L4",), 58, 300, False, _t(0.47, 30.3, 121, 60, 242), bounded=True, low_power=True),
     Peak(("L40S",), 142, 864, False, _t(1.4, 91.6, 362, 183, 733), bounded=True),
     Peak(("H100 PCIe",), 114, 2039, True, _t(51, 51, 756, 378, 1513), bounded=True),
     Peak(("H100 80GB HBM3",), 132, 3350, True, _t(67, 67, 989, 495, 1979)),
     Peak(("H200",), 132, 4800, True, _t(67, 67, 989, 495, 1979)),
+    Peak(("A40",), 84, 696, False, _t(0.59, 37.4, 149.7, 74.8), bounded=True),
+    Peak(("L40",), 142, 864, False, _t(1.41, 90.5, 181.05, 90.5, 362), bounded=True),
+    Peak(("RTX 6000 Ada Generation",), 142, 960, False, {"fp32": 91.1}, bounded=True),
+    Peak(("A10G",), 80, 600, False, {}, bounded=True),
     Peak(("B200",), 148, 7700, True, _t(37, 75, 2250, 1100, 4500)),
 )  # fmt: skip
 
@@ -85,6 +97,9 @@ MEMORY_HBM = Floor(0.72, 0.80)
 MEMORY_GDDR = Floor(0.65, 0.72)
 GEMM = Floor(0.60, 0.70)
 GEMM_BOUNDED = Floor(0.40, 0.50)
+# A T4 that is well reaches 24 of 65 TFLOP/s, held by its 70 W:
+# https://forums.developer.nvidia.com/t/about-gpu-peak-performance/264462
+GEMM_LOW_POWER = Floor(0.30, 0.34)
 # Ordinary cores: a library's product of fp32 reaches less of the peak than the tensor cores' do.
 GEMM_PLAIN = Floor(0.50, 0.60)
 BASELINE = Floor(0.85, 0.92)
@@ -128,6 +143,7 @@ def lint_all() -> None:
     """Every floor there is."""
     for floor, what in (
         (MEMORY_HBM, "HBM"), (MEMORY_GDDR, "GDDR"), (GEMM, "product"), (GEMM_BOUNDED, "bounded product"),
+        (GEMM_LOW_POWER, "product of low power"),
         (GEMM_PLAIN, "plain product"), (BASELINE, "baseline"), (NODE_MEDIAN, "node median"), (PEER, "peer"),
     ):  # fmt: skip
         lint_floor(floor, what)
@@ -162,6 +178,8 @@ def _peak_value(metric: str, facts: Facts, peak: Peak) -> tuple[float, Floor] | 
         if facts.sms is None:
             return None
         value = value * facts.sms / peak.sms
+    if peak.low_power:
+        return value, GEMM_LOW_POWER
     if peak.bounded:
         return value, GEMM_BOUNDED
     return value, GEMM_PLAIN if dtype in ("fp32", "fp64") else GEMM

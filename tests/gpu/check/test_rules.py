@@ -39,6 +39,8 @@ A30 = {"fp64": 10.3, "fp32": 10.3, "tf32": 82, "fp16": 165, "bf16": 165}
 L4 = {"fp64": 0.47, "fp32": 30.3, "tf32": 60, "fp16": 121, "bf16": 121, "fp8": 242}
 L40S = {"fp64": 1.4, "fp32": 91.6, "tf32": 183, "fp16": 362, "bf16": 362, "fp8": 733}
 H100_PCIE = {"fp64": 51, "fp32": 51, "tf32": 378, "fp16": 756, "bf16": 756, "fp8": 1513}
+A40 = {"fp64": 0.59, "fp32": 37.4, "tf32": 74.8, "fp16": 149.7, "bf16": 149.7}
+L40 = {"fp64": 1.41, "fp32": 90.5, "tf32": 90.5, "fp16": 181.05, "bf16": 181.05, "fp8": 362}
 B200 = {"fp64": 37, "fp32": 75, "tf32": 1100, "fp16": 2250, "bf16": 2250, "fp8": 4500}
 TABLE = [
     ("Tesla T4", 40, 320, False, 8, True, {"fp64": 0.25, "fp32": 8.1, "fp16": 65}),
@@ -55,6 +57,10 @@ TABLE = [
     ("NVIDIA H100 PCIe", 114, 2039, True, 8, True, H100_PCIE),
     ("NVIDIA H100 80GB HBM3", 132, 3350, True, 8, False, HOPPER),
     ("NVIDIA H200", 132, 4800, True, 8, False, HOPPER),
+    ("NVIDIA A40", 84, 696, False, 8, True, A40),
+    ("NVIDIA L40", 142, 864, False, 8, True, L40),
+    ("NVIDIA RTX 6000 Ada Generation", 142, 960, False, 8, True, {"fp32": 91.1}),
+    ("NVIDIA A10G", 80, 600, False, 8, True, {}),
     ("NVIDIA B200", 148, 7700, True, 8, False, B200),
 ]  # fmt: skip
 
@@ -79,9 +85,11 @@ def test_peaks_are_those_of_the_datasheets(
 
 
 def test_a_model_is_known_by_its_whole_name() -> None:
-    assert len(thresholds.PEAKS) == 13
+    assert len(thresholds.PEAKS) == 17
+    low_power = {name for peak in thresholds.PEAKS if peak.low_power for name in peak.names}
+    assert low_power == {"T4", "L4"}
     assert peak_of("NVIDIA A100-SXM4-40GB MIG 1g.5gb") is peak_of("NVIDIA A100-SXM4-40GB")
-    for other in ("NVIDIA H200 NVL", "NVIDIA H100 NVL", "NVIDIA L40", "NVIDIA A10G", "", "NVIDIA"):
+    for other in ("NVIDIA H200 NVL", "NVIDIA H100 NVL", "NVIDIA GB200", "NVIDIA RTX 6000", "", "NVIDIA"):
         assert peak_of(other) is None
 
 
@@ -90,6 +98,7 @@ def test_the_floors_are_the_agreed_ones() -> None:
     assert Floor(0.65, 0.72) == thresholds.MEMORY_GDDR
     assert Floor(0.60, 0.70) == thresholds.GEMM
     assert Floor(0.40, 0.50) == thresholds.GEMM_BOUNDED
+    assert Floor(0.30, 0.34) == thresholds.GEMM_LOW_POWER
     assert Floor(0.50, 0.60) == thresholds.GEMM_PLAIN
     assert Floor(0.85, 0.92) == thresholds.BASELINE
     assert Floor(0.85, 0.85) == thresholds.NODE_MEDIAN
@@ -120,7 +129,17 @@ def test_lint_refuses_a_warning_after_the_failure() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["MEMORY_HBM", "MEMORY_GDDR", "GEMM", "GEMM_BOUNDED", "GEMM_PLAIN", "BASELINE", "NODE_MEDIAN", "PEER"],
+    [
+        "MEMORY_HBM",
+        "MEMORY_GDDR",
+        "GEMM",
+        "GEMM_BOUNDED",
+        "GEMM_LOW_POWER",
+        "GEMM_PLAIN",
+        "BASELINE",
+        "NODE_MEDIAN",
+        "PEER",
+    ],
 )
 def test_every_floor_is_linted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     thresholds.lint_all()
@@ -171,7 +190,9 @@ def test_a_floor_of_a_thousandth_would_be_seen() -> None:
         ("NVIDIA H200", "gemm_fp8_tflops", 1979, 0.60),
         ("NVIDIA H200", "gemm_fp32_tflops", 67, 0.50),
         ("NVIDIA H200", "gemm_fp64_tflops", 67, 0.50),
-        ("Tesla T4", "gemm_fp16_tflops", 65, 0.40),
+        ("Tesla T4", "gemm_fp16_tflops", 65, 0.30),
+        ("NVIDIA L4", "gemm_bf16_tflops", 121, 0.30),
+        ("NVIDIA L40", "gemm_fp8_tflops", 362, 0.40),
         ("NVIDIA H100 PCIe", "gemm_bf16_tflops", 756, 0.40),
     ],
 )
@@ -181,6 +202,11 @@ def test_products_against_the_datasheet(name: str, metric: str, peak: float, fai
     assert (low.status, low.unit) == (Status.FAILED, "TFLOP/s")
     assert judge(metric, peak * fail + 0.01, facts).status == Status.WARNED
     assert judge(metric, peak * (fail + 0.1) + 0.01, facts).status == Status.PASSED
+
+
+def test_a_t4_as_they_are_is_well() -> None:
+    """24 TFLOP/s, measured on one that nothing was wrong with."""
+    assert judge("gemm_fp16_tflops", 24.0, Facts("GPU-1", name="Tesla T4")).status == Status.PASSED
 
 
 def test_a_type_the_model_lacks_has_no_floor() -> None:
