@@ -110,6 +110,14 @@ def test_a_record_that_was_overwritten_is_passed_over(
         kernel.close()
 
 
+def test_what_is_no_log_is_not_asked_again_and_again() -> None:
+    kernel = KernelLog(Path("/dev/null"))
+    try:
+        assert kernel.wait(0) and list(kernel.read()) == [] and kernel.is_empty
+    finally:
+        kernel.close()
+
+
 class Events(FakeLibrary):
     """NVML with events; `errors` come one after another."""
 

@@ -50,6 +50,8 @@ class KernelLog:
         self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         # What was before is known by checks and inventory, and may have been put right since.
         os.lseek(self._file, 0, os.SEEK_END)
+        self.is_empty = False
+        """What is no log (`/dev/null`, in some containers) can always be read, and has nothing in it."""
 
     def fileno(self) -> int:
         return self._file
@@ -69,7 +71,8 @@ class KernelLog:
                 if error.errno == errno.EPIPE:
                     continue  # what was next has been overwritten: the kernel goes on with what is left
                 raise
-            if not record:
+            self.is_empty = not record
+            if self.is_empty:
                 return
             found = parse(record.decode(errors="replace"))
             if found is not None:

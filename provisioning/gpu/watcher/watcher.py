@@ -83,6 +83,8 @@ class Watcher:
                     if kernel.wait(LOOK_S):
                         for seen in kernel.read():
                             self.take(seen)
+                    if kernel.is_empty:
+                        self._end.wait(LOOK_S)
             except OSError as error:
                 self._say("log", f"the kernel's log ended: {error}")
                 self._end.wait(LOOK_S)
