@@ -22,15 +22,15 @@ BETWEEN_CHECKS: Mapping[int, tuple[str, Action]] = {
     94: ("a contained memory error has ended what ran there", Action.DRAIN_AND_RESET),
 }
 # By the numbers of NVML's recovery actions: what is asked of this device. That of an IMEX domain (5) is not.
-_ASKED: Mapping[int, Action] = {
-    1: Action.RESET,
-    2: Action.REBOOT,
-    3: Action.DRAIN_AND_RESET,
-    4: Action.DRAIN_AND_RESET,
-    6: Action.RESET,
-    7: Action.REBOOT,
+_ASKED: Mapping[str, Action] = {
+    "1": Action.RESET,
+    "2": Action.REBOOT,
+    "3": Action.DRAIN_AND_RESET,
+    "4": Action.DRAIN_AND_RESET,
+    "6": Action.RESET,
+    "7": Action.REBOOT,
 }
-_NOT_THIS_DEVICE = frozenset({0, 5})
+_NOT_THIS_DEVICE = frozenset({"", "5"})
 _CHANGED_TO = re.compile(r"recovery action changed from .*? to 0x([0-9a-fA-F]{1,8})\b")
 
 
@@ -55,7 +55,7 @@ def of_xid(xid: int, line: str = "") -> Consequence | None:
 
 def _of_recovery(line: str) -> Consequence | None:
     found = _CHANGED_TO.search(line)
-    number = int(found.group(1), 16) if found else -1
+    number = found.group(1).lstrip("0") if found else "unknown"
     if number in _NOT_THIS_DEVICE:
         return None
     text = f"XID {RECOVERY_CHANGED}: the driver asks for a recovery."

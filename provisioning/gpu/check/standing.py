@@ -39,8 +39,8 @@ def _links(snapshot: Mapping[str, Any]) -> list[Finding]:
         return []
     links = snapshot.get("nvlinks") or ()
     up = sum(1 for link in links if link["active"])
-    others = snapshot.get("nvlinks_of_siblings") or 0
-    if up < others:
+    others = snapshot.get("nvlinks_of_siblings")
+    if others is not None and up < others:
         text = (
             f"{up} NVLinks are up; {others} are on another {snapshot.get('model') or 'device'} of this node."
         )

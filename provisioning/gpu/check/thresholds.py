@@ -60,7 +60,7 @@ def _t(
 #      https://hmc-tech.com/gpu/nvidia-l40-vs-nvidia-a40 (FP64)
 # RTX 6000 Ada: https://www.grafikkarten.com/de/news/nvidia-rtx-6000-grafikkarte-der-ada-generation
 # A10G, memory alone: https://www.baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-inference/
-# No figures that agree were found for H200 NVL, H100 NVL, H20, GH200 and GB200: what has no figure has no floor.
+# None that agree were found for H200 NVL, H100 NVL, H20, GH200 and GB200: no figure, no floor.
 PEAKS: tuple[Peak, ...] = (
     Peak(("T4",), 40, 320, False, _t(0.25, 8.1, 65, bf16=False), bounded=True, low_power=True),
     Peak(

@@ -22,6 +22,11 @@ def test_each_xid(xid: int) -> None:
     assert found is None or found.text.startswith(f"XID {xid}: ")
 
 
+def test_it_is_said_what_the_xid_means() -> None:
+    found = of_xid(79)
+    assert found is not None and found.text == "XID 79: the device has fallen off the bus."
+
+
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 68])
 def test_what_an_application_causes_never_speaks_against_a_device(xid: int) -> None:
     assert of_xid(xid, f"NVRM: Xid (PCI:0000:3b:00): {xid}, recovery action changed from 0x0 to 0x1") is None
@@ -32,7 +37,7 @@ def test_what_an_application_causes_never_speaks_against_a_device(xid: int) -> N
     [
         ("0", None), ("1", Action.RESET), ("2", Action.REBOOT), ("3", Action.DRAIN_AND_RESET),
         ("4", Action.DRAIN_AND_RESET), ("5", None), ("6", Action.RESET), ("7", Action.REBOOT),
-        ("8", Action.INSPECT), ("ff", Action.INSPECT),
+        ("05", None), ("00000002", Action.REBOOT), ("8", Action.INSPECT), ("ff", Action.INSPECT),
     ],
 )  # fmt: skip
 def test_what_the_driver_asks_for(number: str, action: Action | None) -> None:

@@ -73,6 +73,8 @@ def test_lowered_limits_are_told() -> None:
     assert found(LIMITS | {"power_limit_set_mw": 699_999}) == [
         ("power_lowered", Severity.DEGRADED, Action.INSPECT, text)
     ]
+    rounded = LIMITS | {"power_limit_set_mw": 650_000, "power_limit_default_mw": 700_999}
+    assert found(rounded)[0][3].startswith("Power limit below default: 650 of 700 W.")
 
 
 def result(status: Status, figure: Status, errors: int | None = 0) -> TestResult:

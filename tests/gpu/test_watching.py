@@ -1,0 +1,61 @@
+"""The watcher inside a node's worker: what it tells the control plane, and where it is not even started."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from provisioning import messages
+from provisioning.check_messages import DeviceError, DeviceErrors
+from provisioning.gpu.watcher import watcher
+from provisioning.gpu.watcher.seen import Seen
+from provisioning.node import watching
+
+
+class App:
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, dict[str, Any], str]] = []
+
+    def send_task(self, name: str, *, kwargs: dict[str, Any], queue: str) -> None:
+        self.sent.append((name, kwargs, queue))
+
+
+def test_what_a_watcher_tells() -> None:
+    app = App()
+    watching.Sender(app, pool_slug="lab", node="gpu-01")(
+        [Seen("0000:3b:00", 79, "line"), Seen("0000:4b:00", 48)]
+    )
+    ((name, kwargs, queue),) = app.sent
+    assert (name, queue) == ("control.apply_device_errors", "control")
+    errors = (DeviceError("0000:3b:00", 79, "line"), DeviceError("0000:4b:00", 48))
+    assert messages.load(kwargs["found"], DeviceErrors) == DeviceErrors("lab", "gpu-01", errors)
+
+
+@pytest.mark.parametrize("library", [True, False])
+def test_without_a_driver_nobody_watches(monkeypatch: pytest.MonkeyPatch, library: bool) -> None:
+    calls: list[str] = []
+
+    class Watcher:
+        def __init__(self, sink: Any) -> None:
+            calls.append(type(sink).__name__)
+
+        def start(self) -> None:
+            calls.append("start")
+
+        def stop(self) -> None:
+            calls.append("stop")
+
+    monkeypatch.setattr(watching, "has_library", lambda: library)
+    monkeypatch.setattr(watcher, "Watcher", Watcher)
+    step = watching.WatcherStep.__new__(watching.WatcherStep)
+    step._watcher = None
+    consumer = SimpleNamespace(app=App())
+    step.start(consumer)
+    # The broker comes back: the one that watches goes on.
+    step.stop(consumer)
+    step.start(consumer)
+    step.shutdown(consumer)
+    step.shutdown(consumer)
+    assert calls == (["Sender", "start", "stop"] if library else [])
