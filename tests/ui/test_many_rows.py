@@ -1,0 +1,90 @@
+"""Pages with a thousand rows: as many questions to the database as with a few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from portal.accounts.models import Team, User
+from portal.catalog.models import Flavor, Template
+from portal.environments.models import Environment
+from portal.inventory.models import Pool
+from portal.workspaces.models import Workspace, WorkspaceStatus
+from tests.catalog_pages.test_many_entries import environments, flavors, templates
+from tests.factories import WorkspaceFactory
+
+pytestmark = pytest.mark.django_db
+Browse = Callable[..., Any]
+MANY, FEW = 1000, 60
+"""The few are more than a page shows."""
+
+
+def asked(browser: Any, path: str) -> int:
+    """How many queries the page takes that has been seen once."""
+    browser.get(path)
+    with CaptureQueriesContext(connection) as queries:
+        page = browser.get(path)
+    assert page.status_code == 200
+    return len(queries)
+
+
+def workspaces(numbers: range, team: Team, owner: User, pool: Pool) -> None:
+    template, flavor = Template.objects.get(slug="jupyterlab"), Flavor.objects.get(slug="cpu-small")
+    moment = timezone.now()
+    made = Workspace.objects.bulk_create(
+        WorkspaceFactory.build(
+            name=f"work-{n:04}", team=team, owner=owner, template=template, flavor=flavor, state="running",
+            pool=pool, generation=1, requested_at=moment, state_since=moment, ready_at=moment,
+        )
+        for n in numbers
+    )  # fmt: skip
+    WorkspaceStatus.objects.bulk_create(WorkspaceStatus(workspace=each) for each in made)
+
+
+def test_an_administrators_home(
+    as_user: Browse, olga: User, alice: User, team: Team, catalog: Any, local_pool: Pool
+) -> None:
+    browser = as_user(olga)
+    paths = ("/?whose=all", "/?whose=all&page=2", "/?whose=all&q=work-0012")
+    workspaces(range(FEW), team, alice, local_pool)
+    few = [asked(browser, path) for path in paths]
+    workspaces(range(FEW, MANY), team, alice, local_pool)
+    assert [asked(browser, path) for path in paths] == few
+
+
+@pytest.mark.parametrize(
+    "path, make, model",
+    [
+        ("/catalog/templates/", templates, Template),
+        ("/catalog/flavors/", flavors, Flavor),
+        ("/environments/", environments, Environment),
+    ],
+)
+def test_lists_of_the_catalog(
+    path: str, make: Callable[[int], Any], model: Any, as_user: Browse, olga: User, local_pool: Pool
+) -> None:
+    browser = as_user(olga)
+    model.objects.all().delete()
+    make(FEW)
+    few = asked(browser, path)
+    model.objects.all().delete()
+    make(MANY)
+    assert asked(browser, path) == few
+    assert asked(browser, f"{path}?page=3") == few
+
+
+def test_pools(as_user: Browse, olga: User, catalog: Any, local_pool: Pool) -> None:
+    browser = as_user(olga)
+
+    def pools(numbers: range) -> None:
+        Pool.objects.bulk_create(Pool(slug=f"p{n:04}", name=f"P {n:04}", driver="local") for n in numbers)
+
+    pools(range(FEW))
+    few = asked(browser, "/pools/")
+    pools(range(FEW, MANY))
+    assert asked(browser, "/pools/") == few
