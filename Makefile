@@ -25,7 +25,7 @@ marked = $(shell grep -rl --include='test_*.py' 'mark.$(1)' tests)
 # What differs where the node's user is not root: sandboxes, networks, filters, folders of probes.
 ordinary = tests/security tests/provisioning/local/test_local_sandbox.py tests/provisioning/local/test_scratch.py
 
-.PHONY: ldap documents help up down status test test-ordinary test-units test-servers lint types check bench clean environment environment-dev notebook \
+.PHONY: ldap documents help up down status test test-kernel test-ordinary test-units test-servers lint types check bench clean environment environment-dev notebook \
 	notebook-if-possible
 
 help: ## Show this list
@@ -70,6 +70,9 @@ test-servers:
 
 test-ordinary: environment-dev ## As root: the tests about sandboxes once more, as an ordinary user (ARGS are pytest's)
 	@PYTHONDONTWRITEBYTECODE=1 $(RUN) -m tests.ordinary_user -q -n 2 -m "not engine and not browser" $(or $(ARGS),$(ordinary))
+
+test-kernel: environment-dev ## In a virtual machine: what this machine's kernel lacks (quotas of projects); as root, takes minutes
+	@$(RUN) -m pytest -q -n 0 -p no:cacheprovider tests/kernel/virtual.py $(ARGS)
 
 lint: environment-dev ## Check style and the directions of imports
 	@$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(VENV)/bin/lint-imports

@@ -32,6 +32,8 @@ EnvironmentName = Annotated[str, Meta(pattern="^([a-z0-9][a-z0-9-]{0,62})?$")]
 MountName = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,39}(:rw)?$")]
 """A folder of the node that a workspace is shown, as `provisioning.mounts` names it."""
 WHOLE_DEVICE_MILLI = 1000
+HOME_HOLD = "home_hold"
+"""Of a node's `facts`: a `HomeHold`, where there is a limit."""
 HOME_LIMIT = "home_limit_mib"
 """Of a pool's `config`: how much a home may hold, 0 for any amount. The portal adds it to what it sends."""
 
@@ -86,6 +88,13 @@ class LimitedResource(StrEnum):
     MEMORY = "memory"
     PROCESSES = "processes"
     DISK = "disk"
+
+
+class HomeHold(StrEnum):
+    """What holds homes to their limit: the kernel, or that they are measured and growth is stopped."""
+
+    PROJECT_QUOTA = "project_quota"
+    MEASURED = "measured"
 
 
 class ObservedState(StrEnum):

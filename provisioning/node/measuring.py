@@ -70,6 +70,7 @@ class Measuring(threading.Thread):
         found = home_usage.names(homes)
         self._seen = {name: usage for name, usage in self._seen.items() if name in found}
         free_mib = _free_mib(homes)
+        self._hold(found)
         filling = self._free_mib - free_mib >= GROWTH_MIB
         if filling or free_mib > self._free_mib:
             self._free_mib = free_mib
@@ -95,6 +96,15 @@ class Measuring(threading.Thread):
             changed, self._told_at = list(self._seen.values()), now_s
         for first in range(0, len(changed), MAX_PER_MESSAGE):
             self._tell(changed[first : first + MAX_PER_MESSAGE])
+
+    def _hold(self, found: list[str]) -> None:
+        """Have the kernel hold homes, where it can. What fails is tried again in the next round."""
+        try:
+            self._gently(self._driver.quotas.keep(found))
+        except InterruptedError:
+            raise
+        except OSError as error:
+            log.warning("homes are not held by quotas: %s", error)
 
     def _gently(self, steps: Generator[None, None, T]) -> T:
         """The result of the steps, with a pause whenever they have taken a while."""

@@ -491,9 +491,15 @@ def test_a_pool_says_to_what_workspaces_are_held(alice: User, catalog: None, as_
     local_pool_with(
         replace(node_info("bare"), limited=(LimitedResource.CPU,)),
         replace(node_info("held"), limited=(LimitedResource.CPU, LimitedResource.DISK)),
+        replace(
+            node_info("kernel"),
+            limited=(LimitedResource.CPU, LimitedResource.DISK),
+            facts={"home_hold": "project_quota"},
+        ),
     )
     words = text_of(as_user(alice).get("/pools/this-machine/"))
     assert "control groups: CPU; home folder: measured" in words
+    assert "control groups: CPU; home folder: project quota" in words
 
 
 def test_who_holds_a_device_is_told_only_to_those_who_may_know(

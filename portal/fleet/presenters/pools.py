@@ -25,7 +25,7 @@ from portal.machines.conditions import Look, look_of_node
 from portal.machines.selectors import of_nodes
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
-from provisioning.types import Isolation, LimitedResource, LimitEnforcement
+from provisioning.types import HOME_HOLD, HomeHold, Isolation, LimitedResource, LimitEnforcement
 
 SLOTS_SHOWN = 64
 WARNINGS_SHOWN = 20
@@ -46,6 +46,10 @@ LIMITED_WORDS: Mapping[str, str | Promise] = {
     LimitedResource.CPU.value: gettext_lazy("CPU"),
     LimitedResource.MEMORY.value: gettext_lazy("memory"),
     LimitedResource.PROCESSES.value: gettext_lazy("processes"),
+}
+HOLD_WORDS: Mapping[str, str | Promise] = {
+    HomeHold.PROJECT_QUOTA.value: gettext_lazy("project quota"),
+    HomeHold.MEASURED.value: gettext_lazy("measured"),
 }
 CAPABILITY_WORDS: Mapping[str, str | Promise] = {
     "whole_gpu": gettext_lazy("whole GPUs"),
@@ -257,7 +261,8 @@ def limits_of(node: Node) -> str | Promise:
     said = _("%(how)s: %(held)s") % {"how": how, "held": held} if held else how
     if LimitedResource.DISK.value not in node.limited:
         return said
-    return _("%(limits)s; home folder: measured") % {"limits": said}
+    hold = node.facts.get(HOME_HOLD, HomeHold.MEASURED.value)
+    return _("%(limits)s; home folder: %(hold)s") % {"limits": said, "hold": HOLD_WORDS.get(hold, hold)}
 
 
 def device_rows(actor: User, devices: Sequence[Any]) -> list[DeviceRow]:

@@ -50,6 +50,7 @@ from provisioning.drivers.local.failures import (
 from provisioning.drivers.local.file_server import FileServers, Home
 from provisioning.drivers.local.home_archives import HomeArchives
 from provisioning.drivers.local.home_moves import HomeMoves
+from provisioning.drivers.local.home_quota import HomeQuotas
 from provisioning.drivers.local.isolation import SandboxProbe, probe
 from provisioning.drivers.local.launching import AGENT
 from provisioning.drivers.local.log_files import read_log
@@ -79,6 +80,7 @@ from provisioning.types import (
     Capability,
     DeviceInfo,
     DeviceKind,
+    HomeHold,
     Inventory,
     JsonScalar,
     Leftover,
@@ -162,6 +164,7 @@ class LocalDriver(Driver):
         self.egress = policy_of(str(egress), str(allowed))
         self.mounts = str(config.get("mounts") or os.environ.get(mounts.VARIABLE) or "")
         self.home_limit_mib = disk.home_limit_mib(config)
+        self.quotas = HomeQuotas(self.base, self.homes)
         self.node_name = os.environ.get("BERTH_NODE_NAME") or socket.gethostname()
 
     # -- the contract -----------------------------------------------------------------------
@@ -218,6 +221,7 @@ class LocalDriver(Driver):
         """See `Driver.inventory`."""
         found, warning = self._isolation()
         with disk_errors(self.home):
+            self.quotas.tell(self.home_limit_mib)
             node = host.node_info(
                 name=self.node_name,
                 homes=self.homes,
@@ -230,6 +234,7 @@ class LocalDriver(Driver):
                 held=self.environments.held(),
                 programs=environment.named(os.environ.get(environment.VARIABLE) or ""),
                 home_limit_mib=self.home_limit_mib,
+                home_hold=HomeHold.PROJECT_QUOTA if self.quotas.work() else HomeHold.MEASURED,
             )
         offer = mounts.offered(self.mounts, own=self._own_folders(), sandboxed=bool(found.bwrap))
         node = replace(
@@ -269,6 +274,7 @@ class LocalDriver(Driver):
                     start_network(folder, replace(settings, uid=uid, egress=policy))
                 return seen
             disk.require_room(self.homes)
+            self.quotas.tell(self.home_limit_mib)
             devices = self._devices(here)
             listed = self.mounts if sandbox.bwrap else ""
             shown = mounts.shown(spec.mounts, listed, own=self._own_folders()) if spec.mounts else ()
@@ -529,6 +535,7 @@ class LocalDriver(Driver):
     def _settings(self, sandbox: SandboxProbe, found: environment.Environment) -> Settings:
         return Settings(
             homes=self.homes,
+            quotas=self.quotas,
             instance=self.instance,
             environment=found,
             sandbox=sandbox,

@@ -9,7 +9,7 @@ from provisioning.drivers.local import cgroups, disk, gpus, home_mount, limits
 from provisioning.drivers.local.environment import Environment
 from provisioning.gpu import host as hardware
 from provisioning.gpu.facts import MachineState
-from provisioning.types import HeldEnvironment, Isolation, LimitEnforcement, NodeInfo
+from provisioning.types import HOME_HOLD, HeldEnvironment, HomeHold, Isolation, LimitEnforcement, NodeInfo
 
 RESERVE_MIB = 1024
 MAX_HELD = 512
@@ -30,6 +30,7 @@ def node_info(
     held: tuple[HeldEnvironment, ...] = (),
     programs: tuple[str, ...] = (),
     home_limit_mib: int = 0,
+    home_hold: HomeHold = HomeHold.MEASURED,
 ) -> NodeInfo:
     """The node as it is now, with the GPUs of `scan`. Raises `OSError` when its figures cannot be read.
 
@@ -72,7 +73,11 @@ def node_info(
         cuda_version=scan.cuda_version,
         accelerator_state=scan.state.value,
         provides=facts.provides,
-        facts={**facts.as_json(), "missing_gpus": list(scan.missing)},
+        facts={
+            **facts.as_json(),
+            "missing_gpus": list(scan.missing),
+            **({HOME_HOLD: home_hold.value} if home_limit_mib else {}),
+        },
         environments=held[:MAX_HELD],
     )
 

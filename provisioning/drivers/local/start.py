@@ -19,6 +19,7 @@ from provisioning.drivers.local.egress import Policy
 from provisioning.drivers.local.environment import Environment
 from provisioning.drivers.local.failures import HomeChangesHands
 from provisioning.drivers.local.handover import TooDeep, hand_over
+from provisioning.drivers.local.home_quota import HomeQuotas
 from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
 from provisioning.drivers.local.launching import AGENT, AGENT_PROGRAM, JUPYTER, spawn
 from provisioning.drivers.local.sandbox import (
@@ -68,6 +69,8 @@ class Settings:
     port_min: int
     port_max: int
     mounts: tuple[ShownFolder, ...] = ()
+    quotas: HomeQuotas | None = None
+    """By which the kernel holds homes, where it can."""
     uid: int = NODE_USER
     """Whose the workspace's home is, and its processes are where it was no spare (`uids.py`)."""
 
@@ -313,6 +316,8 @@ def home_of(settings: Settings, spec: WorkspaceSpec) -> Path:
     home = settings.homes / spec.team / spec.owner
     for path in (settings.homes, home.parent, home):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if settings.quotas is not None:
+        settings.quotas.hold(spec.home_key)
     if os.geteuid() == 0:
         owner = 0 if settings.uid == NODE_USER else settings.uid
         try:

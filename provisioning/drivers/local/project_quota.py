@@ -1,0 +1,99 @@
+"""Project quotas of the kernel (ext4, XFS), by its own calls: no program is needed.
+
+A folder that is of a project, with `PROJINHERIT`, gives its project to all that is made in it. What a project
+takes is counted and limited by the file system, whoever writes: quotactl_fd(2) of Linux 5.14, and
+ioctl_xfs_fsgetxattr(2).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import struct
+from dataclasses import dataclass
+
+PROJECTS = 2
+_SYS_QUOTACTL_FD = 443
+"""The same number on all machines."""
+_GET, _SET = 0x800007, 0x800008
+_GET_STATE = (ord("X") << 8) + 8
+_STATE_VERSION = 1
+_ENFORCED = 1 << 5
+"""`FS_QUOTA_PDQ_ENFD`; without it projects are counted and not limited."""
+_LIMITS = 1 | 4
+UNIT = 1024
+"""What limits of bytes are multiples of."""
+_USE = struct.Struct("=8QI4x")
+"""`struct if_dqblk`: hard, soft, used bytes; hard, soft, used inodes; two times; what of it counts."""
+_STATE_SIZE = 160
+_GET_FLAGS, _SET_FLAGS = 0x801C581F, 0x401C5820
+_FLAGS = struct.Struct("=5I8x")
+"""`struct fsxattr`: flags, extent size, extents, project, size of copied extents."""
+_INHERIT = 0x200
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a project takes, and may take: 0 for any amount."""
+
+    limit_bytes: int
+    used_bytes: int
+    limit_files: int
+    used_files: int
+
+
+def enforced(folder: int) -> bool:
+    """Whether the file system of an open folder holds projects to limits that this process may set."""
+    state = ctypes.create_string_buffer(bytes([_STATE_VERSION]), _STATE_SIZE)
+    try:
+        _quotactl(folder, _GET_STATE, 0, state)
+        use_of(folder, 0)
+    except OSError:
+        return False
+    flags: int = struct.unpack_from("=H", state, 2)[0]
+    return bool(flags & _ENFORCED)
+
+
+def use_of(folder: int, project: int) -> Use:
+    """What a project of the folder's file system takes. Raises `OSError`."""
+    buffer = ctypes.create_string_buffer(_USE.size)
+    try:
+        _quotactl(folder, _GET, project, buffer)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return Use(0, 0, 0, 0)  # XFS keeps nothing of a project that there never was
+    hard, _, used, files, _, used_files, *_ = _USE.unpack(buffer)
+    return Use(hard * UNIT, used, files, used_files)
+
+
+def limit(folder: int, project: int, *, limit_bytes: int, limit_files: int) -> None:
+    """Let a project take so much and no more; 0 for any amount. Raises `OSError`."""
+    given = _USE.pack(limit_bytes // UNIT, 0, 0, limit_files, 0, 0, 0, 0, _LIMITS)
+    _quotactl(folder, _SET, project, ctypes.create_string_buffer(given, _USE.size))
+
+
+def project_of(file: int) -> int:
+    """The project that an open file or folder is of, 0 for none. Raises `OSError`."""
+    project: int = _FLAGS.unpack(fcntl.ioctl(file, _GET_FLAGS, bytes(_FLAGS.size)))[3]
+    return project
+
+
+def give(file: int, project: int, *, folder: bool) -> bool:
+    """Let an open file or folder be of a project; whether it was not yet. Raises `OSError`."""
+    flags, extent, extents, before, copied = _FLAGS.unpack(fcntl.ioctl(file, _GET_FLAGS, bytes(_FLAGS.size)))
+    wanted = flags | _INHERIT if folder else flags
+    if (before, flags) == (project, wanted):
+        return False
+    fcntl.ioctl(file, _SET_FLAGS, _FLAGS.pack(wanted, extent, extents, project, copied))
+    return True
+
+
+def _quotactl(folder: int, command: int, project: int, argument: ctypes.Array[ctypes.c_char]) -> None:
+    if _libc.syscall(_SYS_QUOTACTL_FD, folder, ctypes.c_uint((command << 8) | PROJECTS), project, argument):
+        number = ctypes.get_errno()
+        raise OSError(number, f"quotactl_fd: {os.strerror(number)}")

@@ -1,0 +1,249 @@
+"""Homes as projects of their file system. The kernel is made up: `tests/kernel` has the real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from local_support import Pool
+
+from provisioning.drivers.local import home_quota, project_quota
+from provisioning.drivers.local.home_quota import HomeQuotas, Record, files_of
+from provisioning.drivers.local.project_quota import Use
+from provisioning.node.measuring import Measuring
+from provisioning.types import LimitedResource
+
+NOTHING = Use(0, 0, 0, 0)
+
+
+@dataclass
+class Kernel:
+    """What it knows: the project of each file by its inode, and what each project may take and takes."""
+
+    projects: dict[int, int] = field(default_factory=dict)
+    uses: dict[int, Use] = field(default_factory=dict)
+    given: list[int] = field(default_factory=list)
+
+    def project_of(self, file: int) -> int:
+        return self.projects.get(os.fstat(file).st_ino, 0)
+
+    def give(self, file: int, project: int, *, folder: bool) -> bool:
+        inode = os.fstat(file).st_ino
+        changed = self.projects.get(inode, 0) != project
+        self.projects[inode] = project
+        self.given += [inode] * changed
+        return changed
+
+    def use_of(self, folder: int, project: int) -> Use:
+        return self.uses.get(project, NOTHING)
+
+    def limit(self, folder: int, project: int, *, limit_bytes: int, limit_files: int) -> None:
+        self.uses[project] = replace(
+            self.uses.get(project, NOTHING), limit_bytes=limit_bytes, limit_files=limit_files
+        )
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    made = Kernel()
+    for name in ("project_of", "give", "use_of", "limit"):
+        monkeypatch.setattr(project_quota, name, getattr(made, name))
+    monkeypatch.setattr(HomeQuotas, "work", lambda _: True)
+    return made
+
+
+@pytest.fixture
+def homes(tmp_path: Path) -> Path:
+    for home in ("a/one", "a/two"):
+        (tmp_path / "homes" / home).mkdir(parents=True)
+    return tmp_path / "homes"
+
+
+@pytest.fixture
+def quotas(tmp_path: Path, homes: Path, kernel: Kernel) -> HomeQuotas:
+    made = HomeQuotas(tmp_path / "local", homes)
+    made.tell(1000)
+    return made
+
+
+def keep(quotas: HomeQuotas, *homes: str) -> None:
+    list(quotas.keep(homes))
+
+
+def held(quotas: HomeQuotas, home: str) -> Record:
+    found = quotas.hold(home)
+    assert found is not None
+    return found
+
+
+def test_each_home_has_a_number_of_its_own_for_as_long_as_it_is_there(quotas, homes, kernel):
+    one, two = held(quotas, "a/one").project, held(quotas, "a/two").project
+    assert one != two and {one, two} <= set(home_quota.NUMBERS)
+    again = HomeQuotas(quotas.folder.parent, homes)
+    assert (held(again, "a/one").project, held(again, "a/two").project) == (one, two)
+    assert kernel.projects[(homes / "a/one").stat().st_ino] == one
+    assert kernel.uses[one].limit_bytes == 1100 << 20, "a tenth more than the measured limit"
+    assert kernel.uses[one].limit_files >= home_quota.LEAST_FILES
+
+
+def test_numbers_of_others_are_left_alone(quotas, kernel, tmp_path, monkeypatch):
+    first, second, third, *_ = home_quota.NUMBERS
+    (tmp_path / "projid").write_text(f"# mine\nbackups:{first}\n")
+    monkeypatch.setattr(home_quota, "ADMINISTRATORS", (tmp_path / "projid", tmp_path / "none"))
+    kernel.uses[second] = Use(0, 4096, 0, 1)
+    assert held(quotas, "a/one").project == third
+    assert kernel.uses[second] == Use(0, 4096, 0, 1)
+
+
+def test_a_record_that_was_spoilt_is_made_anew(quotas):
+    before = held(quotas, "a/one").project
+    (quotas.folder / "a:one").write_text("{")
+    after = held(quotas, "a/one").project
+    assert after != before, "the kernel counts for that one still"
+    assert json.loads((quotas.folder / "a:one").read_text())["project"] == after
+
+
+def test_without_a_limit_nothing_is_held_and_one_that_goes_is_taken_off(tmp_path, homes, kernel):
+    quotas = HomeQuotas(tmp_path / "local", homes)
+    quotas.tell(0)
+    assert quotas.hold("a/one") is None and not quotas.folder.exists()
+    quotas.tell(1000)
+    project = held(quotas, "a/one").project
+    quotas.tell(0)
+    assert held(quotas, "a/one").project == project and kernel.uses[project] == NOTHING
+
+
+def test_all_that_was_there_is_given_and_nothing_else(quotas, homes, kernel, tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_text("x")
+    home = homes / "a/one"
+    (home / "deep/er").mkdir(parents=True)
+    (home / "deep/er/file").write_text("x")
+    (home / "link").symlink_to(outside)
+    (home / "folder").symlink_to(tmp_path)
+    os.mkfifo(home / "pipe")
+    keep(quotas, "a/one")
+    project = quotas.hold("a/one").project
+    inside = [home, home / "deep", home / "deep/er", home / "deep/er/file"]
+    assert {path.stat().st_ino for path in inside} == {
+        inode for inode, given in kernel.projects.items() if given == project
+    }
+    before = len(kernel.given)
+    keep(quotas, "a/one")
+    assert len(kernel.given) == before and quotas.hold("a/one").given == home.stat().st_ino
+
+
+def test_who_was_killed_on_the_way_goes_on(quotas, homes, kernel):
+    home = homes / "a/one"
+    files = [home / f"file-{number}" for number in range(500)]
+    for path in files:
+        path.write_text("x")
+    steps = quotas.keep(["a/one"])
+    next(steps)
+    steps.close()
+    assert 1 < len(kernel.given) < len(files) and held(quotas, "a/one").given == 0
+    keep(HomeQuotas(quotas.folder.parent, homes), "a/one")
+    assert {path.stat().st_ino for path in files} <= set(kernel.given)
+    assert len(kernel.given) == len(set(kernel.given)), "nothing was given twice"
+
+
+def test_another_folder_in_its_place_is_given_too(quotas, homes, kernel):
+    keep(quotas, "a/one")
+    project = held(quotas, "a/one").project
+    (homes / "a/.restored").mkdir()
+    (homes / "a/.restored/file").write_text("x")
+    (homes / "a/one").rename(homes / "a/.old")
+    (homes / "a/.restored").rename(homes / "a/one")
+    keep(quotas, "a/one")
+    assert kernel.projects[(homes / "a/one/file").stat().st_ino] == project
+
+
+def test_a_number_is_given_back_when_nothing_of_its_home_is_left(quotas, homes, kernel):
+    project = held(quotas, "a/one").project
+    (homes / "a/one").rename(homes / "a/.deleting-one")
+    kernel.uses[project] = replace(kernel.uses[project], used_files=3)
+    keep(quotas, "a/two")
+    assert (quotas.folder / "a:one").exists(), "some of it is there yet"
+    kernel.uses[project] = replace(kernel.uses[project], used_files=0)
+    keep(quotas, "a/two")
+    assert not (quotas.folder / "a:one").exists() and kernel.uses[project] == NOTHING
+    assert (quotas.folder / "a:two").exists()
+
+
+@pytest.mark.parametrize(
+    ("limit_mib", "total_mib", "total_files", "wanted"),
+    [
+        (1024, 102400, 6_400_000, 64_000),
+        (10, 102400, 6_400_000, home_quota.LEAST_FILES),
+        (204800, 102400, 6_400_000, 6_400_000),
+        (1024, 0, 0, home_quota.LEAST_FILES),
+    ],
+)
+def test_files_are_counted_by_their_share_of_the_disk(limit_mib, total_mib, total_files, wanted):
+    assert files_of(limit_mib, total_mib << 20, total_files) == wanted
+
+
+def test_a_new_home_is_held_before_anything_is_in_it(make_pool: Callable[..., Pool], kernel: Kernel) -> None:
+    pool = make_pool(home_limit_mib=1000)
+    pool.driver.arrange()
+    pool.run(pool.spec())
+    project = pool.driver.quotas.hold("analysts/ada").project
+    assert kernel.projects[(pool.home / "homes/analysts/ada").stat().st_ino] == project
+    (node,) = pool.driver.inventory().nodes
+    assert node.facts["home_hold"] == "project_quota" and LimitedResource.DISK in node.limited
+
+
+def test_homes_are_held_where_they_are_measured(make_pool: Callable[..., Pool], kernel: Kernel) -> None:
+    pool = make_pool(home_limit_mib=1000)
+    home = pool.home / "homes/a/one"
+    home.mkdir(parents=True)
+    pool.driver.inventory()
+    Measuring(pool.driver, lambda _: None).round(0.0)
+    assert pool.driver.quotas.hold("a/one").given == home.stat().st_ino
+
+
+def test_where_the_file_system_has_none_nothing_changes(
+    make_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(project_quota, "enforced", lambda _: False)
+    pool = make_pool(home_limit_mib=1000)
+    (pool.home / "homes/a/one").mkdir(parents=True)
+    (node,) = pool.driver.inventory().nodes
+    Measuring(pool.driver, lambda _: None).round(0.0)
+    assert node.facts["home_hold"] == "measured" and LimitedResource.DISK in node.limited
+    assert not pool.driver.quotas.folder.exists()
+
+
+def test_a_kernel_that_fails_is_asked_again(
+    make_pool: Callable[..., Pool], kernel: Kernel, monkeypatch: pytest.MonkeyPatch, caplog
+) -> None:
+    told: list[str] = []
+    pool = make_pool(home_limit_mib=1000)
+    (pool.home / "homes/a/one").mkdir(parents=True)
+    pool.driver.inventory()
+
+    def broken(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(project_quota, "limit", broken)
+        measuring = Measuring(pool.driver, lambda found: told.extend(each.home for each in found))
+        measuring.round(0.0)
+    assert told == ["a/one"], "they are measured all the same"
+    assert "homes are not held by quotas" in caplog.text
+    measuring.round(10.0)
+    assert pool.driver.quotas.hold("a/one").given
+
+
+def test_the_kernels_own_answer_is_understood(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        try:
+            known = project_quota.enforced(file.fileno())
+        except OSError as error:
+            pytest.fail(f"a file system without quotas is no error: {error}")
+    assert known in (True, False)
+    assert (project_quota._USE.size, project_quota._FLAGS.size) == (72, 28)
