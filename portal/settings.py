@@ -13,6 +13,7 @@ import environ
 from csp.constants import NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
 
+from provisioning.service import database_place
 from provisioning.service.environ import FILES, home_folder
 
 env = environ.Env()
@@ -229,7 +230,9 @@ TEMPLATES = [
     },
 ]
 
-DATABASES = {"default": env.db_url("DATABASE_URL", default=f"sqlite:///{BERTH_HOME / 'berth.sqlite3'}")}
+DATABASES = {
+    "default": env.db_url("DATABASE_URL", default=f"sqlite:///{database_place.place(BERTH_HOME)}"),
+}
 # The web processes' threads keep their connections from one request to the next. A process whose requests
 # each have a thread of their own (`portal.asgi`) sets 0.
 DATABASES["default"]["CONN_MAX_AGE"] = env.int("BERTH_DB_CONN_MAX_AGE_S", default=60)

@@ -254,7 +254,9 @@ class Berth:
 
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
         """Rows of the instance's database, which is only read."""
-        database = sqlite3.connect(f"file:{self.home / 'berth.sqlite3'}?mode=ro", uri=True, timeout=10)
+        database = sqlite3.connect(
+            f"file:{self.home / 'database' / 'berth.sqlite3'}?mode=ro", uri=True, timeout=10
+        )
         with contextlib.closing(database):
             database.row_factory = sqlite3.Row
             return database.execute(query, values).fetchall()

@@ -19,23 +19,21 @@ from typing import Any
 
 from portal.embedded import preflight
 from portal.embedded.environment import Instance
-from provisioning.service import instance_lock
+from provisioning.service import database_place, instance_lock
 from provisioning.service.console import Console, Problem
 from provisioning.service.environ import UP
 from provisioning.service.files import write_file
 from provisioning.version import VERSION
 
 MANIFEST = "backup.json"
-DATABASE = "berth.sqlite3"
-_BESIDE = ("-wal", "-shm", "-journal")
-"""What SQLite keeps beside a database, which is nothing without it."""
+DATABASE = database_place.NAME
 
 
 def back_up(instance: Instance, environ: Mapping[str, str], target: Path, console: Console) -> int:
     """Write a backup into the new folder `target`. Raises `Problem`."""
     _require_sqlite(environ)
     target = target.expanduser().absolute()
-    source = instance.home / DATABASE
+    source = database_place.place(instance.home)
     if not source.is_file():
         raise Problem(f"There is no database at {source}.", "Name the instance by BERTH_HOME.")
     if target.exists():
@@ -69,7 +67,7 @@ def restore(
     instance.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with instance_lock.hold(instance.run_dir, refusal=_runs):
         made = _checked(source)
-        present = [path for path in _places(instance).values() if path.exists()]
+        present = [path for path in _present(instance) if path.exists()]
         if present and not replace:
             raise Problem(
                 f"There is an instance in {instance.home} already.",
@@ -93,9 +91,8 @@ def _put_in_place(instance: Instance, source: Path) -> None:
     shutil.copytree(source, fresh, symlinks=True)
     _sync(fresh)
     aside = instance.home / f"replaced-{_now():%Y%m%d-%H%M%S-%f}"
-    beside = [instance.home / f"{DATABASE}{end}" for end in _BESIDE]
     # Messages of what is put aside would be about rows that are not there.
-    for path in (*_places(instance).values(), *beside, instance.redis_dir):
+    for path in (*_present(instance), instance.redis_dir):
         if path.exists():
             aside.mkdir(mode=0o700, exist_ok=True)
             shutil.move(path, aside / path.name)
@@ -116,7 +113,14 @@ def _folders(instance: Instance) -> dict[str, Path]:
 
 
 def _places(instance: Instance) -> dict[str, Path]:
-    return {DATABASE: instance.home / DATABASE, **_folders(instance)}
+    """Where each part belongs: its name in the backup, and the place."""
+    return {DATABASE: instance.home / database_place.FOLDER / DATABASE, **_folders(instance)}
+
+
+def _present(instance: Instance) -> list[Path]:
+    """What a restore puts aside, the database with what SQLite keeps beside it."""
+    former = [instance.home / f"{DATABASE}{end}" for end in ("", *database_place.BESIDE)]
+    return [instance.home / database_place.FOLDER, *former, *_folders(instance).values()]
 
 
 def _checked(source: Path) -> dict[str, Any]:

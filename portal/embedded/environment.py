@@ -19,6 +19,10 @@ from provisioning.service.files import write_file
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9A-Fa-f:]{2,45}")
 
+SERVICES_UID = 199_999
+"""Just below those of workspaces (`provisioning.drivers.local.uids`)."""
+LEAST_UID, HIGHEST_UID = 1000, 2**31 - 2
+
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (a folder of this user's alone is made there)
 
 SECRET_NAMES = ("secret_key", "gateway_secret", "redis_control", "redis_node", "control_key", "node_key")
@@ -60,6 +64,7 @@ class Instance:
     read_timeout_s: int
     passes_dir: Path | None
     tls_dir: Path
+    services_uid: int
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Instance:
@@ -112,6 +117,7 @@ class Instance:
             tls_dir=Path(environ.get("BERTH_TLS_DIR") or home / "run" / "tls").expanduser().resolve(),
             read_timeout_s=_seconds(environ, "BERTH_READ_TIMEOUT_S", 3600),
             passes_dir=_passes_dir(environ, home),
+            services_uid=_services_uid(environ),
         )
 
     @property
@@ -262,6 +268,17 @@ def _host(environ: Mapping[str, str], name: str) -> str:
             "Give how other machines reach this one, as berth.example.org or 10.0.0.5.",
         )
     return text
+
+
+def _services_uid(environ: Mapping[str, str]) -> int:
+    """The user of services where root starts them; 0: root itself."""
+    text = environ.get("BERTH_SERVICES_UID", "").strip() or str(SERVICES_UID)
+    if text != "0" and not (text.isascii() and text.isdecimal() and LEAST_UID <= int(text) <= HIGHEST_UID):
+        raise Problem(
+            f"BERTH_SERVICES_UID is “{text}”, which is no user id for services.",
+            f"Give a number from {LEAST_UID} to {HIGHEST_UID} that nobody has, or 0.",
+        )
+    return int(text)
 
 
 def _seconds(environ: Mapping[str, str], name: str, default: int) -> int:

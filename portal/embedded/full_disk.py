@@ -16,6 +16,7 @@ from typing import Any
 
 from portal.embedded import database_reserve
 from portal.embedded.database_reserve import Reserve
+from provisioning.service import database_place
 from provisioning.service.probes import redis_client
 
 LOOK_EVERY_S = 2.0
@@ -29,7 +30,7 @@ def database_file(environ: Mapping[str, str], home: Path) -> Path | None:
     """SQLite's file, or None where `DATABASE_URL` names a server."""
     url = environ.get("DATABASE_URL", "")
     if not url:
-        return home / "berth.sqlite3"
+        return database_place.place(home)
     return Path(url.removeprefix(_SQLITE)) if url.startswith(_SQLITE) else None
 
 

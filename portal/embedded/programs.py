@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from portal.embedded.account import Account
 from portal.embedded.configs import NODES_DOOR_SOCKET, front_address
 from portal.embedded.environment import Instance
 from portal.embedded.proxy import HEALTH_HOST
@@ -27,8 +28,9 @@ def programs(
     redis_server: Path,
     caddy: Path,
     repair_redis: Callable[[], str] | None = None,
+    account: Account | None = None,
 ) -> tuple[Program, ...]:
-    """Every process of `instance`, in the order of starting."""
+    """Every process of `instance`, in the order of starting; those of `account` where there is one."""
     control_url = instance.redis_url("control", secrets["redis_control"])
     portal = {
         **instance.portal_environ(environ),
@@ -37,6 +39,8 @@ def programs(
         "BERTH_PASSES_DIR": str(instance.passes_dir or ""),
     }
     bare = bare_environ(environ)
+    # What it has written it unpickles again, so root and the account never read each other's.
+    beat_dir = account.folder if account is not None else instance.run_dir
     node_environ = {
         **instance.node_environ(environ, node_password=secrets["redis_node"], node_key=secrets["node_key"]),
         "BERTH_NODE_FRONT_DOOR_URL": f"http://{front_address(instance)}",
@@ -48,7 +52,7 @@ def programs(
     def worker(app: str, name: str, queues: str) -> tuple[str, ...]:
         return worker_argv(app, f"{name}@{instance.node_name}", queues)
 
-    return (
+    found = (
         Program(
             name="redis",
             argv=(str(redis_server), str(instance.run_dir / "redis.conf")),
@@ -118,7 +122,7 @@ def programs(
             name="beat",
             argv=celery_argv(
                 "portal.embedded.clock", "beat", "-S", "portal.embedded.beat:PulsingScheduler",
-                "-s", str(instance.run_dir / "beat-schedule"), "--pidfile=", "-l", "WARNING",
+                "-s", str(beat_dir / "beat-schedule"), "--pidfile=", "-l", "WARNING",
             ),
             environ={**portal, "DJANGO_SETTINGS_MODULE": "portal.settings"},
             answers=pulse(f"beat@{instance.node_name}"),
@@ -126,6 +130,7 @@ def programs(
         ),
         *(_doors(instance, bare, caddy) if instance.nodes_address else ()),
     )  # fmt: skip
+    return found if account is None else tuple(map(account.of, found))
 
 
 def _doors(instance: Instance, bare: Mapping[str, str], caddy: Path) -> tuple[Program, ...]:

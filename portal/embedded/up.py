@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import compileall
 import contextlib
 import logging
 import os
@@ -15,11 +16,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from portal.common import passes
-from portal.embedded import configs, full_disk, preflight
+from portal.embedded import account, configs, full_disk, preflight
 from portal.embedded.environment import Instance, ensure_secrets
 from portal.embedded.programs import Program, programs
 from provisioning.drivers.local import file_server, home_mount
-from provisioning.service import home, instance_lock, oom, processes
+from provisioning.service import database_place, home, instance_lock, oom, processes
 from provisioning.service.console import Console, Problem
 from provisioning.service.environ import ROOT
 from provisioning.service.notebook import Builder
@@ -47,6 +48,7 @@ class Up:
         self._hurry = asyncio.Event()
         self._ready = False
         self._secrets: dict[str, str] = {}
+        self._account: account.Account | None = None
 
     def run(self) -> int:
         """Start, stay, stop; the exit code."""
@@ -59,7 +61,7 @@ class Up:
             try:
                 self._check()
                 binaries = preflight.find_binaries()
-                self._prepare()
+                self._prepare(binaries)
                 return asyncio.run(self._serve(self._programs(binaries)))
             finally:
                 self._end_passes()
@@ -69,9 +71,8 @@ class Up:
         """Nobody leaves or believes any now: nothing of them stays."""
         folder, secret = self._instance.passes_dir, self._secrets.get("gateway_secret")
         if folder is not None and secret:
-            shutil.rmtree(folder / passes.key_of(secret), ignore_errors=True)
             with contextlib.suppress(OSError):
-                folder.rmdir()
+                account.end_passes(folder, passes.key_of(secret))
 
     def _runs_already(self, state: dict[str, Any]) -> Problem:
         url = state.get("url") or self._instance.public_url
@@ -94,12 +95,14 @@ class Up:
             step.result = f"Python {version}, {free_gib} GiB free{ended}"
         self._console.say(preflight.gpus())
 
-    def _prepare(self) -> None:
+    def _prepare(self, binaries: preflight.Binaries) -> None:
         builder = Builder(self._instance.environments_dir, self._instance.logs_dir, self._environ)
         builder.start()
         try:
             self._secrets, made = ensure_secrets(self._instance.home)
             configs.write(self._instance, self._secrets)
+            database_place.settle(self._instance.home)
+            self._account = self._choose_account(binaries)
         except OSError as error:
             raise Problem(
                 f"{error.filename or self._instance.home} cannot be written ({error.strerror}).",
@@ -115,8 +118,29 @@ class Up:
         )
         if done.returncode:
             raise Problem("The database could not be prepared.", "The line above says why.")
+        if self._account is not None:
+            self._account.share()
         with self._console.step("Notebook environment") as step:
             step.result = builder.wait(step.update)
+
+    def _choose_account(self, binaries: preflight.Binaries) -> account.Account | None:
+        """Whose the services are, and what they write; None: that of whoever starts them."""
+        try:
+            chosen = account.choose(self._instance, self._environ, binaries.redis_server)
+        except account.Unusable as why:
+            chosen = None
+            self._console.say(
+                f"  ! Services               run as root: {why}. BERTH_SERVICES_UID=0 says so for good."
+            )
+        if chosen is None:
+            account.take_back(self._instance)
+            return None
+        chosen.give()
+        chosen.share()
+        # They cannot keep what they have compiled.
+        for package in ("portal", "provisioning"):
+            compileall.compile_dir(ROOT / package, quiet=2)
+        return chosen
 
     def _programs(self, binaries: preflight.Binaries) -> tuple[Program, ...]:
         return programs(
@@ -126,6 +150,7 @@ class Up:
             redis_server=binaries.redis_server,
             caddy=binaries.caddy,
             repair_redis=self._set_redis_data_aside,
+            account=self._account,
         )
 
     def _set_redis_data_aside(self) -> str:
@@ -153,9 +178,13 @@ class Up:
             changed=self._publish,
             announce=lambda line: console.say(f"  · {line}"),
         )
+        watch = self._disk_watch()
+        if self._account is not None:
+            # Opened first and closed last by root, what SQLite keeps beside the database is root's, too.
+            await asyncio.to_thread(watch.keep_reserve)
         self._supervisor.start()
         ready = asyncio.create_task(self._announce())
-        disk = self._watch_disk()
+        disk = asyncio.create_task(watch.run())
         await self._stop.wait()
         ready.cancel()
         self._phase = "stopping"
@@ -164,8 +193,8 @@ class Up:
             await self._stop_workspaces()
         with console.step("Services") as step:
             step.update("stopping")
-            disk.cancel()
             await self._supervisor.stop()
+            disk.cancel()
             left = self._end_file_servers()
             if not self._keep_workspaces:
                 home_mount.release(self._instance.homes_dir, self._instance.local_dir / home_mount.LOCK)
@@ -182,14 +211,13 @@ class Up:
             return f"; a home's file server may be left ({error.strerror})"
         return f"; {left} file servers of homes end by themselves" if left else ""
 
-    def _watch_disk(self) -> asyncio.Task[None]:
-        watch = full_disk.Watch(
+    def _disk_watch(self) -> full_disk.Watch:
+        return full_disk.Watch(
             redis_url=self._instance.redis_url("control", self._secrets["redis_control"]),
             redis_dir=self._instance.redis_dir,
             database=full_disk.database_file(self._environ, self._instance.home),
             say=lambda words: self._console.say(f"  · {words}"),
         )
-        return asyncio.create_task(watch.run())
 
     async def _announce(self) -> None:
         assert self._supervisor is not None

@@ -1,22 +1,39 @@
-"""Becomes a service that ends when the supervisor does: `launcher.py PARENT_PID SIGNAL SCORE PROGRAM ARG…`.
+"""Becomes a service that ends when the supervisor does:
+`launcher.py PARENT_PID SIGNAL SCORE CONFINEMENT PROGRAM ARG…`.
 
 Run as `python -I -S launcher.py`, so that it costs some ten milliseconds. A hook between fork and exec
 would do the same without a second exec, and is unsafe in a process with threads. SCORE is its `oom_score_adj`
-(`oom.py`), or `-` for that of its parent.
+(`oom.py`), or `-` for that of its parent. CONFINEMENT is what `confinement.py` makes: the service sees a part
+of the file system and has no rights; `-` for a service as its parent is.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import re
+import stat
 import sys
+from typing import Any
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 1, 24, 38, 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+CAPABILITY_VERSION_3 = 0x20080522
+CLONE_NEWNS = 0x00020000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
+MS_BIND, MS_REC, MS_SLAVE, MS_RELATIME = 4096, 16384, 1 << 19, 1 << 21
+MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
+_KEPT_FLAGS = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME
+_COVER_FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC
+_NOFOLLOW = os.O_CLOEXEC | os.O_NOFOLLOW
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(argv: list[str]) -> None:
     parent, signal_number = int(argv[0]), int(argv[1])
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
+    libc.prctl(PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit(0)  # The supervisor died before the line above.
     if argv[2] != "-":
@@ -26,10 +43,140 @@ def main(argv: list[str]) -> None:
                 handle.write(argv[2])
         except OSError:
             pass  # it is as good a service with its parent's
+    if argv[3] != "-":
+        try:
+            confine(json.loads(argv[3]))
+        except OSError as error:
+            sys.exit(f"{argv[4]} cannot be confined: {error}")
+        # Whoever becomes another user has it no more.
+        libc.prctl(PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
+        if os.getppid() != parent:
+            sys.exit(0)
     try:
-        os.execvp(argv[3], argv[3:])  # noqa: S606  (that is what it is for)
+        os.execvp(argv[4], argv[4:])  # noqa: S606  (that is what it is for)
     except OSError as error:
-        sys.exit(f"{argv[3]} cannot be started: {error.strerror}")
+        sys.exit(f"{argv[4]} cannot be started: {error.strerror}")
+
+
+def confine(wanted: dict[str, Any]) -> None:
+    """Show this process what is wanted, and take its rights. Raises `OSError`."""
+    folder, mask = os.getcwd(), os.umask(0o022)  # noqa: PTH109
+    _leave(wanted["covers"], [*(path for path, _ in wanted["binds"]), *wanted["copies"]])
+    _show(wanted)
+    os.chdir(folder)
+    os.umask(mask)
+    _drop(wanted["uid"])
+
+
+def _leave(covers: list[str], kept: list[str]) -> None:
+    """Into mounts of one's own, without those of others below `covers`: nobody waits for us to leave them."""
+    _call("unshare", libc.unshare(CLONE_NEWNS))
+    # What is unmounted outside is so here as well; nothing that is mounted here is seen outside.
+    _mount(None, "/", MS_REC | MS_SLAVE)
+    for place in reversed(_mounted()):
+        if any(_below(place, cover) for cover in covers) and not any(
+            path == place or _below(path, place) for path in kept
+        ):
+            libc.umount2(os.fsencode(place), MNT_DETACH | UMOUNT_NOFOLLOW)
+
+
+def _show(wanted: dict[str, Any]) -> None:
+    """Cover folders and lay into them what is wanted, each from outside to inside."""
+    uid = wanted["uid"]
+    opened = {path: os.open(path, os.O_PATH | _NOFOLLOW) for path, _ in wanted["binds"]}
+    texts = {path: _texts(path) for path in wanted["copies"]}
+    steps = [(path, 0, False) for path in wanted["covers"]]
+    steps += [(path, 1, writable) for path, writable in wanted["binds"]]
+    for path, bound, writable in sorted(steps):
+        if bound:
+            _bind(opened[path], path, writable=writable)
+        else:
+            os.makedirs(path, exist_ok=True)  # noqa: PTH103
+            _mount("tmpfs", path, _COVER_FLAGS, "tmpfs", "mode=0755,size=8m")
+    for place, target in wanted["links"]:
+        if not os.path.lexists(place):
+            os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120
+            os.symlink(target, place)  # noqa: PTH211
+    for found in texts.values():
+        for path, text in found.items():
+            os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+            copy = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o400)
+            os.write(copy, text)
+            os.fchown(copy, uid, uid)
+            os.close(copy)
+    for path in wanted["covers"]:
+        _mount(None, path, MS_REMOUNT | MS_BIND | MS_RDONLY | _COVER_FLAGS)
+    for descriptor in opened.values():
+        os.close(descriptor)
+
+
+def _texts(path: str) -> dict[str, bytes]:
+    """The content of a file, or of all in a folder, by path; of links and what is not there, nothing."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | _NOFOLLOW)
+    except OSError:
+        return {}
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            found: dict[str, bytes] = {}
+            for name in os.listdir(descriptor):  # noqa: PTH208
+                found |= _texts(f"{path}/{name}")
+            return found
+        return {path: os.read(descriptor, 1 << 20)} if stat.S_ISREG(mode) else {}
+    finally:
+        os.close(descriptor)
+
+
+def _bind(descriptor: int, place: str, *, writable: bool) -> None:
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        os.makedirs(place, exist_ok=True)  # noqa: PTH103
+    elif not os.path.lexists(place):
+        os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120
+        os.close(os.open(place, os.O_WRONLY | os.O_CREAT | _NOFOLLOW, 0o444))
+    _mount(f"/proc/self/fd/{descriptor}", place, MS_BIND | MS_REC)
+    found = os.statvfs(place).f_flag
+    # Those that it has may be locked.
+    flags = found & _KEPT_FLAGS | (MS_RELATIME if found & os.ST_RELATIME else 0)
+    more = MS_NOSUID | MS_NODEV | (0 if writable else MS_RDONLY)
+    _mount(None, place, MS_REMOUNT | MS_BIND | flags | more)
+
+
+def _drop(uid: int) -> None:
+    """Become a user without groups, capabilities and ways to more."""
+    _call("no_new_privs", libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    capability = 0
+    while libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
+        capability += 1
+    libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    head = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
+    _call("capset", libc.capset(head, (ctypes.c_uint32 * 6)()))
+
+
+def _mounted() -> list[str]:
+    """Where something is mounted, in the order of mounting."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:  # noqa: PTH123
+        return [_ESCAPED.sub(lambda found: chr(int(found[1], 8)), line.split()[4]) for line in lines]
+
+
+def _below(path: str, folder: str) -> bool:
+    return path.startswith(folder.rstrip("/") + "/")
+
+
+def _mount(
+    source: str | None, place: str, flags: int, kind: str | None = None, data: str | None = None
+) -> None:
+    texts = [None if text is None else os.fsencode(text) for text in (source, place, kind, data)]
+    _call(f"mount {place}", libc.mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3]))
+
+
+def _call(what: str, answer: int) -> None:
+    if answer != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ class Program:
 
     `answers(started_at)` says whether the process started at that unix time is ready; it may take up to
     about a second. `repair` is called when the program failed several times in a row before it was ready.
+    `confinement` is what `confinement.plan` says; empty: the program has the supervisor's own rights.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Program:
     umask: int = 0o077
     folder: Path = ROOT
     repair: Callable[[], str] | None = None
+    confinement: str = ""
 
 
 def find_program(name: str) -> Path | None:

@@ -151,7 +151,8 @@ class Supervisor:
                 service.process = subprocess.Popen(
                     (
                         sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()),
-                        str(int(signal.SIGTERM)), self._oom_score, *program.argv,
+                        str(int(signal.SIGTERM)), self._oom_score, program.confinement or "-",
+                        *program.argv,
                     ),
                     env={**program.environ, MARKER: f"{self._instance_id}:{program.name}"},
                     cwd=program.folder,

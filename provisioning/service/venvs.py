@@ -118,7 +118,7 @@ def _run(
     argv: Sequence[str], output: object, environ: dict[str, str], follow: Callable[[str], None], log: Path
 ) -> None:
     # Ends with us, so that an interrupted build never goes on beside the next one.
-    launch = (sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), str(int(signal.SIGKILL)), "-")
+    launch = (sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), str(int(signal.SIGKILL)), "-", "-")
     lines: list[str] = []
     with subprocess.Popen(
         [*launch, *argv],

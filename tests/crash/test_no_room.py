@@ -85,7 +85,7 @@ def sign_in(berth: Berth, name: str) -> httpx.Response:
 
 
 def has_reserve(berth: Berth) -> bool:
-    log = berth.home / "berth.sqlite3-wal"
+    log = berth.home / "database" / "berth.sqlite3-wal"
     return log.exists() and log.stat().st_size >= 4 * MIB
 
 

@@ -136,7 +136,7 @@ def hidden_paths(berth: Berth) -> list[str]:
     home = berth.home
     return [
         str(home),
-        str(home / "berth.sqlite3"),
+        str(home / "database" / "berth.sqlite3"),
         str(home / "secrets" / "secret_key"),
         str(home / "run" / "redis.acl"),
         str(home / "logs" / "web.log"),

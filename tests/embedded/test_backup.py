@@ -14,7 +14,7 @@ import pytest
 from portal.embedded import backup, preflight
 from portal.embedded.cli import main
 from portal.embedded.environment import Instance
-from provisioning.service import instance_lock
+from provisioning.service import database_place, instance_lock
 from provisioning.service.console import Console, Problem
 
 HERE: dict[str, str] = {}
@@ -37,7 +37,7 @@ def portal(instance: Instance) -> Instance:
 
 
 def write(instance: Instance, *words: str) -> None:
-    with sqlite3.connect(instance.home / backup.DATABASE) as database:
+    with sqlite3.connect(database_place.settle(instance.home)) as database:
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("CREATE TABLE IF NOT EXISTS word (word TEXT)")
         database.executemany("INSERT INTO word VALUES (?)", [(word,) for word in words])
@@ -65,9 +65,9 @@ def test_there_and_back(portal: Instance, tmp_path: Path, console: Console) -> N
 
     with pytest.raises(Problem, match="Add --replace"):
         backup.restore(portal, HERE, tmp_path / "kept", console, replace=False)
-    assert words(portal.home) == ["then", "later"]
+    assert words(portal.home / database_place.FOLDER) == ["then", "later"]
     assert backup.restore(portal, HERE, tmp_path / "kept", console, replace=True) == 0
-    assert words(portal.home) == ["then"]
+    assert words(portal.home / database_place.FOLDER) == ["then"]
     assert (portal.home / "secrets" / "value").read_text() == "secrets of then\n"
     assert (portal.home / "secrets" / "value").stat().st_mode & 0o777 == 0o600
     assert (portal.tls_dir / "value").read_text() == "tls of then\n"
@@ -76,7 +76,7 @@ def test_there_and_back(portal: Instance, tmp_path: Path, console: Console) -> N
 
     # What was there is whole beside it, and can be had back.
     (aside,) = portal.home.glob("replaced-*")
-    assert words(aside) == ["then", "later"]
+    assert words(aside / database_place.FOLDER) == ["then", "later"]
     assert (aside / "secrets" / "value").read_text() == "of later\n"
     assert (aside / "redis" / "value").read_text() == "messages of later\n"
 
@@ -85,7 +85,7 @@ def test_onto_an_empty_machine(portal: Instance, tmp_path: Path, console: Consol
     backup.back_up(portal, HERE, tmp_path / "kept", console)
     shutil.rmtree(portal.home)
     backup.restore(portal, HERE, tmp_path / "kept", console, replace=False)
-    assert words(portal.home) == ["then"]
+    assert words(portal.home / database_place.FOLDER) == ["then"]
     assert (portal.home / "keys" / "value").read_text() == "keys of then\n"
     assert not list(portal.home.glob("replaced-*"))
 
@@ -95,7 +95,7 @@ def test_while_the_portal_writes(portal: Instance, tmp_path: Path, console: Cons
     done, failures = threading.Event(), []
 
     def go_on() -> None:
-        database = sqlite3.connect(portal.home / backup.DATABASE, timeout=20)
+        database = sqlite3.connect(database_place.place(portal.home), timeout=20)
         number = 0
         try:
             while not done.is_set():
@@ -158,9 +158,11 @@ def test_a_restore_that_is_cut_off_is_run_again(
     with pytest.raises(Problem, match="was cut off"):
         preflight.prepare_home(portal.home)
     backup.restore(portal, HERE, tmp_path / "kept", console, replace=True)
-    assert words(portal.home) == ["then"]
+    assert words(portal.home / database_place.FOLDER) == ["then"]
     assert (portal.tls_dir / "value").read_text() == "tls of then\n"
-    later = [folder for folder in portal.home.glob("replaced-*") if (folder / backup.DATABASE).exists()]
+    later = [
+        path.parent for path in portal.home.glob(f"replaced-*/{database_place.FOLDER}/{backup.DATABASE}")
+    ]
     assert ["then", "later"] in [words(folder) for folder in later]
 
 
@@ -201,7 +203,7 @@ def test_not_while_it_runs_and_not_of_a_server(portal: Instance, tmp_path: Path,
 
 
 def test_a_damaged_database_is_said(portal: Instance, tmp_path: Path, console: Console) -> None:
-    (portal.home / backup.DATABASE).write_bytes(b"no database" * 1000)
+    database_place.place(portal.home).write_bytes(b"no database" * 1000)
     with pytest.raises(Problem, match="not a database"):
         backup.back_up(portal, HERE, tmp_path / "kept", console)
     assert not (tmp_path / "kept").exists()

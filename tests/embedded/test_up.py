@@ -306,7 +306,7 @@ def test_ctrl_c_stops_in_good_order_and_keeps_everything(place: Instance) -> Non
         assert not list(place.local_dir.glob("files-*"))
         assert up.process.wait(timeout=5) == 0
         assert not any("Workspaces  " in line for line in up.lines)
-        assert (place.home / "berth.sqlite3").exists()
+        assert (place.home / "database" / "berth.sqlite3").exists()
     finally:
         up.end()
     assert processes.leftovers(place.id) == []

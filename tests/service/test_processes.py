@@ -94,7 +94,8 @@ def test_the_launcher_ends_its_program_with_its_parent(start: Start) -> None:
         [
             sys.executable, "-I", "-S", "-c",
             "import os, subprocess, sys, time\n"
-            f"subprocess.Popen([sys.executable, '-I', '-S', {str(LAUNCHER)!r}, str(os.getpid()), '15', '-',"
+            f"subprocess.Popen([sys.executable, '-I', '-S', {str(LAUNCHER)!r}, str(os.getpid()),"
+            " '15', '-', '-',"
             " sys.executable, '-I', '-S', '-c', 'import os, time;"
             f' os.write({write}, b"up"); time.sleep(600)\'], pass_fds=({write},))\n'
             "time.sleep(600)",

@@ -285,7 +285,7 @@ import os, subprocess, sys
 from provisioning.service import oom, supervisor
 score = oom.spare_supervisor()
 {SHOW}
-launch = [sys.executable, '-I', '-S', str(supervisor.LAUNCHER), str(os.getpid()), '15', str(score)]
+launch = [sys.executable, '-I', '-S', str(supervisor.LAUNCHER), str(os.getpid()), '15', str(score), '-']
 sys.exit(subprocess.call([*launch, sys.executable, '-I', '-S', '-c', {SHOW!r}]))
 """
 

@@ -101,7 +101,8 @@ def test_a_workspace_sees_only_what_is_its_own(make_pool, sandbox, monkeypatch):
     monkeypatch.setenv("DATABASE_URL", "postgresql://secret")
     pool = make_pool()
     (pool.home / "homes" / "analysts" / "eve").mkdir(parents=True)
-    database = pool.home / "berth.sqlite3"
+    database = pool.home / "database" / "berth.sqlite3"
+    database.parent.mkdir()
     database.write_text("secret")
     seen = pool.run(pool.spec())
     source = str(Path(__file__).parents[3] / "portal")

@@ -52,7 +52,7 @@ class Recorder:
         self.http = httpx.Client(
             base_url=f"{self.portal}/api/v1/", headers={"Authorization": f"Bearer {self.token}"}, timeout=60
         )
-        self.watcher = Watcher(Path(os.environ["BERTH_HOME"]) / "berth.sqlite3")
+        self.watcher = Watcher(Path(os.environ["BERTH_HOME"]) / "database" / "berth.sqlite3")
         self.failed: set[str] = set()
         self.places: list[Place] = []
         self.starting = threading.Semaphore(4)

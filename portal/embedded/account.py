@@ -1,0 +1,315 @@
+"""The account without rights that services have where root starts them (docs/adr/0069-services-account.md).
+
+Only the node worker makes users, networks and sandboxes, and the front door reaches their sockets. Everything
+else needs to read the program and its own secrets, and to write the database and a folder or two. Where that
+cannot be had, everything runs as root, as it did before.
+
+What the account writes root opens without following links, or not at all. The database's folder and its file
+stay root's: the account may write both, and replace neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from portal.embedded.environment import Instance
+from portal.machines import certificates
+from provisioning.drivers.local import uids
+from provisioning.drivers.local.handover import hand_over
+from provisioning.service import database_place
+from provisioning.service.confinement import Needs, plan
+from provisioning.service.environ import ROOT, bare_environ
+from provisioning.service.program import Program
+from provisioning.service.supervisor import LAUNCHER
+
+CONFINED = ("redis", "web", "gateway", "control", "beat")
+TRIAL_LIMIT_S = 20.0
+HAND_OVER_LIMIT_S = 60.0
+OF_THE_NODE = frozenset({"redis_node", "node_key"})
+"""Secrets that only the node worker has, and Redis as a hash."""
+SIGNING = frozenset({"web", "control"})
+"""Which of them use the authority's key, for machines that join."""
+_TEMPORARY = ("TMPDIR", "TEMP", "TMP")
+_FILE_VARIABLES = frozenset({"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"})
+_NAMED = re.compile(r"(?:file:)?(/[^\s\"']+)")
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Unusable(Exception):
+    """The services cannot have an account of their own; the text says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The account `uid` of the services of an instance."""
+
+    instance: Instance
+    environ: Mapping[str, str]
+    uid: int
+    redis_server: Path
+
+    @property
+    def folder(self) -> Path:
+        """What it has for itself: beat's schedule, and a home for libraries that look for one."""
+        return self.instance.home / "services"
+
+    def of(self, program: Program) -> Program:
+        """The program as one of the account, where it is to be one."""
+        if program.name not in CONFINED:
+            return program
+        environ = {key: value for key, value in program.environ.items() if key not in _TEMPORARY}
+        return replace(
+            program,
+            environ={**environ, "HOME": str(self.folder)},
+            confinement=plan(self.uid, self.needs(program.name)),
+        )
+
+    def needs(self, name: str) -> Needs:
+        """What the service `name` reads and writes."""
+        instance = self.instance
+        covered = (instance.home, instance.homes_dir, instance.tls_dir)
+        if name == "redis":
+            return Needs(
+                reads=(self.redis_server, ROOT),
+                writes=(instance.redis_dir,),
+                copies=(instance.run_dir / "redis.conf", instance.run_dir / "redis.acl"),
+                covered=covered,
+            )
+        secrets = sorted(set(_names(instance.home / "secrets")) - OF_THE_NODE)
+        authority = (certificates.AUTHORITY_FILE, certificates.AUTHORITY_KEY_FILE) if name in SIGNING else ()
+        passes = (instance.passes_dir,) if instance.passes_dir is not None else ()
+        static = [folder for folder in [instance.home / "static"] if folder.exists()]
+        return Needs(
+            reads=(*_program(), *static, *map(self._shown, named_files(self.environ))),
+            writes=(self.folder, instance.home / database_place.FOLDER, *passes),
+            copies=(
+                *(instance.home / "secrets" / secret for secret in secrets),
+                instance.keys_dir,
+                *(instance.tls_dir / each for each in authority),
+            ),
+            covered=covered,
+        )
+
+    def _shown(self, file: Path) -> Path:
+        """Its folder, as whoever renews a file replaces it; a file among Berth's own alone."""
+        folder, home = file.parent, self.instance.home
+        apart = not home.is_relative_to(folder) and not folder.is_relative_to(home)
+        return folder if apart and folder != Path("/tmp") else file  # noqa: S108
+
+    def give(self) -> None:
+        """Give it what it writes, while nothing runs. Raises `OSError`."""
+        instance = self.instance
+        if _owner(instance.redis_dir) not in {0, self.uid}:
+            _renew(instance.redis_dir, self.uid)
+        hand_over(instance.redis_dir, self.uid, limit_s=HAND_OVER_LIMIT_S)
+        if instance.passes_dir is not None and _owner(instance.passes_dir) != self.uid:
+            _renew(instance.passes_dir, self.uid)
+
+    def share(self) -> None:
+        """Let it write the database and read the static files, which stay root's. Raises `OSError`."""
+        if not self.environ.get("DATABASE_URL"):
+            share_database(self.instance.home / database_place.FOLDER, self.uid)
+        static = self.instance.home / "static"
+        for folder, _, names in os.walk(static):
+            Path(folder).chmod(0o755)
+            for name in names:
+                Path(folder, name).chmod(0o644)
+
+
+def choose(instance: Instance, environ: Mapping[str, str], redis_server: Path) -> Account | None:
+    """The account of the services, tried; None where they are to run as whoever starts them.
+
+    Changes nothing but a folder that is the account's alone. Raises `Unusable`.
+    """
+    if os.geteuid() != 0 or instance.services_uid == 0:
+        return None
+    account = Account(instance, environ, instance.services_uid, redis_server)
+    of_workspaces = uids.configured(environ)
+    if of_workspaces is not None and of_workspaces.first <= account.uid <= of_workspaces.last:
+        raise Unusable("BERTH_SERVICES_UID is one of BERTH_NODE_UIDS; choose another")
+    try:
+        _check_database(instance, environ)
+        if _owner(account.folder) != account.uid:
+            _renew(account.folder, account.uid)
+        _try(account)
+    except OSError as error:
+        raise Unusable(str(error)) from error
+    return account
+
+
+def _check_database(instance: Instance, environ: Mapping[str, str]) -> None:
+    url = environ.get("DATABASE_URL", "")
+    if not url:
+        if database_place.place(instance.home).is_symlink():
+            raise Unusable("the database is a link; put it into BERTH_HOME itself")
+        return
+    if urlsplit(url).scheme == "sqlite":
+        raise Unusable("DATABASE_URL names a file; leave it out, and it lies in BERTH_HOME")
+    if not urlsplit(url).hostname or "host=/" in url or "%2f" in url.lower():
+        raise Unusable("DATABASE_URL is a socket, which knows users of this machine; give its address")
+    personal = Path(environ.get("HOME") or "/")
+    for name in (".pgpass", ".pg_service.conf", ".postgresql"):
+        if (personal / name).exists():
+            raise Unusable(f"{personal / name} is root's own; give the database's password in DATABASE_URL")
+
+
+def _try(account: Account) -> None:
+    """Run a program as the account that looks at what services need. Raises `Unusable`."""
+    web, redis = account.needs("web"), account.needs("redis")
+    needs = Needs(
+        reads=(*web.reads, *redis.reads),
+        # The others are not its own yet.
+        writes=(account.folder,),
+        copies=(*web.copies, *redis.copies),
+        covered=web.covered,
+    )
+    question = {
+        "reads": [str(path) for path in (*web.copies, *redis.copies, *named_files(account.environ))],
+        "runs": str(account.redis_server),
+        "writes": [str(account.folder)],
+        "uid": account.uid,
+    }
+    try:
+        done = subprocess.run(
+            [
+                sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), str(int(signal.SIGKILL)), "-",
+                plan(account.uid, needs),
+                sys.executable, "-B", "-m", "portal.embedded.account_trial", json.dumps(question),
+            ],
+            cwd=ROOT,
+            env={**bare_environ(account.environ), "HOME": str(account.folder)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            umask=0o077,
+            timeout=TRIAL_LIMIT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise Unusable(f"a trial took more than {TRIAL_LIMIT_S:.0f} s") from error
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"a trial ended with {done.returncode}"]
+        raise Unusable(said[-1])
+
+
+def take_back(instance: Instance) -> None:
+    """Make what services write root's again, where an account had it. Raises `OSError`.
+
+    Of what the account wrote Redis's data is dropped, in which nothing is needed: root reads none of it.
+    """
+    if os.geteuid() != 0:
+        return
+    for folder in (instance.redis_dir, instance.passes_dir):
+        if folder is not None and _owner(folder) not in {None, 0}:
+            _renew(folder, 0)
+    database = instance.home / database_place.FOLDER
+    if database.is_dir() and database.stat().st_gid != 0:
+        share_database(database, 0)
+
+
+def share_database(folder: Path, uid: int) -> None:
+    """Let the group `uid` write the database in `folder`, and not replace it; 0: root alone.
+
+    What is beside it the account may have made, so links and the like are removed. Raises `OSError`.
+    """
+    place = os.open(folder, _FOLDER)
+    try:
+        os.fchown(place, 0, uid)
+        # Sticky: who may write there does not rename or remove what is another's.
+        os.fchmod(place, 0o1770 if uid else 0o700)
+        for name in (database_place.NAME, *(database_place.NAME + end for end in database_place.BESIDE)):
+            _share(place, name, uid)
+    finally:
+        os.close(place)
+
+
+def _share(place: int, name: str, uid: int) -> None:
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place)
+    except FileNotFoundError:
+        return
+    except OSError:
+        if name == database_place.NAME:
+            raise
+        os.unlink(name, dir_fd=place)
+        return
+    try:
+        found = os.fstat(file)
+        # The file itself nobody else can have put there.
+        if name != database_place.NAME and (not stat.S_ISREG(found.st_mode) or found.st_nlink != 1):
+            os.unlink(name, dir_fd=place)
+            return
+        os.fchown(file, 0, uid)
+        os.fchmod(file, 0o660 if uid else 0o600)
+    finally:
+        os.close(file)
+
+
+def end_passes(folder: Path, key: str) -> None:
+    """Remove the passes of an instance from a folder that may be the account's. Raises `OSError`."""
+    opened = os.open(folder, _FOLDER)
+    try:
+        shutil.rmtree(key, ignore_errors=True, dir_fd=opened)
+    finally:
+        os.close(opened)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def named_files(environ: Mapping[str, str]) -> list[Path]:
+    """Files and folders that settings name, and that the file of sign-in providers does."""
+    texts = [
+        value
+        for key, value in environ.items()
+        if key in _FILE_VARIABLES
+        or (key.startswith("BERTH_") and (key.endswith("_FILE") or value.startswith("file:")))
+    ]
+    if providers := environ.get("BERTH_SIGN_IN_PROVIDERS"):
+        texts.append(providers)
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            texts += re.findall(r"\"((?:file:)?/[^\"]+)\"", Path(providers).read_text())
+    found = [Path(match[1]) for text in texts if (match := _NAMED.fullmatch(text))]
+    return sorted({path for path in found if path.exists()})
+
+
+def _program() -> tuple[Path, ...]:
+    """Where the program, its Python and its libraries are."""
+    paths = (str(ROOT), sys.prefix, sys.base_prefix, sys.executable, *sys.path)
+    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    return tuple(Path(path) for path in (*paths, *libraries) if path and Path(path).exists())
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def _owner(folder: Path) -> int | None:
+    """Whose the folder is; None where there is none."""
+    try:
+        return folder.lstat().st_uid
+    except FileNotFoundError:
+        return None
+
+
+def _renew(folder: Path, uid: int) -> None:
+    """An empty folder of `uid` alone."""
+    if folder.is_symlink():
+        folder.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True)
+    os.chown(folder, uid, uid, follow_symlinks=False)

@@ -1,0 +1,54 @@
+"""Looks, as the account of the services, whether they could run as it.
+
+`python -m portal.embedded.account_trial JSON` loads no Django, as whoever starts Berth waits for it. What is
+wrong is the last line that it writes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from provisioning.service.environ import ROOT
+
+MODULES = ("django", "redis", "celery", "gunicorn", "uvicorn", "sqlite3")
+
+
+def main(question: dict[str, Any]) -> None:
+    """Raises `SystemExit` with what is wrong."""
+    user, path = question["uid"], Path()
+    if {*os.getresuid(), *os.getresgid()} != {user} or os.getgroups():
+        raise SystemExit(f"this process has not become user {user}")
+    try:
+        for path in map(Path, question["reads"]):
+            _read(path)
+        for path in (ROOT / "portal" / "settings.py", ROOT / "provisioning" / "version.py"):
+            _read(path)
+        for path in map(Path, question["writes"]):
+            with tempfile.TemporaryFile(dir=path) as file:
+                file.write(b"trial")
+    except OSError as error:
+        raise SystemExit(f"{path} cannot be used by user {user} ({error.strerror})") from error
+    for name in MODULES:
+        found = importlib.util.find_spec(name)
+        if found is None or not os.access(str(found.origin), os.R_OK):
+            raise SystemExit(f"the Python module {name} cannot be read by user {user}")
+    if not os.access(question["runs"], os.X_OK):
+        raise SystemExit(f"{question['runs']} cannot be run by user {user}")
+
+
+def _read(path: Path) -> None:
+    if path.is_dir():
+        next(path.iterdir(), None)
+        return
+    with path.open("rb") as file:
+        file.read(1)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
