@@ -17,9 +17,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 COOKIE = "[A-Za-z0-9_-]{43}"
 TOKEN = "[A-Za-z0-9_-]{24,128}"  # noqa: S105  (a pattern)
@@ -27,6 +27,8 @@ ADDRESS = "[0-9a-f.:]{2,39}"
 WORKSPACE = "ws-[0-9a-f]{32}"
 GENERATION = "[1-9][0-9]{0,9}"
 SECRET = "[A-Za-z0-9_-]{1,64}"  # noqa: S105  (a pattern)
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 BEARER, EDITOR, NOTHING = "b", "e", "n"
 """Kinds: the secret is a bearer token; it is the cookie `EDITOR_COOKIE`; the app is shown nothing."""
@@ -73,8 +75,14 @@ def pause(folder: str, gateway_secret: str) -> None:
     """
     if not folder:
         return
-    with contextlib.suppress(OSError):
-        home = Path(folder, key_of(gateway_secret))
-        for path in home.iterdir():
-            if path.name.isdigit():
-                path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError), contextlib.ExitStack() as opened:
+        # The folder may be another user's than ours (docs/adr/0069-services-account.md): no link is followed.
+        home = os.open(folder, _FOLDER)
+        opened.callback(os.close, home)
+        inner = os.open(key_of(gateway_secret), _FOLDER, dir_fd=home)
+        opened.callback(os.close, inner)
+        with os.scandir(inner) as entries:
+            seconds = [entry.name for entry in entries if entry.name.isdigit()]
+        for second in seconds:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(second, dir_fd=inner)

@@ -28,6 +28,7 @@ from portal.embedded.environment import Instance
 from portal.machines import certificates
 from provisioning.drivers.local import uids
 from provisioning.drivers.local.handover import hand_over
+from provisioning.errors import InvalidSpec
 from provisioning.service import database_place
 from provisioning.service.confinement import Needs, plan
 from provisioning.service.environ import ROOT, bare_environ
@@ -136,7 +137,9 @@ def choose(instance: Instance, environ: Mapping[str, str], redis_server: Path) -
     if os.geteuid() != 0 or instance.services_uid == 0:
         return None
     account = Account(instance, environ, instance.services_uid, redis_server)
-    of_workspaces = uids.configured(environ)
+    of_workspaces = None
+    with contextlib.suppress(InvalidSpec):
+        of_workspaces = uids.configured(environ)
     if of_workspaces is not None and of_workspaces.first <= account.uid <= of_workspaces.last:
         raise Unusable("BERTH_SERVICES_UID is one of BERTH_NODE_UIDS; choose another")
     try:
@@ -151,9 +154,11 @@ def choose(instance: Instance, environ: Mapping[str, str], redis_server: Path) -
 
 def _check_database(instance: Instance, environ: Mapping[str, str]) -> None:
     url = environ.get("DATABASE_URL", "")
+    folder = instance.home / database_place.FOLDER
+    for path in (database_place.place(instance.home), folder, instance.redis_dir):
+        if path.is_symlink():
+            raise Unusable(f"{path} is a link; put what it leads to in its place")
     if not url:
-        if database_place.place(instance.home).is_symlink():
-            raise Unusable("the database is a link; put it into BERTH_HOME itself")
         return
     if urlsplit(url).scheme == "sqlite":
         raise Unusable("DATABASE_URL names a file; leave it out, and it lies in BERTH_HOME")
@@ -215,7 +220,7 @@ def take_back(instance: Instance) -> None:
         if folder is not None and _owner(folder) not in {None, 0}:
             _renew(folder, 0)
     database = instance.home / database_place.FOLDER
-    if database.is_dir() and database.stat().st_gid != 0:
+    if database.is_dir() and not database.is_symlink() and database.stat().st_gid != 0:
         share_database(database, 0)
 
 

@@ -138,7 +138,7 @@ class Up:
         chosen.give()
         chosen.share()
         # They cannot keep what they have compiled.
-        for package in ("portal", "provisioning"):
+        for package in () if sys.dont_write_bytecode else ("portal", "provisioning"):
             compileall.compile_dir(ROOT / package, quiet=2)
         return chosen
 

@@ -10,6 +10,7 @@ of the file system and has no rights; `-` for a service as its parent is.
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import re
@@ -129,7 +130,10 @@ def _texts(path: str) -> dict[str, bytes]:
 
 
 def _bind(descriptor: int, place: str, *, writable: bool) -> None:
-    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISLNK(mode):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), place)
+    if stat.S_ISDIR(mode):
         os.makedirs(place, exist_ok=True)  # noqa: PTH103
     elif not os.path.lexists(place):
         os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120

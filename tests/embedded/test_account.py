@@ -1,0 +1,287 @@
+"""Whose the services are: what is shared with an account, what is taken back, and when all stays root's."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from portal.common import passes
+from portal.embedded import account, configs
+from portal.embedded.account import Account, Unusable, choose
+from portal.embedded.environment import Instance, ensure_secrets
+from provisioning.service import database_place
+from provisioning.service.console import Problem
+
+UID = 199_998
+REDIS = Path("/bin/true")
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives to others")
+
+
+@pytest.fixture
+def mine(instance: Instance, tmp_path: Path) -> Iterator[Instance]:
+    """An instance before its services start."""
+    found = replace(instance, services_uid=UID, passes_dir=tmp_path / "passes")
+    for folder in (found.run_dir, found.redis_dir):
+        folder.mkdir(parents=True, mode=0o700)
+    secrets, _ = ensure_secrets(found.home)
+    configs.write(found, secrets)
+    database_place.settle(found.home)
+    yield found
+
+
+def database(mine: Instance) -> Path:
+    return mine.home / database_place.FOLDER
+
+
+def owner(path: Path) -> tuple[int, int, int]:
+    found = path.lstat()
+    return found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)
+
+
+# -- the setting ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["-1", "999", "root", "2147483647", "1e5"])
+def test_what_is_no_number_of_a_user_is_said(text: str, tmp_path: Path) -> None:
+    with pytest.raises(Problem, match="BERTH_SERVICES_UID"):
+        Instance.from_environ({"BERTH_HOME": str(tmp_path), "BERTH_SERVICES_UID": text})
+
+
+def test_it_is_switched_off_by_a_nought(mine: Instance) -> None:
+    assert choose(replace(mine, services_uid=0), {}, REDIS) is None
+
+
+def test_who_is_not_root_stays_who_he_is(mine: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert choose(mine, {}, REDIS) is None
+    account.take_back(mine)
+
+
+# -- the trial --------------------------------------------------------------------------------
+
+
+@root_only
+def test_a_trial_that_works_changes_nothing_but_its_own_folder(mine: Instance) -> None:
+    before = {path: owner(path) for path in mine.home.rglob("*")}
+    found = choose(mine, {}, REDIS)
+    assert found is not None and found.uid == UID
+    after = {path: owner(path) for path in mine.home.rglob("*")}
+    assert after.pop(mine.home / "services") == (UID, UID, 0o700)
+    assert after == before
+
+
+@root_only
+@pytest.mark.parametrize(
+    ("environ", "why"),
+    [
+        ({"DATABASE_URL": "sqlite:////srv/database.sqlite3"}, "names a file"),
+        ({"DATABASE_URL": "postgresql:///berth"}, "is a socket"),
+        ({"DATABASE_URL": "postgresql://%2Frun%2Fpostgresql/berth"}, "is a socket"),
+        ({"BERTH_NODE_UIDS": "190000-199999"}, "is one of BERTH_NODE_UIDS"),
+    ],
+)
+def test_what_an_account_cannot_use_is_said(mine: Instance, environ: dict[str, str], why: str) -> None:
+    with pytest.raises(Unusable, match=why):
+        choose(mine, environ, REDIS)
+
+
+@root_only
+def test_a_file_of_roots_that_a_setting_names_is_said(mine: Instance, tmp_path: Path) -> None:
+    token = tmp_path / "elsewhere" / "token"
+    token.parent.mkdir()
+    token.write_text("secret")
+    token.chmod(0o600)
+    with pytest.raises(Unusable, match=f"{token} cannot be used by user {UID}"):
+        choose(mine, {"BERTH_VAULT_TOKEN_FILE": str(token)}, REDIS)
+    token.chmod(0o644)
+    assert choose(mine, {"BERTH_VAULT_TOKEN_FILE": str(token)}, REDIS) is not None
+
+
+@root_only
+def test_a_redis_that_cannot_be_run_is_said(mine: Instance, tmp_path: Path) -> None:
+    program = tmp_path / "redis-server"
+    program.touch(mode=0o700)
+    with pytest.raises(Unusable, match=f"{program} cannot be run"):
+        choose(mine, {}, program)
+
+
+@root_only
+def test_a_launcher_that_may_not_mount_is_said(mine: Instance, tmp_path: Path, monkeypatch) -> None:
+    """As in a container without rights."""
+    launcher = tmp_path / "launcher.py"
+    launcher.write_text("raise SystemExit('python cannot be confined: Operation not permitted')")
+    monkeypatch.setattr(account, "LAUNCHER", launcher)
+    with pytest.raises(Unusable, match="Operation not permitted"):
+        choose(mine, {}, REDIS)
+
+
+@root_only
+def test_a_database_that_is_a_link_stays_where_it_is(mine: Instance, tmp_path: Path) -> None:
+    database(mine).rmdir()
+    elsewhere = tmp_path / "elsewhere.sqlite3"
+    elsewhere.touch()
+    (mine.home / database_place.NAME).symlink_to(elsewhere)
+    assert database_place.settle(mine.home) == mine.home / database_place.NAME
+    with pytest.raises(Unusable, match="is a link"):
+        choose(mine, {}, REDIS)
+
+
+def test_files_that_settings_name(tmp_path: Path) -> None:
+    for name in ("providers.toml", "client", "ca.pem", "token"):
+        (tmp_path / name).touch()
+    (tmp_path / "providers.toml").write_text(
+        f'client_secret = "file:{tmp_path}/client"\nca_file = "{tmp_path}/ca.pem"\nissuer = "https://x/"\n'
+    )
+    environ = {
+        "BERTH_SIGN_IN_PROVIDERS": str(tmp_path / "providers.toml"),
+        "BERTH_OIDC_CLIENT_SECRET": f"file:{tmp_path}/client",
+        "BERTH_VAULT_TOKEN_FILE": str(tmp_path / "token"),
+        "BERTH_OUTGOING_CA_FILE": str(tmp_path / "missing"),
+        "BERTH_HOMES_DIR": str(tmp_path),
+    }
+    names = ["ca.pem", "client", "providers.toml", "token"]
+    assert account.named_files(environ) == [tmp_path / name for name in names]
+
+
+# -- who sees what ----------------------------------------------------------------------------
+
+
+def test_each_gets_the_secrets_that_it_needs(mine: Instance) -> None:
+    found = Account(mine, {}, UID, REDIS)
+    copied = {name: {path.name for path in found.needs(name).copies} for name in account.CONFINED}
+    assert copied.pop("redis") == {"redis.conf", "redis.acl"}
+    for name, names in copied.items():
+        assert not names & {"redis_node", "node_key"}, name
+        assert {"secret_key", "control_key", "redis_control"} <= names
+        assert ("authority.key" in names) == (name in {"web", "control"}), names
+    assert found.needs("redis").writes == (mine.redis_dir,)
+
+
+# -- what changes hands -----------------------------------------------------------------------
+
+
+@root_only
+def test_the_database_is_shared_and_stays_roots(mine: Instance) -> None:
+    (database(mine) / database_place.NAME).touch(mode=0o600)
+    found = Account(mine, {}, UID, REDIS)
+    found.give()
+    found.share()
+    assert owner(database(mine)) == (0, UID, 0o1770)
+    assert owner(database(mine) / database_place.NAME) == (0, UID, 0o660)
+    assert owner(mine.redis_dir)[:2] == (UID, UID) and owner(mine.passes_dir)[:2] == (UID, UID)
+    assert owner(mine.home / "secrets")[0] == owner(mine.run_dir)[0] == 0
+    # What SQLite makes beside it by root is shared in the same way.
+    with sqlite3.connect(database(mine) / database_place.NAME) as opened:
+        opened.execute("PRAGMA journal_mode=WAL")
+        opened.execute("CREATE TABLE word (word TEXT)")
+        opened.commit()
+        assert owner(database(mine) / f"{database_place.NAME}-wal") == (0, UID, 0o660)
+        assert owner(database(mine) / f"{database_place.NAME}-shm") == (0, UID, 0o660)
+    opened.close()
+
+
+@root_only
+def test_links_beside_the_database_are_removed_and_not_followed(mine: Instance, tmp_path: Path) -> None:
+    target, other = tmp_path / "target", tmp_path / "other"
+    for path in (target, other):
+        path.write_text("root's")
+        path.chmod(0o600)
+    beside = [database(mine) / f"{database_place.NAME}{end}" for end in ("-wal", "-shm", "-journal")]
+    beside[0].symlink_to(target)
+    os.link(other, beside[1])
+    os.mkfifo(beside[2])
+    account.share_database(database(mine), UID)
+    assert not any(os.path.lexists(path) for path in beside)
+    assert owner(target) == owner(other) == (0, 0, 0o600) and target.read_text() == "root's"
+
+
+@root_only
+def test_redis_data_is_dropped_on_the_way_back(mine: Instance, tmp_path: Path) -> None:
+    """Root's Redis would follow a link that the account has left there."""
+    (mine.redis_dir / "appendonlydir").mkdir()
+    found = Account(mine, {}, UID, REDIS)
+    found.give()
+    found.share()
+    assert owner(mine.redis_dir / "appendonlydir")[0] == UID
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").touch()
+    (mine.redis_dir / "link").symlink_to(outside)
+    account.take_back(mine)
+    assert owner(mine.redis_dir) == (0, 0, 0o700) and not list(mine.redis_dir.iterdir())
+    assert owner(mine.passes_dir) == (0, 0, 0o700)
+    assert owner(database(mine)) == (0, 0, 0o700)
+    assert (outside / "kept").exists()
+
+
+@root_only
+def test_another_number_takes_over(mine: Instance) -> None:
+    Account(mine, {}, UID, REDIS).give()
+    (mine.redis_dir / "data").touch()
+    Account(mine, {}, UID - 1, REDIS).give()
+    assert owner(mine.redis_dir)[0] == owner(mine.passes_dir)[0] == UID - 1
+
+
+@root_only
+def test_the_end_of_passes_follows_no_link(mine: Instance, tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside", mine.passes_dir
+    assert folder is not None
+    (outside / "key").mkdir(parents=True)
+    folder.symlink_to(outside)
+    with pytest.raises(OSError, match=r"directory|symbolic"):
+        account.end_passes(folder, "key")
+    assert (outside / "key").exists()
+    folder.unlink()
+    folder.mkdir()
+    (folder / "key").symlink_to(outside)
+    account.end_passes(folder, "key")
+    assert (outside / "key").exists()
+
+
+def test_a_pause_of_passes_follows_no_link(tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside", tmp_path / "passes"
+    outside.mkdir()
+    (outside / "1234").touch()
+    folder.mkdir()
+    key = folder / passes.key_of("secret")
+    key.symlink_to(outside)
+    passes.pause(str(folder), "secret")
+    assert (outside / "1234").exists()
+    key.unlink()
+    key.mkdir()
+    (key / "1234").symlink_to(outside)
+    passes.pause(str(folder), "secret")
+    assert not list(key.iterdir()) and (outside / "1234").exists()
+
+
+# -- where the database is --------------------------------------------------------------------
+
+
+def test_a_database_of_an_older_version_is_moved_with_what_is_beside_it(tmp_path: Path) -> None:
+    old, folder = tmp_path / database_place.NAME, tmp_path / database_place.FOLDER
+    old.write_text("database")
+    Path(f"{old}-wal").write_text("log")
+    assert database_place.place(tmp_path) == old
+    assert database_place.settle(tmp_path) == folder / database_place.NAME
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {
+        database_place.NAME: "database",
+        f"{database_place.NAME}-wal": "log",
+    }
+    assert not old.exists() and database_place.place(tmp_path) == folder / database_place.NAME
+    # One that was cut off after the log is gone on with.
+    (folder / database_place.NAME).rename(old)
+    assert database_place.place(tmp_path) == old
+    assert database_place.settle(tmp_path) == folder / database_place.NAME
+    assert (folder / f"{database_place.NAME}-wal").read_text() == "log"
+
+
+def test_a_new_instance_has_it_in_its_folder(tmp_path: Path) -> None:
+    assert database_place.place(tmp_path) == tmp_path / database_place.FOLDER / database_place.NAME
+    database_place.make_folder(tmp_path)
+    assert stat.S_IMODE((tmp_path / database_place.FOLDER).stat().st_mode) == 0o700

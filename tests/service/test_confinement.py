@@ -1,0 +1,190 @@
+"""What a service without rights sees, and what it cannot do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.service.confinement import Needs, plan, topmost
+from provisioning.service.supervisor import LAUNCHER
+
+UID = 199_998
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+@pytest.mark.parametrize(
+    ("path", "above"),
+    [
+        ("/root/berth/portal", "/root"),
+        ("/tmp/pytest-of-root/pytest-1/home/database", "/tmp/pytest-of-root"),
+        ("/home/ada/berth", "/home/ada"),
+        ("/var/lib/berth/database", "/var/lib/berth"),
+        ("/data/berth", "/data"),
+        # Right below a folder of the system's there is nothing to cover.
+        ("/opt/berth", None),
+        ("/usr/lib/python3", None),
+        ("/dev/shm/berth-0-1", None),
+    ],
+)
+def test_the_outermost_folder_that_is_not_the_systems(path: str, above: str | None) -> None:
+    assert topmost(Path(path)) == (None if above is None else Path(above))
+
+
+def test_folders_are_covered_whatever_their_mode_is(tmp_path: Path) -> None:
+    (tmp_path / "outer" / "program").mkdir(parents=True)
+    needs = Needs(reads=(tmp_path / "outer" / "program",))
+    plans = set()
+    for mode in (0o755, 0o700):
+        (tmp_path / "outer").chmod(mode)
+        plans.add(plan(UID, needs))
+    (said,) = map(json.loads, plans)
+    assert said["covers"] == [str(topmost(tmp_path / "outer"))]
+
+
+def test_data_within_the_program_is_covered_and_homes_are_not_seen(tmp_path: Path) -> None:
+    """As in a checkout: `var` lies in what is shown."""
+    program, home = tmp_path / "program", tmp_path / "program" / "var"
+    for folder in (home / "database", home / "homes", tmp_path / "elsewhere"):
+        folder.mkdir(parents=True)
+    needs = Needs(
+        reads=(program, program / "portal"),
+        writes=(home / "database",),
+        covered=(home, home / "homes", tmp_path / "elsewhere"),
+    )
+    said = json.loads(plan(UID, needs))
+    # What a cover hides anyway needs none of its own.
+    assert said["covers"] == sorted([str(topmost(program)), str(home)])
+    assert said["binds"] == [[str(program), False], [str(home / "database"), True]]
+
+
+def test_links_on_the_way_are_there(tmp_path: Path) -> None:
+    (tmp_path / "python-3.11.7" / "bin").mkdir(parents=True)
+    (tmp_path / "python-3.11").symlink_to("python-3.11.7")
+    said = json.loads(plan(UID, Needs(reads=(tmp_path / "python-3.11" / "bin",))))
+    assert said["links"] == [[str(tmp_path / "python-3.11"), "python-3.11.7"]]
+    assert said["binds"] == [[str(tmp_path / "python-3.11.7" / "bin"), False]]
+
+
+def test_links_without_end_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    with pytest.raises(OSError, match="too many links"):
+        plan(UID, Needs(reads=(tmp_path / "one",)))
+
+
+LOOK = """
+import json, os, sys
+KEYS = ('Uid', 'Gid', 'Groups', 'CapEff', 'CapBnd', 'NoNewPrivs')
+def tried(act, *arguments):
+    try:
+        return act(*arguments) is None or True
+    except OSError as error:
+        return error.strerror
+home = sys.argv[1]
+status = dict(line.split(':', 1) for line in open('/proc/self/status'))
+print(json.dumps({
+    'status': {key: status[key].split() for key in KEYS},
+    'names': sorted(os.listdir(home)),
+    'secret': open(home + '/secrets/ours').read(),
+    'secrets': os.listdir(home + '/secrets'),
+    'write': tried(lambda: open(home + '/database/new', 'w').close()),
+    'beside': tried(lambda: open(home + '/new', 'w').close()),
+    'change': tried(lambda: open(home + '/secrets/ours', 'w').close()),
+    'program': tried(lambda: open(home + '/program/new', 'w').close()),
+    'mask': os.umask(0),
+    'signal': tried(os.kill, os.getppid(), 0),
+    'root': tried(os.setuid, 0),
+}))
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    for name in ("database", "secrets", "program", "homes"):
+        (tmp_path / name).mkdir(mode=0o700)
+    for name in ("ours", "theirs"):
+        (tmp_path / "secrets" / name).write_text(f"{name} is secret")
+        (tmp_path / "secrets" / name).chmod(0o600)
+    (tmp_path / "program").chmod(0o755)
+    return tmp_path
+
+
+def launched(confinement: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), str(int(signal.SIGTERM)), "-",
+            confinement, *argv,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        cwd="/",
+        umask=0o077,
+    )  # fmt: skip
+
+
+def of(home: Path) -> Needs:
+    return Needs(
+        reads=(Path(sys.base_prefix), Path(sys.executable), Path(sys.prefix), home / "program"),
+        writes=(home / "database",),
+        copies=(home / "secrets" / "ours",),
+        covered=(home,),
+    )
+
+
+@root_only
+def test_it_sees_what_it_needs_and_has_no_rights(home: Path) -> None:
+    os.chown(home / "database", UID, UID)
+    done = launched(plan(UID, of(home)), sys.executable, "-I", "-S", "-c", LOOK, str(home))
+    assert done.returncode == 0, done.stderr
+    seen: dict[str, Any] = json.loads(done.stdout)
+    assert seen.pop("status") == {
+        "Uid": [str(UID)] * 4,
+        "Gid": [str(UID)] * 4,
+        "Groups": [],
+        "CapEff": ["0" * 16],
+        "CapBnd": ["0" * 16],
+        "NoNewPrivs": ["1"],
+    }
+    assert seen == {
+        "names": ["database", "program", "secrets"],
+        "secret": "ours is secret",
+        "secrets": ["ours"],
+        "write": True,
+        "beside": "Read-only file system",
+        "change": seen["change"],
+        "program": "Read-only file system",
+        "mask": 0o077,
+        "signal": "Operation not permitted",
+        "root": "Operation not permitted",
+    }
+    assert seen["change"] in {"Read-only file system", "Permission denied"}
+    # Outside nothing has changed but what it wrote.
+    assert (home / "database" / "new").stat().st_uid == UID
+    assert (home / "secrets" / "ours").stat().st_uid == 0
+    assert sorted(path.name for path in home.iterdir()) == ["database", "homes", "program", "secrets"]
+
+
+@root_only
+def test_a_link_in_place_of_what_it_writes_leads_nowhere(home: Path) -> None:
+    confinement = plan(UID, of(home))
+    (home / "database").rmdir()
+    (home / "database").symlink_to("/etc")
+    done = launched(confinement, sys.executable, "-I", "-S", "-c", "import os; print(os.getuid())")
+    assert done.returncode != 0 and str(UID) not in done.stdout
+
+
+@root_only
+def test_what_is_missing_is_said(home: Path) -> None:
+    confinement = plan(UID, of(home))
+    (home / "database").rmdir()
+    done = launched(confinement, "/bin/true")
+    assert done.returncode == 1
+    assert "/bin/true cannot be confined" in done.stderr and "No such file" in done.stderr
