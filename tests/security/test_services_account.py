@@ -5,6 +5,7 @@ A process of the services' user, in what the web processes see of the file syste
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -21,7 +22,7 @@ import pytest
 from portal.embedded.environment import SERVICES_UID
 from provisioning.service.environ import ROOT
 from tests import instance
-from tests.instance import Berth, eventually
+from tests.instance import Api, Berth, eventually
 
 CONFINED = {"redis", "web", "gateway", "control", "beat"}
 pytestmark = [
@@ -125,12 +126,20 @@ def test_what_is_the_nodes_and_other_peoples_is_not_seen(berth: Berth) -> None:
     assert set(said.values()) <= {"FileNotFoundError", "PermissionError"}, said
 
 
+def seen_by(berth: Berth, service: str, folder: Path) -> set[str]:
+    pid = berth.services()[service]["pid"]
+    return {path.name for path in Path(f"/proc/{pid}/root{folder}").iterdir()}
+
+
 def test_each_service_sees_only_its_own(berth: Berth) -> None:
-    code = "print(json.dumps(sorted(os.listdir(home)) + sorted(os.listdir(home + '/' + inner))))"
-    seen = let_loose(berth, "redis", code, home=str(berth.home), inner="run")
-    assert seen == ["redis", "run", "redis.acl", "redis.conf"]
-    authority = let_loose(berth, "gateway", "print(json.dumps(os.listdir(home)))", home=str(berth.home))
-    assert "run" not in authority and "redis" not in authority and "homes" not in authority
+    assert seen_by(berth, "redis", berth.home) == {"redis", "run"}
+    assert seen_by(berth, "redis", berth.home / "run") == {"redis.acl", "redis.conf"}
+    of_the_portal = {"database", "keys", "secrets", "services", "static"}
+    for name in ("gateway", "beat"):
+        assert seen_by(berth, name, berth.home) == of_the_portal, name
+    for name in ("web", "control"):
+        assert seen_by(berth, name, berth.home) == of_the_portal | {"run"}, name
+        assert seen_by(berth, name, berth.home / "run" / "tls") == {"authority.key", "authority.pem"}
 
 
 def test_the_program_and_environments_cannot_be_changed(berth: Berth) -> None:
@@ -165,8 +174,17 @@ def test_roots_processes_are_not_theirs(berth: Berth) -> None:
     assert let_loose(berth, "web", code, pids=pids) == ["PermissionError"] * 4
 
 
-def entered(berth: Berth) -> str:
+@contextlib.contextmanager
+def ada_of(berth: Berth) -> Iterator[Api]:
     ada = berth.api("ada")
+    try:
+        yield ada
+    finally:
+        ada.close()
+
+
+def entered(berth: Berth, ada: Api) -> str:
+    """A workspace of ada's that has answered."""
     made = ada.create("files", "tiny")["id"]
     ada.wait(made, "running")
     assert berth.enter(made, berth.tokens["ada"]) == 200
@@ -177,12 +195,13 @@ def test_a_workspace_starts_and_answers_however_folders_above_are_opened_and_clo
     berth: Berth, closed: Path
 ) -> None:
     """Whoever closes a folder above an instance later, as test runs do, takes nothing from it."""
-    for mode in (0o755, 0o700, 0o711, 0o700):
-        closed.chmod(mode)
-        closed.parent.chmod(mode)
-        made = entered(berth)
-        berth.api("ada").act(made, "stop")
-        berth.api("ada").wait(made, "stopped", limit_s=40)
+    with ada_of(berth) as ada:
+        for mode in (0o755, 0o700, 0o711, 0o700):
+            closed.chmod(mode)
+            closed.parent.chmod(mode)
+            made = entered(berth, ada)
+            ada.act(made, "stop")
+            ada.wait(made, "stopped", limit_s=40)
     assert httpx.get(f"{berth.url}/healthz", timeout=20).status_code == 200
 
 
@@ -215,13 +234,15 @@ def test_there_and_back_with_a_workspace_running(tmp_path: Path) -> None:
         berth.start()
         berth.populate()
         assert uids(berth) == {"0"}
-        made = entered(berth)
+        with ada_of(berth) as ada:
+            made = entered(berth, ada)
         for number, expected in (("199997", "199997"), ("0", "0")):
             berth.down_keeping_workspaces()
             berth.environ["BERTH_SERVICES_UID"] = number
             berth.start()
             assert uids(berth) == {expected}
-            assert berth.api("ada").workspace(made)["state"] == "running"
+            with ada_of(berth) as ada:
+                assert ada.workspace(made)["state"] == "running"
             eventually(
                 lambda: berth.enter(made, berth.tokens["ada"]) == 200,
                 limit_s=30,
