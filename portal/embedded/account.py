@@ -45,6 +45,7 @@ SIGNING = frozenset({"web", "control"})
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 _FILE_VARIABLES = frozenset({"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"})
 _NAMED = re.compile(r"(?:file:)?(/[^\s\"']+)")
+_OF_PASSES = re.compile("[0-9a-f]{64}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -80,7 +81,8 @@ class Account:
     def needs(self, name: str) -> Needs:
         """What the service `name` reads and writes."""
         instance = self.instance
-        covered = (instance.home, instance.homes_dir, instance.tls_dir)
+        folders = (instance.home, instance.homes_dir, instance.tls_dir)
+        covered = tuple(folder for folder in folders if folder.is_dir())
         if name == "redis":
             return Needs(
                 reads=(self.redis_server, ROOT),
@@ -90,8 +92,12 @@ class Account:
             )
         secrets = sorted(set(_names(instance.home / "secrets")) - OF_THE_NODE)
         authority = (certificates.AUTHORITY_FILE, certificates.AUTHORITY_KEY_FILE) if name in SIGNING else ()
-        passes = (instance.passes_dir,) if instance.passes_dir is not None else ()
-        static = [folder for folder in [instance.home / "static"] if folder.exists()]
+        passes = [instance.passes_dir] if instance.passes_dir is not None else []
+        # Of these there may be none.
+        passes, static = (
+            [folder for folder in folders if folder.is_dir()]
+            for folders in (passes, [instance.home / "static"])
+        )
         return Needs(
             reads=(*_program(), *static, *map(self._shown, named_files(self.environ))),
             writes=(self.folder, instance.home / database_place.FOLDER, *passes),
@@ -104,10 +110,10 @@ class Account:
         )
 
     def _shown(self, file: Path) -> Path:
-        """Its folder, as whoever renews a file replaces it; a file among Berth's own alone."""
+        """Its folder, as whoever renews a file replaces it; one beside or among Berth's own files alone."""
         folder, home = file.parent, self.instance.home
-        apart = not home.is_relative_to(folder) and not folder.is_relative_to(home)
-        return folder if apart and folder != Path("/tmp") else file  # noqa: S108
+        above = any(path.is_relative_to(folder) for path in (home, *_program()))
+        return file if above or folder.is_relative_to(home) else folder
 
     def give(self) -> None:
         """Give it what it writes, while nothing runs. Raises `OSError`."""
@@ -115,8 +121,7 @@ class Account:
         if _owner(instance.redis_dir) not in {0, self.uid}:
             _renew(instance.redis_dir, self.uid)
         hand_over(instance.redis_dir, self.uid, limit_s=HAND_OVER_LIMIT_S)
-        if instance.passes_dir is not None and _owner(instance.passes_dir) != self.uid:
-            _renew(instance.passes_dir, self.uid)
+        _give_passes(instance.passes_dir, self.uid)
 
     def share(self) -> None:
         """Let it write the database and read the static files, which stay root's. Raises `OSError`."""
@@ -216,9 +221,10 @@ def take_back(instance: Instance) -> None:
     """
     if os.geteuid() != 0:
         return
-    for folder in (instance.redis_dir, instance.passes_dir):
-        if folder is not None and _owner(folder) not in {None, 0}:
-            _renew(folder, 0)
+    if _owner(instance.redis_dir) not in {None, 0}:
+        _renew(instance.redis_dir, 0)
+    if instance.passes_dir is not None and instance.passes_dir.exists():
+        _give_passes(instance.passes_dir, 0)
     database = instance.home / database_place.FOLDER
     if database.is_dir() and not database.is_symlink() and database.stat().st_gid != 0:
         share_database(database, 0)
@@ -260,6 +266,25 @@ def _share(place: int, name: str, uid: int) -> None:
         os.fchmod(file, 0o660 if uid else 0o600)
     finally:
         os.close(file)
+
+
+def _give_passes(folder: Path | None, uid: int) -> None:
+    """An empty folder of passes for `uid`. Where that cannot be, every request is asked about."""
+    if folder is None:
+        return
+    with contextlib.suppress(OSError):
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700, parents=True)
+        opened = os.open(folder, _FOLDER)
+        try:
+            if os.fstat(opened).st_uid != uid:
+                for name in os.listdir(opened):  # noqa: PTH208
+                    if _OF_PASSES.fullmatch(name):
+                        shutil.rmtree(name, ignore_errors=True, dir_fd=opened)
+                os.fchown(opened, uid, uid)
+                os.fchmod(opened, 0o700)
+        finally:
+            os.close(opened)
 
 
 def end_passes(folder: Path, key: str) -> None:

@@ -21,7 +21,7 @@ from portal.embedded.environment import Instance, ensure_secrets
 from portal.embedded.programs import Program, programs
 from provisioning.drivers.local import file_server, home_mount
 from provisioning.service import database_place, home, instance_lock, oom, processes
-from provisioning.service.console import Console, Problem
+from provisioning.service.console import LABEL_WIDTH, Console, Problem
 from provisioning.service.environ import ROOT
 from provisioning.service.notebook import Builder
 from provisioning.service.supervisor import Supervisor, report, write_state
@@ -130,7 +130,7 @@ class Up:
         except account.Unusable as why:
             chosen = None
             self._console.say(
-                f"  ! Services               run as root: {why}. BERTH_SERVICES_UID=0 says so for good."
+                f"  ! {'Services':<{LABEL_WIDTH}} run as root: {why}. BERTH_SERVICES_UID=0 says so for good."
             )
         if chosen is None:
             account.take_back(self._instance)

@@ -224,8 +224,20 @@ def test_redis_data_is_dropped_on_the_way_back(mine: Instance, tmp_path: Path) -
 def test_another_number_takes_over(mine: Instance) -> None:
     Account(mine, {}, UID, REDIS).give()
     (mine.redis_dir / "data").touch()
+    (mine.passes_dir / ("a" * 64)).mkdir()
+    (mine.passes_dir / "of others").touch()
     Account(mine, {}, UID - 1, REDIS).give()
     assert owner(mine.redis_dir)[0] == owner(mine.passes_dir)[0] == UID - 1
+    assert [path.name for path in mine.passes_dir.iterdir()] == ["of others"]
+
+
+@root_only
+def test_a_link_in_place_of_the_passes_is_not_followed(mine: Instance, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    mine.passes_dir.symlink_to(outside)
+    Account(mine, {}, UID, REDIS).give()
+    assert owner(outside)[0] == 0
 
 
 @root_only
@@ -285,3 +297,11 @@ def test_a_new_instance_has_it_in_its_folder(tmp_path: Path) -> None:
     assert database_place.place(tmp_path) == tmp_path / database_place.FOLDER / database_place.NAME
     database_place.make_folder(tmp_path)
     assert stat.S_IMODE((tmp_path / database_place.FOLDER).stat().st_mode) == 0o700
+
+
+def test_a_file_beside_the_program_is_seen_alone(mine: Instance, tmp_path: Path) -> None:
+    """Or else its folder would be shown with all that is in it."""
+    found = Account(mine, {}, UID, REDIS)
+    assert found._shown(mine.home.parent / "token") == mine.home.parent / "token"
+    assert found._shown(mine.home / "run" / "token") == mine.home / "run" / "token"
+    assert found._shown(tmp_path / "elsewhere" / "token") == tmp_path / "elsewhere"
