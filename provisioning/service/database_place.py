@@ -15,14 +15,9 @@ BESIDE = ("-wal", "-shm", "-journal")
 
 
 def place(home: Path) -> Path:
-    """The file of an instance in `home`: in its folder, or where earlier versions had it."""
+    """The file of an instance in `home`: in its folder, or where it is before `make up` has made that."""
     old, new = home / NAME, home / FOLDER / NAME
-    return old if old.exists() and not new.exists() else new
-
-
-def make_folder(home: Path) -> None:
-    """Make the folder of the database, unless it lies where earlier versions had it. Raises `OSError`."""
-    place(home).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return new if new.exists() or (new.parent.is_dir() and not old.exists()) else old
 
 
 def settle(home: Path) -> Path:

@@ -294,8 +294,10 @@ def test_a_database_of_an_older_version_is_moved_with_what_is_beside_it(tmp_path
 
 
 def test_a_new_instance_has_it_in_its_folder(tmp_path: Path) -> None:
-    assert database_place.place(tmp_path) == tmp_path / database_place.FOLDER / database_place.NAME
-    database_place.make_folder(tmp_path)
+    # Who works in a checkout without services needs no folder.
+    assert database_place.place(tmp_path) == tmp_path / database_place.NAME
+    inside = tmp_path / database_place.FOLDER / database_place.NAME
+    assert database_place.settle(tmp_path) == database_place.place(tmp_path) == inside
     assert stat.S_IMODE((tmp_path / database_place.FOLDER).stat().st_mode) == 0o700
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import CommandParser
 from django.core.management.commands import migrate
 from django.db import connections
 
 from portal.common import new_database
-from provisioning.service import database_place
 
 ALTERED = ("app_label", "plan", "check_unapplied", "prune", "fake", "fake_initial")
 """Options with which the migrations themselves are meant."""
@@ -27,9 +25,6 @@ class Command(migrate.Command):
 
     def handle(self, *args: Any, **options: Any) -> None:
         connection = connections[options["database"]]
-        if connection.settings_dict["NAME"] == str(database_place.place(settings.BERTH_HOME)):
-            # Where `make up` has not made it.
-            database_place.make_folder(settings.BERTH_HOME)
         if not options["step_by_step"] and not any(options[name] for name in ALTERED):
             connection.prepare_database()
             made = new_database.make(connection)
