@@ -99,7 +99,7 @@ class Account:
             for folders in (passes, [instance.home / "static"])
         )
         return Needs(
-            reads=(*_program(), *static, *map(self._shown, named_files(self.environ))),
+            reads=(*_program(), *static, *self._named()),
             writes=(self.folder, instance.home / database_place.FOLDER, *passes),
             copies=(
                 *(instance.home / "secrets" / secret for secret in secrets),
@@ -108,6 +108,9 @@ class Account:
             ),
             covered=covered,
         )
+
+    def _named(self) -> list[Path]:
+        return [self._shown(file) for file in named_files(self.environ) if file.exists()]
 
     def _shown(self, file: Path) -> Path:
         """Its folder, as whoever renews a file replaces it; one beside or among Berth's own files alone."""
@@ -149,6 +152,10 @@ def choose(instance: Instance, environ: Mapping[str, str], redis_server: Path) -
         raise Unusable("BERTH_SERVICES_UID is one of BERTH_NODE_UIDS; choose another")
     try:
         _check_database(instance, environ)
+        for file in named_files(environ):
+            if not file.exists():
+                # Whoever makes it later may make it root's alone.
+                raise Unusable(f"{file}, which a setting names, is not there yet")
         if _owner(account.folder) != account.uid:
             _renew(account.folder, account.uid)
         _try(account)
@@ -311,7 +318,7 @@ def named_files(environ: Mapping[str, str]) -> list[Path]:
         with contextlib.suppress(OSError, UnicodeDecodeError):
             texts += re.findall(r"\"((?:file:)?/[^\"]+)\"", Path(providers).read_text())
     found = [Path(match[1]) for text in texts if (match := _NAMED.fullmatch(text))]
-    return sorted({path for path in found if path.exists()})
+    return sorted(set(found))
 
 
 def _program() -> tuple[Path, ...]:

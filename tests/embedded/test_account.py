@@ -104,6 +104,13 @@ def test_a_file_of_roots_that_a_setting_names_is_said(mine: Instance, tmp_path: 
 
 
 @root_only
+def test_a_file_that_comes_later_is_said(mine: Instance, tmp_path: Path) -> None:
+    """Whoever makes it may make it root's alone, as an agent of Vault's does."""
+    with pytest.raises(Unusable, match="is not there yet"):
+        choose(mine, {"BERTH_VAULT_TOKEN_FILE": str(tmp_path / "token")}, REDIS)
+
+
+@root_only
 def test_a_redis_that_cannot_be_run_is_said(mine: Instance, tmp_path: Path) -> None:
     program = tmp_path / "redis-server"
     program.touch(mode=0o700)
@@ -145,7 +152,7 @@ def test_files_that_settings_name(tmp_path: Path) -> None:
         "BERTH_OUTGOING_CA_FILE": str(tmp_path / "missing"),
         "BERTH_HOMES_DIR": str(tmp_path),
     }
-    names = ["ca.pem", "client", "providers.toml", "token"]
+    names = ["ca.pem", "client", "missing", "providers.toml", "token"]
     assert account.named_files(environ) == [tmp_path / name for name in names]
 
 
