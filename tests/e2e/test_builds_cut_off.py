@@ -1,0 +1,312 @@
+"""Builds of environments that are cut off, in real processes: what is there is whole, and built once.
+
+An instance of its own, whose packages come from a folder of the test's. Packages hold a build at a moment by
+code of theirs, a `sleep` that is looked for on the machine; the node's worker is then killed with SIGKILL.
+That the portal has heard nothing for a minute is told by moving the lease, not by waiting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.drivers.local import isolation
+from provisioning.environments.store import PREFIX, STAMP, Store
+from tests import instance
+from tests.instance import Api, Berth, eventually
+from tests.provisioning.environments.package_index import PYTHON, PackageFolder
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("builds-cut-off")]
+LIMIT_S = 120
+TEMPLATE = {
+    "slug": "served",
+    "name": "Served",
+    "program": "python3",
+    "argv": ["python3", "-m", "http.server", "{port}", "--bind", "127.0.0.1", "--directory", "{home}"],
+    "ready_path": "/",
+    "open_path": "/",
+}
+SILENCE = """
+import django
+django.setup()
+from django.utils import timezone
+from portal.environments import upkeep
+from portal.environments.models import OPEN, EnvironmentBuild
+EnvironmentBuild.objects.filter(state__in=OPEN).exclude(lease="").update(lease_expires_at=timezone.now())
+upkeep.sweep()
+"""
+
+
+class Site:
+    """The instance, its index, and what lies in its folder of environments."""
+
+    def __init__(self, berth: Berth, packages: PackageFolder, admin: Api, ben: Api) -> None:
+        self.berth, self.packages, self.admin, self.ben = berth, packages, admin, ben
+        self.store = Store(berth.home / "environments")
+
+    def ask(self, slug: str, source: str) -> None:
+        wanted = {"name": slug, "slug": slug, "source": source, "python": PYTHON, "notebook": False}
+        self.admin.json("POST", "environments", wanted)
+
+    def builds(self, slug: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.admin.json("GET", f"environments/{slug}/builds")["results"]
+        return found
+
+    def ended(self, slug: str) -> dict[str, Any]:
+        """The newest build, once it has ended."""
+
+        def look() -> dict[str, Any] | None:
+            rows = self.builds(slug)
+            return rows[0] if rows and rows[0]["state"] in ("ready", "failed", "cancelled") else None
+
+        return eventually(look, limit_s=LIMIT_S, what=lambda: f"a build has ended: {self.builds(slug)}")
+
+    def log(self, slug: str) -> str:
+        build = self.builds(slug)[0]["id"]
+        return self.admin.ask("GET", f"environments/{slug}/builds/{build}/log").text
+
+    def digest(self, slug: str) -> str:
+        rows = self.berth.rows(
+            "SELECT v.digest FROM environments_environmentversion v "
+            "JOIN environments_environment e ON e.id = v.environment_id WHERE e.slug = ?", slug,
+        )  # fmt: skip
+        return str(rows[0]["digest"])
+
+    def cannot_be_started(self, slug: str) -> None:
+        """A workspace in it is refused: nothing half-built is ever started."""
+        wanted = {"team": "lab", "template": TEMPLATE["slug"], "flavor": "tiny", "environment": slug}
+        refused = self.ben.ask("POST", "workspaces", wanted)
+        assert refused.status_code == 409, refused.text
+        assert refused.json()["code"] == "environment_not_ready", refused.text
+
+    def holding(self) -> set[str]:
+        return {each.digest for each in self.store.held()}
+
+    def kill_node(self) -> None:
+        """Kill the node's worker; the supervisor starts another, and what it had begun has ended."""
+        old = self.pid("node")
+        os.kill(old, signal.SIGKILL)
+        eventually(lambda: self.pid("node") not in (0, old), limit_s=30, what="a new node worker is there")
+        with contextlib.ExitStack() as held:
+            # Whoever builds holds this lock: it is free when nothing builds any more.
+            eventually(
+                lambda: held.enter_context(self.store.alone()), limit_s=30, what="what it built has ended"
+            )
+
+    def pid(self, service: str) -> int:
+        found = self.berth.services().get(service, {})
+        return int(found.get("pid") or 0) if found.get("state") == "running" else 0
+
+    def a_minute_of_silence(self) -> None:
+        """What has been sent and is not answered for is sent again."""
+        self.berth.run("-c", SILENCE, DJANGO_SETTINGS_MODULE="portal.settings")
+
+    def is_ready_and_starts(self, slug: str, package: str) -> None:
+        assert self.ended(slug)["state"] == "ready", self.log(slug)
+        assert self.digest(slug) in self.holding()
+        place = self.store.place(self.digest(slug))
+        assert list(place.glob(f"lib/python3*/site-packages/{package}.py"))
+        assert not list(self.store.building.iterdir())
+        made = self.ben.json(
+            "POST",
+            "workspaces",
+            {"team": "lab", "template": TEMPLATE["slug"], "flavor": "tiny", "environment": slug},
+        )
+        self.ben.wait(made["id"], "running", limit_s=60)
+        self.ben.act(made["id"], "delete")
+        self.ben.wait(made["id"], "terminated", limit_s=30)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    if not isolation.probe().bwrap:
+        pytest.skip("no sandbox works here")
+    folder = tmp_path_factory.mktemp("cut-off")
+    packages = PackageFolder(folder / "index")
+    packages.wheel("pip")
+    settings = {
+        "BERTH_NODE_PACKAGE_INDEX": packages.url, "PIP_CONFIG_FILE": "/dev/null", "PIP_FIND_LINKS": "",
+        "UV_FIND_LINKS": "", "BERTH_DISK_RESERVE_MIB": "0", "BERTH_NODE_LEASE_S": "8",
+        "BERTH_HEARTBEAT_S": "4",
+    }  # fmt: skip
+    with instance.running(folder, environment=None, **settings) as berth:
+        admin, ben = Api(berth, berth.manage("create_token", "admin")), berth.api("ben")
+        admin.json("POST", "templates", TEMPLATE)
+        yield Site(berth, packages, admin, ben)
+        admin.close()
+        ben.close()
+
+
+class Hold:
+    """Code of a package that waits until it is let go: a `sleep` of a length that nothing else has."""
+
+    def __init__(self, number: int) -> None:
+        self.seconds = str(700_000 + os.getpid() % 10_000 * 10 + number)
+        self.code = f"__import__('os').system('sleep {self.seconds}')"
+
+    def found(self) -> list[int]:
+        wanted = ["sleep", self.seconds]
+        rows = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                if path.read_bytes().decode(errors="replace").split("\0")[:2] == wanted:
+                    rows.append(int(path.parent.name))
+        return rows
+
+    def reached(self) -> None:
+        eventually(
+            lambda: self.found() or None, limit_s=LIMIT_S, what="the build has come to where it is held"
+        )
+
+    def let_go(self) -> None:
+        """What is held now goes on; a step may be held more than once."""
+        for pid in self.found():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def source(self) -> str:
+        """Python of a source distribution that is held while its wheel is built."""
+        return f"SAID = 1\ndef attack():\n    {self.code}\n"
+
+    def files(self) -> dict[str, str]:
+        """Files of a wheel that hold whoever starts Python in the environment."""
+        return {"held.pth": f"import os; {self.code}\n"}
+
+
+def waiting_for_its_turn(site: Site, name: str) -> None:
+    """Before there is a folder: another build has the lock."""
+    site.packages.wheel(name)
+    with site.store.alone() as mine:
+        assert mine
+        site.ask(name, name)
+        eventually(
+            lambda: any(row["stage"] == "waiting" for row in site.builds(name)),
+            limit_s=LIMIT_S,
+            what="it waits",
+        )
+        assert not list(site.store.building.iterdir())
+        site.cannot_be_started(name)
+        old = site.pid("node")
+        os.kill(old, signal.SIGKILL)
+        eventually(lambda: site.pid("node") not in (0, old), limit_s=30, what="a new node worker is there")
+
+
+def while_packages_come(site: Site, name: str) -> None:
+    hold = Hold(1)
+    made = site.packages.source(name, hold.source())
+    site.ask(name, name)
+    hold.reached()
+    site.cannot_be_started(name)
+    site.kill_node()
+    assert not hold.found(), "what it had started ends with it"
+    made.unlink()
+
+
+def while_they_are_installed(site: Site, name: str) -> None:
+    """Many files: they are seen as they come. If it is a moment later, they are compiled."""
+    site.packages.wheel(name, files={f"{name}_parts/part{n}.py": f"number = {n}\n" * 40 for n in range(1500)})
+    site.ask(name, name)
+    parts = f"{PREFIX}*/lib/python3*/site-packages/{name}_parts"
+    until = time.monotonic() + LIMIT_S
+    while not list(site.store.staging.glob(parts)):
+        assert time.monotonic() < until, "nothing was installed"
+    site.kill_node()
+
+
+def before_its_stamp(site: Site, name: str) -> None:
+    hold = Hold(2)
+    made = site.packages.wheel(name, files=hold.files())
+    site.ask(name, name)
+    hold.reached()
+    (built,) = site.store.staging.glob(f"{PREFIX}*")
+    assert not (built / STAMP).exists()
+    site.cannot_be_started(name)
+    site.kill_node()
+    assert not hold.found(), "what it had started ends with it"
+    made.unlink()
+
+
+MOMENTS = [waiting_for_its_turn, while_packages_come, while_they_are_installed, before_its_stamp]
+
+
+@pytest.mark.parametrize("cut_off", MOMENTS, ids=lambda each: each.__name__)
+def test_killed_before_it_is_whole(site: Site, cut_off: Callable[[Site, str], None]) -> None:
+    name = cut_off.__name__.replace("_", "")
+    before = site.holding()
+    cut_off(site, name)
+    assert site.holding() == before, "an environment is there whole or not at all"
+    site.cannot_be_started(name)
+    if not list(site.packages.folder.glob(f"simple/{name}/*.whl")):
+        site.packages.wheel(name, version="2.0")
+    site.a_minute_of_silence()
+    site.is_ready_and_starts(name, name)
+    assert len(site.builds(name)) == 1
+    assert len(site.holding()) == len(before) + 1
+
+
+def new_stamp(site: Site, before: set[str]) -> Path | None:
+    found = site.store.folder.glob(f"{PREFIX}*/{STAMP}")
+    return next((path for path in found if path.parent.name.removeprefix(PREFIX) not in before), None)
+
+
+def test_killed_when_it_is_whole_and_nobody_knows(site: Site) -> None:
+    name, hold, before = "wholebutunsaid", Hold(3), site.holding()
+    site.packages.wheel(name, files=hold.files())
+    site.ask(name, name)
+    hold.reached()
+    redis = site.pid("redis")
+    os.kill(redis, signal.SIGSTOP)
+    try:
+        # Its answer does not come through: it is killed with it.
+        stamp = eventually(
+            lambda: hold.let_go() or new_stamp(site, before), limit_s=LIMIT_S, what="it is whole"
+        )
+        os.kill(site.pid("node"), signal.SIGKILL)
+    finally:
+        os.kill(redis, signal.SIGCONT)
+    made = stamp.stat()
+    site.cannot_be_started(name)
+    site.a_minute_of_silence()
+    assert site.ended(name)["state"] == "ready", site.log(name)
+    assert site.holding() - before == {site.digest(name)}
+    assert "This environment is here already." in site.log(name)
+    now = stamp.stat()
+    assert (now.st_ino, now.st_mtime_ns) == (made.st_ino, made.st_mtime_ns), "it is built once"
+    assert not hold.found()
+
+
+def test_two_of_the_same_content_at_once_are_built_once(site: Site) -> None:
+    before = site.holding()
+    site.packages.wheel("alike")
+    with site.store.alone() as mine:
+        assert mine
+        site.ask("alike-a", "alike")
+        site.ask("alike-b", "alike==1.0")
+    assert [site.ended(slug)["state"] for slug in ("alike-a", "alike-b")] == ["ready", "ready"]
+    assert site.digest("alike-a") == site.digest("alike-b")
+    assert site.holding() - before == {site.digest("alike-a")}
+    said = [("This environment is here already." in site.log(slug)) for slug in ("alike-a", "alike-b")]
+    assert sorted(said) == [False, True], "one is built, the other finds it"
+
+
+def test_a_node_that_is_away_builds_nothing_and_then_once(site: Site) -> None:
+    name, before = "nodeaway", site.holding()
+    site.packages.wheel(name)
+    node = site.pid("node")
+    os.kill(node, signal.SIGSTOP)
+    try:
+        site.ask(name, name)
+        assert [row["state"] for row in site.builds(name)] == ["queued"]
+        site.cannot_be_started(name)
+        assert site.holding() == before
+    finally:
+        os.kill(node, signal.SIGCONT)
+    site.is_ready_and_starts(name, name)
+    assert len(site.holding()) == len(before) + 1
