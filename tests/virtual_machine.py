@@ -24,7 +24,7 @@ import pytest
 
 KERNEL = "BERTH_TEST_KERNEL"
 HOW = (
-    f"set {KERNEL} to a folder with boot/vmlinuz-* and lib/modules: apt-get download linux-image-….deb of "
+    f"set {KERNEL} to a folder with boot/vmlinuz-* and lib/modules: apt-get download linux-image-…-amd64 of "
     "Debian, then dpkg -x that file FOLDER"
 )
 MODULES = (
