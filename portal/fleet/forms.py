@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.json_input import InvalidJson, parse_json
-from portal.inventory.models import PlacementPolicy
+from portal.inventory.models import PlacementPolicy, RebalancingPolicy
 from provisioning.registry import DRIVERS
 
 PLAIN = {"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
@@ -29,6 +29,12 @@ class PoolForm(forms.Form):
     name = forms.CharField(label=_("Name"), max_length=80, widget=forms.TextInput(attrs=PLAIN))
     driver = forms.ChoiceField(label=_("Driver"), choices=[(name, name) for name in sorted(DRIVERS)])
     placement_policy = forms.ChoiceField(label=_("Where it places first"), choices=PlacementPolicy.choices)
+    rebalancing = forms.ChoiceField(
+        label=_("Moving running work"),
+        choices=RebalancingPolicy.choices,
+        required=False,
+        help_text=_("To better places, with notice; kernels lose their variables."),
+    )
     config = forms.CharField(
         label=_("Configuration of the driver"),
         required=False,
@@ -39,7 +45,7 @@ class PoolForm(forms.Form):
 
     def __init__(self, *args: Any, changing: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        for name in ("slug", "driver") if changing else ("placement_policy",):
+        for name in ("slug", "driver") if changing else ("placement_policy", "rebalancing"):
             del self.fields[name]
 
     def clean_config(self) -> dict[str, Any]:
@@ -56,7 +62,9 @@ class PoolForm(forms.Form):
 
     def given(self) -> dict[str, Any]:
         """What the services take."""
-        return {name: value for name, value in self.cleaned_data.items() if name != "version"}
+        # What a form without it has not sent stays as it is.
+        left_out = {"version"} if self.cleaned_data.get("rebalancing") else {"version", "rebalancing"}
+        return {name: value for name, value in self.cleaned_data.items() if name not in left_out}
 
 
 def shown(config: dict[str, Any]) -> str:

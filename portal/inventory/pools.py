@@ -29,7 +29,7 @@ from portal.inventory.node_commands import config_of
 from provisioning.errors import ProvisioningError
 from provisioning.registry import driver_class, driver_for
 
-FIELDS = ("name", "config", "placement_policy", "enabled", "retiring")
+FIELDS = ("name", "config", "placement_policy", "rebalancing", "enabled", "retiring")
 FIXED = ("slug", "driver")
 
 

@@ -12,7 +12,15 @@ from portal.inventory import counting, missing_gpus
 from portal.inventory.counting import Counts
 from portal.inventory.device_states import DeviceState
 from portal.inventory.missing_gpus import MissingGpu
-from portal.inventory.models import CordonCause, Device, Node, PlacementPolicy, Pool, PoolState
+from portal.inventory.models import (
+    CordonCause,
+    Device,
+    Node,
+    PlacementPolicy,
+    Pool,
+    PoolState,
+    RebalancingPolicy,
+)
 from provisioning.types import LimitedResource
 
 
@@ -57,7 +65,7 @@ class PoolSerializer(serializers.ModelSerializer[Pool]):
         fields = [
             *("slug", "name", "driver", "simulated", "enabled", "state", "state_message", "capabilities"),
             *("node_count", "online_count", "device_count", "resources", "inventory_at", "created_at"),
-            *("placement_policy", "retiring", "updated_at"),
+            *("placement_policy", "rebalancing", "retiring", "updated_at"),
         ]
         read_only_fields = fields
 
@@ -84,6 +92,11 @@ class PoolChangeSerializer(StrictSerializer):
     name = serializers.CharField(max_length=80)
     config = _config()
     placement_policy = serializers.ChoiceField(PlacementPolicy.choices, required=False)
+    rebalancing = serializers.ChoiceField(
+        RebalancingPolicy.choices,
+        required=False,
+        help_text="Whether running work is moved to better places; `site`: as the site's settings say.",
+    )
     enabled = serializers.BooleanField(required=False)
     retiring = serializers.BooleanField(
         required=False, help_text="Nothing new is placed there; what runs goes on."

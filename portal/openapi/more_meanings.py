@@ -162,6 +162,7 @@ MORE: Mapping[str, str] = {
     "online_count": "How many of them were heard of late.",
     "inventory_at": "When its nodes were last listed; null before the first time.",
     "placement_policy": "Whether work is packed onto few nodes or spread over all.",
+    "rebalancing": "Whether running work moves to better places there; `site`: as the settings say.",
     "retiring": "Whether it is being emptied to be removed.",
     # Machines, homes and what nobody owns.
     "certificate_expires_at": "When its certificate ends; it gets another one before.",

@@ -88,6 +88,15 @@ class ReclaimRuleSerializer(serializers.Serializer[Any]):
     set_by = serializers.CharField(help_text="`settings`, or what the policy is for: `flavor:a100-full`.")
 
 
+class DiscontentSerializer(serializers.Serializer[Any]):
+    """Why a workspace gets less of what it should get where it runs."""
+
+    contentment = serializers.IntegerField(help_text="What it gets of what it should get, in percent.")
+    reason = serializers.CharField(help_text="The code of why.")
+    message = serializers.CharField(help_text="Why, in a sentence.")
+    since = serializers.DateTimeField()
+
+
 class ActivitySerializer(serializers.Serializer[Any]):
     """What a running workspace does, and what is held against it."""
 
@@ -113,6 +122,9 @@ class ActivitySerializer(serializers.Serializer[Any]):
     history = ChangeSerializer(many=True, help_text="Of the last two days.")
     policy = ReclaimRuleSerializer(
         many=True, help_text="The limits that apply, and where each value comes from."
+    )
+    discontent = DiscontentSerializer(
+        allow_null=True, help_text="Null where it is content with its place, or nothing is known."
     )
 
 

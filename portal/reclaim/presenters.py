@@ -24,6 +24,7 @@ from portal.reclaim.engine.ladder import KEEPABLE, RELEASES, Standing, Step, hel
 from portal.reclaim.engine.terms import Effective, Source
 from portal.reclaim.engine.week import DAYS, Week
 from portal.reclaim.models import PolicyScope, ReclaimNotice
+from portal.reclaim.rebalancing import selectors as rebalancing
 from portal.workspaces import policies
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -178,6 +179,20 @@ def activity_of(workspace: Workspace) -> dict[str, Any]:
             {"at": at, "active": kinds}
             for at, kinds in (observing.changes_of(workspace) if row is not None else ())
         ],
+        "discontent": _discontent_of(workspace),
+    }
+
+
+def _discontent_of(workspace: Workspace) -> dict[str, Any] | None:
+    found = rebalancing.discontent_of(workspace)
+    if found is None:
+        return None
+    reason = reason_of(found.reason)
+    return {
+        "contentment": found.score,
+        "reason": found.reason.get("code", ""),
+        "message": message_of(reason) if reason is not None else "",
+        "since": found.since,
     }
 
 

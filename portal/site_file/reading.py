@@ -19,6 +19,8 @@ MAX_LENGTH = 2_000_000
 MAX_DEPTH = 20
 MAX_MISTAKES = 20
 Path = tuple[Any, ...]
+SWITCHES = frozenset({("pools", "rebalancing")})
+"""Section and field of what may be `off`, which YAML takes for a boolean where it has no quotes."""
 
 
 class Lines(dict[Path, int]):
@@ -81,7 +83,8 @@ def _value(loader: yaml.SafeLoader, node: yaml.Node, path: Path, lines: Lines) -
         if not plain or (isinstance(found, int | float) and ":" in str(node.value)):
             # What YAML takes for a date, or for a number in sixties, is a text that lacks its quotes.
             raise _at(node.start_mark.line, SiteCode.FILE_NOT_YAML, why=f"write “{node.value}” in quotes")
-        return found
+        switch = len(path) == 3 and (path[0], path[2]) in SWITCHES
+        return "off" if switch and found is False else found
     found = {}
     for name, inner in node.value:
         key = loader.construct_object(name) if isinstance(name, yaml.ScalarNode) else None

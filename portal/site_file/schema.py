@@ -14,7 +14,7 @@ from portal.catalog.rules import ICONS
 from portal.environments.documents import ABOUT
 from portal.environments.models import PYTHONS, Environment, SourceKind
 from portal.gpu_checks.settings import NAMES as CHECKS
-from portal.inventory.models import PlacementPolicy, Pool
+from portal.inventory.models import PlacementPolicy, Pool, RebalancingPolicy
 from portal.ledger.models import Period
 from portal.reclaim.engine.week import DAYS
 from portal.reclaim.models import ReclaimPolicy
@@ -133,6 +133,7 @@ def schema() -> dict[str, Any]:
         "name": {"type": "string", "maxLength": 80},
         "config": SCALARS,
         "placement_policy": {"enum": list(PlacementPolicy.values)},
+        "rebalancing": {"enum": list(RebalancingPolicy.values)},
         "enabled": {"type": "boolean"},
         "retiring": {"type": "boolean"},
         **_fields(Pool, CHECKS),

@@ -51,6 +51,8 @@ def test_a_name_is_taken_once(olga):
         ({"config": {"sandbx": "gvisor"}}, "config"),
         ({"config": {"port_min": {"a": 1}}}, "config"),
         ({"placement_policy": "any"}, "placement_policy"),
+        ({"rebalancing": "sometimes"}, "rebalancing"),
+        ({"rebalancing": ""}, "rebalancing"),
         ({"name": ""}, "name"),
     ],
 )
@@ -127,7 +129,11 @@ def test_an_operator_adds_and_retires_a_pool_on_pages(as_user, olga):
     given = {"slug": "lab", "name": "Lab", "driver": "local", "config": '{"spares": 0}'}
     assert browser.post("/pools/new/", given)["Location"] == "/pools/lab/"
     page = browser.get("/pools/lab/edit/").content.decode()
-    assert "It has no node." in page
+    assert "It has no node." in page and "Moving running work" in page
+    kept = {"name": "Lab", "placement_policy": "spread", "config": '{"spares": 0}'}
+    assert browser.post("/pools/lab/edit/", {**kept, "rebalancing": "off"}).status_code == 302
+    assert browser.post("/pools/lab/edit/", kept).status_code == 302
+    assert Pool.objects.get(slug="lab").rebalancing == "off", "a form without it has changed it"
     browser.post("/pools/lab/retire/", {"retiring": "1"})
     assert Pool.objects.get(slug="lab").retiring
     assert browser.post("/pools/lab/delete/")["Location"] == "/pools/"

@@ -8,12 +8,14 @@ from uuid import uuid4
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotAllowed, NotFound, StateConflict
 from portal.common.reasons.codes import RebalanceCode
 from portal.events.models import Event, Notification
+from portal.inventory import pools
 from portal.inventory.models import AllocatedDevice, Device, DeviceMinute, DeviceSeries, Node
 from portal.inventory.services import set_cordon
 from portal.reclaim.models import BestClock, Discontent, ProposalState, RebalanceProposal
@@ -291,6 +293,33 @@ def test_by_policy_what_is_preemptible_goes_once_the_proposal_has_stood(fragment
     assert proposing.run().applied == 0
 
 
+def test_each_pool_says_for_itself_whether_its_work_moves(fragmented, pool, olga, settings, clock, as_user):
+    assert proposing.run().proposed == 1
+    # Switched off: what was proposed cannot be carried out any more, and goes.
+    pools.change(actor=olga, pool=pool, given={"rebalancing": "off"})
+    (row,) = proposals()
+    with pytest.raises(StateConflict):
+        services.apply(actor=olga, proposal_id=row.pk)
+    settings.BERTH_MOVE_AUTOMATICALLY = True
+    assert proposing.run() == proposing.Report(0, 0, 0)
+    assert not proposals() and f"Switched off in {pool.name}" in page(as_user, olga)
+    # Proposed, whatever the site does by itself.
+    pools.change(actor=olga, pool=pool, given={"rebalancing": "propose"})
+    assert proposing.run().proposed == 1
+    clock.shift(301)
+    assert proposing.run() == proposing.Report(0, 1, 0)
+    assert "Nothing moves unless an operator says so" in page(as_user, olga)
+    # Without an operator, whatever the site does.
+    settings.BERTH_MOVE_AUTOMATICALLY = False
+    pools.change(actor=olga, pool=pool, given={"rebalancing": "automatic"})
+    assert f"in {pool.name}." in page(as_user, olga)
+    assert proposing.run().applied == 1
+
+
+def page(as_user, reader) -> str:
+    return as_user(reader).get(reverse("reclaim:rebalancing")).content.decode()
+
+
 def hot(row: Workspace, clock_mhz: int = 1000) -> None:
     """Its GPUs were busy for ten minutes and held down by heat, and one elsewhere was not."""
     minutes(devices_of(row), clock_mhz, 60)
@@ -329,11 +358,13 @@ def slowed(make, alice, pool, settle):
     return again(row)
 
 
-def test_a_workspace_on_a_hot_gpu_goes_to_another_one(slowed, olga, settle):
+def test_a_workspace_on_a_hot_gpu_goes_to_another_one(slowed, olga, settle, with_token):
     assert proposing.run() == proposing.Report(1, 1, 0)
     found = Discontent.objects.get()
     assert (found.workspace, found.score, found.reason["code"]) == (slowed, 50, RebalanceCode.SLOWED)
     assert BestClock.objects.get().clock_mhz == 1980
+    read = with_token(olga).get(f"/api/v1/workspaces/{slowed.pk}/activity").json()["discontent"]
+    assert (read["contentment"], read["reason"]) == (50, RebalanceCode.SLOWED) and read["message"]
     (row,) = proposals()
     assert (row.waiting, row.gain) == (None, 50)
     before = devices_of(slowed)

@@ -18,7 +18,7 @@ from portal.common.errors import InvalidInput, NotAllowed
 from portal.environments import curated
 from portal.environments.models import Environment, EnvironmentVersion, VersionState
 from portal.events.models import Event
-from portal.inventory.models import PlacementPolicy, Pool
+from portal.inventory.models import PlacementPolicy, Pool, RebalancingPolicy
 from portal.ledger.models import LedgerAccount
 from portal.quota_requests.models import AutoApproveRule
 from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
@@ -213,6 +213,18 @@ def test_a_wrong_policy_is_refused_with_its_line(ada, text, line, word):
     assert f"ine {line}" in problems
     assert word in problems
     assert not ReclaimPolicy.objects.exists()
+
+
+@pytest.mark.parametrize("word", ["off", '"off"', "Off", "no"])
+def test_off_needs_no_quotes_where_it_is_a_switch(ada, local_pool, word):
+    text = f"berth: 1\npools:\n  {local_pool.slug}:\n    rebalancing: {word}\n"
+    (step,) = applying.apply(actor=ada, text=text)
+    assert step.words == ["rebalancing: site → off"]
+    assert Pool.objects.get(pk=local_pool.pk).rebalancing == "off"
+    assert applying.apply(actor=ada, text=exporting.as_yaml(exporting.export(actor=ada))) == []
+    with pytest.raises(InvalidInput) as refused:
+        applying.apply(actor=ada, text=text.replace(f": {word}", ": on"))
+    assert "ine 4" in " ".join(refused.value.field_errors["yaml"])
 
 
 def test_policies_are_changed_by_field_and_pruned(ada):
@@ -504,6 +516,7 @@ of_pools = st.fixed_dictionaries(
     optional={
         "config": st.dictionaries(st.sampled_from(["spares", "spare_environments"]), st.integers(0, 9)),
         "placement_policy": st.sampled_from(list(PlacementPolicy.values)),
+        "rebalancing": st.sampled_from(list(RebalancingPolicy.values)),
         "enabled": st.booleans(),
         "retiring": st.booleans(),
         "check_every_h": st.integers(0, 100),

@@ -55,6 +55,7 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
     initial = {
         "name": pool.name,
         "placement_policy": pool.placement_policy,
+        "rebalancing": pool.rebalancing,
         "config": shown(pool.config),
         "version": etags.version_of(pool),
     }

@@ -11,6 +11,7 @@ from portal.inventory.models.capacity import (
     PlacementPolicy,
     Pool,
     PoolState,
+    RebalancingPolicy,
 )
 from portal.inventory.models.placement_lock import PlacementLock
 from portal.inventory.models.samples import DeviceHour, DeviceMinute, DeviceSeries
@@ -29,4 +30,5 @@ __all__ = [
     "PlacementPolicy",
     "Pool",
     "PoolState",
+    "RebalancingPolicy",
 ]

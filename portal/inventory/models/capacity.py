@@ -30,6 +30,15 @@ class PlacementPolicy(models.TextChoices):
     SPREAD = "spread", _("Emptiest node first")
 
 
+class RebalancingPolicy(models.TextChoices):
+    """Whether running work of a pool is moved to better places, and who says so."""
+
+    SITE = "site", _("As the site's settings say")
+    OFF = "off", _("Off: nothing is proposed")
+    PROPOSE = "propose", _("Propose: an operator decides")
+    AUTOMATIC = "automatic", _("Automatic for preemptible work")
+
+
 class CheckLevel(models.TextChoices):
     """How thorough a GPU check is; the words of `provisioning.gpu.check`."""
 
@@ -62,6 +71,7 @@ class Pool(models.Model):
     placement_policy = models.CharField(
         max_length=16, choices=PlacementPolicy, default=PlacementPolicy.FRAGMENTATION
     )
+    rebalancing = models.CharField(max_length=10, choices=RebalancingPolicy, default=RebalancingPolicy.SITE)
     # When devices are checked; hours, 0 for never.
     check_every_h = models.PositiveIntegerField(default=168)
     check_level = models.CharField(max_length=10, choices=CheckLevel, default=CheckLevel.STANDARD)

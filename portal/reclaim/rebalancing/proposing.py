@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,10 +21,11 @@ from django.utils import timezone
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import PortalError
+from portal.inventory.models import RebalancingPolicy
 from portal.reclaim.engine.contentment import CONTENT, Contentment, contentment, device_score
 from portal.reclaim.engine.rebalancing import RULES, Proposal, Rules, propose
 from portal.reclaim.models import Discontent, ProposalState, RebalanceProposal
-from portal.reclaim.rebalancing import reading, services
+from portal.reclaim.rebalancing import policies, reading, services
 from portal.scheduling import moves, moving, snapshot_cache
 from portal.scheduling.moves import PlannedMove
 from portal.workspaces.models import Workspace
@@ -75,7 +76,7 @@ def run(now: datetime | None = None) -> Report:
     _note(low, generations, now)
     proposals = _proposals(found, verdicts, low, now)
     kept = _store(proposals, generations, now)
-    applied = _apply(kept, now) if settings.BERTH_MOVE_AUTOMATICALLY else 0
+    applied = _apply(kept, now)
     forget_old(now)
     return Report(len(low), len(kept), applied)
 
@@ -87,7 +88,10 @@ def _proposals(
     asks = reading.waiting(found.pools)
     if not low and not asks:
         return []
-    running = reading.movables(found, verdicts)
+    held = {str(pk): policies.policy_of(pool.pool) for pk, pool in found.pools.items()}
+    running = [
+        each for each in reading.movables(found, verdicts) if held[each.pool] is not RebalancingPolicy.OFF
+    ]
     clusters = {str(key): pool.cluster for key, pool in found.pools.items() if pool.pool.takes_work}
     limits = rules()
     past = reading.past(now - timedelta(seconds=limits.return_s))
@@ -222,10 +226,13 @@ def _planned(proposal: Proposal, generations: Mapping[UUID, int]) -> list[Planne
 
 def _apply(proposals: Sequence[RebalanceProposal], now: datetime) -> int:
     """Carry out what may go without an operator: one at a time, the oldest first."""
+    automatic = {pk for pk, held in policies.policies().items() if held is RebalancingPolicy.AUTOMATIC}
+    if not automatic:
+        return 0
     for row in sorted(proposals, key=lambda row: (row.proposed_at, row.key)):
         if moves.under_way() >= MAX_UNDER_WAY:
             return 0
-        if now - row.proposed_at < STANDS_FOR or not may_go_alone(row):
+        if now - row.proposed_at < STANDS_FOR or not may_go_alone(row, automatic):
             continue
         try:
             services.apply(actor=SYSTEM, proposal_id=row.pk, preemptible_only=True)
@@ -236,8 +243,10 @@ def _apply(proposals: Sequence[RebalanceProposal], now: datetime) -> int:
     return 0
 
 
-def may_go_alone(row: RebalanceProposal) -> bool:
-    """Whether all that it moves is preemptible."""
+def may_go_alone(row: RebalanceProposal, automatic: Collection[UUID]) -> bool:
+    """Whether all that it moves is preemptible, and in a pool where that goes without an operator."""
+    if not {each.pool for each in services.planned_of(row)} <= set(automatic):
+        return False
     keys = [each["workspace"] for each in row.moves]
     return not Workspace.objects.filter(pk__in=keys, preemptible=False).exists()
 

@@ -18,6 +18,7 @@ from portal.events import services as events
 from portal.events.kinds import AuditKind
 from portal.inventory.models import PlacementLock
 from portal.reclaim.models import ProposalState, RebalanceProposal
+from portal.reclaim.rebalancing import policies
 from portal.scheduling import moving
 from portal.scheduling.moves import PlannedMove
 from provisioning import messages
@@ -51,10 +52,14 @@ def apply(
         return row
     if row.state != ProposalState.OPEN:
         raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
+    planned = planned_of(row)
+    if policies.is_off(each.pool for each in planned):
+        # Switched off since it was proposed; the next pass withdraws it.
+        raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
     reason = message_of(Reason.from_json(row.reason))
     moving.ask(
         actor=actor,
-        planned=planned_of(row),
+        planned=planned,
         reason=reason,
         waiting=row.waiting_id,
         preemptible_only=preemptible_only,

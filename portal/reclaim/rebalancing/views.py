@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from django.conf import settings
 from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import HttpResponse
@@ -18,7 +17,8 @@ from portal.accounts.policies import require_operator
 from portal.common.errors import NotAllowed, NotFound, PortalError
 from portal.common.htmx import partial_of
 from portal.common.typed_requests import SignedInRequest
-from portal.reclaim.rebalancing import presenters, selectors, services
+from portal.inventory.models import RebalancingPolicy
+from portal.reclaim.rebalancing import policies, presenters, selectors, services
 
 ROWS_PER_PAGE = 50
 DECIDED_SHOWN = 20
@@ -36,7 +36,8 @@ def listing(request: SignedInRequest) -> HttpResponse:
         "decided": presenters.rows(list(selectors.decided(request.user)[:DECIDED_SHOWN])),
         "discontent": presenters.discontent_rows(list(discontent[:ROWS_PER_PAGE])),
         "discontent_count": discontent.count(),
-        "automatic": settings.BERTH_MOVE_AUTOMATICALLY,
+        "automatic": policies.names_where(RebalancingPolicy.AUTOMATIC),
+        "off": policies.names_where(RebalancingPolicy.OFF),
         "may": request.user.operates,
     }
     return render(request, partial_of(request, "reclaim/rebalancing.html", "live"), context)
