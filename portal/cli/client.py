@@ -362,6 +362,18 @@ class BerthClient:
         path = f"/orphans/{quote(orphan_id, safe='')}/remove"
         return self._object("POST", path, json=_given({"confirm": confirm}))
 
+    def efficiency(self, workspace_id: str) -> dict[str, Any]:
+        """How much of its GPU time a workspace uses (`used`, `measured`: shares), and a `hint` or none."""
+        return self._object("GET", f"{_path(workspace_id)}/efficiency")
+
+    def rebalance_proposals(self, **filters: str) -> Iterator[dict[str, Any]]:
+        """Proposals to move running work (`state`), the newest first."""
+        return self._rows("/rebalance-proposals", filters)
+
+    def apply_rebalance_proposal(self, proposal_id: str) -> dict[str, Any]:
+        """Have its workspaces asked to move, all of them or none."""
+        return self._object("POST", f"/rebalance-proposals/{quote(proposal_id, safe='')}/apply")
+
     def service_accounts(self, team: str) -> Iterator[dict[str, Any]]:
         """A team's accounts for programs."""
         return self._rows(_services(team))

@@ -23,6 +23,7 @@ MODULES = {
     "logs": "logs",
     "queue": "watching",
     "events": "watching",
+    "efficiency": "efficiency",
 }
 """In which module a command is; in `commands` where it is not named."""
 GROUPS = {
@@ -33,6 +34,7 @@ GROUPS = {
     "files": "files",
     "homes": "homes",
     "orphans": "orphans",
+    "rebalancing": "rebalancing",
     "requests": "requests",
     "service_account": "service_accounts",
 }

@@ -198,6 +198,12 @@ def parser() -> argparse.ArgumentParser:
     )
     budget.add_argument("team", nargs="?", default="", metavar="TEAM", help="default: all that you see")
 
+    use = command(
+        "efficiency", "efficiency", "Show how much of their GPU time your workspaces use, with a hint each."
+    )
+    use.add_argument("workspace", nargs="?", default="", metavar="WORKSPACE", help="default: all that run")
+    use.add_argument("--team", default="", metavar="SLUG", help="where you have the name in two; only these")
+
     logs = command("logs", "logs", "Print the last lines that a workspace's program wrote.")
     one_workspace(logs)
     logs.add_argument("-n", "--tail", type=positive, default=200, metavar="LINES", help="default: 200")

@@ -430,5 +430,21 @@ def node(commands: Any, common: argparse.ArgumentParser) -> None:
         verb(name, words).add_argument("workspace", metavar="ID", help="of the workspace, as its page has it")
 
 
-ALL = (requests, user, service_account, secret, environments, files, homes, orphans, gpu, node)
+def rebalancing(commands: Any, common: argparse.ArgumentParser) -> None:
+    words = "List proposals to move running work, or apply one. For operators."
+    top = commands.add_parser("rebalancing", help=words, description=words, parents=[common])
+    top.set_defaults(function="rebalancing_ls")
+    top.add_argument(
+        "--all", action="store_true", help="also those that were applied, dismissed or withdrawn"
+    )
+    words = "Have its workspaces asked to move, with notice: all of them or none."
+    act = top.add_subparsers(metavar="COMMAND").add_parser(
+        "apply", help=words, description=words, parents=[common]
+    )
+    act.set_defaults(function="rebalancing_apply")
+    act.add_argument("proposal", metavar="ID", help="its id, or the beginning of it")
+    act.add_argument("-y", "--yes", action="store_true", help="do not ask")
+
+
+ALL = (requests, user, service_account, secret, environments, files, homes, orphans, rebalancing, gpu, node)
 """Each adds its group to the commands, in the order of the help."""

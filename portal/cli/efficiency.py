@@ -1,0 +1,42 @@
+"""`berth efficiency`: how much of their GPU time workspaces use, with one hint each."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from portal.cli.client import BerthClient
+from portal.cli.commands import find, print_json, print_line, print_table
+
+
+def efficiency(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Of one workspace, or of all of one's own that run."""
+    if arguments.workspace:
+        rows = [find(client, arguments)]
+    else:
+        more = {"team": arguments.team} if arguments.team else {}
+        rows = list(client.workspaces(owner=client.me()["username"], state="running", **more))
+    found = [(row, client.efficiency(row["id"])) for row in rows]
+    if arguments.json:
+        return print_json(
+            [{"workspace": row["id"], "name": row["name"], "team": row["team"], **of} for row, of in found]
+        )
+    if not found:
+        print("You have no workspace that runs.", file=sys.stderr)
+        return 0
+    table = [(row["name"], row["team"], _percent(of["used"]), _percent(_measured(of))) for row, of in found]
+    print_table([("WORKSPACE", "TEAM", "GPU TIME USED", "MEASURED"), *table], numbers_from=2)
+    for row, of in found:
+        if of["hint"]:
+            print_line(f"{row['name']}: {of['hint']['message']} {of['hint']['next_action']}".rstrip())
+    return 0
+
+
+def _measured(of: dict[str, Any]) -> float | None:
+    """Null where it has no whole GPU, of which alone something can be said."""
+    return None if of["since"] is None else of["measured"]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share * 100:.0f} %"

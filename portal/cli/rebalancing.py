@@ -1,0 +1,65 @@
+"""What `berth rebalancing …` does: proposals to move running work, for operators and auditors."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from portal.cli.client import BerthClient
+from portal.cli.commands import print_json, print_line, print_table
+from portal.cli.errors import Missing, Usage
+from portal.cli.users import confirm
+
+SHORT, SHORTEST = 8, 4
+"""So much of an id is shown; `apply` takes any beginning from the second on that only one has."""
+Proposal = dict[str, Any]
+
+
+def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """What stands as a proposal now; with --all also what has become of earlier ones."""
+    rows = list(client.rebalance_proposals(**({} if arguments.all else {"state": "open"})))
+    if arguments.json:
+        return print_json(rows)
+    if not rows:
+        print("Nothing is proposed.", file=sys.stderr)
+        return 0
+    table: list[tuple[str, ...]] = [("ID", "STATE", "WHAT MOVES", "WHY", "WHAT IT INTERRUPTS")]
+    table += [
+        (row["id"][:SHORT], row["state"], _moves(row), row["message"], row["interrupts"]) for row in rows
+    ]
+    return print_table(table)
+
+
+def apply(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Say what it interrupts, ask, and have its workspaces asked to move."""
+    row = _one(client.rebalance_proposals(state="open"), arguments.proposal)
+    confirm(arguments, f"Move {_moves(row)}? {row['interrupts']}")
+    row = client.apply_rebalance_proposal(row["id"])
+    if arguments.json:
+        return print_json(row)
+    return print_line(f"{_moves(row)}: asked to move, and told so.")
+
+
+def _one(rows: Iterable[Proposal], wanted: str) -> Proposal:
+    """The open one with this id, or beginning of an id. Raises `Missing`, `Usage`."""
+    begins = wanted.lower()
+    found = [row for row in rows if len(begins) >= SHORTEST and row["id"].startswith(begins)]
+    if not found:
+        raise Missing(f"No proposal that stands is “{wanted}”.", "`berth rebalancing` shows those that do.")
+    if len(found) > 1:
+        ids = ", ".join(row["id"] for row in found)
+        raise Usage(f"Several proposals are “{wanted}”.", f"Name one of them by its id: {ids}.")
+    return found[0]
+
+
+def _moves(row: Proposal) -> str:
+    return ", ".join(_move(each) for each in row["moves"])
+
+
+def _move(each: dict[str, Any]) -> str:
+    name = each["name"] or "one that was deleted"
+    if each["from_node"] == each["to_node"]:
+        return f"{name} within {each['to_node']}"
+    return f"{name} {each['from_node']} → {each['to_node']}"
