@@ -38,10 +38,14 @@ LOOKED_AT = timedelta(minutes=5)
 BEST_KEPT = timedelta(days=7)
 WAITING_LOOKED_AT = 200
 COLUMNS = (
-    "pk", "generation", "owner_id", "team_id", "template_id", "flavor_id", "resources", "preemptible",
-    "loses_work", "placed_at", "preemption__cause", "reclaim_activity__active",
-    "reclaim_activity__observed_at", "reclaim_activity__generation",
+    "pk", "generation", "preemption__cause", "reclaim_activity__active", "reclaim_activity__observed_at",
+    "reclaim_activity__generation",
 )  # fmt: skip
+ASKED_FOR = (
+    "pk", "generation", "owner_id", "team_id", "template_id", "flavor_id", "resources", "preemptible",
+    "loses_work", "placed_at",
+)  # fmt: skip
+"""What is read only where somebody may have to move: keys and JSON of thousands take as long as all else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +54,6 @@ class Runs:
 
     pk: UUID
     generation: int
-    owner: UUID
-    team: UUID
-    template: UUID
-    flavor: UUID
-    resources: dict[str, Any]
-    preemptible: bool
-    loses_work: bool
-    placed_at: datetime | None
     noticed: bool
     at_work: bool | None
     held: Sequence[tuple[UUID, Placement, ResourceRequest]]
@@ -88,21 +84,12 @@ def _running(now: datetime) -> list[Runs]:
     held = capacity.held_by([row[0] for row in rows])
     found = []
     for row in rows:
-        pk, generation, owner, team, template, flavor, resources, preemptible, loses_work, *rest = row
-        placed_at, cause, active, observed_at, looked_at = rest
+        pk, generation, cause, active, observed_at, looked_at = row
         fresh = observed_at is not None and now - observed_at <= LOOKED_AT and looked_at == generation
         found.append(
             Runs(
                 pk=pk,
                 generation=generation,
-                owner=owner,
-                team=team,
-                template=template,
-                flavor=flavor,
-                resources=resources,
-                preemptible=preemptible,
-                loses_work=loses_work,
-                placed_at=placed_at,
                 noticed=cause is not None,
                 at_work=_at_work(active) if fresh else None,
                 held=held.get(str(pk), ()),
@@ -211,19 +198,24 @@ def movables(found: Seen, scores: Mapping[UUID, Any]) -> list[Movable]:
     A request for GPUs of any model is left where it is: elsewhere it would be charged otherwise.
     """
     requests = PlacementRequests(found.pools)
-    single = [each for each in found.running if each.pk in found.views]
-    templates = Template.objects.in_bulk({each.template for each in single})
-    flavors = Flavor.objects.select_related("pool").in_bulk({each.flavor for each in single})
-    homes = home_places.of_users([(each.owner, each.team) for each in single])
+    single = {(each.pk, each.generation): each for each in found.running if each.pk in found.views}
+    # Who has stopped or begun anew since it was seen is left out.
+    rows = [
+        row
+        for row in Workspace.objects.filter(state=State.RUNNING).values_list(*ASKED_FOR)
+        if row[:2] in single
+    ]
+    templates = Template.objects.in_bulk({row[4] for row in rows})
+    flavors = Flavor.objects.select_related("pool").in_bulk({row[5] for row in rows})
+    homes = home_places.of_users([(row[2], row[3]) for row in rows])
     movable = []
-    for each in single:
+    for pk, generation, owner, team, template, flavor, resources, *flags, placed_at in rows:
+        preemptible, loses_work = flags
+        each = single[pk, generation]
         pool_pk, placement, held = each.held[0]
         try:
             asked = requests.of(
-                templates[each.template],
-                flavors[each.flavor],
-                each.resources,
-                homes=homes.get((each.owner, each.team), {}),
+                templates[template], flavors[flavor], resources, homes=homes.get((owner, team), {})
             )
         except ValueError:
             continue
@@ -241,9 +233,9 @@ def movables(found: Seen, scores: Mapping[UUID, Any]) -> list[Movable]:
                 milli=sum(grant.milli for grant in placement.nodes[0].devices),
                 score=verdict.score,
                 reasons=verdict.reasons,
-                preemptible=each.preemptible,
-                loses_work=each.loses_work,
-                started_s=int(each.placed_at.timestamp()) if each.placed_at else 0,
+                preemptible=preemptible,
+                loses_work=loses_work,
+                started_s=int(placed_at.timestamp()) if placed_at else 0,
                 free=not each.noticed,
             )
         )
