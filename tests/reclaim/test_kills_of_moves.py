@@ -1,0 +1,55 @@
+"""Killed before each write while a move of running work is asked for: all of it is done or nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.events.models import Event, Notification
+from portal.reclaim.models import RebalanceProposal
+from portal.reclaim.rebalancing import proposing, services
+from portal.scheduling import snapshot_cache
+from portal.scheduling.models import Move
+from portal.workspaces.models import Preemption, QueueEntry, Workspace
+from tests.reclaim import test_kills, test_rebalancing
+from tests.reclaim.test_kills import killed_before, undone
+
+pytestmark = pytest.mark.django_db
+fragmented = test_rebalancing.fragmented
+_notice = test_rebalancing._notice
+_transactions = test_kills._transactions
+
+
+def standing() -> list[object]:
+    """What there is of the move, for the portal and for people."""
+    return [
+        list(RebalanceProposal.objects.values_list("pk", "state", "decided_by")),
+        list(Preemption.objects.order_by("workspace").values_list("workspace", "cause")),
+        list(Move.objects.order_by("workspace").values_list("workspace", "generation", "outcome")),
+        list(QueueEntry.objects.order_by("workspace").values_list("workspace", "nominated")),
+        list(Workspace.objects.order_by("pk").values_list("pk", "state", "desired_state")),
+        Event.objects.filter(kind__in=["rebalance.applied", "workspace.asked_to_leave"]).count(),
+        Notification.objects.filter(kind="workspace.asked_to_leave").count(),
+    ]
+
+
+def test_killed_before_any_write_all_of_it_is_asked_for_or_nothing(fragmented, olga):
+    assert proposing.run().proposed == 1
+    row = RebalanceProposal.objects.get()
+    before = standing()
+    with undone():
+        services.apply(actor=olga, proposal_id=row.pk)
+        after = standing()
+    assert before != after
+    for statement in range(1, 200):
+        snapshot_cache.forget()
+        with undone():
+            with killed_before(statement) as hit:
+                services.apply(actor=olga, proposal_id=row.pk)
+            if not hit:
+                break
+            assert standing() in (before, after), hit
+            services.apply(actor=olga, proposal_id=row.pk)
+            assert standing() == after, hit
+    else:
+        pytest.fail("it does not end")
+    assert statement > 3
