@@ -387,7 +387,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 @contextlib.contextmanager
 def started(folder: Path, *, scheme: str = "http", **changes: Any) -> Iterator[Stack]:
     """A stack of its own, for tests that break it; `changes` are the front door's, `scheme` the portal's."""
-    redis_port, proxy_port = free_port(), free_port()
+    redis_port = free_port()
     portal = Portal()
     url = f"redis://127.0.0.1:{redis_port}/0"
 
@@ -406,6 +406,8 @@ def started(folder: Path, *, scheme: str = "http", **changes: Any) -> Iterator[S
         issued = authority.ensure(folder / "tls")
         web_port = up.enter_context(ThreadedServer(LateGateway(url, build)).serving())
         web = f"127.0.0.1:{web_port}"
+        # Last, as what is started before could get it.
+        proxy_port = free_port()
         (folder / ".gateway").mkdir()
         (folder / "front-door.json").write_text(
             proxy.config(
