@@ -29,7 +29,9 @@ def efficiency(client: BerthClient, arguments: argparse.Namespace) -> int:
     print_table([("WORKSPACE", "TEAM", "GPU TIME USED", "MEASURED"), *table], numbers_from=2)
     for row, of in found:
         if of["hint"]:
-            print_line(f"{row['name']}: {of['hint']['message']} {of['hint']['next_action']}".rstrip())
+            print_line(
+                " ".join(filter(None, (f"{row['name']}:", of["hint"]["message"], of["hint"]["next_action"])))
+            )
     return 0
 
 
