@@ -139,7 +139,7 @@ def test_all_are_told_at_most_a_tenth_of_the_time(long_queue, make, alice, clock
 
 def test_whoever_waits_no_more_is_not_written(long_queue):
     waiting = QueueEntry.objects.filter(workspace__state=State.PENDING)
-    gone, stays = waiting[0], waiting[1]
+    gone, stays = waiting.order_by("pk")[:2]
     Workspace.objects.filter(pk=gone.pk).update(state=State.STOPPED)
     queue_status.write([queue_status.Change(pk, {"position": 77}) for pk in (gone.pk, stays.pk)])
     gone.refresh_from_db()

@@ -199,7 +199,12 @@ class ThreadedServer(uvicorn.Server):
     """Uvicorn in a thread, on a port of its own."""
 
     def __init__(self, app: Any) -> None:
-        super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
+        # A connection that a test has left open keeps nobody from going.
+        super().__init__(
+            uvicorn.Config(
+                app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5
+            )
+        )
         self.port = 0
         self._up = threading.Event()
 
@@ -225,7 +230,7 @@ class ThreadedServer(uvicorn.Server):
                 folder = os.open(at.parent, os.O_RDONLY | os.O_DIRECTORY)
                 held.callback(os.close, folder)
                 listener.bind(f"/proc/self/fd/{folder}/{at.name}")
-            thread = threading.Thread(target=self.run, kwargs={"sockets": [listener]})
+            thread = threading.Thread(target=self.run, kwargs={"sockets": [listener]}, daemon=True)
             thread.start()
             try:
                 assert self._up.wait(20)
