@@ -1,6 +1,6 @@
 """Run what failed in a phase once more, alone: `python -m tests.again FOLDER PHASE ARGUMENT...`.
 
-What passes alone fails beside others only: `tests.tally` counts it, and says which they are, so that who
+It stays failed. What passes alone fails beside others only: `tests.tally` says which they are, so that who
 mends it knows where to look. More than `LIMIT` failures have a cause of their own, and are not run again.
 
 Reads FOLDER/PHASE.xml and the cache of that phase; writes FOLDER/PHASE-again.xml and its .code.

@@ -1,12 +1,9 @@
 """The sum over the phases of `make test`: `python -m tests.tally FOLDER PHASE...`.
 
 Reads FOLDER/PHASE.xml (JUnit) and FOLDER/PHASE.code (pytest's exit code), and PHASE-again.xml where
-`tests.again` has run once more what had failed. The last lines are `N passed, N failed, N skipped`, which
-tests pass alone only, and the reasons of all skips; the exit code is 0 when something passed and nothing
+`tests.again` has run once more what had failed. The last lines are `N passed, N failed, N skipped`, which of
+the failed pass alone, and the reasons of all skips; the exit code is 0 when something passed and nothing
 failed.
-
-Of the phases with real servers, a test that failed beside others and passes alone has passed, and is named:
-its deadlines are those of a machine that other tests load at the same time. Elsewhere it has failed.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ from xml.etree import ElementTree
 
 # All passed; some failed, which the report shows; nothing was collected.
 OF_A_WHOLE_RUN = (0, 1, 5)
-WITH_SERVERS = frozenset({"engines", "browser"})
 LIMIT = 3
 """Up to how many failed tests of a phase are run once more, to tell whether they fail alone, too."""
 
@@ -64,13 +60,9 @@ class Tally:
         for case in cases(folder / f"{phase}.xml"):
             failures += case.failed
             if case.failed:
-                alone = case.name in good - bad
-                if alone:
+                self.failed += 1
+                if case.name in good - bad:
                     self.unsteady.append(case.name)
-                if alone and phase in WITH_SERVERS:
-                    self.passed += 1
-                else:
-                    self.failed += 1
             elif case.skipped is not None:
                 self.reasons[case.skipped] += 1
             else:

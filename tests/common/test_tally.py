@@ -85,32 +85,6 @@ def test_what_passes_alone_is_failed_and_named(tmp_path, capsys):
     ]
 
 
-@pytest.mark.parametrize("name", sorted(tally.WITH_SERVERS))
-def test_with_real_servers_what_passes_alone_has_passed_and_is_named(tmp_path, capsys, name):
-    phase(tmp_path, name, "1", failing("c"))
-    again(tmp_path, name, passed=("c",))
-
-    assert tally.main(str(tmp_path), name) == 0
-    assert capsys.readouterr().out.splitlines()[1:3] == [
-        "2 passed, 0 failed, 1 skipped",
-        "  failed beside others, passes alone: c",
-    ]
-
-
-def test_with_real_servers_what_fails_alone_has_failed(tmp_path, capsys):
-    phase(tmp_path, "engines", "1", failing("c", "d"))
-    again(tmp_path, "engines", passed=("c",), failed=("d",))
-
-    assert tally.main(str(tmp_path), "engines") == 1
-    assert "2 passed, 1 failed, 1 skipped" in capsys.readouterr().out
-
-
-def test_with_real_servers_what_was_not_run_again_has_failed(tmp_path):
-    phase(tmp_path, "engines", "1", failing("c"))
-
-    assert tally.main(str(tmp_path), "engines") == 1
-
-
 def test_the_few_that_failed_are_run_again_and_no_others(tmp_path, capsys):
     """A test that fails at its first run only, as pytest's own processes see it."""
     (tmp_path / "test_some.py").write_text(
