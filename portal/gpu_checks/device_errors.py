@@ -15,15 +15,18 @@ from django.utils.translation import gettext
 
 from portal.common.actors import SYSTEM
 from portal.events import services as events
+from portal.events.models import Notification
 from portal.gpu_checks.lost_devices import ENDS
 from portal.inventory.cordons import cordon_device, display_name
 from portal.inventory.models import AllocatedDevice, CordonCause, Device
 from portal.workspaces.models import Workspace
 from provisioning.check_messages import DeviceErrors
 from provisioning.gpu.check.consequences import Consequence, of_xid
+from provisioning.gpu.check.types import Action
 from provisioning.types import DeviceKind
 
 log = logging.getLogger(__name__)
+NOTICE = "workspace.device_error"
 
 
 def apply(found: DeviceErrors) -> int:
@@ -65,14 +68,25 @@ def _slot(bus: str) -> str:
 @transaction.atomic
 def _act(device: Device, consequence: Consequence) -> None:
     """The kernel's line is not shown: it may name a tenant's program."""
-    cordon_device(
-        actor=SYSTEM,
-        device_id=device.pk,
-        reason=consequence.text,
-        cause=CordonCause.CHECK,
-        recovery=consequence.action.value,
-    )
+    if not _is_out_for(device, consequence):
+        cordon_device(
+            actor=SYSTEM,
+            device_id=device.pk,
+            reason=consequence.text,
+            cause=CordonCause.CHECK,
+            recovery=consequence.action.value,
+        )
     _notify(device, consequence, _holders(device))
+
+
+def _is_out_for(device: Device, consequence: Consequence) -> bool:
+    """Whether what brings the device back does away with this, too: errors come in storms of some kinds."""
+    known = tuple(Action)
+    return (
+        device.cordoned
+        and device.recovery in known
+        and known.index(Action(device.recovery)) >= known.index(consequence.action)
+    )
 
 
 def _holders(device: Device) -> QuerySet[Workspace]:
@@ -84,16 +98,23 @@ def _holders(device: Device) -> QuerySet[Workspace]:
 
 
 def _notify(device: Device, consequence: Consequence, workspaces: Iterable[Workspace]) -> None:
+    """Tell each holder once of a start, also who has read it: the errors may go on for hours."""
     for workspace in workspaces:
+        url = f"/workspaces/{workspace.pk}/"
+        told = Notification.objects.filter(user=workspace.owner_id, kind=NOTICE, url=url)
+        if workspace.placed_at is not None:
+            told = told.filter(at__gte=workspace.placed_at)
+        if told.exists():
+            continue
         title = gettext("%(device)s, which %(workspace)s uses, has reported an error") % {
             "device": display_name(device),
             "workspace": workspace.name,
         }
         events.notify(
             [workspace.owner],
-            kind="workspace.device_error",
+            kind=NOTICE,
             title=gettext("Simulated: %(title)s") % {"title": title} if workspace.simulated else title,
             body=gettext("%(what)s Save your work and start it again: it then gets another device.")
             % {"what": consequence.text},
-            url=f"/workspaces/{workspace.pk}/",
+            url=url,
         )

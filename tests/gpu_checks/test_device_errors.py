@@ -59,6 +59,16 @@ def test_a_device_that_has_failed_takes_no_new_work(gpus: list[Device], olga: An
     assert Notification.objects.filter(kind="device.cordoned", user=olga).count() == 1
 
 
+def test_errors_of_several_kinds_in_turns_are_one_event_and_the_strongest_recovery_stays(
+    gpus: list[Device],
+) -> None:
+    for xid in (92, 79, 92, 94, 79, 92):
+        assert seen(DeviceError("0000:1b:00", xid)) == 1
+    device = fresh(gpus[1])
+    assert (device.recovery, device.cordon_reason[:7]) == ("reboot", "XID 79:")
+    assert Event.objects.filter(kind="device.cordoned").count() == 2
+
+
 @pytest.mark.parametrize(
     ("xid", "line", "recovery"),
     [
@@ -122,6 +132,11 @@ def test_who_uses_it_is_told(make: Any, bob: Any, pool: Pool) -> None:
     assert notice.url == f"/workspaces/{workspace.pk}/" and "XID 48" in notice.body
     workspace.refresh_from_db()
     assert AllocatedDevice.objects.filter(allocation__workspace=workspace, active=True).exists()
+    # Who has read it is not told again while the errors go on.
+    notice.read_at = notice.at
+    notice.save(update_fields=["read_at"])
+    assert seen(error, node=held.node.name, pool=pool.slug) == 1
+    assert Notification.objects.filter(kind="workspace.device_error").count() == 1
 
 
 def test_an_instance_is_out_with_its_gpu_and_its_holder_is_told(make: Any, bob: Any, pool: Pool) -> None:
