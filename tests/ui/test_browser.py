@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from django.contrib.sessions.models import Session
 from portal.accounts.models import Team, User
 from portal.accounts.tokens import create_token
 from portal.inventory.models import Pool
+from portal.workspaces import presenters
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import QueueEntry, Workspace, WorkspaceStatus
 from portal.workspaces.results import reported
@@ -232,6 +234,26 @@ def test_the_workspace_page_follows_by_itself_and_keeps_the_focus(
     assert "Running. Ready." in said
     assert page.evaluate("document.activeElement.id") == "act-delete"
     assert page.locator(".stage.done").count() == 5
+
+
+def test_a_slow_answer_is_not_cut_off_by_the_next_question(
+    visit: Visit, alice: User, workspace_in: Make, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that takes longer than what the page asks for at intervals is shown all the same."""
+    settings.HEARTBEAT_S = 1
+    workspace = workspace_in("running", alice)
+    page = visit(alice)
+    page.goto(f"/workspaces/{workspace.pk}/")
+    page.get_by_role("link", name=re.compile("Open JupyterLab")).wait_for()
+    detail = presenters.detail
+
+    def slowly(*args: Any, **kwargs: Any) -> presenters.Detail:
+        time.sleep(2.5)
+        return detail(*args, **kwargs)
+
+    monkeypatch.setattr(presenters, "detail", slowly)
+    Workspace.objects.filter(pk=workspace.pk).update(state=State.STOPPED)
+    page.get_by_role("button", name="Start").wait_for()
 
 
 def test_a_lost_live_connection_says_so_and_recovers(visit: Visit, alice: User, workspace_in: Make) -> None:
