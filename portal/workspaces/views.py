@@ -54,7 +54,7 @@ def detail(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         "heartbeat_s": settings.HEARTBEAT_S,
         "log": None,
     }
-    return render(request, partial_of(request, "workspaces/detail.html", "live"), context)
+    return render(request, partial_of(request, "workspaces/detail.html", "live", "log"), context)
 
 
 @require_safe

@@ -236,6 +236,16 @@ def test_the_workspace_page_follows_by_itself_and_keeps_the_focus(
     assert page.locator(".stage.done").count() == 5
 
 
+def test_the_log_is_offered_as_soon_as_there_is_one(visit: Visit, alice: User, workspace_in: Make) -> None:
+    workspace = workspace_in("provisioning", alice, generation=0)
+    page = visit(alice)
+    page.goto(f"/workspaces/{workspace.pk}/")
+    page.get_by_text("The log begins when the workspace has been placed").wait_for()
+    Workspace.objects.filter(pk=workspace.pk).update(generation=1)
+    page.get_by_role("link", name="Show the last lines").wait_for()
+    assert page.locator("#log-title").count() == 1
+
+
 def test_a_slow_answer_is_not_cut_off_by_the_next_question(
     visit: Visit, alice: User, workspace_in: Make, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
