@@ -25,7 +25,7 @@ marked = $(shell grep -rl --include='test_*.py' 'mark.$(1)' tests)
 # What differs where the node's user is not root: sandboxes, networks, filters, folders of probes.
 ordinary = tests/security tests/provisioning/local/test_local_sandbox.py tests/provisioning/local/test_scratch.py
 
-.PHONY: ldap documents help up down status test test-kernel test-ordinary test-units test-servers lint types check bench clean environment environment-dev notebook \
+.PHONY: ldap documents screenshots help up down status test test-kernel test-ordinary test-units test-servers lint types check bench clean environment environment-dev notebook \
 	notebook-if-possible
 
 help: ## Show this list
@@ -95,6 +95,9 @@ clean: ## Remove environments and caches; what is in var/ stays, but for its env
 
 ldap: environment ## Install what sign-in by an LDAP directory needs (a compiler, libldap-dev, libsasl2-dev)
 	@$(RUN) -m pip install --quiet --no-deps --require-hashes --disable-pip-version-check -r requirements/ldap.lock
+
+screenshots: environment-dev notebook ## Make the pictures of docs/ anew, from an instance with a simulated pool (needs Chromium)
+	@$(RUN) -m tests.documents.screenshots
 
 documents: environment-dev ## Make the generated pages of docs/ anew: settings, commands, codes, states
 	@$(RUN) -m tests.documents.reference

@@ -14,7 +14,7 @@ from portal.common.reasons import codes
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.documents import library, navigation, rendering
-from tests.documents import reference
+from tests.documents import reference, screenshots
 from tests.ui.cases import INLINE, PageCase
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -53,6 +53,12 @@ def test_every_document_has_a_place_and_every_place_a_document() -> None:
 @pytest.mark.parametrize("name", sorted(reference.PAGES))
 def test_generated_pages_are_current(name: str) -> None:
     assert (DOCS / f"{name}.md").read_text() == reference.PAGES[name](), "Run: make documents"
+
+
+def test_every_picture_is_made_by_the_script_and_shown() -> None:
+    text = "".join(path.read_text() for path in [DOCS.parent / "README.md", *DOCS.glob("*.md")])
+    shown = set(re.findall(r"!\[[^\]]+\]\((?:docs/)?images/([\w-]+)\.png\)", text))
+    assert {path.stem for path in (DOCS / "images").glob("*.png")} == set(screenshots.SHOTS) == shown
 
 
 def test_every_setting_that_the_portal_reads_is_in_the_reference() -> None:
