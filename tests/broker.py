@@ -11,8 +11,10 @@ from typing import Any
 import redis
 from django.conf import settings
 from kombu.exceptions import OperationalError
+from pytest import MonkeyPatch
 
 from portal.celery import app as control_app
+from portal.events import live
 from provisioning import messages
 from provisioning.celery_config import node_queue
 from provisioning.node.worker import app as node_app
@@ -49,6 +51,15 @@ class Broker:
     away: bool = False
     node: str = ""
     """The node, as a sender, that works at a task now."""
+
+    @classmethod
+    def in_place_of_redis(cls, monkeypatch: MonkeyPatch) -> Broker:
+        """A new one, to which both planes send from now on; hints find no Redis."""
+        broker = cls()
+        monkeypatch.setattr(control_app, "send_task", broker.send_task)
+        monkeypatch.setattr(node_app, "send_task", broker.send_from_node)
+        monkeypatch.setattr(live, "connection", AwayRedis)
+        return broker
 
     def __iter__(self) -> Iterator[Message]:
         return iter(list(self.messages))

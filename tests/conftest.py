@@ -112,16 +112,9 @@ def _broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """No Redis in a test, but for those marked `engine`, which start their own."""
     if request.node.get_closest_marker("engine"):
         return None
-    from portal.celery import app as control_app
-    from portal.events import live
-    from provisioning.node.worker import app as node_app
-    from tests.broker import AwayRedis, Broker
+    from tests.broker import Broker
 
-    broker = Broker()
-    monkeypatch.setattr(control_app, "send_task", broker.send_task)
-    monkeypatch.setattr(node_app, "send_task", broker.send_from_node)
-    monkeypatch.setattr(live, "connection", AwayRedis)
-    return broker
+    return Broker.in_place_of_redis(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
@@ -202,12 +195,9 @@ def bob(db: None) -> User:
 @pytest.fixture
 def charlie(db: None) -> User:
     """An outsider with a team of his own."""
-    from portal.accounts.models import Role
-    from tests.factories import MembershipFactory, TeamFactory, UserFactory
+    from tests.factories import outsider
 
-    user = UserFactory(username="charlie")
-    MembershipFactory(team=TeamFactory(slug="robots"), user=user, role=Role.OWNER)
-    return user
+    return outsider()
 
 
 @pytest.fixture
@@ -221,13 +211,9 @@ def olga(db: None) -> User:
 @pytest.fixture
 def team(alice: User, bob: User) -> Team:
     """vision: alice owns it, bob is a member."""
-    from portal.accounts.models import Role
-    from tests.factories import MembershipFactory, TeamFactory
+    from tests.factories import vision
 
-    vision = TeamFactory(slug="vision", name="Vision")
-    MembershipFactory(team=vision, user=alice, role=Role.OWNER)
-    MembershipFactory(team=vision, user=bob, role=Role.MEMBER)
-    return vision
+    return vision(owner=alice, member=bob)
 
 
 @pytest.fixture

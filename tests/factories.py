@@ -60,6 +60,21 @@ class MembershipFactory(factory.django.DjangoModelFactory):
     role = Role.MEMBER
 
 
+def outsider() -> User:
+    """charlie, with the team robots of his own."""
+    user: User = UserFactory(username="charlie")
+    MembershipFactory(team=TeamFactory(slug="robots"), user=user, role=Role.OWNER)
+    return user
+
+
+def vision(*, owner: User, member: User) -> Team:
+    """The team vision."""
+    team: Team = TeamFactory(slug="vision", name="Vision")
+    MembershipFactory(team=team, user=owner, role=Role.OWNER)
+    MembershipFactory(team=team, user=member, role=Role.MEMBER)
+    return team
+
+
 class TemplateFactory(factory.django.DjangoModelFactory):
     class Meta:
         model = Template

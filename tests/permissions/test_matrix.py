@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from http.cookies import SimpleCookie
 from typing import Any
 
 import pytest
 from allauth.mfa.models import Authenticator
-from django.db import transaction
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
+from pytest_django import DjangoDbBlocker
 
 from portal.accounts import links, service_accounts, team_egress
 from portal.accounts.models import Delegation, Role, Team, User, UserSession
 from portal.catalog import entries
+from portal.catalog import selectors as catalog
 from portal.catalog.models import Flavor, Template
+from portal.catalog.services import ensure_starting_catalog
 from portal.channels import sending
 from portal.common.actors import SYSTEM
 from portal.common.scopes import Scope
@@ -39,12 +40,24 @@ from portal.reservations.models import BookingPermission, Reservation
 from portal.service_accounts.models import TrustRule
 from portal.webhooks.models import Delivery
 from portal.workspaces import asking, dispatch
+from portal.workspaces import services as workspaces
 from portal.workspaces.gateway import file_tickets, tickets
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeArchive, HomeEvacuation, HomeMove, HomePlace, LostHome
-from tests.factories import PASSWORD, MembershipFactory, UserFactory, local_pool_with, make_token, node_info
+from tests.broker import Broker
+from tests.factories import (
+    PASSWORD,
+    MembershipFactory,
+    UserFactory,
+    local_pool_with,
+    make_token,
+    node_info,
+    outsider,
+    vision,
+)
 from tests.permissions.table import ROWS, WHO, Row
 from tests.workspaces.helpers import run_until_ready
+from tests.worlds import World, shared, taken_back
 
 pytestmark = pytest.mark.django_db
 HOOK = {"name": "Bot", "url": "https://example.org/", "types": ["workspace.failed"]}
@@ -586,25 +599,29 @@ def archive(workspace: Any) -> Any:
     )
 
 
-@pytest.fixture
-def stage(make, alice, bob, charlie, olga, team, catalog, sent, settings, monkeypatch, providers) -> Stage:
+def set_up(sent: Broker) -> Stage:
+    """All that is in the stage; what tests replace in the portal is the `stage` fixture's."""
+    alice, bob = UserFactory(username="alice"), UserFactory(username="bob")
+    charlie, olga = outsider(), UserFactory(username="olga", is_operator=True)
+    team = vision(owner=alice, member=bob)
+    ensure_starting_catalog()
     pool = local_pool_with(node_info(gpus=1))
     dan = MembershipFactory(team=team, user=UserFactory(username="dan")).user
     UserFactory(username="erin")
     account = service_accounts.create(actor=alice, team=team, name="ci")
-    settings.BERTH_TOKEN_EXCHANGE_ISSUERS = [TRUST["issuer"]]
     trusted = TrustRule.objects.create(
         account=account, **TRUST | {"conditions": []}, scopes=["all"], lifetime_s=60
     )
-    workspace = make(bob, name="bobs")
+    workspace = workspaces.create(
+        actor=bob,
+        team=team,
+        template=catalog.template_by_slug(bob, "jupyterlab"),
+        flavor=catalog.flavor_by_slug(bob, "cpu-small"),
+        name="bobs",
+    )
     run_until_ready(sent, workspace)
     token, _ = make_token(bob)
     notify([bob], "test", "Something that bobs are told")
-    monkeypatch.setattr(sending, "look_at", lambda _url: sending.Outcome(ok=True, service="Slack"))
-    monkeypatch.setattr(tickets, "issue", lambda *_, **__: "ticket")
-    monkeypatch.setattr(file_tickets, "put", lambda *_, **__: None)
-    monkeypatch.setattr(asking, "ask", lambda *_, **__: {"packages": ["one==1"], "python": "3.12"})
-    monkeypatch.setattr(dispatch, "read_logs", lambda *_, **__: "a log line\n")
     people = {"charlie": charlie, "dan": dan, "bob": bob, "alice": alice, "olga": olga}
     people["ada"] = UserFactory(username="ada", is_superuser=True)
     people["una"] = UserFactory(username="una", is_auditor=True)
@@ -616,14 +633,22 @@ def stage(make, alice, bob, charlie, olga, team, catalog, sent, settings, monkey
     return there
 
 
-@contextmanager
-def taken_back() -> Iterator[None]:
-    """What is done inside is undone, so that the next asks the same world."""
-    around = transaction.atomic()
-    around._from_testcase = True
-    with around:
-        yield
-        transaction.set_rollback(True)
+@pytest.fixture(scope="module")
+def world(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[World[Stage]]:
+    with shared(django_db_blocker, set_up) as made:
+        yield made
+
+
+@pytest.fixture
+def stage(world, db, settings, monkeypatch, providers) -> Iterator[Stage]:
+    settings.BERTH_TOKEN_EXCHANGE_ISSUERS = [TRUST["issuer"]]
+    monkeypatch.setattr(sending, "look_at", lambda _url: sending.Outcome(ok=True, service="Slack"))
+    monkeypatch.setattr(tickets, "issue", lambda *_, **__: "ticket")
+    monkeypatch.setattr(file_tickets, "put", lambda *_, **__: None)
+    monkeypatch.setattr(asking, "ask", lambda *_, **__: {"packages": ["one==1"], "python": "3.12"})
+    monkeypatch.setattr(dispatch, "read_logs", lambda *_, **__: "a log line\n")
+    with world.met() as there:
+        yield there
 
 
 BY_SESSION_ALONE = {"DELETE api/v1/me"}

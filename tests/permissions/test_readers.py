@@ -9,7 +9,8 @@ import pytest
 
 from portal.events.models import Event
 from tests.permissions.table import ROWS, Row
-from tests.permissions.test_matrix import Stage, taken_back
+from tests.permissions.test_matrix import Stage
+from tests.worlds import taken_back
 
 pytestmark = pytest.mark.django_db
 READERS = ("vic", "una")
