@@ -16,6 +16,7 @@ from django.core.signals import request_finished, request_started
 from django.core.wsgi import get_wsgi_application
 from django.db import close_old_connections
 from hypothesis import HealthCheck, settings
+from pytest_django import DjangoDbBlocker
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -28,8 +29,11 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
+from portal.catalog.services import ensure_starting_catalog
 from tests.api.test_schema import DOCUMENT
-from tests.factories import UserFactory, WorkspaceFactory, make_token
+from tests.broker import Broker
+from tests.factories import UserFactory, WorkspaceFactory, make_token, simulated_pool, vision
+from tests.worlds import World, shared
 
 CHECKS = [
     not_a_server_error,
@@ -69,15 +73,33 @@ def application() -> Any:
     return get_wsgi_application()
 
 
-@pytest.fixture(params=["administrator", "member"])
-def web(application: Any, request: Any, bob: Any, team: Any, pool: Any) -> Iterator[Callable[..., Any]]:
-    """The portal on the test's own connection, asked with somebody's token."""
-    who = bob if request.param == "member" else UserFactory(username="root", is_superuser=True)
-    secret = make_token(who)[1]
-    WorkspaceFactory(pk=WORKSPACE, owner=bob, team=team)
+@pytest.fixture(scope="module", params=["administrator", "member"])
+def secret(
+    request: Any,
+    django_db_setup: None,
+    django_db_blocker: DjangoDbBlocker,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[World[str]]:
+    """Somebody's token, in the world that is asked about."""
+
+    def make(_sent: Broker) -> str:
+        alice, bob = UserFactory(username="alice"), UserFactory(username="bob")
+        team = vision(owner=alice, member=bob)
+        ensure_starting_catalog()
+        simulated_pool(str(tmp_path_factory.mktemp("sim")))
+        who = bob if request.param == "member" else UserFactory(username="root", is_superuser=True)
+        WorkspaceFactory(pk=WORKSPACE, owner=bob, team=team)
+        return make_token(who)[1]
+
+    with shared(django_db_blocker, make) as made:
+        yield made
+
+
+@pytest.fixture
+def web(application: Any, secret: World[str], db: None) -> Iterator[Callable[..., Any]]:
+    """The portal on the test's own connection, asked with the token."""
     for signal in (request_started, request_finished):
         signal.disconnect(close_old_connections)
-    headers = {"Authorization": f"Bearer {secret}"}
     asked = 0
 
     def ask(case: schemathesis.Case) -> Any:
@@ -85,9 +107,11 @@ def web(application: Any, request: Any, bob: Any, team: Any, pool: Any) -> Itera
         asked += 1
         if asked % 2:
             _about_what_is_there(case)
+        headers = {"Authorization": f"Bearer {token}"}
         return case.call(app=application, base_url="http://localhost", headers=headers)
 
-    yield ask
+    with secret.met() as token:
+        yield ask
     for signal in (request_started, request_finished):
         signal.connect(close_old_connections)
 
