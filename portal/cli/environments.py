@@ -123,7 +123,7 @@ def _line(client: BerthClient, slug: str, version: Version) -> str:
 def _why(client: BerthClient, slug: str, version: Version, source: str) -> tuple[str, str]:
     """Why it failed, with the line of the file and the lines of the log around the one that went wrong."""
     params = (version["failure"] or {}).get("params", {})
-    said = [version["message"]]
+    said = [each for each in (version["message"], version.get("next_action")) if each]
     if (number := params.get("source_line")) and source:
         said.append(f"  {source}, line {number}")
     failed = next(client.environment_builds(slug, version["number"]), None)

@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from portal.common.api import StrictSerializer
 from portal.common.problem_serializers import ReasonSerializer
-from portal.common.reasons.wording import message_of, reason_of
+from portal.common.reasons.wording import message_of, next_action_of, reason_of
 from portal.environments import selectors
 from portal.environments.models import (
     PYTHONS,
@@ -43,13 +43,25 @@ class VersionSerializer(serializers.ModelSerializer[EnvironmentVersion]):
     digest = serializers.CharField(help_text="Stands for its content; empty until it is ready.")
     failure = serializers.SerializerMethodField(help_text="Why it is not ready; null where nothing failed.")
     message = serializers.SerializerMethodField(help_text="The same in words.")
+    next_action = serializers.SerializerMethodField(
+        help_text="What to do about it, or what happens by itself; empty where nothing failed."
+    )
     created_by = serializers.CharField(source="created_by.username", default=None, allow_null=True)
 
     class Meta:
         model = EnvironmentVersion
         fields = [
             *("number", "state", "source_kind", "python", "python_version", "digest", "size_mib", "programs"),
-            *("cuda", "failure", "message", "retry_at", "created_at", "created_by", "ready_at"),
+            *(
+                "cuda",
+                "failure",
+                "message",
+                "next_action",
+                "retry_at",
+                "created_at",
+                "created_by",
+                "ready_at",
+            ),
         ]
         read_only_fields = fields
 
@@ -60,6 +72,10 @@ class VersionSerializer(serializers.ModelSerializer[EnvironmentVersion]):
     def get_message(self, version: EnvironmentVersion) -> str:
         reason = reason_of(version.failure)
         return message_of(reason) if reason is not None else ""
+
+    def get_next_action(self, version: EnvironmentVersion) -> str:
+        reason = reason_of(version.failure)
+        return next_action_of(reason) if reason is not None else ""
 
 
 class VersionDetailSerializer(VersionSerializer):
@@ -184,12 +200,15 @@ class BuildSerializer(serializers.ModelSerializer[EnvironmentBuild]):
     asked_by = serializers.CharField(source="asked_by.username", default=None, allow_null=True)
     failure = serializers.SerializerMethodField(help_text="Why it came to nothing; null where it did not.")
     message = serializers.SerializerMethodField(help_text="The same in words.")
+    next_action = serializers.SerializerMethodField(
+        help_text="What to do about it, or what happens by itself; empty where nothing failed."
+    )
 
     class Meta:
         model = EnvironmentBuild
         fields = [
             *("id", "version", "node", "pool", "state", "stage", "done", "total", "percent", "asked_by"),
-            *("created_at", "started_at", "ended_at", "retry_at", "failure", "message"),
+            *("created_at", "started_at", "ended_at", "retry_at", "failure", "message", "next_action"),
         ]
         read_only_fields = fields
 
@@ -203,3 +222,7 @@ class BuildSerializer(serializers.ModelSerializer[EnvironmentBuild]):
     def get_message(self, build: EnvironmentBuild) -> str:
         reason = reason_of(build.failure)
         return message_of(reason) if reason is not None else ""
+
+    def get_next_action(self, build: EnvironmentBuild) -> str:
+        reason = reason_of(build.failure)
+        return next_action_of(reason) if reason is not None else ""

@@ -33,6 +33,10 @@ _SIGNS: tuple[tuple[BuildFailure, tuple[str, ...]], ...] = (
             "error sending request", "tunnel error", "Could not connect", "dns error", "operation timed out",
             "connection closed", "Connection refused", "Connection reset", "504 Gateway", "503 Service",
             "502 Bad Gateway", "500 Internal Server", "Failed to read `--find-links`",
+            # It began to answer: what came is no whole file.
+            "HTTP status server error", "due to network timeout", "error decoding response body",
+            "error reading a body from connection", "end of file before message length reached",
+            "Failed to read from zip file",
         ),
     ),
     (
@@ -57,7 +61,8 @@ _WORDS = {
         "A package is not the one that the lock names, or the lock has no hash for it. Lock again."
     ),
     BuildFailure.INDEX_UNREACHABLE: (
-        "The package index of the node does not answer, or leads to a host that builds may not reach. "
+        "The package index of the node does not answer, not to the end, or leads to a host that builds may "
+        "not reach. "
         "Check BERTH_NODE_PACKAGE_INDEX and BERTH_NODE_PACKAGE_HOSTS there."
     ),
     BuildFailure.BUILD_FAILED: (
@@ -103,12 +108,17 @@ def classify(lines: Sequence[str], source: Sequence[tuple[int, str]], *, resolvi
         code = BuildFailure.RESOLUTION_FAILED if resolving else BuildFailure.BUILD_FAILED
     said = error_lines(lines)
     line = said[0] if said else ""
+    if code is BuildFailure.INDEX_UNREACHABLE:
+        # The last cause has the status, or how it broke off; those before it say that something did.
+        signs = dict(_SIGNS)[code]
+        line = next((each for each in reversed(said) if any(sign in each for sign in signs)), line)
     if code is BuildFailure.RESOLUTION_FAILED and _NO_SUCH_PACKAGE.search(" ".join(said)):
         code = BuildFailure.NO_SUCH_PACKAGE
     words = _WORDS[code]
     if code is not BuildFailure.DISK_FULL and said:
         words = f"{words} uv said: {' '.join(said)[:1500]}"
-    return BuildError(code, words, source_line=line_of(said, source), log_line=line)
+    at_fault = 0 if code is BuildFailure.INDEX_UNREACHABLE else line_of(said, source)
+    return BuildError(code, words, source_line=at_fault, log_line=line)
 
 
 def of_its_own_lock(error: BuildError) -> BuildError:

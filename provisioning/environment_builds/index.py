@@ -2,7 +2,8 @@
 
 It is the node's own setting and no message changes it: `BERTH_NODE_PACKAGE_INDEX`, several divided by spaces,
 the first one being asked first; otherwise what uv or pip are configured with on this machine.
-`BERTH_NODE_PACKAGE_HOSTS` names more hosts that builds may reach, such as that of an index's files.
+`BERTH_NODE_PACKAGE_HOSTS` names more hosts that builds may reach, such as that of an index's files. How long
+an answer is waited for, and how often it is asked for, are settings of the node, too.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ from provisioning.egress_proxy import host_rule
 from provisioning.environment_builds.failures import BuildError
 from provisioning.environment_messages import BuildFailure
 
+PATIENCE = {
+    "UV_HTTP_TIMEOUT": ("BERTH_NODE_PACKAGE_TIMEOUT_S", "60"),
+    "UV_HTTP_RETRIES": ("BERTH_NODE_PACKAGE_RETRIES", "3"),
+}
+"""uv's variables for how long it waits and how often it asks again: the node's settings and defaults."""
+
 
 @dataclass(frozen=True, slots=True)
 class PackageIndex:
@@ -29,7 +36,7 @@ class PackageIndex:
 
     With `merged` the best version of all indexes is taken, otherwise that of the first one that has the
     package. `hosts` are what a build may reach, as the egress proxy takes them; `folders` what it is shown;
-    `networks` addresses of those hosts that are in private networks.
+    `networks` addresses of those hosts that are in private networks; `patience` uv's variables for waiting.
     """
 
     urls: tuple[str, ...]
@@ -37,6 +44,7 @@ class PackageIndex:
     more_hosts: tuple[str, ...] = ()
     certificates: str = ""
     merged: bool = False
+    patience: tuple[tuple[str, str], ...] = ()
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -78,7 +86,7 @@ class PackageIndex:
     def environ(self) -> dict[str, str]:
         """uv's variables. Passwords in there can be read by code of packages that are built from source."""
         # uv asks its default index last.
-        found = {"UV_DEFAULT_INDEX": self.urls[-1]}
+        found = {"UV_DEFAULT_INDEX": self.urls[-1], **dict(self.patience)}
         if self.urls[1:]:
             found["UV_INDEX"] = " ".join(self.urls[:-1])
             found["UV_INDEX_STRATEGY"] = "unsafe-best-match" if self.merged else "first-index"
@@ -116,7 +124,14 @@ def of_this_node(environ: Mapping[str, str] | None = None) -> PackageIndex:
             raise _unusable(f"The package index {_without_password(url)} is no address")
     given = environ.get("SSL_CERT_FILE") or pip.get("cert", "")
     certificates = next((path for path in (given, *CERTIFICATES) if path and Path(path).is_file()), "")
-    return PackageIndex(tuple(urls), tuple(links), tuple(hosts), certificates, merged)
+    patience = tuple(
+        (name, _number(environ.get(setting, ""), default)) for name, (setting, default) in PATIENCE.items()
+    )
+    return PackageIndex(tuple(urls), tuple(links), tuple(hosts), certificates, merged, patience)
+
+
+def _number(text: str, default: str) -> str:
+    return text if text.isascii() and text.isdecimal() else default
 
 
 @functools.cache

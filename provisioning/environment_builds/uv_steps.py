@@ -127,7 +127,6 @@ class Uv:
             "UV_NO_CONFIG": "1",
             "UV_PYTHON_DOWNLOADS": "never",
             "UV_NO_PROGRESS": "1",
-            "UV_HTTP_TIMEOUT": "60",
             "NO_COLOR": "1",
         }
         step = Step(

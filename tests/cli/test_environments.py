@@ -103,7 +103,7 @@ def test_what_is_tried_again_is_waited_for_until_the_time_is_over(as_olga, sent,
     between(lambda: failed(only(sent), "index_unreachable"), lambda: time.sleep(1.1))
     ran = as_olga("environments", "build", "tools", "--from", str(file), "--wait", "--timeout", "1")
     assert ran.code == 6
-    assert "does not reach the package index. It is tried again." in ran.err
+    assert "gets no whole answer from the package index: It went wrong. It is tried again." in ran.err
 
 
 def test_what_is_refused(as_olga, tmp_path, bob, monkeypatch):

@@ -13,115 +13,17 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from provisioning.drivers.local import isolation
-from provisioning.environments.store import PREFIX, STAMP, Store
+from provisioning.environments.store import PREFIX, STAMP
 from tests import instance
-from tests.instance import Api, Berth, eventually
-from tests.provisioning.environments.package_index import PYTHON, PackageFolder
+from tests.e2e.build_site import LIMIT_S, TEMPLATE, Site
+from tests.instance import Api, eventually
+from tests.provisioning.environments.package_index import PackageFolder
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("builds-cut-off")]
-LIMIT_S = 120
-TEMPLATE = {
-    "slug": "served",
-    "name": "Served",
-    "program": "python3",
-    "argv": ["python3", "-m", "http.server", "{port}", "--bind", "127.0.0.1", "--directory", "{home}"],
-    "ready_path": "/",
-    "open_path": "/",
-}
-SILENCE = """
-import django
-django.setup()
-from django.utils import timezone
-from portal.environments import upkeep
-from portal.environments.models import OPEN, EnvironmentBuild
-EnvironmentBuild.objects.filter(state__in=OPEN).exclude(lease="").update(lease_expires_at=timezone.now())
-upkeep.sweep()
-"""
-
-
-class Site:
-    """The instance, its index, and what lies in its folder of environments."""
-
-    def __init__(self, berth: Berth, packages: PackageFolder, admin: Api, ben: Api) -> None:
-        self.berth, self.packages, self.admin, self.ben = berth, packages, admin, ben
-        self.store = Store(berth.home / "environments")
-
-    def ask(self, slug: str, source: str) -> None:
-        wanted = {"name": slug, "slug": slug, "source": source, "python": PYTHON, "notebook": False}
-        self.admin.json("POST", "environments", wanted)
-
-    def builds(self, slug: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.admin.json("GET", f"environments/{slug}/builds")["results"]
-        return found
-
-    def ended(self, slug: str) -> dict[str, Any]:
-        """The newest build, once it has ended."""
-
-        def look() -> dict[str, Any] | None:
-            rows = self.builds(slug)
-            return rows[0] if rows and rows[0]["state"] in ("ready", "failed", "cancelled") else None
-
-        return eventually(look, limit_s=LIMIT_S, what=lambda: f"a build has ended: {self.builds(slug)}")
-
-    def log(self, slug: str) -> str:
-        build = self.builds(slug)[0]["id"]
-        return self.admin.ask("GET", f"environments/{slug}/builds/{build}/log").text
-
-    def digest(self, slug: str) -> str:
-        rows = self.berth.rows(
-            "SELECT v.digest FROM environments_environmentversion v "
-            "JOIN environments_environment e ON e.id = v.environment_id WHERE e.slug = ?", slug,
-        )  # fmt: skip
-        return str(rows[0]["digest"])
-
-    def cannot_be_started(self, slug: str) -> None:
-        """A workspace in it is refused: nothing half-built is ever started."""
-        wanted = {"team": "lab", "template": TEMPLATE["slug"], "flavor": "tiny", "environment": slug}
-        refused = self.ben.ask("POST", "workspaces", wanted)
-        assert refused.status_code == 409, refused.text
-        assert refused.json()["code"] == "environment_not_ready", refused.text
-
-    def holding(self) -> set[str]:
-        return {each.digest for each in self.store.held()}
-
-    def kill_node(self) -> None:
-        """Kill the node's worker; the supervisor starts another, and what it had begun has ended."""
-        old = self.pid("node")
-        os.kill(old, signal.SIGKILL)
-        eventually(lambda: self.pid("node") not in (0, old), limit_s=30, what="a new node worker is there")
-        with contextlib.ExitStack() as held:
-            # Whoever builds holds this lock: it is free when nothing builds any more.
-            eventually(
-                lambda: held.enter_context(self.store.alone()), limit_s=30, what="what it built has ended"
-            )
-
-    def pid(self, service: str) -> int:
-        found = self.berth.services().get(service, {})
-        return int(found.get("pid") or 0) if found.get("state") == "running" else 0
-
-    def a_minute_of_silence(self) -> None:
-        """What has been sent and is not answered for is sent again."""
-        self.berth.run("-c", SILENCE, DJANGO_SETTINGS_MODULE="portal.settings")
-
-    def is_ready_and_starts(self, slug: str, package: str) -> None:
-        assert self.ended(slug)["state"] == "ready", self.log(slug)
-        assert self.digest(slug) in self.holding()
-        place = self.store.place(self.digest(slug))
-        assert list(place.glob(f"lib/python3*/site-packages/{package}.py"))
-        assert not list(self.store.building.iterdir())
-        made = self.ben.json(
-            "POST",
-            "workspaces",
-            {"team": "lab", "template": TEMPLATE["slug"], "flavor": "tiny", "environment": slug},
-        )
-        self.ben.wait(made["id"], "running", limit_s=60)
-        self.ben.act(made["id"], "delete")
-        self.ben.wait(made["id"], "terminated", limit_s=30)
 
 
 @pytest.fixture(scope="module")

@@ -153,7 +153,7 @@ def test_the_home_page_says_how_far_data_science_is(
     assert "is being built: 40 %" in as_user(bob).get("/workspaces/new/").content.decode()
     failed(command, "index_unreachable")
     assert "Data science" not in as_user(bob).get("/").content.decode()
-    assert "does not reach the package index" in as_user(olga).get("/").content.decode()
+    assert "gets no whole answer from the package index" in as_user(olga).get("/").content.decode()
     clock.shift(61)
     upkeep.sweep()
     built(only(sent))

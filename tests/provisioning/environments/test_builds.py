@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.environment_builds import pythons, uv_steps
-from provisioning.environment_builds.failures import BuildError
+from provisioning.environment_builds import index, pythons, uv_steps
+from provisioning.environment_builds.failures import BuildError, classify
 from provisioning.environment_messages import BuildFailure, BuildStage, SourceKind
 from provisioning.environments.content import cuda_of, digest_of
 from provisioning.environments.store import STAMP, Store, in_use
@@ -165,6 +165,52 @@ def test_an_index_that_is_gone(bench: Bench, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     error = failed(bench, "pip")
     assert error.code is BuildFailure.INDEX_UNREACHABLE and error.failure.retryable
+
+
+@pytest.mark.parametrize(
+    ("resolving", "causes", "log_line"),
+    [
+        (
+            False,
+            "  cause: Failed to write to the distribution cache\n  cause: error decoding response body\n"
+            "  cause: error reading a body from connection\n"
+            "  cause: end of file before message length reached",
+            "end of file before message length reached",
+        ),
+        (
+            False,
+            "  cause: Failed to extract archive: large-1.0-py3-none-any.whl\n"
+            "  cause: Failed to download distribution due to network timeout. Try more (current value: 60s).",
+            "Failed to download distribution due to network timeout. Try more (current value: 60s).",
+        ),
+        (
+            False,
+            "  cause: Request failed after 3 retries in 6.4s\n"
+            "  cause: HTTP status server error (500 Internal Server Error) for url (http://i/large.whl)",
+            "HTTP status server error (500 Internal Server Error) for url (http://i/large.whl)",
+        ),
+        (
+            True,
+            "  cause: Because large==1.0 has an invalid package format, it cannot be used.\n"
+            "\nhint: The structure of `large` (v1.0) was invalid:\n  Failed to read from zip file",
+            "Failed to read from zip file",
+        ),
+    ],
+    ids=["cut off", "silent", "an error", "cut off while it resolves"],
+)
+def test_an_index_that_goes_in_the_middle_is_nobodys_list(
+    resolving: bool, causes: str, log_line: str
+) -> None:
+    said = f"error: Failed to download `large==1.0`\n{causes}".splitlines()
+    error = classify(said, ((1, "large==1.0"),), resolving=resolving)
+    assert error.code is BuildFailure.INDEX_UNREACHABLE and error.failure.retryable
+    assert (error.log_line, error.source_line) == (log_line, 0)
+
+
+def test_how_long_an_index_is_waited_for_is_the_nodes_own() -> None:
+    given = {"BERTH_NODE_PACKAGE_TIMEOUT_S": "300", "BERTH_NODE_PACKAGE_RETRIES": "often"}
+    environ = index.of_this_node(given).environ()
+    assert (environ["UV_HTTP_TIMEOUT"], environ["UV_HTTP_RETRIES"]) == ("300", "3")
 
 
 def test_a_python_that_is_not_there_is_not_downloaded(bench: Bench) -> None:

@@ -166,8 +166,9 @@ TEXTS: dict[StrEnum, Text] = {
         _("“%(folder)s” is no path of a folder."), _("Write it from the root on, as /opt/conda/envs/ml.")
     ),
     EnvironmentCode.INDEX_UNREACHABLE: Text(
-        _("%(node)s does not reach the package index."),
+        _("%(node)s gets no whole answer from the package index%(said)s"),
         _("An operator checks its network or names a mirror; it is tried again by itself."),
+        prepare=_source_line,
     ),
     EnvironmentCode.INSTALLED_ON_NODES: Text(
         _("“%(name)s” is what is installed on each node: there is nothing to build."),

@@ -1,0 +1,148 @@
+"""A package index that goes while a build takes packages from it, in real processes.
+
+The index has a network of its own, as another machine's: builds reach nothing that is here. It dies in the
+middle of a package, falls silent there, cuts it off, or answers with an error. That the time of the next try
+has come is told by moving it, not by waiting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from provisioning.drivers.local import isolation
+from tests import instance
+from tests.e2e.build_site import LIMIT_S, TEMPLATE, Site
+from tests.e2e.second_machine import Network, network
+from tests.instance import Api, eventually
+from tests.provisioning.environments import package_server
+from tests.provisioning.environments.package_index import PackageFolder
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("builds-index-gone")]
+PORT = 8000
+LARGE = 1 << 20
+NEXT_TRY = """
+import django
+django.setup()
+from django.utils import timezone
+from portal.environments import upkeep
+from portal.environments.models import EnvironmentVersion
+EnvironmentVersion.objects.filter(retry_at__isnull=False).update(retry_at=timezone.now())
+upkeep.sweep()
+"""
+
+
+class Index:
+    """A package index at `url`, in a network of its own."""
+
+    def __init__(self, folder: Path, wire: Network) -> None:
+        self.packages = PackageFolder(folder)
+        self.packages.wheel("pip")
+        self.url = f"http://{wire.there}:{PORT}/simple"
+        program = [sys.executable, "-I", "-S", package_server.__file__, str(folder), wire.there, str(PORT)]
+        self._argv = wire.inside(*program)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.does("serve")
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._argv, stdin=subprocess.DEVNULL)
+        eventually(self._answers, limit_s=30, what="the index answers")
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(f"{self.url}/pip/", trust_env=False, timeout=5).is_success
+        return False
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def does(self, word: str) -> None:
+        """What becomes of the packages that are asked for from now on."""
+        (self.packages.folder / "asked").write_text("")
+        (self.packages.folder / "does").write_text(word)
+
+    def in_the_middle(self) -> None:
+        """Until a package has been asked for that is not served."""
+        asked = self.packages.folder / "asked"
+        eventually(lambda: asked.stat().st_size > 0, limit_s=LIMIT_S, what="a package is asked for")
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
+    if not isolation.probe().bwrap:
+        pytest.skip("no sandbox works here")
+    with network() as wire:
+        found = Index(tmp_path_factory.mktemp("index"), wire)
+        found.start()
+        yield found
+        found.kill()
+
+
+@pytest.fixture(scope="module")
+def site(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    settings = {
+        "BERTH_NODE_PACKAGE_INDEX": index.url, "PIP_CONFIG_FILE": "/dev/null", "PIP_FIND_LINKS": "",
+        "UV_FIND_LINKS": "", "BERTH_NODE_PACKAGE_TIMEOUT_S": "10", "BERTH_NODE_PACKAGE_RETRIES": "0",
+        "BERTH_DISK_RESERVE_MIB": "0",
+    }  # fmt: skip
+    with instance.running(tmp_path_factory.mktemp("gone"), environment=None, **settings) as berth:
+        admin, ben = Api(berth, berth.manage("create_token", "admin")), berth.api("ben")
+        admin.json("POST", "templates", TEMPLATE)
+        yield Site(berth, index.packages, admin, ben)
+        admin.close()
+        ben.close()
+
+
+WAYS = {
+    "dies": ("hang", ""),
+    "silent": ("hang", "due to network timeout"),
+    "cut": ("cut", "end of file before message length reached"),
+    "refused": ("refuse", "500 Internal Server Error"),
+}
+"""How it goes: what it does then, and what is said of it. One that dies may be asked again first."""
+
+
+def test_what_was_not_whole_is_built_once_when_the_index_is_back(site: Site, index: Index) -> None:
+    before = site.holding()
+    for slug, (does, said) in WAYS.items():
+        site.packages.wheel(slug, files={f"{slug}.bin": b"\0" * LARGE})
+        index.does(does)
+        site.ask(slug, slug)
+        index.in_the_middle()
+        site.cannot_be_started(slug)
+        if slug == "dies":
+            index.kill()
+        is_failed(site, slug, said)
+        if slug == "dies":
+            index.start()
+    assert site.holding() == before, "an environment is there whole or not at all"
+
+    index.does("serve")
+    site.berth.run("-c", NEXT_TRY, DJANGO_SETTINGS_MODULE="portal.settings")
+    for slug in WAYS:
+        assert site.ended(slug)["state"] == "ready", site.log(slug)
+        assert sorted(each["state"] for each in site.builds(slug)) == ["failed", "ready"]
+    assert site.holding() - before == {site.digest(slug) for slug in WAYS}
+    site.is_ready_and_starts("dies", "dies")
+
+
+def is_failed(site: Site, slug: str, said: str) -> None:
+    """It says that it is the index, what that did, and what happens next; nothing of it is left."""
+    build = site.ended(slug)
+    assert (build["state"], build["failure"]["code"]) == ("failed", "index_unreachable"), site.log(slug)
+    assert said in build["message"] and "tried again by itself" in build["next_action"]
+    line = build["failure"]["params"]["log_line"]
+    assert line in " ".join(site.log(slug).split())
+    (version,) = site.admin.json("GET", f"environments/{slug}/versions")["results"]
+    assert version["state"] == "failed" and version["retry_at"], "it is nobody's list that is at fault"
+    assert not list(site.store.building.iterdir())
+    site.cannot_be_started(slug)

@@ -1,0 +1,71 @@
+"""Serves a package index over HTTP from a folder, and fails as it is told. Standard library only.
+
+Run as `python -I -S package_server.py FOLDER ADDRESS PORT`. The word in `FOLDER/does` says what becomes of
+wheels: `serve`, `refuse` with status 500, `cut` or `hang` in the middle. Pages, what wheels say of
+themselves and pip, which each environment has, are always there. Each wheel that is not served is a line in
+`FOLDER/asked`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import zipfile
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+
+class Handler(SimpleHTTPRequestHandler):
+    """One request of one connection: this is HTTP/1.0."""
+
+    folder: Path
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments, directory=str(self.folder))
+
+    def do_GET(self) -> None:
+        path = Path(self.translate_path(self.path))
+        if self.path.endswith("/"):
+            page = (path / "index.html") if (path / "index.html").exists() else None
+            if page is None:
+                self.send_error(404)
+                return
+            # As the large indexes have it: nobody takes a whole wheel to see what it needs.
+            self._send(page.read_bytes().replace(b"<a ", b'<a data-core-metadata="true" '), "text/html")
+        elif path.suffix == ".metadata":
+            with zipfile.ZipFile(path.with_suffix("")) as wheel:
+                name = next(each for each in wheel.namelist() if each.endswith(".dist-info/METADATA"))
+                self._send(wheel.read(name), "text/plain")
+        else:
+            self._file(path.read_bytes())
+
+    def _file(self, whole: bytes) -> None:
+        does = (self.folder / "does").read_text().strip()
+        if does == "serve" or "/pip/" in self.path:
+            self._send(whole, "application/octet-stream")
+            return
+        with (self.folder / "asked").open("a") as asked:
+            asked.write(f"{self.path}\n")
+        if does == "refuse":
+            self.send_error(500)
+            return
+        self._send(whole, "application/octet-stream", part=len(whole) // 2)
+        if does == "hang":
+            threading.Event().wait()
+
+    def _send(self, whole: bytes, kind: str, *, part: int | None = None) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(whole)))
+        self.end_headers()
+        self.wfile.write(whole[:part])
+        self.wfile.flush()
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+if __name__ == "__main__":
+    Handler.folder = Path(sys.argv[1])
+    ThreadingHTTPServer((sys.argv[2], int(sys.argv[3])), Handler).serve_forever()
