@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from uuid import UUID
 
@@ -11,6 +11,8 @@ from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine.model import Workload
 from portal.scheduling.placement_request import PlacementRequest, Variant
 from provisioning.types import Placement, ResourceRequest
+
+Held = tuple[PoolNodes, Placement, ResourceRequest]
 
 
 class PoolPlacer:
@@ -26,8 +28,8 @@ class PoolPlacer:
         self._running: set[str] = set()
         self._unread: set[str] = set()
         self._held: dict[str, list[tuple[UUID, Placement, ResourceRequest]]] = {}
-        self._found: dict[str, tuple[PoolNodes, Placement, ResourceRequest]] = {}
-        self._taken: list[tuple[PoolNodes, Placement, ResourceRequest]] = []
+        self._found: dict[str, Held] = {}
+        self._taken: list[Held] = []
 
     def expect(self, workload_id: str, placement_request: PlacementRequest, variant: Variant) -> None:
         """Say what a workload is, before anybody asks whether it fits."""
@@ -51,7 +53,7 @@ class PoolPlacer:
             self._found[workload.id] = found
         return found is not None
 
-    def _first_place(self, workload: Workload) -> tuple[PoolNodes, Placement, ResourceRequest] | None:
+    def _first_place(self, workload: Workload) -> Held | None:
         """Where it would go now: where it is moved to, else the first of its pools that has room."""
         placement_request, variant = self._requests[workload.id]
         if (target := placement_request.target) is not None:
@@ -131,20 +133,56 @@ class PoolPlacer:
         if not gone:
             yield
             return
-        if self._unread:
-            # Read only where somebody may have to leave, and then once.
-            self._held |= capacity.held_by([UUID(name) for name in self._unread])
-            self._unread.clear()
-        released: list[tuple[PoolNodes, Placement, ResourceRequest]] = []
+        self._read_held()
+        released: list[Held] = []
         try:
             for name in gone:
-                for pool_pk, placement, request in self._held.get(name, ()):
-                    pool = self._pools.get(pool_pk)
-                    if pool is None:
-                        continue
-                    pool.cluster.release(placement, request)
-                    released.append((pool, placement, request))
+                self._release(name, released)
             yield
         finally:
-            for pool, placement, request in reversed(released):
-                pool.cluster.commit(placement, request)
+            _put_back(released)
+
+    @contextmanager
+    def stepping(self) -> Iterator[Callable[[Workload, Sequence[str]], bool]]:
+        """Asks like `fits` of longer and shorter parts of one list: who is in both is not moved again."""
+        self._read_held()
+        left: list[tuple[str, list[Held]]] = []
+
+        def fits(workload: Workload, gone: Sequence[str]) -> bool:
+            same = 0
+            while same < min(len(left), len(gone)) and left[same][0] == gone[same]:
+                same += 1
+            while len(left) > same:
+                _put_back(left.pop()[1])
+            for name in gone[same:]:
+                released: list[Held] = []
+                left.append((name, released))
+                self._release(name, released)
+            return self._first_place(workload) is not None
+
+        try:
+            yield fits
+        finally:
+            while left:
+                _put_back(left.pop()[1])
+
+    def _read_held(self) -> None:
+        """Read what those hold that run: only where somebody may have to leave, and then once."""
+        if self._unread:
+            self._held |= capacity.held_by([UUID(name) for name in self._unread])
+            self._unread.clear()
+
+    def _release(self, name: str, released: list[Held]) -> None:
+        """Take one out of the clusters, and note that in `released`."""
+        for pool_pk, placement, request in self._held.get(name, ()):
+            pool = self._pools.get(pool_pk)
+            if pool is None:
+                continue
+            pool.cluster.release(placement, request)
+            released.append((pool, placement, request))
+
+
+def _put_back(released: list[Held]) -> None:
+    while released:
+        pool, placement, request = released.pop()
+        pool.cluster.commit(placement, request)

@@ -18,6 +18,8 @@ from portal.reclaim.engine.contentment import (
     best_clocks,
     contentment,
     device_score,
+    is_blameless,
+    is_overcommitted,
 )
 
 HOT = DeviceView(
@@ -131,6 +133,16 @@ def test_every_score_is_a_percentage_and_below_content_has_a_reason(seen, has, g
     assert 0 <= found.score <= 100
     assert bool(found.reasons) == (found.score < CONTENT)
     assert found == contentment(View(tuple(reversed(seen)), "n", has, given_out)) or len(found.reasons) > 1
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(st.lists(devices, max_size=4), maybe(0, 100), maybe(0, 200))
+def test_where_nothing_is_suspect_nothing_speaks_against_the_place(seen, has, given_out):
+    """So nobody who runs there has to be looked at."""
+    suspect = is_overcommitted(has, given_out) or any(
+        not is_blameless(each, shared=each.share_milli < 1000) for each in seen
+    )
+    assert suspect or contentment(View(tuple(seen), "n", has, given_out)) == Contentment()
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)

@@ -16,11 +16,11 @@ from portal.common.errors import NotAllowed, NotFound, StateConflict
 from portal.common.reasons.codes import RebalanceCode
 from portal.events.models import Event, Notification
 from portal.inventory import pools
-from portal.inventory.models import AllocatedDevice, Device, DeviceMinute, DeviceSeries, Node
+from portal.inventory.models import AllocatedDevice, Device, DeviceMinute, DeviceSeries, Node, Pool
 from portal.inventory.services import set_cordon
-from portal.reclaim.models import BestClock, Discontent, ProposalState, RebalanceProposal
-from portal.reclaim.rebalancing import proposing, services
-from portal.scheduling import cycle, drains, moves, placement_request, snapshot_cache
+from portal.reclaim.models import BestClock, Discontent, ProposalState, RebalanceProposal, WorkspaceActivity
+from portal.reclaim.rebalancing import proposing, reading, services
+from portal.scheduling import cycle, drains, moves, moving, placement_request, snapshot_cache
 from portal.scheduling.models import Move, MoveOutcome
 from portal.workspaces import services as workspaces
 from portal.workspaces.homes import places as home_places
@@ -84,6 +84,68 @@ def test_a_pass_proposes_to_make_room_and_asks_nobody(fragmented):
     assert not Preemption.objects.exists()
     assert proposing.run().proposed == 1
     assert RebalanceProposal.objects.count() == 1, "it is proposed twice"
+
+
+def test_what_is_open_and_still_proposed_is_not_played_through_again(fragmented, monkeypatch, clock):
+    proposing.run()
+    (before,) = proposals()
+    asked = []
+    monkeypatch.setattr(moving, "works_out", lambda *given: asked.append(given))
+    clock.shift(60)
+    assert proposing.run().proposed == 1
+    (row,) = proposals()
+    assert (row.pk, row.proposed_at, asked) == (before.pk, before.proposed_at, [])
+    # Other moves of the same workspaces are.
+    moves_other_way = [{**each, "generation": 7} for each in row.moves]
+    RebalanceProposal.objects.update(moves=moves_other_way)
+    assert proposing.run().proposed == 0
+    assert len(asked) == 1
+
+
+def test_where_nothing_can_speak_against_a_place_nobody_who_runs_is_read(
+    make, alice, pool, settle, monkeypatch
+):
+    row = make(alice, "sim-h100-x1", name="well")
+    settle(90, resting=lambda: again(row).state == State.RUNNING)
+    minutes(devices_of(row), 1980, 0)
+    read, seen = [], reading.seen
+    monkeypatch.setattr(reading, "seen", lambda now: read.append(now) or seen(now))
+    assert (proposing.run(), read) == (proposing.Report(0, 0, 0), [])
+    DeviceMinute.objects.all().delete()
+    minutes(devices_of(row), 1000, 60)
+    assert (proposing.run().discontent, len(read)) == (1, 1)
+
+
+def test_a_node_that_gives_out_more_than_it_has_is_found(make, alice, pool, settle):
+    row = make(alice, "sim-h100-x1", name="crowded")
+    settle(90, resting=lambda: again(row).state == State.RUNNING)
+    assert proposing.run().discontent == 0
+    Pool.objects.update(rebalancing="off")
+    held = active(row)[0]
+    Node.objects.filter(pk=held.node_id).update(cpu_milli=held.cpu_milli // 2)
+    proposing.run()
+    assert Discontent.objects.get().reason["code"] == RebalanceCode.OVERCOMMITTED
+
+
+def test_of_a_full_gpu_that_is_shared_the_neighbours_are_found(make, alice, pool, settle):
+    row = make(alice, "sim-h100-x1", name="shares")
+    other = make(alice, "sim-h100-x1", name="neighbour")
+    settle(90, resting=lambda: all(again(each).state == State.RUNNING for each in (row, other)))
+    (device,) = devices_of(row)
+    minutes([device], 1980, 0)
+    DeviceMinute.objects.update(gpu_pct_s=60 * 99)
+    held = AllocatedDevice.objects.filter(active=True)
+    held.filter(allocation__workspace=row).update(milli=750)
+    held.filter(allocation__workspace=other).update(device=device, milli=250)
+    now = timezone.now()
+    for each in (row, other):
+        WorkspaceActivity.objects.update_or_create(
+            workspace=each,
+            defaults={"generation": again(each).generation, "observed_at": now, "active": "cpu,gpu"},
+        )
+    proposing.run()
+    found = Discontent.objects.get()
+    assert (found.workspace, found.reason["code"]) == (row, RebalanceCode.CROWDED)
 
 
 def test_who_is_moved_is_told_goes_where_it_was_said_and_the_other_starts(

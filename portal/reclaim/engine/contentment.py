@@ -76,6 +76,16 @@ def contentment(view: View) -> Contentment:
     return Contentment(min((score for score, _ in parts), default=FULLY), tuple(reasons))
 
 
+def is_blameless(view: DeviceView, *, shared: bool) -> bool:
+    """Whether nothing can speak against a device, whoever holds it; `shared` if somebody has a part of it."""
+    return _slowed(view) is None and not (shared and _saturated(view))
+
+
+def is_overcommitted(has: int | None, given: int | None) -> bool:
+    """Whether a node has given out more of something than it has."""
+    return bool(has and given and given > has)
+
+
 def device_score(view: DeviceView) -> int:
     """What a device alone is worth to who holds it whole: of one that stands still nothing is known."""
     part = _slowed(view)
@@ -93,6 +103,10 @@ def best_clocks(views: Sequence[DeviceView]) -> dict[str, int]:
 
 def _busy(view: DeviceView) -> bool:
     return (view.gpu_s or 0) >= LEAST_MEASURED_S and (view.gpu_pct or 0) >= BUSY_PCT
+
+
+def _saturated(view: DeviceView) -> bool:
+    return (view.gpu_s or 0) >= LEAST_MEASURED_S and (view.gpu_pct or 0) >= SATURATED_PCT
 
 
 def _held_down(view: DeviceView) -> bool:
@@ -122,7 +136,7 @@ def _crowded(view: DeviceView) -> tuple[int, Reason] | None:
     sharers = len(view.at_work)
     if view.share_milli >= WHOLE or sharers < 2 or not all(view.at_work):
         return None
-    if (view.gpu_s or 0) < LEAST_MEASURED_S or (view.gpu_pct or 0) < SATURATED_PCT:
+    if not _saturated(view):
         return None
     score = min(FULLY, FULLY * WHOLE // (sharers * view.share_milli))
     params = {"neighbours": sharers - 1, "percent": view.gpu_pct, "share_milli": view.share_milli}
@@ -136,7 +150,7 @@ def _overcommitted(view: View) -> tuple[int, Reason] | None:
         ("cpu", view.cpu_milli, view.cpu_given_milli),
         ("memory", view.memory_mib, view.memory_given_mib),
     ):
-        if has and given and given > has:
+        if has and given and is_overcommitted(has, given):
             score = FULLY * has // given
             if worst is None or score < worst[0]:
                 params = {"what": what, "has": has, "given": given}

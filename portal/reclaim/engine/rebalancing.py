@@ -137,10 +137,14 @@ class Proposal:
 
 @dataclass(slots=True)
 class _Site:
-    """The clusters with what is proposed carried out, and how to take it back."""
+    """The clusters with what is proposed carried out, and how to take it back.
+
+    `known` is what nodes lack for a request, each with the version of the node for which that holds.
+    """
 
     clusters: Mapping[str, Cluster]
     steps: list[tuple[str, Placement, ResourceRequest, bool]] = field(default_factory=list)
+    known: dict[tuple[str, ResourceRequest], dict[str, tuple[int, int, int]]] = field(default_factory=dict)
 
     def commit(self, pool: str, placement: Placement, request: ResourceRequest) -> None:
         self.clusters[pool].commit(placement, request)
@@ -149,6 +153,17 @@ class _Site:
     def release(self, pool: str, placement: Placement, request: ResourceRequest) -> None:
         self.clusters[pool].release(placement, request)
         self.steps.append((pool, placement, request, False))
+
+    def lacks(self, pool: str, request: ResourceRequest, name: str) -> tuple[int, int]:
+        """How many devices with room a node has too few for the request, at least, and how much CPU."""
+        cluster = self.clusters[pool]
+        version, known = cluster.version(name), self.known.setdefault((pool, request), {})
+        found = known.get(name)
+        if found is None or found[0] != version:
+            node = cluster.node(name)
+            found = (version, _short(node, request), max(0, request.cpu_milli - node.free_cpu_milli))
+            known[name] = found
+        return found[1:]
 
     def undo(self, but: int = 0) -> None:
         while len(self.steps) > but:
@@ -277,17 +292,27 @@ def _make_room(
     now_s: int,
     rules: Rules,
 ) -> list[Proposal]:
-    by_node: dict[tuple[str, str], list[Movable]] = {}
+    on_nodes: dict[str, dict[str, list[Movable]]] = {}
     for each in running:
         if each.preemptible:
-            by_node.setdefault((each.pool, each.node), []).append(each)
+            on_nodes.setdefault(each.pool, {}).setdefault(each.node, []).append(each)
     # Those first that cost nothing, of these the largest: so few have to go.
-    for there in by_node.values():
-        there.sort(
-            key=lambda each: (each.lost(now_s), -each.milli, -each.held.cpu_milli, -each.started_s, each.id)
-        )
+    crews = {
+        pool: {
+            name: _Crew.of(
+                sorted(
+                    there,
+                    key=lambda each: (
+                        each.lost(now_s), -each.milli, -each.held.cpu_milli, -each.started_s, each.id
+                    ),
+                ),
+                now_s,
+            )
+            for name, there in nodes.items()
+        }
+        for pool, nodes in on_nodes.items()
+    }  # fmt: skip
     found: list[Proposal] = []
-    moved: set[str] = set()
     in_vain: set[tuple[str, ResourceRequest]] = set()
     for asks in waiting:
         if len(found) >= rules.max_proposals:
@@ -303,12 +328,12 @@ def _make_room(
         for pool, request in asks.requests:
             if pool not in site.clusters or (pool, request) in in_vain or request.nodes != 1:
                 continue
-            proposal = _room_in(site, pool, request, asks, by_node, moved, left, now_s, rules)
+            proposal = _room_in(site, pool, request, asks, crews.get(pool, {}), left, now_s, rules)
             if proposal is None:
                 in_vain.add((pool, request))
                 continue
             found.append(proposal)
-            moved |= {move.workspace for move in proposal.moves}
+            _leave(crews[pool], proposal, now_s)
             # The site is another now: what was looked for in vain may be possible.
             in_vain.clear()
             break
@@ -320,8 +345,7 @@ def _room_in(
     pool: str,
     request: ResourceRequest,
     asks: Waiting,
-    by_node: Mapping[tuple[str, str], Sequence[Movable]],
-    moved: set[str],
+    crews: Mapping[str, _Crew],
     left: Mapping[str, Sequence[Past]],
     now_s: int,
     rules: Rules,
@@ -329,20 +353,16 @@ def _room_in(
     """The cheapest way to make room for it on one node of the pool; what comes of it stays carried out."""
     cluster = site.clusters[pool]
     nearest = []
-    for (of_pool, name), there in by_node.items():
-        movable = [each for each in there if each.id not in moved]
-        if of_pool != pool or not movable:
-            continue
-        node = cluster.node(name)
-        short = _short(node, request)
-        if short <= len(frozenset[str]().union(*(each.devices for each in movable))):
-            cpu_short = max(0, request.cpu_milli - node.free_cpu_milli)
-            nearest.append((short, cpu_short, min(each.lost(now_s) for each in movable), movable))
+    for name, crew in crews.items():
+        short, cpu_short = site.lacks(pool, request, name)
+        if short <= crew.devices:
+            nearest.append((short, cpu_short, crew.lost, crew.movable))
     nearest.sort(key=lambda item: (*item[:3], item[3][0].started_s, item[3][0].id))
     best: tuple[tuple[int, ...], list[Move], list[Movable]] | None = None
     worth = max(asks.milli, 1) * asks.duration_s
     # No other way is cheaper than one that loses nothing and moves one of the smallest.
-    cheapest = (1, 0, min((each.milli for *_, there in nearest for each in there), default=0))
+    least = min((crews[there[0].node].milli for *_, there in nearest), default=0)
+    cheapest = (1, 0, least)
     for *_, movable in nearest[:NODES_LOOKED_AT]:
         # A few large ones, or the smallest that do: the cheaper of both.
         smallest = sorted(movable, key=lambda each: (each.lost(now_s), each.milli, each.id))
@@ -372,6 +392,35 @@ def _room_in(
         site.commit(pool, move.target, requests[move.workspace])
     reason = Reason(RebalanceCode.MAKES_ROOM, {"milli": asks.milli, "moves": len(moves)})
     return Proposal(tuple(moves), reason, max(asks.milli, 1), best[0][1], asks.id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Crew:
+    """Those on a node that may move, in the order in which they would: how many devices they have together,
+    and the least that one of them has and loses."""
+
+    movable: Sequence[Movable]
+    devices: int
+    lost: int
+    milli: int
+
+    @classmethod
+    def of(cls, movable: Sequence[Movable], now_s: int) -> _Crew:
+        return cls(
+            movable,
+            len(frozenset[str]().union(*(each.devices for each in movable))),
+            min(each.lost(now_s) for each in movable),
+            min(each.milli for each in movable),
+        )
+
+
+def _leave(crews: dict[str, _Crew], proposal: Proposal, now_s: int) -> None:
+    """Those of a proposal move for nobody else."""
+    moved = {move.workspace for move in proposal.moves}
+    for name in {move.source.nodes[0].node for move in proposal.moves}:
+        stay = [each for each in crews.pop(name).movable if each.id not in moved]
+        if stay:
+            crews[name] = _Crew.of(stay, now_s)
 
 
 def _short(node: NodeCapacity, request: ResourceRequest) -> int:

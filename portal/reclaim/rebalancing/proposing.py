@@ -27,6 +27,7 @@ from portal.reclaim.engine.rebalancing import RULES, Proposal, Rules, propose
 from portal.reclaim.models import Discontent, ProposalState, RebalanceProposal
 from portal.reclaim.rebalancing import policies, reading, services
 from portal.scheduling import moves, moving, snapshot_cache
+from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.moves import PlannedMove
 from portal.workspaces.models import Workspace
 from provisioning import messages
@@ -39,7 +40,7 @@ KEPT_FOR = timedelta(days=30)
 MAX_UNDER_WAY = 8
 """With so many on their way nobody else is moved without an operator."""
 NEW_AT_ONCE = 3
-TRIES_FOR_S = 1.0
+TRIES_FOR_S = 0.25
 """So many new proposals are played through in one pass, and no further one after that much processor time."""
 STILL_LOW = 10
 """What is proposed stays so until its contentment is so far above the limit: proposals do not flicker."""
@@ -69,12 +70,15 @@ def run(now: datetime | None = None) -> Report:
     """One pass."""
     now = now or timezone.now()
     moves.settle(now)
-    found = reading.seen(now)
-    verdicts = {pk: contentment(view) for pk, view in found.views.items()}
+    there = reading.places(now)
+    asking = reading.first_waiting()
+    # Most of the time nobody can be low and nobody waits for a place: then nothing else has to be read.
+    pools, running = reading.seen(now) if there.suspects or asking else ({}, [])
+    verdicts = {pk: contentment(view) for pk, view in reading.views(there, running).items()}
     low = {pk: verdict for pk, verdict in verdicts.items() if verdict.score < CONTENT}
-    generations = {each.pk: each.generation for each in found.running}
+    generations = {each.pk: each.generation for each in running}
     _note(low, generations, now)
-    proposals = _proposals(found, verdicts, low, now)
+    proposals = _proposals(there, pools, running, verdicts, asking, now) if running else []
     kept = _store(proposals, generations, now)
     applied = _apply(kept, now)
     forget_old(now)
@@ -82,26 +86,30 @@ def run(now: datetime | None = None) -> Report:
 
 
 def _proposals(
-    found: reading.Seen, verdicts: Mapping[UUID, Contentment], low: Mapping[UUID, Contentment], now: datetime
+    there: reading.Places,
+    pools: Mapping[UUID, PoolNodes],
+    running: Sequence[reading.Runs],
+    verdicts: Mapping[UUID, Contentment],
+    asking: Sequence[Workspace],
+    now: datetime,
 ) -> list[Proposal]:
-    """What the engine proposes; most of the time nobody is low and nobody waits for a place."""
-    asks = reading.waiting(found.pools)
-    if not low and not asks:
+    """What the engine proposes."""
+    asks = reading.waiting(pools, asking)
+    if not asks and all(verdict.score >= CONTENT for verdict in verdicts.values()):
         return []
-    held = {str(pk): policies.policy_of(pool.pool) for pk, pool in found.pools.items()}
-    running = [
-        each for each in reading.movables(found, verdicts) if held[each.pool] is not RebalancingPolicy.OFF
-    ]
-    clusters = {str(key): pool.cluster for key, pool in found.pools.items() if pool.pool.takes_work}
+    held = {str(pk): policies.policy_of(pool.pool) for pk, pool in pools.items()}
+    movables = reading.movables(pools, running, verdicts)
+    may_move = [each for each in movables if held[each.pool] is not RebalancingPolicy.OFF]
+    clusters = {str(key): pool.cluster for key, pool in pools.items() if pool.pool.takes_work}
     limits = rules()
     past = reading.past(now - timedelta(seconds=limits.return_s))
-    scores = {uuid: device_score(view) for uuid, view in found.devices.items()}
-    proposed = propose(clusters, running, asks, past, int(now.timestamp()), limits, scores)
+    scores = {uuid: device_score(view) for uuid, view in there.devices.items() if uuid in there.suspects}
+    proposed = propose(clusters, may_move, asks, past, int(now.timestamp()), limits, scores)
     open_keys = set(RebalanceProposal.objects.filter(state=ProposalState.OPEN).values_list("key", flat=True))
     if open_keys - {key_of(each) for each in proposed}:
         # What is open already stands a little longer than it would take to propose it.
         gentler = replace(limits, low=limits.low + STILL_LOW)
-        again = propose(clusters, running, asks, past, int(now.timestamp()), gentler, scores)
+        again = propose(clusters, may_move, asks, past, int(now.timestamp()), gentler, scores)
         taken = {move.workspace for each in proposed for move in each.moves}
         proposed += [
             each
@@ -156,7 +164,8 @@ def _store(
     )
     for key in dismissed.values_list("key", flat=True):
         found.pop(key, None)
-    before = {row.key: row.moves for row in RebalanceProposal.objects.filter(state=ProposalState.OPEN)}
+    still_open = RebalanceProposal.objects.filter(state=ProposalState.OPEN)
+    before = {row.key: services.planned_of(row) for row in still_open}
     good = _that_work_out(found, before, generations, now)
     with transaction.atomic():
         rows = {
@@ -179,7 +188,7 @@ def _store(
 
 def _that_work_out(
     proposals: Mapping[str, Proposal],
-    before: Mapping[str, list[Any]],
+    before: Mapping[str, list[PlannedMove]],
     generations: Mapping[UUID, int],
     now: datetime,
 ) -> dict[str, tuple[Proposal, list[PlannedMove]]]:
@@ -192,7 +201,7 @@ def _that_work_out(
     fresh: list[str] = []
     planned = {key: _planned(each, generations) for key, each in proposals.items()}
     for key, each in proposals.items():
-        if before.get(key) == messages.dump(planned[key]):
+        if before.get(key) == planned[key]:
             good[key] = (each, planned[key])
         else:
             fresh.append(key)

@@ -6,20 +6,28 @@ the last days, which rests limit.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F, IntegerField, Sum
+from django.db.models import F, IntegerField, Sum, TextField
 from django.db.models.functions import Cast
 
 from portal.catalog.models import Flavor, Template
 from portal.common.reasons.codes import Rule
-from portal.inventory.models import Device, DeviceMinute
+from portal.inventory.models import AllocatedDevice, Allocation, Device, DeviceMinute, Node
 from portal.reclaim.engine.activity import SignalKind
-from portal.reclaim.engine.contentment import DeviceView, View, best_clocks
+from portal.reclaim.engine.contentment import (
+    Contentment,
+    DeviceView,
+    View,
+    best_clocks,
+    is_blameless,
+    is_overcommitted,
+)
 from portal.reclaim.engine.rebalancing import Movable, Past, Waiting
 from portal.reclaim.models import BestClock
 from portal.scheduling import capacity
@@ -28,9 +36,10 @@ from portal.scheduling.models import Move
 from portal.scheduling.moves import placement_of
 from portal.scheduling.placement_request import PlacementRequests
 from portal.workspaces.homes import places as home_places
+from portal.workspaces.homes.places import Homes
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
-from provisioning.types import Placement, ResourceRequest
+from provisioning.types import WHOLE_DEVICE_MILLI, Placement, ResourceRequest
 
 WINDOW_S = 600
 LOOKED_AT = timedelta(minutes=5)
@@ -39,63 +48,122 @@ BEST_KEPT = timedelta(days=7)
 WAITING_LOOKED_AT = 200
 COLUMNS = (
     "pk", "generation", "preemption__cause", "reclaim_activity__active", "reclaim_activity__observed_at",
-    "reclaim_activity__generation",
+    "reclaim_activity__generation", "owner_id_text", "team_id_text", "template_id_text", "flavor_id_text",
+    "resources_text", "preemptible", "loses_work", "placed_at",
 )  # fmt: skip
-ASKED_FOR = (
-    "pk", "generation", "owner_id", "team_id", "template_id", "flavor_id", "resources", "preemptible",
-    "loses_work", "placed_at",
-)  # fmt: skip
-"""What is read only where somebody may have to move: keys and JSON of thousands take as long as all else."""
+AS_TEXT = ("owner_id", "team_id", "template_id", "flavor_id", "resources")
+"""Read as text: most are alike, and each would be made into a value by itself."""
+UNKNOWN = DeviceView()
+AT_EASE = Contentment()
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """A running workspace, and what it holds: pool, placement and amounts on each of its nodes."""
+    """A running workspace, what it has asked for, and what it holds on each of its nodes: pool, placement and
+    amounts. `home` is of whom in which team its home is; `resources` is text."""
 
     pk: UUID
     generation: int
     noticed: bool
     at_work: bool | None
     held: Sequence[tuple[UUID, Placement, ResourceRequest]]
+    home: tuple[UUID, UUID]
+    template: UUID
+    flavor: UUID
+    resources: str
+    preemptible: bool
+    loses_work: bool
+    placed_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """All that runs, with the view of its place; and what devices are like."""
+class Given:
+    """What a node has, and what of it is given out."""
 
-    pools: Mapping[UUID, PoolNodes]
-    running: Sequence[Runs]
-    views: Mapping[UUID, View]
+    cpu_milli: int
+    cpu_given_milli: int
+    memory_mib: int
+    memory_given_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What devices did, by UUID, and nodes, by pool and name.
+
+    `suspects` are the devices and nodes against which something may speak: nothing does against any other,
+    so that those who run there are content.
+    """
+
     devices: Mapping[str, DeviceView]
+    nodes: Mapping[tuple[UUID, str], Given]
+    suspects: frozenset[str | tuple[UUID, str]]
 
 
-def seen(now: datetime) -> Seen:
-    """Read it all."""
-    pools = capacity.load()
-    running = _running(now)
+def places(now: datetime) -> Places:
+    """Read what there is, without anybody who runs there."""
     devices = _devices(now)
     bests = _bests(list(devices.values()), now)
     devices = {uuid: replace(each, best_clock_mhz=bests.get(each.model)) for uuid, each in devices.items()}
-    return Seen(pools, running, _views(pools, running, devices), devices)
+    parts = AllocatedDevice.objects.filter(active=True, milli__lt=WHOLE_DEVICE_MILLI)
+    shared = set(parts.values_list("device__uuid", flat=True))
+    blamed = {uuid for uuid, each in devices.items() if not is_blameless(each, shared=uuid in shared)}
+    nodes = _nodes()
+    over = {
+        key
+        for key, each in nodes.items()
+        if is_overcommitted(each.cpu_milli, each.cpu_given_milli)
+        or is_overcommitted(each.memory_mib, each.memory_given_mib)
+    }
+    return Places(devices, nodes, frozenset(blamed | over))
 
 
-def _running(now: datetime) -> list[Runs]:
-    rows: list[Any] = list(Workspace.objects.filter(state=State.RUNNING).values_list(*COLUMNS))
+def _nodes() -> dict[tuple[UUID, str], Given]:
+    """The nodes of all pools; two queries."""
+    given = {
+        node: (cpu, memory)
+        for node, cpu, memory in Allocation.objects.filter(released_at=None)
+        .order_by()
+        .values_list("node_id")
+        .annotate(Sum("cpu_milli"), Sum("memory_mib"))
+    }
+    rows = Node.objects.filter(pool__deleted_at=None).order_by()
+    return {
+        (pool, name): Given(cpu, given.get(pk, (0, 0))[0], memory, given.get(pk, (0, 0))[1])
+        for pk, pool, name, cpu, memory in rows.values_list(
+            "pk", "pool_id", "name", "cpu_milli", "memory_mib"
+        )
+    }
+
+
+def seen(now: datetime) -> tuple[Mapping[UUID, PoolNodes], list[Runs]]:
+    """The pools, and all that runs in them with what it holds."""
+    running = Workspace.objects.filter(state=State.RUNNING).annotate(
+        **{f"{name}_text": Cast(name, TextField()) for name in AS_TEXT}
+    )
+    rows: list[Any] = list(running.values_list(*COLUMNS))
+    # Read in this order: what begins or ends meanwhile is held in the pools, or by nobody who is moved.
+    pools = capacity.load()
     held = capacity.held_by([row[0] for row in rows])
+    keys = {text: UUID(text) for text in {each for row in rows for each in row[6:10]}}
     found = []
     for row in rows:
-        pk, generation, cause, active, observed_at, looked_at = row
+        pk, generation, cause, active, observed_at, looked_at, owner, team, template, flavor, *asked = row
         fresh = observed_at is not None and now - observed_at <= LOOKED_AT and looked_at == generation
+        at_work = _at_work(active) if fresh else None
         found.append(
             Runs(
-                pk=pk,
-                generation=generation,
-                noticed=cause is not None,
-                at_work=_at_work(active) if fresh else None,
-                held=held.get(str(pk), ()),
+                pk,
+                generation,
+                cause is not None,
+                at_work,
+                held.get(str(pk), ()),
+                (keys[owner], keys[team]),
+                keys[template],
+                keys[flavor],
+                *asked,
             )
         )
-    return found
+    return pools, found
 
 
 def _at_work(active: str | None) -> bool | None:
@@ -152,98 +220,118 @@ def _bests(devices: list[DeviceView], now: datetime) -> dict[str, int]:
     return {model: row.clock_mhz for model, row in kept.items() if now - row.seen_at <= BEST_KEPT}
 
 
-def _views(
-    pools: Mapping[UUID, PoolNodes], running: Sequence[Runs], devices: Mapping[str, DeviceView]
-) -> dict[UUID, View]:
-    nodes = {(key, node.name): node for key, pool in pools.items() for node in pool.nodes}
+def views(found: Places, running: Sequence[Runs]) -> dict[UUID, View]:
+    """The place of each against which something may speak. Where none is suspect nobody has to be read."""
     sharers: dict[str, list[bool | None]] = {}
+    suspected = []
     for each in running:
-        for _pool, placement, _request in each.held:
-            for grant in placement.nodes[0].devices:
-                sharers.setdefault(grant.uuid, []).append(each.at_work)
-    found = {}
-    for each in running:
-        if len(each.held) != 1:
-            # What runs on several nodes is as it is.
-            continue
-        pool, placement, _request = each.held[0]
-        part = placement.nodes[0]
-        node = nodes.get((pool, part.node))
-        if node is None:
-            continue
-        found[each.pk] = View(
+        # What runs on several nodes is as it is, but its devices may have others on them.
+        single = len(each.held) == 1
+        for pool, placement, _request in each.held:
+            part = placement.nodes[0]
+            suspect = (pool, part.node) in found.suspects
+            for grant in part.devices:
+                if grant.uuid in found.suspects:
+                    suspect = True
+                    sharers.setdefault(grant.uuid, []).append(each.at_work)
+            if single and suspect and (pool, part.node) in found.nodes:
+                suspected.append((each.pk, found.nodes[pool, part.node], part))
+    return {
+        pk: View(
             tuple(
                 replace(
-                    devices.get(grant.uuid, DeviceView()),
+                    found.devices.get(grant.uuid, UNKNOWN),
                     share_milli=grant.milli,
-                    at_work=tuple(sharers[grant.uuid]),
+                    at_work=tuple(sharers.get(grant.uuid, ())),
                 )
                 for grant in part.devices
             ),
             part.node,
             node.cpu_milli,
-            node.cpu_milli - node.free_cpu_milli,
+            node.cpu_given_milli,
             node.memory_mib,
-            node.memory_mib - node.free_memory_mib,
+            node.memory_given_mib,
         )
-    return found
+        for pk, node, part in suspected
+    }
 
 
 # --- what may move, and what waits -----------------------------------------------------------------------
 
 
-def movables(found: Seen, scores: Mapping[UUID, Any]) -> list[Movable]:
+def movables(
+    pools: Mapping[UUID, PoolNodes], running: Sequence[Runs], scores: Mapping[UUID, Contentment]
+) -> list[Movable]:
     """Those that could be placed again in their own pool: on one node, by a request that names its model.
 
-    A request for GPUs of any model is left where it is: elsewhere it would be charged otherwise.
+    A request for GPUs of any model is left where it is: elsewhere it would be charged otherwise. Who has no
+    score is content.
     """
-    requests = PlacementRequests(found.pools)
-    single = {(each.pk, each.generation): each for each in found.running if each.pk in found.views}
-    # Who has stopped or begun anew since it was seen is left out.
-    rows = [
-        row
-        for row in Workspace.objects.filter(state=State.RUNNING).values_list(*ASKED_FOR)
-        if row[:2] in single
+    known = {(key, node.name) for key, pool in pools.items() for node in pool.nodes}
+    single = [
+        each
+        for each in running
+        if len(each.held) == 1 and (each.held[0][0], each.held[0][1].nodes[0].node) in known
     ]
-    templates = Template.objects.in_bulk({row[4] for row in rows})
-    flavors = Flavor.objects.select_related("pool").in_bulk({row[5] for row in rows})
-    homes = home_places.of_users([(row[2], row[3]) for row in rows])
+    templates = Template.objects.in_bulk({each.template for each in single})
+    flavors = Flavor.objects.select_related("pool").in_bulk({each.flavor for each in single})
+    homes = home_places.of_users([each.home for each in single])
+    requests = PlacementRequests(pools)
+    # Thousands ask for the same.
+    again: dict[object, ResourceRequest | None] = {}
     movable = []
-    for pk, generation, owner, team, template, flavor, resources, *flags, placed_at in rows:
-        preemptible, loses_work = flags
-        each = single[pk, generation]
-        pool_pk, placement, held = each.held[0]
-        try:
-            asked = requests.of(
-                templates[template], flavors[flavor], resources, homes=homes.get((owner, team), {})
+    for each in single:
+        pool, placement, held = each.held[0]
+        at_home = homes.get(each.home, home_places.NOWHERE)
+        key = (pool, each.template, each.flavor, each.resources, frozenset(at_home.items()))
+        if key not in again:
+            again[key] = _in_its_pool(
+                requests,
+                pool,
+                templates[each.template],
+                flavors[each.flavor],
+                json.loads(each.resources),
+                at_home,
             )
-        except ValueError:
+        request = again[key]
+        if request is None:
             continue
-        pool = next((pool for pool in asked.pools if pool.pool.pk == pool_pk), None)
-        if pool is None or len(asked.variants) != 1:
-            continue
-        verdict = scores[each.pk]
+        verdict = scores.get(each.pk, AT_EASE)
         movable.append(
             Movable(
                 id=str(each.pk),
-                pool=str(pool_pk),
+                pool=str(pool),
                 placement=placement,
                 held=held,
-                request=pool.adapted(asked.variants[0].request, asked.software),
+                request=request,
                 milli=sum(grant.milli for grant in placement.nodes[0].devices),
                 score=verdict.score,
                 reasons=verdict.reasons,
-                preemptible=preemptible,
-                loses_work=loses_work,
-                started_s=int(placed_at.timestamp()) if placed_at else 0,
+                preemptible=each.preemptible,
+                loses_work=each.loses_work,
+                started_s=int(each.placed_at.timestamp()) if each.placed_at else 0,
                 free=not each.noticed,
             )
         )
     return movable
 
 
-def waiting(pools: Mapping[UUID, PoolNodes]) -> list[Waiting]:
-    """Requests for one node that only their place keeps waiting, the first of the queue first."""
+def _in_its_pool(
+    requests: PlacementRequests, pool: UUID, template: Template, flavor: Flavor, data: Any, homes: Homes
+) -> ResourceRequest | None:
+    """What its pool would be asked for again; None where it would not be, or in more ways than one."""
+    try:
+        asked = requests.of(template, flavor, data, homes=homes)
+    except ValueError:
+        return None
+    own = next((each for each in asked.pools if each.pool.pk == pool), None)
+    if own is None or len(asked.variants) != 1:
+        return None
+    return own.adapted(asked.variants[0].request, asked.software)
+
+
+def first_waiting() -> list[Workspace]:
+    """Requests that only their place keeps waiting, the first of the queue first."""
     rows = (
         Workspace.objects.filter(
             state=State.PENDING,
@@ -254,7 +342,11 @@ def waiting(pools: Mapping[UUID, PoolNodes]) -> list[Waiting]:
         .select_related("template", "flavor__pool", "queue_entry")
         .order_by(F("queue_entry__position").asc(nulls_last=True), "requested_at", "pk")
     )
-    first = list(rows[:WAITING_LOOKED_AT])
+    return list(rows[:WAITING_LOOKED_AT])
+
+
+def waiting(pools: Mapping[UUID, PoolNodes], first: Sequence[Workspace]) -> list[Waiting]:
+    """Of these, the requests for one node."""
     homes = home_places.of_users([(row.owner_id, row.team_id) for row in first])
     requests = PlacementRequests(pools)
     found = []

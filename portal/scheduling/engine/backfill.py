@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from heapq import merge
 from operator import itemgetter
@@ -12,6 +13,8 @@ from portal.scheduling.engine.model import BackfillReservation, Policy, Running,
 from portal.scheduling.engine.usage import Promised, Usage, within_nominal
 
 End = tuple[int, str, Workload]
+Room = tuple[int, tuple[str, ...]]
+"""A moment, and the names of those that have left by then."""
 MAX_GONE = 512
 """A look ahead at the nodes takes at most so many workloads to have ended."""
 
@@ -38,6 +41,14 @@ class Keeper(Protocol):
 
         Nothing is taken. False where `other` finds no place.
         """
+
+
+@runtime_checkable
+class Stepper(Protocol):
+    """A placer that is quicker where one list of those who have left is asked of again and again."""
+
+    def stepping(self) -> AbstractContextManager[Callable[[Workload, Sequence[str]], bool]]:
+        """Asks like `fits`, of longer and shorter parts of one list; nothing else is asked meanwhile."""
 
 
 @dataclass(slots=True)
@@ -198,33 +209,51 @@ class Soon:
         return found
 
 
-def room_on_nodes(
-    workload: Workload, ends: Iterator[End], placer: Placer
-) -> tuple[int, tuple[str, ...]] | None:
+class Rooms:
+    """When the nodes will have room, of one cycle: of requests that are alike one is looked for.
+
+    `key` tells moments of the cycle apart: who has been asked to leave by then, and what has been placed.
+    """
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: dict[object, Room | None] = {}
+
+    def of(self, workload: Workload, key: object, ask: Callable[[], Room | None]) -> Room | None:
+        # Whose they are is nothing to the nodes.
+        alike = (key, workload.place, tuple(sorted(workload.amounts.items())))
+        if alike not in self._found:
+            self._found[alike] = ask()
+        return self._found[alike]
+
+
+def room_on_nodes(workload: Workload, ends: Iterator[End], placer: Placer) -> Room | None:
     """When enough has ended for a place on the nodes, and what has by then; None: not among the first ends.
 
     Looks at twice as much each time and then halves: few questions to the placer.
     """
-    known: list[End] = []
-    needed = step = 1
-    while True:
-        while len(known) < step:
-            following = next(ends, None)
-            if following is None:
+    with placer.stepping() if isinstance(placer, Stepper) else nullcontext(placer.fits) as fits:
+        known: list[End] = []
+        needed = step = 1
+        while True:
+            while len(known) < step:
+                following = next(ends, None)
+                if following is None:
+                    break
+                known.append(following)
+            if not known:
+                return None
+            if fits(workload, [name for _, name, _ in known]):
                 break
-            known.append(following)
-        if not known:
-            return None
-        if placer.fits(workload, [name for _, name, _ in known]):
-            break
-        if len(known) < step or step >= MAX_GONE:
-            return None
-        needed, step = len(known) + 1, step * 2
-    low, high = needed, len(known)
-    while low < high:
-        middle = (low + high) // 2
-        if placer.fits(workload, [name for _, name, _ in known[:middle]]):
-            high = middle
-        else:
-            low = middle + 1
-    return known[high - 1][0], tuple(name for _, name, _ in known[:high])
+            if len(known) < step or step >= MAX_GONE:
+                return None
+            needed, step = len(known) + 1, step * 2
+        low, high = needed, len(known)
+        while low < high:
+            middle = (low + high) // 2
+            if fits(workload, [name for _, name, _ in known[:middle]]):
+                high = middle
+            else:
+                low = middle + 1
+        return known[high - 1][0], tuple(name for _, name, _ in known[:high])

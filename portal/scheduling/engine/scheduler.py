@@ -16,6 +16,8 @@ from portal.scheduling.engine.backfill import (
     Keeper,
     Placer,
     ReservedStart,
+    Room,
+    Rooms,
     Soon,
     binding_on,
     expected_ends,
@@ -62,6 +64,7 @@ class Scheduler:
                 self._preempting.setdefault(each.preempted_by, set()).add(each.workload.id)
         self._ended: RunningAmounts | None = None
         self._soon: Soon | None = None
+        self._rooms = Rooms()
         self._ends = sorted((each.ends_s, name) for name, each in self.running.items())
         self.usage.add_all(each.workload for each in snapshot.running)
         for workload in snapshot.queued:
@@ -73,7 +76,7 @@ class Scheduler:
         twin.policy, twin.now_s, twin.placer = self.policy, self.now_s, None
         twin.usage, twin.pending = self.usage.clone(), self.pending.clone()
         twin.running, twin._ends = dict(self.running), list(self._ends)
-        twin._ended, twin._soon = self._ended, None
+        twin._ended, twin._soon, twin._rooms = self._ended, None, Rooms()
         twin._preempting = {name: set(ids) for name, ids in self._preempting.items()}
         twin._by_team = {name: set(ids) for name, ids in self._by_team.items()}
         return twin
@@ -164,7 +167,7 @@ class Scheduler:
         carries it out. With a placer, the workloads of `starts` have been taken there.
         """
         self.now_s = now_s
-        self._soon = None
+        self._soon, self._rooms = None, Rooms()
         self.pending.promote(now_s - self.policy.max_wait_s)
         lapsed = self._lapse(now_s)
         victims = reservation_victims(self.usage, self.running.values(), now_s)
@@ -477,7 +480,9 @@ class Scheduler:
             or not isinstance(self.placer, Keeper)
         ):
             return reserved_start
-        room = self.room(workload, asked)
+        # Both only grow while a cycle is decided.
+        key = (len(asked), len(starts))
+        room = self._rooms.of(workload, key, lambda: self.room(workload, asked))
         if room is None:
             return None
         start_s, gone = room
@@ -486,7 +491,7 @@ class Scheduler:
         reserved_start.gone = gone
         return reserved_start
 
-    def room(self, workload: Workload, asked: Iterable[str] = ()) -> tuple[int, tuple[str, ...]] | None:
+    def room(self, workload: Workload, asked: Iterable[str] = ()) -> Room | None:
         """When the nodes will have room by the expected ends, and who is gone by then; None: not soon."""
         assert self.placer is not None  # nobody asks for nodes without
         return room_on_nodes(workload, self._expected_ends(self.now_s, asked, ()), self.placer)

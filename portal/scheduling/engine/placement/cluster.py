@@ -196,6 +196,10 @@ class Cluster:
         row = self._nodes.index[name]
         return self._nodes.state(row) if self._touched[row] else self._nodes.states[row]
 
+    def version(self, name: str) -> int:
+        """Another number after each change of the node; raises KeyError for one not in the snapshot."""
+        return int(self._touched[self._nodes.index[name]])
+
     def snapshot(self) -> list[NodeCapacity]:
         """All nodes as they are now, in the order in which they were given."""
         nodes = self._nodes

@@ -1,0 +1,99 @@
+"""When nodes will have room is asked once of requests that are alike: the answer is the one of each alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest import mock
+from uuid import UUID
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from portal.inventory.models import Pool
+from portal.scheduling import capacity
+from portal.scheduling.capacity import PoolNodes
+from portal.scheduling.engine import backfill
+from portal.scheduling.engine.model import Policy, Workload
+from portal.scheduling.engine.scheduler import Scheduler
+from portal.scheduling.placement_request import PlacementRequest
+from portal.scheduling.placer import PoolPlacer
+from tests.scheduling.engine.nodes import NodePlacer, live
+from tests.scheduling.engine.placement.helpers import gpus, node, wants
+from tests.scheduling.engine.test_over_time import FEW, arrivals, site
+
+ASKED = mock.patch.object(backfill.Rooms, "of", lambda self, workload, key, ask: ask())
+
+
+@settings(FEW, max_examples=40)
+@given(
+    st.lists(st.sampled_from([1, 2, 4]), min_size=2, max_size=4),
+    arrivals(most=30),
+    st.booleans(),
+    st.booleans(),
+)
+def test_days_are_as_if_each_had_been_asked_about(sizes, wanted, alike, preemption):
+    if alike:
+        wanted = [replace(each, amounts=wanted[0].amounts) for each in wanted]
+    wanted = [each for each in wanted if each.amounts["gpu:h100"] <= 1000 * max(sizes)]
+
+    def days():
+        return live(Scheduler(site(policy=Policy(preemption=preemption)), NodePlacer(*sizes)), wanted)
+
+    usual = days()
+    with ASKED:
+        assert days() == usual
+
+
+def test_those_that_are_alike_are_asked_about_once():
+    asked = []
+    scheduler = Scheduler(site(policy=Policy(preemption=False)), NodePlacer(4, 4))
+    three = Workload("a", "a", {"gpu:h100": 3000}, duration_s=600)
+    for team in "ab":
+        scheduler.submit(replace(three, id=team, team=team))
+    scheduler.apply(scheduler.cycle(10), 10)
+    for team in "ab":
+        # Enough is free in all, and on no node.
+        scheduler.submit(replace(three, id=f"w{team}", team=team, amounts={"gpu:h100": 2000}))
+    with mock.patch("portal.scheduling.engine.scheduler.room_on_nodes") as room:
+        room.side_effect = lambda workload, ends, placer: asked.append(workload.id)
+        scheduler.cycle(20)
+        assert asked == ["wa"]
+        # Another cycle asks anew.
+        scheduler.cycle(21)
+        assert asked == ["wa", "wa"]
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.data())
+def test_steps_through_one_list_answer_as_each_part_of_it(data):
+    """In any order, and whatever was imagined gone is back afterwards."""
+    sizes = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    names = [f"n{at}" for at in range(len(sizes))]
+    nodes = [node(name, *gpus(f"{name}-", *[1000] * size)) for name, size in zip(names, sizes, strict=True)]
+    pool = PoolNodes(Pool(name="p", slug="p"), tuple(nodes))
+    placer, held = PoolPlacer({pool.pool.pk: pool}), {}
+    for at in range(data.draw(st.integers(0, 8))):
+        request = wants(data.draw(st.integers(1, 3)), model="H100")
+        placement = pool.find(request)
+        if placement is not None:
+            pool.cluster.commit(placement, request)
+            placer.runs(str(UUID(int=at)))
+            held[str(UUID(int=at))] = [(pool.pool.pk, placement, request)]
+    workloads = []
+    for count in data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=2)):
+        workloads.append(Workload(f"w{count}", "a", {}))
+        asked = PlacementRequest.of_size(wants(count, model="H100"), [pool], simulated=False)
+        placer.expect(f"w{count}", asked, asked.variants[0])
+    order = data.draw(st.permutations([*held, str(UUID(int=99))]))
+    before = pool.cluster.snapshot()
+    with mock.patch.object(capacity, "held_by", return_value=held):
+        steps = [
+            (data.draw(st.sampled_from(workloads)), order[: data.draw(st.integers(0, len(order)))])
+            for _ in range(data.draw(st.integers(1, 6)))
+        ]
+        alone = [placer.fits(*each) for each in steps]
+        assert pool.cluster.snapshot() == before
+        with placer.stepping() as fits:
+            assert [fits(*each) for each in steps] == alone
+    assert pool.cluster.snapshot() == before
+    assert isinstance(placer, backfill.Stepper)
