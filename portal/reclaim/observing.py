@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import Exists, F, OuterRef, TextField
 from django.db.models.functions import Cast
 from django.utils import timezone
@@ -128,20 +128,14 @@ class Look:
 
     fresh: list[Activity] = field(default_factory=list)
     changed: list[Activity] = field(default_factory=list)
-    changes: list[ActivityChange] = field(default_factory=list)
+    changes: list[Activity] = field(default_factory=list)
     spells: list[IdleSpell] = field(default_factory=list)
 
     def add(self, row: Activity, kept: Kept | None) -> None:
         (self.fresh if kept is None else self.changed).append(row)
         same = kept is not None and kept.generation == row.generation
         if kept is None or not same or kept.active != row.active:
-            change = ActivityChange(
-                workspace_id=row.workspace_id,
-                generation=row.generation,
-                at=row.observed_at.replace(second=0, microsecond=0),
-                active=row.active,
-            )
-            self.changes.append(change)
+            self.changes.append(row)
         if kept is not None and (not same or row.idle_s < kept.idle_s or row.gpu_idle_s < kept.gpu_idle_s):
             self.spells.extend(ended_spells(row.workspace_id, kept, row if same else None))
 
@@ -171,7 +165,7 @@ def run() -> int:
         update_fields=list(UPDATED),
     )
     _write(look.changed)
-    ActivityChange.objects.bulk_create(look.changes, batch_size=WRITTEN_AT_ONCE)
+    _keep_changes(look.changes)
     IdleSpell.objects.bulk_create(look.spells, batch_size=WRITTEN_AT_ONCE)
     forget()
     LastPass.objects.filter(pk=1, recorded_since=None).update(recorded_since=timezone.now())
@@ -194,9 +188,34 @@ def _write(rows: Sequence[Activity]) -> None:
         )
         for row in rows
     ]
-    with connection.cursor() as cursor:
+    # Outside of a transaction SQLite would commit each row by itself.
+    with transaction.atomic(), connection.cursor() as cursor:
         # All names are the model's own.
         statement = f"UPDATE {quote(meta.db_table)} SET {sets} WHERE {quote(own.column)} = %s"  # noqa: S608
+        cursor.executemany(statement, values)
+
+
+def _keep_changes(rows: Sequence[Activity]) -> None:
+    """That these rows have other active signals than before, by the minute; one statement, as `_write`."""
+    if not rows:
+        return
+    meta, quote = ActivityChange._meta, connection.ops.quote_name
+    own, at = meta.get_field("workspace"), meta.get_field("at")
+    columns = ("workspace_id", "generation", "at", "active")
+    values = [
+        (
+            own.get_db_prep_value(row.workspace_id, connection),
+            row.generation,
+            at.get_db_prep_value(row.observed_at.replace(second=0, microsecond=0), connection),
+            row.active,
+        )
+        for row in rows
+    ]
+    # Outside of a transaction SQLite would commit each row by itself.
+    with transaction.atomic(), connection.cursor() as cursor:
+        # All names are the model's own.
+        names, places = ", ".join(quote(each) for each in columns), ", ".join(["%s"] * len(columns))
+        statement = f"INSERT INTO {quote(meta.db_table)} ({names}) VALUES ({places})"  # noqa: S608
         cursor.executemany(statement, values)
 
 
