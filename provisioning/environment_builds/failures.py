@@ -33,6 +33,7 @@ _SIGNS: tuple[tuple[BuildFailure, tuple[str, ...]], ...] = (
             "error sending request", "tunnel error", "Could not connect", "dns error", "operation timed out",
             "connection closed", "Connection refused", "Connection reset", "504 Gateway", "503 Service",
             "502 Bad Gateway", "500 Internal Server", "Failed to read `--find-links`",
+            "failed to read from file `",
             # It began to answer: what came is no whole file.
             "HTTP status server error", "due to network timeout", "error decoding response body",
             "error reading a body from connection", "end of file before message length reached",

@@ -1,7 +1,7 @@
 """A list with one wrong name, its line in the log, mended, a template and a flavor, and a member's start.
 
-By pages, by REST and by `berth apply`: real builds of one tiny package from the machine's package index. They
-are skipped where no index answers.
+By pages, by REST and by `berth apply`: real builds of one tiny package. By pages it comes from the machine's
+package index, and is skipped where none answers; the others share an instance with an index in a folder.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from provisioning.service.environ import ROOT
+from tests import instance
 from tests.e2e.conftest import SHOTS, Curl
 from tests.instance import Api, Berth, eventually
 from tests.populate import PASSWORD
+from tests.provisioning.environments.package_index import PackageFolder
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -35,6 +38,33 @@ PROOF = "proof-of-{name}.txt"
 def startup(name: str) -> str:
     """Fails unless the package is there, and so does the start; leaves the proof in the home."""
     return f'python3 -c "import six; print(six.__name__)" > "$HOME/{PROOF.format(name=name)}"\n'
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Berth]:
+    """An instance whose packages come from a folder."""
+    packages = PackageFolder(tmp_path_factory.mktemp("index") / "packages")
+    packages.wheel("pip")
+    packages.wheel("six")
+    settings = {
+        "BERTH_NODE_PACKAGE_INDEX": packages.url, "PIP_CONFIG_FILE": "/dev/null", "PIP_FIND_LINKS": "",
+        "UV_FIND_LINKS": "", "BERTH_DISK_RESERVE_MIB": "0",
+    }  # fmt: skip
+    with instance.running(tmp_path_factory.mktemp("own"), environment=None, **settings) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def site_admin(site: Berth) -> Iterator[Api]:
+    api = Api(site, site.manage("create_token", "admin"))
+    yield api
+    api.close()
+
+
+@pytest.fixture
+def site_ben(site: Berth) -> Iterator[Api]:
+    """The member there."""
+    yield from member(site)
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +84,10 @@ def admin(berth: Berth) -> Iterator[Api]:
 @pytest.fixture
 def ben(berth: Berth) -> Iterator[Api]:
     """A member, who owns nothing; what he starts is deleted afterwards."""
+    yield from member(berth)
+
+
+def member(berth: Berth) -> Iterator[Api]:
     api = berth.api("ben")
     yield api
     for row in api.json("GET", "workspaces")["results"]:
@@ -77,15 +111,23 @@ def is_refused_with_its_line(admin: Api, slug: str) -> None:
     """The first version names the wrong package, its line in the list and that of the log."""
     build = ended_build(admin, slug, 1)
     assert build["state"] == "failed"
-    assert build["failure"]["code"] == "build_no_such_package"
+    assert build["failure"]["code"] == "build_no_such_package", build["message"]
     assert build["failure"]["params"]["source_line"] == 2
     assert WRONG in build["message"] and "line 2" in build["message"]
-    log = admin.ask("GET", f"environments/{slug}/builds/{build['id']}/log").text
-    assert build["failure"]["params"]["log_line"] in " ".join(log.split())
+    of_build, line = f"environments/{slug}/builds/{build['id']}", build["failure"]["params"]["log_line"]
+    assert WRONG in line
+    assert line in " ".join(admin.ask("GET", f"{of_build}/log").text.split())
+    # The stream has all of it, and ends with the build.
+    events = admin.ask("GET", f"{of_build}/stream", Accept="text/event-stream").text.splitlines()
+    sent = [json.loads(each.removeprefix("data:")) for each in events if each.startswith("data:")]
+    assert line in " ".join("".join(each.get("log", "") for each in sent).split())
+    assert sent[-1]["state"] == "failed"
 
 
 def member_starts(berth: Berth, ben: Api, name: str) -> None:
     """He chooses template and flavor; his workspace answers, and its start has seen the package."""
+    wanted = {"team": "lab", "template": name, "flavor": name}
+    assert ben.json("POST", "admission/preview", wanted)["outcome"] == "fits_now"
     made = ben.create(name, name, name=name)
     ben.wait(made["id"], "running", limit_s=90)
     assert ben.workspace(made["id"])["environment"] == name
@@ -114,7 +156,8 @@ def template_of(name: str) -> dict[str, Any]:
     }
 
 
-def test_by_rest(berth: Berth, admin: Api, ben: Api) -> None:
+def test_by_rest(site: Berth, site_admin: Api, site_ben: Api) -> None:
+    berth, admin, ben = site, site_admin, site_ben
     name = "own-by-rest"
     wanted = {"name": name, "slug": name, "source": f"six\n{WRONG}\n", "notebook": False}
     admin.json("POST", "environments", wanted)
@@ -127,15 +170,16 @@ def test_by_rest(berth: Berth, admin: Api, ben: Api) -> None:
     member_starts(berth, ben, name)
 
 
-def test_by_apply(berth: Berth, admin: Api, ben: Api, tmp_path: Any) -> None:
+def test_by_apply(site: Berth, site_admin: Api, site_ben: Api, tmp_path: Path) -> None:
+    berth, admin, ben = site, site_admin, site_ben
     name = "own-by-apply"
     file = tmp_path / "site.yaml"
 
-    def berth_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
-        variables = {"BERTH_URL": f"http://127.0.0.1:{berth.port}", "BERTH_TOKEN": admin.token}
+    def berth_cli(*arguments: str, who: Api = admin) -> subprocess.CompletedProcess[str]:
+        variables = {"BERTH_URL": f"http://127.0.0.1:{berth.port}", "BERTH_TOKEN": who.token}
         return subprocess.run(
-            [sys.executable, "-m", "portal.cli.main", *arguments, "-f", str(file)],
-            capture_output=True, text=True, timeout=60, cwd=ROOT, env={**os.environ, **variables},
+            [sys.executable, "-m", "portal.cli.main", *arguments],
+            capture_output=True, text=True, timeout=120, cwd=ROOT, env={**os.environ, **variables},
         )  # fmt: skip
 
     def write(packages: tuple[str, ...]) -> None:
@@ -155,16 +199,26 @@ def test_by_apply(berth: Berth, admin: Api, ben: Api, tmp_path: Any) -> None:
         file.write_text(json.dumps(document))  # which is YAML, too
 
     write(("six", WRONG))
-    applied = berth_cli("apply")
-    assert applied.returncode == 0, applied.stdout + applied.stderr
+    of_file = ("-f", str(file))
+    applied = berth_cli("apply", *of_file)
+    assert applied.returncode == 0 and name in applied.stdout, applied
     is_refused_with_its_line(admin, name)
+    # Whoever has applied it sees the line in a terminal, too.
+    again = berth_cli("environments", "build", name, "--wait")
+    assert again.returncode == 1 and "<-- went wrong here" in again.stderr, again
+    assert "line 2" in again.stderr and WRONG in again.stderr, again
+
     write(("six",))
-    planned = berth_cli("plan")
+    planned = berth_cli("plan", *of_file)
     assert planned.returncode == 2 and name in planned.stdout, planned
-    assert berth_cli("apply").returncode == 0
+    assert berth_cli("apply", *of_file).returncode == 0
     assert ended_build(admin, name, 2)["state"] == "ready"
-    assert berth_cli("plan").returncode == 0
-    member_starts(berth, ben, name)
+    assert berth_cli("plan", *of_file).returncode == 0
+    started = berth_cli("up", "--template", name, "--flavor", name, "--name", name, "--wait", who=ben)
+    assert started.returncode == 0, started
+    (made,) = ben.json("GET", "workspaces")["results"]
+    assert (made["name"], made["environment"], made["state"]) == (name, name, "running")
+    sees_the_proof(berth, made["id"], name)
 
 
 def sign_in(page: Page, berth: Berth, name: str) -> None:

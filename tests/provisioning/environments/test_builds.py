@@ -195,8 +195,13 @@ def test_an_index_that_is_gone(bench: Bench, monkeypatch: pytest.MonkeyPatch) ->
             "\nhint: The structure of `large` (v1.0) was invalid:\n  Failed to read from zip file",
             "Failed to read from zip file",
         ),
+        (
+            True,
+            "error: failed to read from file `/srv/index/simple/large/index.html`: Permission denied",
+            "error: failed to read from file `/srv/index/simple/large/index.html`: Permission denied",
+        ),
     ],
-    ids=["cut off", "silent", "an error", "cut off while it resolves"],
+    ids=["cut off", "silent", "an error", "cut off while it resolves", "a folder that is closed"],
 )
 def test_an_index_that_goes_in_the_middle_is_nobodys_list(
     resolving: bool, causes: str, log_line: str
