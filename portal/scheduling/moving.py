@@ -98,7 +98,7 @@ def _without(snapshot: ClusterSnapshot, workspaces: Sequence[UUID]) -> Iterator[
         yield
     finally:
         for pool, placement, request in reversed(released):
-            pool.cluster.commit(placement, request)
+            pool.cluster.restore(placement, request)
             pool.changed()
 
 

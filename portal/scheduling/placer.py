@@ -185,4 +185,4 @@ class PoolPlacer:
 def _put_back(released: list[Held]) -> None:
     while released:
         pool, placement, request = released.pop()
-        pool.cluster.commit(placement, request)
+        pool.cluster.restore(placement, request)

@@ -169,7 +169,7 @@ class _Site:
         while len(self.steps) > but:
             pool, placement, request, taken = self.steps.pop()
             cluster = self.clusters[pool]
-            (cluster.release if taken else cluster.commit)(placement, request)
+            (cluster.release if taken else cluster.restore)(placement, request)
 
 
 def propose(

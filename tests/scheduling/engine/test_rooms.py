@@ -17,10 +17,12 @@ from portal.scheduling.engine.model import Policy, Workload
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.placement_request import PlacementRequest
 from portal.scheduling.placer import PoolPlacer
+from provisioning.types import DeviceGrant, NodePlacement, Placement
 from tests.scheduling.engine.nodes import NodePlacer, live
 from tests.scheduling.engine.placement.helpers import gpus, node, wants
 from tests.scheduling.engine.test_over_time import FEW, arrivals, site
 
+GONE = str(UUID(int=7))
 ASKED = mock.patch.object(backfill.Rooms, "of", lambda self, workload, key, ask: ask())
 
 
@@ -97,3 +99,20 @@ def test_steps_through_one_list_answer_as_each_part_of_it(data):
             assert [fits(*each) for each in steps] == alone
     assert pool.cluster.snapshot() == before
     assert isinstance(placer, backfill.Stepper)
+
+
+def test_leaving_a_node_that_has_become_too_small_is_imagined_and_taken_back():
+    """Whoever asks for its place is answered, in one go and step by step; nothing has changed then."""
+    small = node("n1", *gpus("a", 0), cpu=-1000, memory=0)
+    pool = PoolNodes(Pool(name="p", slug="p"), (small,))
+    placer, request = PoolPlacer({pool.pool.pk: pool}), wants(1, cpu=2000, model="H100")
+    held = Placement((NodePlacement("n1", (DeviceGrant("a0", 1000),)),))
+    placer.runs(GONE)
+    asked = PlacementRequest.of_size(wants(1, cpu=1000, model="H100"), [pool], simulated=False)
+    placer.expect("w", asked, asked.variants[0])
+    workload = Workload("w", "a", {})
+    with mock.patch.object(capacity, "held_by", return_value={GONE: [(pool.pool.pk, held, request)]}):
+        assert placer.fits(workload, [GONE])
+        with placer.stepping() as fits:
+            assert [fits(workload, []), fits(workload, [GONE]), fits(workload, [])] == [False, True, False]
+    assert pool.cluster.snapshot() == [small]

@@ -152,8 +152,13 @@ class NodeArrays:
             and _has_mig(node) == _has_mig(old)
         )  # fmt: skip
 
-    def take(self, row: int, *, cpu_milli: int, memory_mib: int, disk_mib: int) -> None:
-        """Subtract from what is free (or add, with negative numbers); raises ValueError beyond the bounds."""
+    def take(
+        self, row: int, *, cpu_milli: int, memory_mib: int, disk_mib: int, restored: bool = False
+    ) -> None:
+        """Subtract from what is free (or add, with negative numbers); raises ValueError beyond the bounds.
+
+        What is `restored` was taken before: that the node has become too small for it is no error.
+        """
         node = self.states[row]
         moves = (
             (self.free_cpu, cpu_milli, node.cpu_milli),
@@ -162,7 +167,7 @@ class NodeArrays:
         )
         left = [int(free[row]) - amount for free, amount, _ in moves]
         for rest, (_, amount, total) in zip(left, moves, strict=True):
-            if (amount > 0 and rest < 0) or (amount < 0 and rest > total):
+            if (amount > 0 and rest < 0 and not restored) or (amount < 0 and rest > total):
                 raise ValueError(f"{node.name}: more than is free, or more given back than the node has")
         for rest, (free, _, _) in zip(left, moves, strict=True):
             free[row] = rest

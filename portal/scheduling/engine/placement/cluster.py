@@ -179,6 +179,14 @@ class Cluster:
         """Give back what `commit` took. Raises ValueError where it was not taken."""
         self._move(placement, request, -1)
 
+    def restore(self, placement: Placement, request: ResourceRequest) -> None:
+        """Take again what `release` has just given back, as it was.
+
+        A node that has become smaller has given out more than it has: nothing there is free, and what runs
+        there can be imagined gone, and back. Raises ValueError where its devices have been taken since.
+        """
+        self._move(placement, request, 1, restored=True)
+
     def update(self, node: NodeCapacity) -> None:
         """Replace what is known about one node of the snapshot; raises KeyError for any other."""
         row = self._nodes.index[node.name]
@@ -358,18 +366,21 @@ class Cluster:
             name, tuple(DeviceGrant(devices[column].uuid, wanted.share_milli, memory) for column in columns)
         )
 
-    def _move(self, placement: Placement, request: ResourceRequest, sign: int) -> None:
+    def _move(
+        self, placement: Placement, request: ResourceRequest, sign: int, *, restored: bool = False
+    ) -> None:
         done: list[NodePlacement] = []
         try:
             for part in placement.nodes:
-                self._move_part(part, request, sign)
+                self._move_part(part, request, sign, restored)
                 done.append(part)
         except (KeyError, ValueError):
             for part in done:
-                self._move_part(part, request, -sign)
+                # What has been given back a moment ago may be more than the node has.
+                self._move_part(part, request, -sign, sign < 0)
             raise
 
-    def _move_part(self, part: NodePlacement, request: ResourceRequest, sign: int) -> None:
+    def _move_part(self, part: NodePlacement, request: ResourceRequest, sign: int, restored: bool) -> None:
         nodes = self._nodes
         if part.node not in nodes.index:
             raise ValueError(f"{part.node} is not in the snapshot")
@@ -378,20 +389,23 @@ class Cluster:
             # A GPU whose layout changes is in nobody else's plan until the snapshot is updated.
             nodes.hold_gpus(row, [change.parent_uuid for change in part.repartitions], sign > 0)
         try:
-            self._take_part(row, part, request, sign)
+            self._take_part(row, part, request, sign, restored)
         except ValueError:
             if part.repartitions:
                 nodes.hold_gpus(row, [change.parent_uuid for change in part.repartitions], sign < 0)
             raise
         self._changed(row)
 
-    def _take_part(self, row: int, part: NodePlacement, request: ResourceRequest, sign: int) -> None:
+    def _take_part(
+        self, row: int, part: NodePlacement, request: ResourceRequest, sign: int, restored: bool
+    ) -> None:
         nodes = self._nodes
         nodes.take(
             row,
             cpu_milli=sign * request.cpu_milli,
             memory_mib=sign * request.memory_mib,
             disk_mib=sign * request.disk_mib,
+            restored=restored,
         )
         moved: list[DeviceGrant] = []
         try:
@@ -406,6 +420,7 @@ class Cluster:
                 cpu_milli=-sign * request.cpu_milli,
                 memory_mib=-sign * request.memory_mib,
                 disk_mib=-sign * request.disk_mib,
+                restored=sign < 0,
             )
             raise
 

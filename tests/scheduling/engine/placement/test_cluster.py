@@ -127,6 +127,25 @@ def test_an_overcommitted_node_takes_nothing_until_enough_is_given_back():
     assert cluster.find(wants(cpu=2000)) is not None
 
 
+def test_what_an_overcommitted_node_has_given_out_can_be_imagined_gone_and_back():
+    """It has become smaller since: 2 CPU cores and 1 GiB more are held there than it has."""
+    small = node("n1", *gpus("a", 0, 1000), cpu=-2000, memory=-1024, disk=-10)
+    cluster = Cluster([small])
+    request = wants(1, cpu=1000, memory=512)
+    held = Placement((NodePlacement("n1", (DeviceGrant("a0", 1000),)),))
+    cluster.release(held, request)
+    assert cluster.node("n1").free_cpu_milli == -1000
+    with pytest.raises(ValueError):
+        cluster.commit(held, request)
+    cluster.restore(held, request)
+    assert cluster.snapshot() == [small]
+    assert cluster.find(wants(cpu=1, memory=0)) is None
+    with pytest.raises(ValueError):
+        # Its device is taken again.
+        cluster.restore(held, request)
+    assert cluster.snapshot() == [small]
+
+
 def test_memory_of_shares_is_counted_where_it_is_tracked():
     cluster = Cluster([node("a", gpu("g", free_memory_mib=80_000))])
     request = wants(1, share_milli=100, memory_mib=30_000)
