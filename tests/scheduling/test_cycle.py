@@ -13,7 +13,7 @@ from portal.catalog import selectors
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import NeedsApproval
 from portal.events.models import Event, Notification
-from portal.inventory.models import AllocatedDevice
+from portal.inventory.models import AllocatedDevice, Node
 from portal.ledger.models import LedgerAccount
 from portal.quotas.models import Cohort, Grant, MemberCap, Quota, SiteLimit, TeamShare
 from portal.reservations.models import Reservation, ReservationStatus
@@ -310,6 +310,18 @@ def test_an_owner_gets_its_quota_back_and_the_borrower_waits_again(
     services.stop(actor=dora, workspace_id=owner.pk)
     settle(60, resting=lambda: states(victim) == ["running"])
     assert states(victim) == ["running"]
+
+
+def test_nodes_that_have_become_smaller_than_what_they_hold_can_be_made_free(borrowed, make, dora, other):
+    """As a machine that came back with less memory or fewer cores: the queue goes on, and asks who has to go."""
+    assert set(Node.objects.values_list("cpu_milli", flat=True)) == {128_000}
+    Node.objects.update(cpu_milli=100_000)
+    rows_changed()
+    owner = make(dora, "sim-h100-x1", team=other)
+    assert states(owner) == ["pending"]
+    assert sum(preempt_at(row) is not None for row in map(again, borrowed)) == 1
+    cycle.run()
+    assert sum(preempt_at(row) is not None for row in map(again, borrowed)) == 1
 
 
 @pytest.mark.parametrize(
