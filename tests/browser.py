@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.populate import PASSWORD
+
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 CHROMIUM_ARGS = [
     "--no-sandbox",
@@ -49,3 +51,12 @@ def browser() -> Iterator[Browser]:
             chromium.close()
     finally:
         del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+
+
+def sign_in(page: Page, url: str, name: str) -> None:
+    """Sign one of `tests.populate`'s people, or the administrator, in to the portal at `url` by its form."""
+    page.goto(f"{url}/")
+    page.fill("#id_username", name)
+    page.fill("#id_password", PASSWORD)
+    page.get_by_role("button", name="Sign in", exact=True).click()
+    page.wait_for_url(f"{url}/")

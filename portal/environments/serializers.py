@@ -31,7 +31,23 @@ class PackageSerializer(serializers.Serializer[Any]):
     size_kib = serializers.IntegerField()
 
 
-class VersionSerializer(serializers.ModelSerializer[EnvironmentVersion]):
+class FailureFields:
+    """Why a version or a build came to nothing, as code, in words, and with what to do."""
+
+    @extend_schema_field(ReasonSerializer(allow_null=True))
+    def get_failure(self, row: EnvironmentVersion | EnvironmentBuild) -> dict[str, Any] | None:
+        return row.failure or None
+
+    def get_message(self, row: EnvironmentVersion | EnvironmentBuild) -> str:
+        reason = reason_of(row.failure)
+        return message_of(reason) if reason is not None else ""
+
+    def get_next_action(self, row: EnvironmentVersion | EnvironmentBuild) -> str:
+        reason = reason_of(row.failure)
+        return next_action_of(reason) if reason is not None else ""
+
+
+class VersionSerializer(FailureFields, serializers.ModelSerializer[EnvironmentVersion]):
     """A numbered version. It never changes once it is ready."""
 
     source_kind = serializers.ChoiceField(SourceKind.choices)
@@ -52,30 +68,10 @@ class VersionSerializer(serializers.ModelSerializer[EnvironmentVersion]):
         model = EnvironmentVersion
         fields = [
             *("number", "state", "source_kind", "python", "python_version", "digest", "size_mib", "programs"),
-            *(
-                "cuda",
-                "failure",
-                "message",
-                "next_action",
-                "retry_at",
-                "created_at",
-                "created_by",
-                "ready_at",
-            ),
+            *("cuda", "failure", "message", "next_action"),
+            *("retry_at", "created_at", "created_by", "ready_at"),
         ]
         read_only_fields = fields
-
-    @extend_schema_field(ReasonSerializer(allow_null=True))
-    def get_failure(self, version: EnvironmentVersion) -> dict[str, Any] | None:
-        return version.failure or None
-
-    def get_message(self, version: EnvironmentVersion) -> str:
-        reason = reason_of(version.failure)
-        return message_of(reason) if reason is not None else ""
-
-    def get_next_action(self, version: EnvironmentVersion) -> str:
-        reason = reason_of(version.failure)
-        return next_action_of(reason) if reason is not None else ""
 
 
 class VersionDetailSerializer(VersionSerializer):
@@ -187,7 +183,7 @@ class SourcePreviewSerializer(serializers.Serializer[Any]):
     when = serializers.ListField(child=serializers.CharField(), help_text="When it would reach whom.")
 
 
-class BuildSerializer(serializers.ModelSerializer[EnvironmentBuild]):
+class BuildSerializer(FailureFields, serializers.ModelSerializer[EnvironmentBuild]):
     """One attempt to have a version on a node."""
 
     version = serializers.IntegerField(source="version.number")
@@ -214,15 +210,3 @@ class BuildSerializer(serializers.ModelSerializer[EnvironmentBuild]):
 
     def get_percent(self, build: EnvironmentBuild) -> int | None:
         return selectors.percent_of(build) if build.open else None
-
-    @extend_schema_field(ReasonSerializer(allow_null=True))
-    def get_failure(self, build: EnvironmentBuild) -> dict[str, Any] | None:
-        return build.failure or None
-
-    def get_message(self, build: EnvironmentBuild) -> str:
-        reason = reason_of(build.failure)
-        return message_of(reason) if reason is not None else ""
-
-    def get_next_action(self, build: EnvironmentBuild) -> str:
-        reason = reason_of(build.failure)
-        return next_action_of(reason) if reason is not None else ""

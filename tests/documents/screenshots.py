@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 from playwright.sync_api import ViewportSize, sync_playwright
 
 from tests import instance
-from tests.browser import CHROMIUM_ARGS, chromium_path
+from tests.browser import CHROMIUM_ARGS, chromium_path, sign_in
 from tests.instance import Api, Berth, eventually
-from tests.populate import PASSWORD
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -95,11 +94,7 @@ def _page(browser: Browser, berth: Berth, name: str) -> Iterator[Page]:
     """A page in which somebody is signed in."""
     context = browser.new_context(base_url=berth.url, viewport=SIZE, color_scheme="light")
     page = context.new_page()
-    page.goto("/")
-    page.fill("#id_username", name)
-    page.fill("#id_password", PASSWORD)
-    page.get_by_role("button", name="Sign in", exact=True).click()
-    page.wait_for_url(f"{berth.url}/")
+    sign_in(page, berth.url, name)
     yield page
     context.close()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from provisioning.service.environ import ROOT
+from tests.browser import sign_in
 from tests.e2e.conftest import Curl
 from tests.e2e.kernels import channels, execute
 from tests.instance import Api, Berth, eventually, need_notebook_environment
@@ -278,11 +279,7 @@ def signed_in(browser: Browser, berth: Berth) -> Iterator[Callable[[str], Page]]
         context = browser.new_context(base_url=berth.url)
         contexts.append(context)
         page = context.new_page()
-        page.goto("/")
-        page.fill("#id_username", name)
-        page.fill("#id_password", PASSWORD)
-        page.get_by_role("button", name="Sign in", exact=True).click()
-        page.wait_for_url(f"{berth.url}/")
+        sign_in(page, berth.url, name)
         return page
 
     yield come

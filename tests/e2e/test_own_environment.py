@@ -20,9 +20,9 @@ import pytest
 
 from provisioning.service.environ import ROOT
 from tests import instance
+from tests.browser import sign_in
 from tests.e2e.conftest import SHOTS, Curl
 from tests.instance import Api, Berth, eventually
-from tests.populate import PASSWORD
 from tests.provisioning.environments.package_index import PackageFolder
 
 if TYPE_CHECKING:
@@ -56,9 +56,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Berth]:
 
 @pytest.fixture(scope="module")
 def site_admin(site: Berth) -> Iterator[Api]:
-    api = Api(site, site.manage("create_token", "admin"))
-    yield api
-    api.close()
+    yield from administrator(site)
 
 
 @pytest.fixture
@@ -76,6 +74,10 @@ def admin(berth: Berth) -> Iterator[Api]:
             urllib.request.urlopen(f"{index.rstrip('/')}/six/", timeout=10).close()
         except OSError as error:
             pytest.skip(f"no package index answers here: {error}")
+    yield from administrator(berth)
+
+
+def administrator(berth: Berth) -> Iterator[Api]:
     api = Api(berth, berth.manage("create_token", "admin"))
     yield api
     api.close()
@@ -221,15 +223,6 @@ def test_by_apply(site: Berth, site_admin: Api, site_ben: Api, tmp_path: Path) -
     sees_the_proof(berth, made["id"], name)
 
 
-def sign_in(page: Page, berth: Berth, name: str) -> None:
-    page.set_default_timeout(30_000)
-    page.goto("/")
-    page.fill("#id_username", name)
-    page.fill("#id_password", PASSWORD)
-    page.get_by_role("button", name="Sign in", exact=True).click()
-    page.wait_for_url(f"{berth.url}/")
-
-
 def shot(page: Page, name: str) -> None:
     SHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=SHOTS / f"own-environment-{name}.png", full_page=True)
@@ -240,7 +233,7 @@ def test_by_pages(berth: Berth, admin: Api, ben: Api, browser: Browser) -> None:
     name = "own-by-pages"
     context = browser.new_context(base_url=berth.url)
     page = context.new_page()
-    sign_in(page, berth, "admin")
+    sign_in(page, berth.url, "admin")
     page.get_by_role("link", name="Environments", exact=True).first.click()
     page.get_by_role("link", name="New environment").click()
     page.fill("#id_name", name)
@@ -285,7 +278,7 @@ def test_by_pages(berth: Berth, admin: Api, ben: Api, browser: Browser) -> None:
 
     context = browser.new_context(base_url=berth.url)
     page = context.new_page()
-    sign_in(page, berth, "ben")
+    sign_in(page, berth.url, "ben")
     page.get_by_role("link", name=re.compile("^New( workspace)?$")).first.click()
     shot(page, "new")
     page.locator(f"input[name=template][value={name}]").check(force=True)

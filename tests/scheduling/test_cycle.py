@@ -313,7 +313,7 @@ def test_an_owner_gets_its_quota_back_and_the_borrower_waits_again(
 
 
 def test_nodes_that_have_become_smaller_than_what_they_hold_can_be_made_free(borrowed, make, dora, other):
-    """As a machine that came back with less memory or fewer cores: the queue goes on, and asks who has to go."""
+    """As a machine that came back with fewer cores: the queue goes on, and asks who has to go."""
     assert set(Node.objects.values_list("cpu_milli", flat=True)) == {128_000}
     Node.objects.update(cpu_milli=100_000)
     rows_changed()
