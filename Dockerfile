@@ -27,6 +27,8 @@ COPY provisioning provisioning
 COPY templates templates
 COPY static static
 COPY docs docs
+# A page of the documents leads to it.
+COPY CHANGELOG.md ./
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONPATH=/opt/berth \
     PYTHONUNBUFFERED=1 \

@@ -1,9 +1,9 @@
-"""All of the REST API: each app names its own endpoints; the schema and its documentation are here."""
+"""All of the REST API: each app names its own endpoints; the page of its documentation is here."""
 
 from __future__ import annotations
 
 from django.urls import include, path, re_path
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+from drf_spectacular.views import SpectacularSwaggerSplitView
 
 from portal.accounts import api as accounts
 from portal.accounts import token_api as tokens
@@ -28,6 +28,7 @@ from portal.ledger import api as ledger
 from portal.ledger import budget_api as budgets
 from portal.machines import api as machines
 from portal.openapi import api as version
+from portal.openapi.served import SchemaView
 from portal.orphans import api as orphans
 from portal.quota_requests import api as quota_requests
 from portal.quotas.api import limits, site
@@ -51,12 +52,6 @@ from portal.workspaces import package_api as packages
 from portal.workspaces.homes import api as homes
 from portal.workspaces.homes import evacuation_api as evacuations
 from portal.workspaces.homes import move_api as home_moves
-
-
-class Schema(SpectacularAPIView):
-    """The OpenAPI document: YAML, or JSON for those who accept it."""
-
-    schema = None
 
 
 class Docs(SpectacularSwaggerSplitView):
@@ -115,7 +110,7 @@ v1 = [
     *quota_requests.urlpatterns,
     *inbox.urlpatterns,
     *version.urlpatterns,
-    *routes("schema", Schema, "schema"),
+    *routes("schema", SchemaView, "schema"),
     *routes("docs", Docs, "docs"),
 ]
 urlpatterns = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from provisioning.service.environ import FILES
 
 DOCS = FILES / "docs"
 DECISIONS = "adr/"
+CHANGELOG = "changelog"
+"""A link in `docs/` to the file beside it, from whose folder its own links lead."""
 CONTENT_TYPES = {
     ".png": "image/png",
     ".svg": "image/svg+xml",
@@ -39,6 +42,11 @@ class Document:
     @property
     def title(self) -> str:
         return _title(self.path)
+
+    def target(self, link: str) -> str:
+        """The path below `docs/` to which the path of one of its links leads."""
+        folder = ".." if self.name == CHANGELOG else posixpath.dirname(self.name)
+        return posixpath.normpath(posixpath.join(folder, link)).removeprefix("../docs/")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -130,7 +129,7 @@ def _linked(children: Sequence[Token], document: Document) -> list[Token]:
     named = ""
     for token in children:
         if token.type == "text" and named and token.content == named:
-            token.content = documents()[named.removesuffix(".md")].title
+            token.content = documents()[document.target(named).removesuffix(".md")].title
         named = ""
         if token.type == "link_open":
             address = _address(str(token.attrGet("href") or ""), document)
@@ -139,7 +138,7 @@ def _linked(children: Sequence[Token], document: Document) -> list[Token]:
                 continue
             target = str(token.attrGet("href") or "").partition("#")[0]
             # Where a link's text is only the file's name, people read its title.
-            named = target if target.removesuffix(".md") in documents() else ""
+            named = target if document.target(target).removesuffix(".md") in documents() else ""
             token.attrSet("href", address)
         elif token.type == "link_close":
             if dropped.pop():
@@ -161,7 +160,7 @@ def _address(link: str, document: Document) -> str:
     fragment = f"#{parts.fragment}" if parts.fragment else ""
     if not parts.path:
         return fragment
-    target = posixpath.normpath(posixpath.join(posixpath.dirname(document.name), parts.path))
+    target = document.target(parts.path)
     name = re.sub(r"\.md$", "", target)
     if name in documents():
         return address_of(name) + fragment

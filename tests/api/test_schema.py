@@ -168,8 +168,12 @@ def test_it_is_served_with_and_without_a_slash(client: Any) -> None:
     for path in ("/api/v1/schema", "/api/v1/schema/"):
         response = client.get(path)
         assert response.status_code == 200
-        assert yaml.safe_load(response.content)["openapi"] == "3.1.0"
-    assert client.get("/api/v1/schema/", headers={"Accept": "application/json"}).json()["paths"]
+        assert response["Content-Type"] == "application/vnd.oai.openapi; charset=utf-8"
+        assert response.content == COMMITTED.read_bytes()
+    response = client.get("/api/v1/schema/", headers={"Accept": "application/json"})
+    assert response["Content-Type"] == "application/json"
+    assert response.json() == DOCUMENT
+    assert client.get("/api/v1/schema", headers={"Accept": "text/html"}).status_code == 406
 
 
 @pytest.mark.django_db

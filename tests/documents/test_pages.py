@@ -163,3 +163,9 @@ def test_metrics_that_the_guide_names_are_there(as_user: Any, alice: Any) -> Non
     shown = as_user(alice).get("/metrics").content.decode()
     assert len(names) == 3
     assert {each for each in names if f"# TYPE {each} " not in shown} == set()
+
+
+def test_the_changelog_is_a_page_whose_links_lead_to_documents() -> None:
+    body = rendering.page_of(library.documents()["changelog"]).body
+    assert 'href="/docs/environments/#settings-of-a-node"' in body
+    assert ">docs/environments.md" not in body
