@@ -1,22 +1,21 @@
-"""The OpenAPI document as clients get it: the file of `docs/`, which is made of the views by `manage.py spectacular`.
+"""The OpenAPI document as clients get it: the file of `docs/`, made of the views by `manage.py spectacular`.
 
-Making it takes seconds of CPU; `tests/api/test_schema.py` holds the file to the views.
+Making it takes a second of CPU and more; `tests/api/test_schema.py` holds the file to the views.
 """
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
 
-import yaml
 from django.http import HttpResponse
+from drf_spectacular.generators import SchemaGenerator
+from drf_spectacular.renderers import OpenApiJsonRenderer
 from drf_spectacular.views import SpectacularAPIView
 from rest_framework.request import Request
 
 from provisioning.service.environ import FILES
 
 DOCUMENT = FILES / "docs" / "openapi.yaml"
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class SchemaView(SpectacularAPIView):
@@ -36,8 +35,8 @@ class SchemaView(SpectacularAPIView):
 
 @lru_cache(maxsize=2)
 def document_as(form: str) -> bytes:
-    """The document as `yaml` or `json`. The first request for JSON in a process takes about a second."""
-    written = DOCUMENT.read_bytes()
+    """The document as `yaml` or `json`. The first who asks for JSON in a process has it made of the views."""
     if form == "yaml":
-        return written
-    return json.dumps(yaml.load(written, Loader=_Loader), ensure_ascii=False).encode()
+        return DOCUMENT.read_bytes()
+    written: bytes = OpenApiJsonRenderer().render(SchemaGenerator().get_schema(request=None, public=True))
+    return written

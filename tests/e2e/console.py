@@ -1,0 +1,63 @@
+"""Console sessions of the documents: `$ command` lines, each with what it prints; `…` stands for anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+_TIME = r"\d{4}-\d\d-\d\d \d\d:\d\dZ"
+
+
+def follow(session: str, run: Callable[[str], str], *, made_up: Mapping[str, str] | None = None) -> None:
+    """Run each command and compare. `made_up`: what differs from one site to the next → the pattern of it.
+
+    What has been printed in the place of one of these stands in its place in the commands that follow.
+    """
+    known: dict[str, str] = {}
+    for command, printed in parts(session):
+        for text, value in known.items():
+            command = command.replace(text, value)
+        said = run(command)
+        if not printed.strip():
+            continue
+        names = list(made_up or {})
+        found = re.search(pattern(printed, made_up or {}), said, flags=re.DOTALL)
+        assert found, f"$ {command}\n{said}\nis not as in the document:\n{printed}"
+        known |= {names[int(key[1:])]: value for key, value in found.groupdict().items()}
+
+
+def parts(session: str) -> list[tuple[str, str]]:
+    """Commands, with the lines that they go on in, and what is printed after each."""
+    found: list[tuple[str, str]] = []
+    goes_on = False
+    for line in session.splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:], ""))
+        elif goes_on:
+            found[-1] = (f"{found[-1][0][:-1].rstrip()} {line.strip()}", "")
+        else:
+            found[-1] = (found[-1][0], f"{found[-1][1]}{line}\n")
+        goes_on = line.endswith("\\")
+    return found
+
+
+def pattern(printed: str, made_up: Mapping[str, str]) -> str:
+    """Matches what is like `printed`: times, what is made up and the room between words may differ."""
+    seen: set[str] = set()
+    pieces = []
+    names = list(made_up)
+    alternatives = "|".join([*map(re.escape, sorted(names, key=len, reverse=True)), "…", _TIME, r"\s+"])
+    at = 0
+    for match in re.finditer(alternatives, printed.strip()):
+        pieces.append(re.escape(printed.strip()[at : match.start()]))
+        at = match.end()
+        text = match[0]
+        if text in made_up:
+            name = f"g{names.index(text)}"
+            pieces.append(f"(?P={name})" if name in seen else f"(?P<{name}>{made_up[text]})")
+            seen.add(name)
+        elif text == "…":
+            pieces.append(".*?")
+        else:
+            pieces.append(r"\s*" if text.isspace() else _TIME)
+    return "".join([*pieces, re.escape(printed.strip()[at:])])
