@@ -19,6 +19,7 @@ from portal.accounts.mfa import services as mfa
 from portal.accounts.mfa.proof import stepped_up
 from portal.accounts.models import AccountKind, AccountStatus, Role, SecondFactor, SiteRole, Team, User
 from portal.accounts.user_forms import InviteForm, UserForm
+from portal.common import etags
 from portal.common.errors import PortalError
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
@@ -99,7 +100,9 @@ def person(request: SignedInRequest, username: str) -> HttpResponse:
         form = UserForm(request.POST)
         if form.is_valid():
             try:
-                users.change(actor=request.user, user=user, **form.cleaned_data)
+                users.change(
+                    actor=request.user, user=user, expected=etags.expected_by(request), **form.cleaned_data
+                )
             except PortalError as error:
                 add_problems(form, error.field_errors, error.sentence)
             else:

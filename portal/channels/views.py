@@ -20,6 +20,7 @@ from portal.accounts.models import Team
 from portal.channels import policies, presenters, selectors, services
 from portal.channels.forms import ChannelForm
 from portal.channels.models import Channel, MessageStatus
+from portal.common import etags
 from portal.common.errors import PortalError
 from portal.common.htmx import partial_of
 from portal.common.typed_requests import SignedInRequest
@@ -86,7 +87,9 @@ def detail(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
     )
     if request.method == "POST" and form.is_valid():
         try:
-            services.change(actor=request.user, channel=channel, **form.wanted())
+            services.change(
+                actor=request.user, channel=channel, expected=etags.expected_by(request), **form.wanted()
+            )
         except PortalError as error:
             add_problems(form, _renamed(error), error.sentence)
         else:

@@ -13,7 +13,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from django.http import HttpRequest
+from django.http import HttpRequest, QueryDict
 from django.utils.http import parse_etags
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
@@ -25,6 +25,8 @@ from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 
 ANY: frozenset[str] = frozenset()
+NOTHING = "none"
+"""The version of what is not there: who saw nothing does not overwrite what has been made since."""
 FORM_FIELD = "version"
 """The hidden field in which a form carries the version that it was made of."""
 IF_MATCH = OpenApiParameter(
@@ -36,7 +38,9 @@ IF_MATCH = OpenApiParameter(
 
 
 def version_of(row: Any, *more: object) -> str:
-    """16 hex digits that change with what is edited of the row, and with `more`."""
+    """16 hex digits that change with what is edited of the row, and with `more`; `NOTHING` without a row."""
+    if row is None:
+        return NOTHING
     state = getattr(row, "version_state", None) or (row.pk, row.updated_at)
     # As JSON: a dictionary has no order there, and a moment in any zone is written the same.
     parts = json.dumps([*state, *more], sort_keys=True, default=str)
@@ -60,6 +64,12 @@ def tagged(answered: Response, row: Any, *more: object) -> Response:
     return answered
 
 
+def expected_in(form: QueryDict, field: str = FORM_FIELD) -> frozenset[str]:
+    """The version in a field of a form; `ANY` where it has none."""
+    version = str(form.get(field, ""))
+    return frozenset({version}) if version else ANY
+
+
 def expected_by(request: HttpRequest | Request) -> frozenset[str]:
     """The versions in `If-Match`, or in a form's field `version`; `ANY` where neither says one.
 
@@ -71,19 +81,18 @@ def expected_by(request: HttpRequest | Request) -> frozenset[str]:
     if header:
         # What is no tag at all matches no version: it is a precondition that does not hold.
         return frozenset(tag.removeprefix("W/").strip('"') for tag in parse_etags(header)) or frozenset({""})
-    field = request.POST.get(FORM_FIELD, "") if isinstance(request, HttpRequest) else ""
-    return frozenset({str(field)}) if field else ANY
+    return expected_in(request.POST) if isinstance(request, HttpRequest) else ANY
 
 
 def require_expected(
     expected: Collection[str], row: Any, *more: object, name: str, by: str | None = None
 ) -> None:
-    """Compare with a row that is locked; None, where it is gone or was never there, is no version.
+    """Compare with a row that is locked; None, where it is gone or was never there, is `NOTHING`.
 
     `by` is who changed it last, as people know them, where that is recorded.
     Raises `PreconditionFailed` (412, `changed_meanwhile`).
     """
-    if not expected or (row is not None and version_of(row, *more) in expected):
+    if not expected or version_of(row, *more) in expected:
         return
     if by is None:
         reason = Reason(CommonCode.CHANGED_SINCE, {"name": name})

@@ -12,7 +12,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
 from portal.accounts.policies import require_operator
-from portal.common.errors import InvalidInput
+from portal.common import etags
+from portal.common.errors import InvalidInput, PreconditionFailed
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.gpu_checks import presenters, runs, selectors, settings
@@ -43,8 +44,13 @@ def pool_checks(request: SignedInRequest, slug: str) -> HttpResponse:
     """Set when a pool's devices are checked."""
     require_operator(request.user)
     try:
-        settings.set_checks(actor=request.user, slug=slug, **settings.from_form(request.POST))
-    except InvalidInput as error:
+        settings.set_checks(
+            actor=request.user,
+            slug=slug,
+            expected=etags.expected_by(request),
+            **settings.from_form(request.POST),
+        )
+    except (InvalidInput, PreconditionFailed) as error:
         messages.error(request, error.sentence)
     else:
         messages.success(request, _("Set. Devices are checked like this from now on."))

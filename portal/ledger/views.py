@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods
 
 from portal.accounts.models import Team
+from portal.common import etags
 from portal.common.errors import InvalidInput, PortalError
 from portal.common.formatting import format_gpu_hours, format_money, parse_input
 from portal.common.reasons.codes import CommonCode, LedgerCode
@@ -48,31 +49,37 @@ def budget(request: SignedInRequest, slug: str) -> HttpResponse:
 
 
 def _do_budget(request: SignedInRequest, team: Team) -> str:
-    what = request.POST.get("do")
+    what, expected = request.POST.get("do"), etags.expected_by(request)
     if what == "remove":
-        budgets.remove_budget(actor=request.user, team=team)
+        budgets.remove_budget(actor=request.user, team=team, expected=expected)
         return _("%(team)s has no budget in money any more.") % {"team": team.name}
     if what == "set":
         try:
             cents = parse_input(strip_nul(request.POST.get("amount", "")), budgets.CENTS)
         except ValueError as error:
             raise InvalidInput(Reason(LedgerCode.BUDGET_OUT_OF_RANGE)) from error
-        budgets.set_budget(actor=request.user, team=team, amount_cents=cents, blocks="blocks" in request.POST)
+        budgets.set_budget(
+            actor=request.user,
+            team=team,
+            amount_cents=cents,
+            blocks="blocks" in request.POST,
+            expected=expected,
+        )
         words = {"team": team.name, "money": format_money(cents / budgets.CENTS)}
         return _("%(team)s has a budget of %(money)s a month.") % words
     raise InvalidInput(Reason(CommonCode.CHOOSE_WHAT_TO_DO))
 
 
 def _do(request: SignedInRequest, team: Team) -> str:
-    what = request.POST.get("do")
+    what, expected = request.POST.get("do"), etags.expected_by(request)
     if what == "close":
-        services.close_ledger(actor=request.user, team=team)
+        services.close_ledger(actor=request.user, team=team, expected=expected)
         return _("GPU-hours of %(team)s are not counted any more.") % {"team": team.name}
     text = strip_nul(request.POST.get("hours", "")).strip()
     if what == "set":
         granted = parse_amount(text, resources.GPU_HOURS, "hours")
         period = request.POST.get("period", Period.MONTH)
-        services.set_ledger(actor=request.user, team=team, granted=granted, period=period)
+        services.set_ledger(actor=request.user, team=team, granted=granted, period=period, expected=expected)
         words = {
             "team": team.name,
             "hours": format_gpu_hours(granted),

@@ -16,6 +16,7 @@ from django.views.decorators.http import require_http_methods
 
 from portal.accounts import selectors as accounts
 from portal.accounts.models import Team, User
+from portal.common import etags
 from portal.common.errors import InvalidInput, NotFound, PortalError
 from portal.common.formatting import format_resource, format_resource_amount, format_thousandths
 from portal.common.htmx import wants
@@ -32,6 +33,8 @@ from portal.quotas.services import cohorts, limits
 from portal.quotas.services.limits import Changed
 
 WEIGHT = 1000
+PLACE_VERSION = "place_version"
+"""Which version of a row's place in the tree (a team's share, a cohort) its form was made of."""
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -43,18 +46,26 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
     policies.require_split(request.user, team)
     username = strip_nul(request.POST.get("user", ""))
     who = username or _("each member")
+    expected = etags.expected_by(request)
     try:
         user = User.objects.filter(username=username).first() if username else None
         if username and user is None:
             raise InvalidInput(Reason(AccountCode.NO_SUCH_USER, {"username": username}))
         resource = limits.clean_resource(strip_nul(request.POST.get("resource", "")))
         if request.POST.get("remove"):
-            done = limits.remove_member_cap(actor=request.user, team=team, user=user, resource=resource)
+            done = limits.remove_member_cap(
+                actor=request.user, team=team, user=user, resource=resource, expected=expected
+            )
             words = _("The cap of %(who)s is removed.") % {"who": who}
         else:
             amount = parse_amount(request.POST.get("amount", ""), resource, "amount")
             done = limits.set_member_cap(
-                actor=request.user, team=team, user=user, resource=resource, amount=amount
+                actor=request.user,
+                team=team,
+                user=user,
+                resource=resource,
+                amount=amount,
+                expected=expected,
             )
             words = _("The cap of %(who)s is %(amount)s.") % {
                 "who": who,
@@ -163,6 +174,7 @@ def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
     weight = parse_number(data.get("weight", "1"), WEIGHT, "weight")
     parent = _cohort(data.get("cohort", ""))
     before = _place(row)
+    expected, placed = etags.expected_in(data), etags.expected_in(data, PLACE_VERSION)
     if isinstance(row, Team):
         cohorts.set_share(
             actor=actor,
@@ -170,10 +182,16 @@ def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
             cohort=parent,
             weight_milli=weight,
             reclaim=data.get("reclaim") == "on",
+            expected=placed,
         )
     else:
         row = cohorts.change_cohort(
-            actor=actor, cohort=row, name=data.get("name", row.name), parent=parent, weight_milli=weight
+            actor=actor,
+            cohort=row,
+            name=data.get("name", row.name),
+            parent=parent,
+            weight_milli=weight,
+            expected=placed,
         )
     moved = before != _place(row)
     nominal = parse_amount_or_none(data.get("nominal", ""), resource, "nominal")
@@ -181,7 +199,7 @@ def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
     lending = parse_amount_or_none(data.get("lending_limit", ""), resource, "lending_limit")
     label = format_resource(resource)
     if nominal is None and borrowing is None and lending is None:
-        done = limits.remove_quota(actor=actor, **_owner(row), resource=resource)
+        done = limits.remove_quota(actor=actor, **_owner(row), resource=resource, expected=expected)
         words = _("%(row)s has no quota of %(resource)s.") % {"row": row.name, "resource": label}
         return Changed(done.changed or moved, done.reasons), words if done.changed else _placed(row, moved)
     done = limits.set_quota(
@@ -191,6 +209,7 @@ def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
         nominal=nominal or 0,
         borrowing_limit=borrowing,
         lending_limit=lending,
+        expected=expected,
     )
     amount = format_resource_amount(resource, nominal or 0)
     words = _("%(row)s has a quota of %(amount)s.") % {"row": row.name, "amount": amount}
@@ -211,7 +230,9 @@ def _place(row: Team | Cohort) -> tuple[Any, ...]:
 
 def _remove(actor: User, data: QueryDict) -> tuple[Changed, str]:
     row, resource = _row(data), _resource(data)
-    done = limits.remove_quota(actor=actor, **_owner(row), resource=resource)
+    done = limits.remove_quota(
+        actor=actor, **_owner(row), resource=resource, expected=etags.expected_in(data)
+    )
     label = format_resource(resource)
     return done, _("%(row)s has no quota of %(resource)s.") % {"row": row.name, "resource": label}
 
@@ -231,30 +252,30 @@ def _delete_cohort(actor: User, data: QueryDict) -> tuple[Changed, str]:
     row = _row(data)
     if isinstance(row, Team):
         raise InvalidInput(Reason(QuotaCode.ONLY_COHORTS_DELETED))
-    cohorts.delete_cohort(actor=actor, cohort=row)
+    cohorts.delete_cohort(actor=actor, cohort=row, expected=etags.expected_in(data, PLACE_VERSION))
     return Changed(True), _("The cohort %(name)s is deleted.") % {"name": row.name}
 
 
 def _site(actor: User, data: QueryDict) -> tuple[Changed, str]:
-    resource = _resource(data)
+    resource, expected = _resource(data), etags.expected_in(data)
     amount = parse_amount_or_none(data.get("amount", ""), resource, "amount")
     if amount is None:
-        done = limits.remove_site_limit(actor=actor, resource=resource)
+        done = limits.remove_site_limit(actor=actor, resource=resource, expected=expected)
         words = _("The site has no limit of %(resource)s.")
         return done, words % {"resource": format_resource(resource)}
-    done = limits.set_site_limit(actor=actor, resource=resource, amount=amount)
+    done = limits.set_site_limit(actor=actor, resource=resource, amount=amount, expected=expected)
     words = _("The site's limit is %(amount)s.")
     return done, words % {"amount": format_resource_amount(resource, amount)}
 
 
 def _rate(actor: User, data: QueryDict) -> tuple[Changed, str]:
-    resource = _resource(data)
+    resource, expected = _resource(data), etags.expected_in(data)
     label = format_resource(resource)
     given = data.get("rate", "")
     if not given.strip():
-        done = limits.remove_rate(actor=actor, resource=resource)
+        done = limits.remove_rate(actor=actor, resource=resource, expected=expected)
         return done, _("An hour of %(resource)s costs one GPU-hour.") % {"resource": label}
     rate = parse_number(given, 1000, "rate")
-    done = limits.set_rate(actor=actor, resource=resource, rate_milli=rate)
+    done = limits.set_rate(actor=actor, resource=resource, rate_milli=rate, expected=expected)
     words = _("An hour of %(resource)s costs %(rate)s GPU-hours.")
     return done, words % {"resource": label, "rate": format_thousandths(rate, 3)}

@@ -10,6 +10,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from portal.accounts.forms import add_problems, form_status
+from portal.common import etags
 from portal.common.errors import PortalError
 from portal.common.typed_requests import SignedInRequest
 from portal.repositories import selectors, services
@@ -25,10 +26,13 @@ def dotfiles(request: SignedInRequest) -> HttpResponse:
     form = DotfilesForm(request.POST or None, initial=initial)
     if request.method == "POST" and form.is_valid():
         try:
-            services.set_dotfiles(actor=request.user, **form.cleaned_data)
+            services.set_dotfiles(
+                actor=request.user, expected=etags.expected_by(request), **form.cleaned_data
+            )
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:
             messages.success(request, _("Your dotfiles are saved. They come at the next start."))
             return redirect(request.path)
-    return render(request, "repositories/dotfiles.html", {"form": form}, status=form_status(form))
+    context = {"form": form, "row": row}
+    return render(request, "repositories/dotfiles.html", context, status=form_status(form))

@@ -22,6 +22,7 @@ from portal.accounts.mfa.proof import stepped_up
 from portal.accounts.models import ApiToken, User
 from portal.accounts.policies import may_manage_team, require_manage_account, require_manage_team
 from portal.accounts.user_presenters import LOOKS
+from portal.common import etags
 from portal.common.errors import PortalError
 from portal.common.htmx import public_url
 from portal.common.texts import strip_nul
@@ -70,11 +71,18 @@ def account(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
         _require_manage(request, found)
         form = DescriptionForm(request.POST)
         if form.is_valid():
-            service_accounts.describe(
-                actor=request.user, user=found, description=form.cleaned_data["description"]
-            )
-            messages.success(request, _("What it is for is changed."))
-            return redirect("service_accounts:account", slug, username)
+            try:
+                service_accounts.describe(
+                    actor=request.user,
+                    user=found,
+                    description=form.cleaned_data["description"],
+                    expected=etags.expected_by(request),
+                )
+            except PortalError as error:
+                add_problems(form, error.field_errors, error.sentence)
+            else:
+                messages.success(request, _("What it is for is changed."))
+                return redirect("service_accounts:account", slug, username)
     return shown(request, found, form=form)
 
 

@@ -16,6 +16,7 @@ from django.views.decorators.http import require_http_methods
 
 from portal.accounts.forms import add_problems, form_status
 from portal.accounts.models import Team
+from portal.common import etags
 from portal.common.errors import PortalError
 from portal.common.htmx import partial_of
 from portal.common.typed_requests import SignedInRequest
@@ -86,7 +87,12 @@ def detail(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
     form = _form(request, endpoint.team, endpoint=endpoint)
     if request.method == "POST" and form.is_valid():
         try:
-            services.change(actor=request.user, endpoint=endpoint, **form.cleaned_data)
+            services.change(
+                actor=request.user,
+                endpoint=endpoint,
+                expected=etags.expected_by(request),
+                **form.cleaned_data,
+            )
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:

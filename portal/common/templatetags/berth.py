@@ -17,6 +17,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from portal.common import etags
 from portal.common.formatting import (
     format_cores,
     format_duration,
@@ -220,3 +221,9 @@ def query(context: dict[str, Any], **changes: Any) -> str:
             params[name] = value
     encoded = params.urlencode() if hasattr(params, "urlencode") else urlencode(params)
     return f"?{encoded}" if encoded else "?"
+
+
+@register.simple_tag
+def form_version(row: Any, *more: object, field: str = etags.FORM_FIELD) -> SafeString:
+    """The hidden field by which a form says of which version of the row it was made."""
+    return format_html('<input type="hidden" name="{}" value="{}">', field, etags.version_of(row, *more))

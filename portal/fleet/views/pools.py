@@ -9,9 +9,11 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from portal.common import etags
 from portal.common.htmx import partial_of
 from portal.common.typed_requests import SignedInRequest
 from portal.fleet.presenters import pools as presenters
+from portal.gpu_checks import settings as check_settings
 from portal.inventory import selectors
 from portal.inventory.models import CheckLevel
 from portal.machines.policies import may_see as may_see_machines
@@ -46,6 +48,7 @@ def pool(request: SignedInRequest, slug: str) -> HttpResponse:
         ],
         "programs": presenters.programs_of(request.user, found),
         "levels": CheckLevel.choices,
+        "checks_version": etags.version_of(found, *check_settings.values_of(found)),
         "takes_machines": may_see_machines(request.user) and found.runs_on_node and not found.simulated,
     }
     return render(request, partial_of(request, "fleet/pool.html", "pool"), context)

@@ -11,7 +11,7 @@ from portal.common.errors import InvalidInput
 from portal.common.formatting import format_input, format_resource, format_thousandths, format_unit
 from portal.common.texts import strip_nul
 from portal.quotas import resources
-from portal.quotas.models import Cohort, Quota, ResourceRate
+from portal.quotas.models import Cohort, Quota, ResourceRate, SiteLimit, TeamShare
 from portal.quotas.selectors import limits, site
 from portal.quotas.selectors.site import SiteLine, TreeRow
 from portal.quotas.services.limits import clean_resource
@@ -31,6 +31,7 @@ class Editing:
     name: str
     cohort: str
     reclaim: bool
+    place: TeamShare | Cohort | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,9 @@ class Board:
     line: SiteLine
     lines: list[SiteLine]
     site_limit: str
+    site_row: SiteLimit | None
     rate: str | None
+    rate_row: ResourceRate | None
     cohorts: list[Cohort]
     editing: Editing | None
     empty: bool
@@ -105,6 +108,8 @@ def board_of(
         line=line or SiteLine(resource, 0, 0, 0, None),
         lines=lines,
         site_limit=format_input(resource, line.limit if line else None),
+        site_row=SiteLimit.objects.filter(resource=resource).first(),
+        rate_row=rate,
         rate=(format_thousandths(rate.rate_milli, 3) if rate else "")
         if resources.is_accelerator(resource)
         else None,
@@ -134,7 +139,7 @@ def _resource(data: QueryDict, known: list[str], problem: str) -> tuple[str, str
 def _editing(row: TreeRow | None, resource: str, typed: QueryDict | None) -> Editing | None:
     if row is None:
         return None
-    quota = row.quota
+    quota, place = row.quota, _place_of(row)
     if typed is not None and "nominal" in typed:
         return Editing(
             row=row,
@@ -145,6 +150,7 @@ def _editing(row: TreeRow | None, resource: str, typed: QueryDict | None) -> Edi
             name=typed.get("name", row.name),
             cohort=typed.get("cohort", ""),
             reclaim=typed.get("reclaim") == "on",
+            place=place,
         )
     return Editing(
         row=row,
@@ -155,4 +161,12 @@ def _editing(row: TreeRow | None, resource: str, typed: QueryDict | None) -> Edi
         name=row.name,
         cohort=row.parent,
         reclaim=row.reclaim,
+        place=place,
     )
+
+
+def _place_of(row: TreeRow) -> TeamShare | Cohort | None:
+    """What says where a row is in the tree; None for a team that was never put anywhere."""
+    if row.kind == "cohort":
+        return Cohort.objects.filter(slug=row.slug).first()
+    return TeamShare.objects.filter(team__slug=row.slug).first()

@@ -170,8 +170,9 @@ def set_share(
     if cohort is not None and cohort.pk not in everything:
         raise NotFound(Reason(QuotaCode.OWNER_GONE, {"name": cohort.name}))
     Team.objects.select_for_update().get(pk=team.pk)
-    share, _made = TeamShare.objects.get_or_create(team=team)
-    etags.require_expected(expected, share, name=team.name)
+    share, made = TeamShare.objects.get_or_create(team=team)
+    if not (made and etags.NOTHING in expected):
+        etags.require_expected(expected, share, name=team.name)
     old = everything[share.cohort_id].name if share.cohort_id in everything and share.cohort_id else "none"
     changes = []
     if share.cohort_id != (cohort.pk if cohort else None):

@@ -1,0 +1,96 @@
+"""Of two people with the same form open, the second is told, and nothing of the first's is overwritten."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from portal.accounts.models import User
+from portal.channels import sending
+from portal.channels.sending import Outcome
+from tests.api.conftest import Api
+from tests.api.test_editing import KINDS
+from tests.factories import MembershipFactory, UserFactory
+from tests.ui.forms import filled
+
+pytestmark = pytest.mark.django_db
+TEAM = "/teams/vision/"
+BOARD = "/quotas/limits/?resource=gpu:h100"
+TOLD = "has been changed since you looked"
+
+
+@dataclass(frozen=True)
+class Form:
+    """A page with the form of one of `KINDS`. `of` names a field that it has, `sends` what is typed.
+
+    Without `made` it is made by the first of the two, while the second has the form open.
+    """
+
+    kind: str
+    page: str
+    of: str
+    sends: dict[str, Any]
+    made: bool = True
+
+
+FORMS = {
+    "quota": Form("quota", f"{BOARD}&edit=team:vision", "nominal", {"nominal": "9", "action": "save"}),
+    "removal of a quota": Form("quota", f"{BOARD}&edit=team:vision", "nominal", {"action": "remove"}),
+    "first quota": Form(
+        "quota", f"{BOARD}&edit=team:vision", "nominal", {"nominal": "9", "action": "save"}, made=False
+    ),
+    "cohort": Form("cohort", f"{BOARD}&edit=cohort:research", "weight", {"weight": "7", "action": "save"}),
+    "share": Form("share", f"{BOARD}&edit=team:vision", "weight", {"weight": "7", "action": "save"}),
+    "site limit": Form("site limit", BOARD, "amount", {"amount": "9", "action": "site"}),
+    "first site limit": Form("site limit", BOARD, "amount", {"amount": "9", "action": "site"}, made=False),
+    "rate": Form("rate", BOARD, "rate", {"rate": "9", "action": "rate"}),
+    "cap": Form("cap", TEAM, "user", {"amount": "9"}),
+    "ledger": Form("ledger", TEAM, "period", {"hours": "9", "do": "set"}),
+    "first ledger": Form("ledger", TEAM, "period", {"hours": "9", "do": "set"}, made=False),
+    "budget": Form("budget", TEAM, "amount", {"amount": "9", "do": "set"}),
+    "dotfiles": Form("dotfiles", "/account/dotfiles/", "url", {"url": "https://git.example/other"}),
+    "webhook": Form("webhook", "/{path}/", "url", {"name": "Mine"}),
+    "channel": Form("channel", "/channels/{id}/", "name", {"name": "Mine"}),
+    "service account": Form("service account", "/{path}/", "description", {"description": "Mine"}),
+    "user": Form("user", "/users/dora/", "email", {"email": "dora@mine.example"}),
+    "checks": Form("checks", "/pools/sim/", "check_every_h", {"check_every_h": "99"}),
+}
+
+
+@pytest.fixture
+def people(alice: User, bob: User, olga: User, petra: User, team: Any, pool: Any) -> dict[str, User]:
+    MembershipFactory(team=team, user=UserFactory(username="dora"))
+    root = UserFactory(username="root", is_superuser=True)
+    return {"alice": alice, "bob": bob, "olga": olga, "petra": petra, "root": root}
+
+
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_the_second_is_told(
+    name: str, as_user: Any, api: Any, people: dict[str, User], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "look_at", lambda url: Outcome(ok=True, service="Slack"))
+    form, kind = FORMS[name], KINDS[FORMS[name].kind]
+    program: Api = api(people[kind.who])
+    browser: Client = as_user(people[kind.who])
+    path = kind.make(program) if form.made else ""
+    page = form.page.format(path=path, id=path.rpartition("/")[2])
+    shown = browser.get(page)
+    assert shown.status_code == 200, page
+    action, sent = filled(shown.content.decode(), form.of)
+    if form.made:
+        assert program.send(kind.method, path, kind.first).status_code == 200
+    else:
+        path = kind.make(program)
+    before = program.get(path)
+    answer = browser.post(action or page, {**sent, **form.sends}, follow=True)
+    assert TOLD in answer.content.decode(), answer.redirect_chain
+    assert program.get(path)["ETag"] == before["ETag"]
+
+    # Whoever looks again may do it.
+    action, sent = filled(browser.get(page).content.decode(), form.of)
+    browser.post(action or page, {**sent, **form.sends}, follow=True)
+    again = program.get(path)
+    assert again.status_code == 404 or again["ETag"] != before["ETag"]

@@ -1,0 +1,61 @@
+"""What a browser would send of a form: the names and values of its fields as the page has them."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+
+class _Page(HTMLParser):
+    """All forms of a page, each as its action and its fields in their order."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.forms: list[tuple[str, list[tuple[str, str]]]] = []
+        self._select, self._area = "", ""
+        self._first: str | None = None
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if tag == "form":
+            self.forms.append((given.get("action", ""), []))
+        if not self.forms:
+            return
+        fields = self.forms[-1][1]
+        kind, name = given.get("type", "text"), given.get("name", "")
+        if tag == "input" and name and kind not in ("submit", "button", "file"):
+            if kind not in ("checkbox", "radio") or "checked" in given:
+                fields.append((name, given.get("value", "on" if kind == "checkbox" else "")))
+        elif tag == "select":
+            self._select, self._first = name, None
+        elif tag == "option" and self._select:
+            self._first = given.get("value", "") if self._first is None else self._first
+            if "selected" in given:
+                fields.append((self._select, given.get("value", "")))
+                self._select = ""
+        elif tag == "textarea":
+            self._area = name
+            fields.append((name, ""))
+
+    def handle_data(self, data: str) -> None:
+        if self._area:
+            name, before = self.forms[-1][1][-1]
+            self.forms[-1][1][-1] = (name, before + data)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "textarea":
+            self._area = ""
+        if tag == "select" and self._select:
+            self.forms[-1][1].append((self._select, self._first or ""))
+            self._select = ""
+
+
+def filled(html: str, field: str) -> tuple[str, dict[str, list[str]]]:
+    """The first form with a field of this name: its action, and what it would send."""
+    for action, fields in _Page(html).forms:
+        if any(name == field for name, _ in fields):
+            sent: dict[str, list[str]] = {}
+            for name, value in fields:
+                sent.setdefault(name, []).append(value)
+            return action, sent
+    raise AssertionError(f"no form has the field {field}")
