@@ -1,4 +1,4 @@
-"""The wheel holds all that runs: installed apart from the checkout, it starts, and so does a workspace."""
+"""The wheel holds all that runs: with what it asks for, and no more, it starts, and so does a workspace."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import httpx
 import pytest
 
 from tests import instance
+from tests.embedded import empty_environment
 from tests.instance import ROOT, Berth
 
 FOLDERS = ("portal", "provisioning", "templates", "static", "requirements", "docs")
@@ -60,23 +60,14 @@ def test_it_holds_every_file_and_no_other(wheel):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
-    """The `bin` folder of an environment with the wheel; what it depends on is that of these tests."""
-    environment = tmp_path_factory.mktemp("installed")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=120)
-    subprocess.run(
-        [sys.executable, "-m", "pip", "-q", "--python", environment / "bin" / "python", "install",
-         "--no-deps", "--no-index", wheel],
-        check=True, timeout=300,
-    )  # fmt: skip
-    site = next(environment.glob("lib/python3.*/site-packages"))
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return environment / "bin"
+    """The programs of an environment as `pip install "berth[embedded]"` makes it."""
+    return empty_environment.make(tmp_path_factory.mktemp("installed"), wheel, extras=["embedded"])
 
 
 @pytest.fixture(scope="module")
 def berth(installed, tmp_path_factory) -> Iterator[Berth]:
-    # Programs such as the front door are installed beside the dependencies.
-    path = f"{installed}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    mine = Path(sys.executable).parent
+    path = ":".join([str(installed), *(each for each in os.environ["PATH"].split(":") if Path(each) != mine)])
     with instance.running(
         tmp_path_factory.mktemp("wheel"),
         environment=None,

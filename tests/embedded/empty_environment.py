@@ -1,0 +1,73 @@
+"""A virtual environment with a wheel and exactly what its metadata asks for, made without a package index."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from importlib.metadata import Distribution, distribution, distributions
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+SHEBANG = re.compile(rb"^#![^\n]*python[^\n]*")
+
+
+def make(folder: Path, wheel: Path, extras: Iterable[str] = ()) -> Path:
+    """Make it in `folder`: the wheel by pip, its dependencies as they are installed for these tests.
+
+    Returns its folder of programs. A package that the metadata does not name, and no other package asks for,
+    is not there.
+    """
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "-q", "--python", folder / "bin" / "python", "install",
+         "--no-deps", "--no-index", wheel],
+        check=True, timeout=300,
+    )  # fmt: skip
+    site = next(folder.glob("lib/python3.*/site-packages"))
+    [root] = [each for each in distributions(path=[str(site)]) if each.name == "berth"]
+    for each in needed(root, extras).values():
+        _install(each, site, folder / "bin")
+    return folder / "bin"
+
+
+def needed(root: Distribution, extras: Iterable[str]) -> dict[str, Distribution]:
+    """What `root` asks for with these extras, and what that asks for, by name."""
+    found: dict[str, Distribution] = {}
+    done: set[tuple[str, str]] = set()
+    ahead = [(root, extra) for extra in ("", *extras)]
+    while ahead:
+        package, extra = ahead.pop()
+        for text in package.requires or ():
+            wanted = Requirement(text)
+            if wanted.marker and not wanted.marker.evaluate({"extra": extra}):
+                continue
+            name = canonicalize_name(wanted.name)
+            found[name] = distribution(wanted.name)
+            for each in ("", *wanted.extras):
+                if (name, each) not in done:
+                    done.add((name, each))
+                    ahead.append((found[name], each))
+    return found
+
+
+def _install(package: Distribution, site: Path, programs: Path) -> None:
+    for file in package.files or ():
+        source = Path(str(package.locate_file(file))).resolve()
+        if not source.is_file() or source.suffix == ".pyc":
+            continue
+        place = Path(os.path.normpath(site / file))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.parent == programs and SHEBANG.match(written := source.read_bytes()):
+            place.write_bytes(SHEBANG.sub(f"#!{programs / 'python'}".encode(), written, count=1))
+            place.chmod(0o755)
+            continue
+        try:
+            os.link(source, place)
+        except OSError:
+            shutil.copy2(source, place)
