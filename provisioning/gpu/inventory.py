@@ -107,7 +107,7 @@ def _scan(root: Path) -> Scan:
     names = islands({gpu.pci_bus_id or gpu.uuid: gpu.links for gpu in gpus})
     gpus = [replace(gpu, island=names.get(gpu.pci_bus_id or gpu.uuid, "")) for gpu in gpus]
     missing = not_shown(root, shown)
-    state, sentence = _overall(count, broken, missing)
+    state, sentence = _overall(count, broken, missing, versions[0])
     return Scan(state, sentence, tuple(gpus), tuple(broken), *versions, missing=missing)
 
 
@@ -115,7 +115,9 @@ def _state_word(problem: NvmlProblem) -> str:
     return problem.state if isinstance(problem, DeviceGone) else state_of(problem).value
 
 
-def _overall(count: int, broken: list[BrokenGpu], missing: tuple[str, ...]) -> tuple[MachineState, str]:
+def _overall(
+    count: int, broken: list[BrokenGpu], missing: tuple[str, ...], driver: str
+) -> tuple[MachineState, str]:
     if not count and not missing:
         return MachineState.NO_GPU, (
             "The NVIDIA driver is installed, but there is no GPU. Workspaces run without one."
@@ -127,7 +129,7 @@ def _overall(count: int, broken: list[BrokenGpu], missing: tuple[str, ...]) -> t
                 return state, broken[0].sentence
         return MachineState.ERROR, broken[0].sentence
     if missing:
-        return MachineState.GPU_LOST, missing_sentence(missing)
+        return MachineState.GPU_LOST, missing_sentence(missing, shown=count, driver=driver)
     return MachineState.OK, ""
 
 

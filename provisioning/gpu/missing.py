@@ -11,6 +11,9 @@ DRIVER = "nvidia"
 # A container sees all of its machine's PCI devices, and only those of its GPUs that it was given.
 _CONTAINERS = (".dockerenv", "run/.containerenv", "var/run/secrets/kubernetes.io")
 NEXT_ACTION = "Look at dmesg for lines with NVRM, then reboot this machine."
+NONE_SHOWN = (
+    "A GPU that is newer than its driver needs a newer one; otherwise look at dmesg for lines with NVRM."
+)
 MAX_NAMED = 16
 
 
@@ -35,9 +38,16 @@ def _is_ours(root: Path, bus: str) -> bool:
         return True
 
 
-def sentence(missing: Collection[str]) -> str:
-    """What an operator reads of them, with the one next action."""
+def sentence(missing: Collection[str], *, shown: int = 1, driver: str = "") -> str:
+    """What an operator reads of them, with the one next action. `shown`: how many GPUs the driver shows.
+
+    One that shows none at all may be older than they are: no reboot would help.
+    """
     named = ", ".join(list(missing)[:MAX_NAMED])
+    if not shown:
+        version = f" {driver}" if driver else ""
+        count = "one is" if len(missing) == 1 else f"{len(missing)} are"
+        return f"The NVIDIA driver{version} shows no GPU, but {count} on PCI: {named}. {NONE_SHOWN}"
     if len(missing) == 1:
         return f"The GPU at {named} is on PCI, but the driver does not show it. {NEXT_ACTION}"
     return f"{len(missing)} GPUs are on PCI, but the driver does not show them: {named}. {NEXT_ACTION}"

@@ -76,8 +76,21 @@ class Reader:
         except nvml.NVMLError_GpuIsLost as error:
             raise Lost from error
         except nvml.NVMLError as error:
-            fix = "Compare with `nvidia-smi -L`; refresh the inventory if the device was replaced."
-            raise NoDevice(f"This machine has no device {uuid} ({error}).", "device", fix) from error
+            raise self._no_device(error) from error
+
+    def _no_device(self, error: Any) -> NoDevice:
+        """Why there is none of this UUID: a driver that shows nothing at all may be older than its GPUs."""
+        try:
+            shown = self.nvml.nvmlDeviceGetCount()
+        except self.nvml.NVMLError:
+            shown = None
+        if shown == 0:
+            version = _text(self.ask("driver_version", self.nvml.nvmlSystemGetDriverVersion))
+            text = f"The NVIDIA driver {version} shows no GPU on this machine."
+            fix = "Install a newer driver if the GPU is newer than this one; look at dmesg for NVRM lines."
+            return NoDevice(text.replace("  ", " "), "device", fix)
+        fix = "Compare with `nvidia-smi -L`; refresh the inventory if the device was replaced."
+        return NoDevice(f"This machine has no device {self.uuid} ({error}).", "device", fix)
 
     def ask(self, name: str, read: Callable[[], Any]) -> Any:
         """The value, or None where it is not offered. Raises `Lost`."""

@@ -1,0 +1,108 @@
+"""What a made-up machine has, and its faults, as the stand-ins for the driver read them (`machine.h`)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+RELEASES = {535: "535.183.06", 550: "550.90.07", 570: "570.124.06", 580: "580.65.06"}
+LIBRARIES = {"libnvidia-ml.so.1": "nvml.c"}
+ROOT = Path(__file__).parents[3]
+BUS = "0000:{:02x}:00.0"
+
+
+def uuid_of(number: int, kind: str = "GPU") -> str:
+    return f"{kind}-{number:08x}-5555-4666-8777-888888888888"
+
+
+GPU = uuid_of(1)
+HALF, SEVENTH = uuid_of(101, "MIG"), uuid_of(102, "MIG")
+MIG = (f"gpu H100 {GPU} mig", f"instance {HALF} 3g 4", f"instance {SEVENTH} 1g 0")
+
+
+@dataclass
+class Machine:
+    """`folder` is what its processes have as `LD_LIBRARY_PATH`, with the state of the machine beside."""
+
+    folder: Path
+    release: int
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @classmethod
+    def at(cls, folder: Path, libraries: Path, release: int, lines: Sequence[str]) -> Machine:
+        (folder / "contexts").mkdir(parents=True)
+        for library in libraries.iterdir():
+            shutil.copy(library, folder / library.name)
+        (folder / "machine").write_text("\n".join((f"driver {RELEASES[release]}", *lines, "")))
+        made = cls(folder, release)
+        made._on_pci(sum(line.startswith("gpu ") for line in lines))
+        return made
+
+    @property
+    def root(self) -> Path:
+        """A /sys and a /dev of its own."""
+        return self.folder / "root"
+
+    @property
+    def kernel_log(self) -> Path:
+        return self.root / "dev/kmsg"
+
+    def _on_pci(self, count: int) -> None:
+        """PCI shows every GPU, whatever the driver makes of it."""
+        (self.root / "dev").mkdir(parents=True)
+        self.kernel_log.touch()
+        for number in range(count):
+            device = self.root / "sys/bus/pci/devices" / BUS.format(0x1B + 16 * number)
+            device.mkdir(parents=True)
+            for name, text in (("vendor", "0x10de"), ("device", "0x2330"), ("class", "0x030200")):
+                (device / name).write_text(f"{text}\n")
+
+    def fault(self, kind: str, *values: object, gpu: int = 0) -> None:
+        """From now on, for both libraries."""
+        with (self.folder / "faults").open("a") as file:
+            file.write(" ".join(map(str, (gpu, kind, *values))) + "\n")
+
+    def mend(self) -> None:
+        for path in (self.folder / "faults", *self.folder.glob("lost.*"), *self.folder.glob("ecc.*")):
+            path.unlink(missing_ok=True)
+
+    def xid(self, number: int, *, gpu: int = 0, log: bool = True) -> None:
+        """NVML tells it; with `log`, the kernel's log as well."""
+        with (self.folder / "events").open("a") as file:
+            file.write(f"{gpu} {number}\n")
+        if log:
+            slot = BUS.format(0x1B + 16 * gpu).rpartition(".")[0]
+            with self.kernel_log.open("a") as file:
+                file.write(f"4,1,2,-;NVRM: Xid (PCI:{slot}): {number}, pid=7, name=python, told by a test\n")
+
+    def busy(self, uuid: str, pid: int) -> None:
+        """A process that computes here, by NVML."""
+        with (self.folder / "processes").open("a") as file:
+            file.write(f"{uuid} {pid}\n")
+
+    def start(self, module: str, *arguments: str) -> subprocess.Popen[str]:
+        """A process of this machine; the test ends it."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        )  # fmt: skip
+        self.processes.append(process)
+        return process
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
+
+def line_of(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """The next message of a process; empty when it has ended."""
+    assert process.stdout is not None
+    found: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
+    return found

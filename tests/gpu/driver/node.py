@@ -1,0 +1,70 @@
+"""What a node worker does with NVML, as a process: takes stock, samples a minute, and watches for XIDs.
+
+`python -m tests.gpu.driver.node ROOT` says a line for each, as JSON; it watches until it has been told
+something, or its standard input ends.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from provisioning.gpu.inventory import scan
+from provisioning.gpu.problems import NvmlProblem
+from provisioning.gpu.sampler import Sampler
+from provisioning.gpu.sources import NvmlDevices
+from provisioning.gpu.watcher.seen import Seen
+from provisioning.gpu.watcher.watcher import Watcher
+
+
+def say(what: str, **values: Any) -> None:
+    print(json.dumps({"what": what, **values}, default=str), flush=True)
+
+
+def sample() -> None:
+    """Two looks in one minute, and the minute's end."""
+    rollups: list[Any] = []
+    devices = NvmlDevices()
+    sampler = Sampler(1, devices, rollups.extend)
+    try:
+        for second in (60.0, 61.0, 62.0, 120.0):
+            sampler.tick(second)
+    except NvmlProblem as problem:
+        say("samples", problem=problem.state, sentence=problem.sentence)
+        return
+    finally:
+        devices.close()
+    sampler.flush()
+    say(
+        "samples",
+        latest={uuid: asdict(each) for uuid, each in sampler.latest().items()},
+        rollups=[asdict(each) for each in rollups],
+    )
+
+
+def watch(kernel_log: Path) -> None:
+    told = threading.Event()
+
+    def sink(seen: list[Seen]) -> None:
+        say("xids", seen=[[each.slot, each.xid] for each in seen])
+        told.set()
+
+    watcher = Watcher(sink, kmsg=kernel_log)
+    watcher.start()
+    threading.Thread(target=lambda: (sys.stdin.read(), told.set()), daemon=True).start()
+    told.wait()
+    watcher.stop()
+
+
+def main(root: Path) -> None:
+    say("inventory", **asdict(scan(root=root)))
+    sample()
+    watch(root / "dev/kmsg")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,159 @@
+"""Inventory, sampler and watcher as a process, on every driver in use and with every kind of GPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.gpu.driver.machine import GPU, HALF, MIG, RELEASES, SEVENTH, Machine, line_of
+
+pytestmark = pytest.mark.engine
+Make = Callable[..., Machine]
+
+KINDS = {
+    "T4": (f"gpu T4 {GPU}",),
+    "A100": (f"gpu A100 {GPU}",),
+    "H100": (f"gpu H100 {GPU}",),
+    "H200": (f"gpu H200 {GPU}",),
+    "B200": (f"gpu B200 {GPU}",),
+    "MIG": MIG,
+    "vGPU": (f"gpu A100 {GPU} virtual",),
+    "unprivileged": (*MIG, "privileged 0"),
+}
+BLACKWELL = 570
+SLOT = "0000:1b:00"
+
+
+@contextmanager
+def xids(machine: Machine, number: int, *, log: bool) -> Iterator[None]:
+    """Tells of it again and again, until somebody has heard it."""
+    done = threading.Event()
+
+    def tell() -> None:
+        while not done.wait(0.05):
+            machine.xid(number, log=log)
+
+    thread = threading.Thread(target=tell)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def look(machine: Machine, *, log: bool = True) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """What a node finds, samples, and is told of an XID 79."""
+    node = machine.start("tests.gpu.driver.node", str(machine.root))
+    found, samples = line_of(node), line_of(node)
+    with xids(machine, 79, log=log):
+        told = line_of(node)
+    return found, samples, told
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_node_knows_of_its_gpus(machine: Make, release: int, kind: str) -> None:
+    made = machine(release, *KINDS[kind])
+    # Without rights, the kernel's log is not read either.
+    found, samples, told = look(made, log=kind != "unprivileged")
+    assert found["driver_version"] == RELEASES[release]
+    assert told["seen"] == [[SLOT, 79]], "a vGPU tells none by NVML: the kernel's log does"
+    if kind == "B200" and release < BLACKWELL:
+        assert (found["state"], found["gpus"], found["missing"]) == ("gpu_lost", [], [f"{SLOT}.0"])
+        assert f"The NVIDIA driver {RELEASES[release]} shows no GPU, but one is on PCI" in found["sentence"]
+        assert "needs a newer one" in found["sentence"]
+        assert samples["problem"] == "no_driver"
+        return
+    assert (found["state"], found["sentence"], found["missing"]) == ("ok", "", [])
+    (gpu,) = found["gpus"]
+    assert gpu["uuid"] == GPU and gpu["virtual"] is (kind == "vGPU")
+    judge_gpu(gpu, kind, release)
+    judge_samples(samples, kind, release)
+
+
+def judge_gpu(gpu: dict[str, Any], kind: str, release: int) -> None:
+    memory, mig = gpu["memory"], kind in ("MIG", "unprivileged")
+    assert gpu["recovery_action"] == ("none" if release >= 570 and kind != "vGPU" else None)
+    # Remapped rows came with Ampere, retired pages went; neither is told of a GPU with instances.
+    rows = kind not in ("T4", "vGPU") and not mig
+    assert memory["remap_pending"] is (False if rows else None)
+    assert memory["retired_pages"] == (0 if kind == "T4" else None)
+    assert memory["ecc_uncorrected"] == (None if kind == "vGPU" else 0)
+    assert gpu["links"]["active"] == {"T4": 0, "vGPU": 0, "A100": 12}.get(kind, 18)
+    assert gpu["mig_mode"] is (None if kind in ("T4", "vGPU") else mig)
+    assert gpu["processes"] == (None if kind == "unprivileged" else [])
+    assert [each["uuid"] for each in gpu["instances"]] == ([HALF, SEVENTH] if mig else [])
+    if mig:
+        half, seventh = gpu["instances"]
+        assert (half["profile"], half["sms"], seventh["profile"], seventh["sms"]) == (
+            "3g.40gb",
+            60,
+            "1g.10gb",
+            16,
+        )
+        # Where an instance stands, and where one could stand, is told to an administrator alone.
+        assert half["start"] == (4 if kind == "MIG" else -1)
+        places = {each["name"]: len(each["placements"]) for each in gpu["profiles"]}
+        assert places["1g.10gb"] == (7 if kind == "MIG" else 0)
+
+
+def judge_samples(samples: dict[str, Any], kind: str, release: int) -> None:
+    latest, mig = samples["latest"], kind in ("MIG", "unprivileged")
+    assert set(latest) == ({GPU, HALF, SEVENTH} if mig else {GPU})
+    assert {each["uuid"]: each["n"] for each in samples["rollups"]} == dict.fromkeys(latest, 3)
+    whole = latest[GPU]
+    assert whole["memory_used_mib"] == 3
+    assert whole["gpu_util_pct"] == (None if mig else 63)
+    # Hopper's counters of PCIe came with R570; without them the driver measures for a moment.
+    counted = release >= 570 and kind not in ("T4", "A100", "vGPU")
+    assert whole["pcie_tx_kib_s"] == (0 if counted else None if kind == "vGPU" else 1000)
+    assert whole["nvlink_tx_kib_s"] == (None if kind in ("T4", "vGPU") else 0)
+    assert whole["temperature_c"] == (None if kind == "vGPU" else 41)
+    assert whole["processes"] == (None if kind == "unprivileged" else [])
+    if mig:
+        assert (latest[HALF]["gpu_util_pct"], latest[HALF]["processes"]) == (42, [])
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "advice"),
+    [
+        (9, "no_driver", "The NVIDIA kernel module is not loaded. Yet 1 NVIDIA GPU can be seen on PCI."),
+        (18, "driver_mismatch", "reboot this machine, or reload the NVIDIA kernel modules"),
+        (4, "no_permission", "access to /dev/nvidiactl"),
+    ],
+)
+def test_a_driver_that_does_not_start(machine: Make, code: int, state: str, advice: str) -> None:
+    found, samples, told = look(machine(580, f"gpu H100 {GPU}", f"nvml_refuses {code}"))
+    assert (found["state"], advice in found["sentence"]) == (state, True)
+    assert told["seen"] == [[SLOT, 79]]
+    assert samples.get("problem", state) == state
+
+
+def test_one_lost_gpu_hides_no_other(machine: Make) -> None:
+    made = machine(550, f"gpu H100 {GPU}", "gpu H100 GPU-00000002-5555-4666-8777-888888888888")
+    made.fault("lost", gpu=1)
+    found, samples, _ = look(made)
+    assert found["state"] == "gpu_lost" and "GPU 1 does not answer" in found["sentence"]
+    assert [each["uuid"] for each in found["gpus"]] == [GPU] == list(samples["latest"])
+
+
+def test_rows_that_wait_and_what_the_driver_asks_for(machine: Make) -> None:
+    made = machine(570, f"gpu H200 {GPU}")
+    made.fault("remap_pending")
+    made.fault("recovery", 4)
+    found, _, _ = look(made)
+    (gpu,) = found["gpus"]
+    assert (gpu["memory"]["remap_pending"], gpu["recovery_action"]) == (True, "drain_and_reset")
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_branch_exports_what_its_header_has(libraries: dict[int, Any], release: int) -> None:
+    exported = (libraries[release] / "libnvidia-ml.so.1").read_bytes()
+    assert (b"nvmlDeviceGetGpuFabricInfoV\0" in exported) is (release >= 550)
+    assert (b"nvmlDeviceGetSramEccErrorStatus\0" in exported) is (release >= 550)
+    assert b"nvmlDeviceGetCurrentClocksEventReasons\0" in exported
