@@ -11,9 +11,7 @@ DRIVER = "nvidia"
 # A container sees all of its machine's PCI devices, and only those of its GPUs that it was given.
 _CONTAINERS = (".dockerenv", "run/.containerenv", "var/run/secrets/kubernetes.io")
 NEXT_ACTION = "Look at dmesg for lines with NVRM, then reboot this machine."
-NONE_SHOWN = (
-    "A GPU that is newer than its driver needs a newer one; otherwise look at dmesg for lines with NVRM."
-)
+NEWER_DRIVER = "Install a newer driver if it is older than the GPU; otherwise look at dmesg for NVRM lines."
 MAX_NAMED = 16
 
 
@@ -38,6 +36,11 @@ def _is_ours(root: Path, bus: str) -> bool:
         return True
 
 
+def none_shown(driver: str) -> str:
+    """That a driver of this version shows no GPU at all, without a full stop."""
+    return f"The NVIDIA driver {driver} shows no GPU" if driver else "The NVIDIA driver shows no GPU"
+
+
 def sentence(missing: Collection[str], *, shown: int = 1, driver: str = "") -> str:
     """What an operator reads of them, with the one next action. `shown`: how many GPUs the driver shows.
 
@@ -45,9 +48,8 @@ def sentence(missing: Collection[str], *, shown: int = 1, driver: str = "") -> s
     """
     named = ", ".join(list(missing)[:MAX_NAMED])
     if not shown:
-        version = f" {driver}" if driver else ""
         count = "one is" if len(missing) == 1 else f"{len(missing)} are"
-        return f"The NVIDIA driver{version} shows no GPU, but {count} on PCI: {named}. {NONE_SHOWN}"
+        return f"{none_shown(driver)}, but {count} on PCI: {named}. {NEWER_DRIVER}"
     if len(missing) == 1:
         return f"The GPU at {named} is on PCI, but the driver does not show it. {NEXT_ACTION}"
     return f"{len(missing)} GPUs are on PCI, but the driver does not show them: {named}. {NEXT_ACTION}"

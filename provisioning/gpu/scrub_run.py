@@ -24,7 +24,8 @@ from provisioning.gpu.check.compiler import Unbuildable
 from provisioning.gpu.check.device import CudaError, Device, open_driver, ptr, same_device, u64
 from provisioning.gpu.check.process import Process, python, reap_abandoned
 from provisioning.gpu.check.wire import Broken, Out, die_with_parent
-from provisioning.gpu.nvml import NoDriver, NvmlProblem, session
+from provisioning.gpu.missing import NEWER_DRIVER, none_shown
+from provisioning.gpu.nvml import GpuLost, NoDriver, NvmlProblem, session
 from provisioning.gpu.scrub import CallFailed, DeviceFault, OutOfMemory, ScrubResult, ScrubVerdict, scrub
 
 DEADLINE_S = 120.0
@@ -170,6 +171,8 @@ def child(out: Out, config: dict[str, Any]) -> ScrubResult:
         return ScrubResult(uuid, ScrubVerdict.UNAVAILABLE, f"{text} {fix}", library=library)
 
     with session() as driver:
+        if not driver.count():
+            return missing(f"{none_shown(driver.driver_version() or '')}.", "device", NEWER_DRIVER)
         gpu = driver.by_uuid(uuid)
 
         def users() -> int | None:
@@ -246,6 +249,8 @@ def main(argv: list[str]) -> int:
         result = child(out, config)
     except NoDriver as problem:
         result = ScrubResult(uuid, ScrubVerdict.UNAVAILABLE, problem.sentence, library="libnvidia-ml.so.1")
+    except GpuLost as problem:
+        result = ScrubResult(uuid, ScrubVerdict.FAILED, problem.sentence)
     except NvmlProblem as problem:
         result = ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, problem.sentence)
     except (CudaError, CallFailed, DeviceFault, OutOfMemory) as error:

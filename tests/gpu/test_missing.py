@@ -59,7 +59,7 @@ def test_several_are_named_and_none_at_all_is_no_machine_without_gpus(eight: Pat
     found = scan_of(FakeLibrary([]), eight)
     assert found.state is MachineState.GPU_LOST and found.missing == BUSES
     assert found.sentence.startswith("The NVIDIA driver 570.124.06 shows no GPU, but 8 are on PCI: ")
-    assert "newer than its driver" in found.sentence and "reboot" not in found.sentence
+    assert "Install a newer driver" in found.sentence and "reboot" not in found.sentence
 
 
 def test_one_that_does_not_even_say_where_it_is_has_its_address_from_pci(eight: Path) -> None:

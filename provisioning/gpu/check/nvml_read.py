@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from provisioning.gpu.check.hindrances import COMPUTE_MODES, FABRIC_STATES
+from provisioning.gpu.missing import NEWER_DRIVER, none_shown
 
 FIX = "Install the NVIDIA driver (nvidia-smi must list the GPU), then run the check again."
 MIB = 1024 * 1024
@@ -86,9 +87,7 @@ class Reader:
             shown = None
         if shown == 0:
             version = _text(self.ask("driver_version", self.nvml.nvmlSystemGetDriverVersion))
-            text = f"The NVIDIA driver {version} shows no GPU on this machine."
-            fix = "Install a newer driver if the GPU is newer than this one; look at dmesg for NVRM lines."
-            return NoDevice(text.replace("  ", " "), "device", fix)
+            return NoDevice(f"{none_shown(version)}.", "device", NEWER_DRIVER)
         fix = "Compare with `nvidia-smi -L`; refresh the inventory if the device was replaced."
         return NoDevice(f"This machine has no device {self.uuid} ({error}).", "device", fix)
 

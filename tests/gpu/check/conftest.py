@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import json
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,16 +11,16 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from provisioning.gpu.check.compiler import KERNELS, nvrtc_version
+from provisioning.gpu.check.compiler import nvrtc_version
 from provisioning.gpu.check.plan import Test
 from provisioning.gpu.check.report import Report, schema
 from provisioning.gpu.check.runner import run_check
 from provisioning.gpu.check.session import Simulation, Timing
 from tests.gpu.check.host import Host
+from tests.gpu.check.host_build import host_build
 from tests.gpu.check.sim_cuda import UUID
 
 VALIDATOR = Draft202012Validator(schema())
-HERE = Path(__file__).parent
 SIMULATION = Simulation("tests.gpu.check.sim_cuda", "tests.gpu.check.sim_nvml")
 TIMING = Timing(
     watcher_start_s=20, watcher_silent_s=1.5, watcher_end_s=2, child_start_s=20, between_s=2, exit_s=2,
@@ -33,29 +28,10 @@ TIMING = Timing(
 )  # fmt: skip
 
 
-def compiler() -> str:
-    found = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
-    if found is None:
-        pytest.skip("no C++ compiler: the kernels cannot be built for the host")
-    return found
-
-
 @pytest.fixture(scope="session")
 def fake_cuda() -> Path:
     """The folder of the fake libcuda.so.1; kept between runs as long as no source changes."""
-    digest = hashlib.sha256()
-    for path in sorted([*KERNELS.glob("*.c*"), *KERNELS.glob("*.h"), HERE / "fake_cuda.cpp"]):
-        digest.update(path.read_bytes())
-    home = Path(tempfile.gettempdir(), f"berth-fake-cuda-{os.getuid()}-{digest.hexdigest()[:16]}")
-    library = home / "libcuda.so.1"
-    if not library.exists():
-        home.mkdir(mode=0o700, exist_ok=True)
-        half = home / f"half-{os.getpid()}"
-        options = ["-std=c++17", "-O2", "-w", "-DBERTH_HOST", "-fno-strict-aliasing", "-shared", "-fPIC"]
-        sources = ["-x", "c++", str(HERE / "fake_cuda.cpp"), f"-I{KERNELS}", "-Wl,-soname,libcuda.so.1"]
-        subprocess.run([compiler(), *options, *sources, "-o", str(half)], check=True)
-        half.rename(library)
-    return home
+    return host_build().parent
 
 
 @pytest.fixture(scope="module")

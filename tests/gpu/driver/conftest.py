@@ -10,12 +10,22 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
+from provisioning.gpu.check.compiler import nvrtc_version
+from provisioning.gpu.check.process import python
+from provisioning.gpu.check.report import Report, schema
+from provisioning.gpu.check.runner import run_check
+from provisioning.gpu.check.session import Timing
+from tests.gpu.check.host_build import host_build
 from tests.gpu.driver.machine import LIBRARIES, RELEASES, Machine
 
 HERE = Path(__file__).parent
+VALIDATOR = Draft202012Validator(schema())
+TIMING = Timing(term_s=0.3, kill_s=2, exit_s=2, watcher_silent_s=2, watcher_end_s=3)
 
 
 def build(release: int) -> Path:
@@ -72,3 +82,33 @@ def machine(
     yield make
     for one in made:
         one.end()
+
+
+@pytest.fixture
+def with_kernels(machine: Callable[..., Machine]) -> Callable[..., Machine]:
+    """Machines that can run the check's kernels, too."""
+    if not nvrtc_version():
+        pytest.skip("cuda-bindings or NVRTC is not installed")
+    kernels = host_build()
+
+    def make(release: int, *lines: str) -> Machine:
+        made = machine(release, *lines)
+        shutil.copy(kernels, made.folder / "kernels.so")
+        return made
+
+    return make
+
+
+@pytest.fixture
+def check(tmp_path: Path) -> Callable[..., Report]:
+    """A check of the machine that was made last: the product's own, but for the sizes of what it works on."""
+    turns = tmp_path / "turns"
+    turns.mkdir()
+
+    def run(uuid: str, **more: Any) -> Report:
+        child = python("tests.gpu.driver.small_child")
+        report = run_check(uuid, "quick", **{"child": child, "turns": turns, "timing": TIMING, **more})
+        assert [each.message for each in VALIDATOR.iter_errors(report.to_dict())] == []
+        return report
+
+    return run

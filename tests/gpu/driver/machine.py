@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 RELEASES = {535: "535.183.06", 550: "550.90.07", 570: "570.124.06", 580: "580.65.06"}
-LIBRARIES = {"libnvidia-ml.so.1": "nvml.c"}
+LIBRARIES = {"libnvidia-ml.so.1": "nvml.c", "libcuda.so.1": "cuda.c"}
 ROOT = Path(__file__).parents[3]
 BUS = "0000:{:02x}:00.0"
 
@@ -24,6 +24,16 @@ def uuid_of(number: int, kind: str = "GPU") -> str:
 GPU = uuid_of(1)
 HALF, SEVENTH = uuid_of(101, "MIG"), uuid_of(102, "MIG")
 MIG = (f"gpu H100 {GPU} mig", f"instance {HALF} 3g 4", f"instance {SEVENTH} 1g 0")
+KINDS = {
+    "T4": (f"gpu T4 {GPU}",),
+    "A100": (f"gpu A100 {GPU}",),
+    "H100": (f"gpu H100 {GPU}",),
+    "H200": (f"gpu H200 {GPU}",),
+    "B200": (f"gpu B200 {GPU}",),
+    "MIG": MIG,
+    "vGPU": (f"gpu A100 {GPU} virtual",),
+    "unprivileged": (*MIG, "privileged 0"),
+}
 
 
 @dataclass

@@ -9,21 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.driver.machine import GPU, HALF, MIG, RELEASES, SEVENTH, Machine, line_of
+from tests.gpu.driver.machine import GPU, HALF, KINDS, RELEASES, SEVENTH, Machine, line_of
 
 pytestmark = pytest.mark.engine
 Make = Callable[..., Machine]
 
-KINDS = {
-    "T4": (f"gpu T4 {GPU}",),
-    "A100": (f"gpu A100 {GPU}",),
-    "H100": (f"gpu H100 {GPU}",),
-    "H200": (f"gpu H200 {GPU}",),
-    "B200": (f"gpu B200 {GPU}",),
-    "MIG": MIG,
-    "vGPU": (f"gpu A100 {GPU} virtual",),
-    "unprivileged": (*MIG, "privileged 0"),
-}
 BLACKWELL = 570
 SLOT = "0000:1b:00"
 
@@ -66,7 +56,7 @@ def test_what_a_node_knows_of_its_gpus(machine: Make, release: int, kind: str) -
     if kind == "B200" and release < BLACKWELL:
         assert (found["state"], found["gpus"], found["missing"]) == ("gpu_lost", [], [f"{SLOT}.0"])
         assert f"The NVIDIA driver {RELEASES[release]} shows no GPU, but one is on PCI" in found["sentence"]
-        assert "needs a newer one" in found["sentence"]
+        assert "Install a newer driver" in found["sentence"]
         assert samples["problem"] == "no_driver"
         return
     assert (found["state"], found["sentence"], found["missing"]) == ("ok", "", [])

@@ -1,0 +1,30 @@
+"""The check's own process on a device that is small: all is the product's but the sizes that it works on.
+
+The packaged kernels are taken, which is quicker; a file `nvrtc` beside the libraries asks for the compilers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from provisioning.gpu.check import child, compiler
+from provisioning.gpu.check.device import Device
+from provisioning.gpu.check.probes.base import Sizes
+
+
+def sizes_for(device: Device, level: str) -> Sizes:
+    return Sizes(
+        copy_bytes=1 << 20, pcie_bytes=1 << 20, exact_side=128, exact_depth=64, rate_side=128,
+        rate_side_wide=128, copies=2, launches=1,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    child.sizes_for = sizes_for
+    if not Path(os.environ["LD_LIBRARY_PATH"], "nvrtc").exists():
+        compiler.compilers = tuple
+    code = child.main(sys.argv)
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,178 @@
+"""Check and scrub as the processes they are, on every driver in use and with every kind of GPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from provisioning.gpu.check.plan import Test
+from provisioning.gpu.check.report import Report, render
+from provisioning.gpu.check.types import Action, Severity, Status, Verdict
+from provisioning.gpu.scrub import ScrubVerdict as Scrub
+from provisioning.gpu.scrub_run import run_scrub
+from tests.gpu.driver.machine import GPU, HALF, KINDS, RELEASES, Machine
+
+pytestmark = pytest.mark.engine
+Make = Callable[..., Machine]
+Check = Callable[..., Report]
+
+EXACT = Test("exact_fp16", "exact", 15.0, params={"dtype": "fp16"})
+# Long enough for NVML to be looked at in between.
+PCIE = Test("pcie", "pcie", 20.0, params={"seconds": 0.5})
+SHORT = (*(Test(name, name, 20.0) for name in ("canary", "residue", "copy")), EXACT, PCIE)
+# The whole of a quick check, once for each architecture and each compiler that makes its code.
+WHOLE = {("T4", 535), ("A100", 550), ("H100", 535), ("B200", 570), ("T4", 580), ("MIG", 580), ("B200", 580)}
+COMPILER = {535: "nvrtc 12.", 550: "nvrtc 12.", 570: "nvrtc 12.", 580: "nvrtc 13."}
+
+
+def codes(report: Report) -> set[str]:
+    return {each.code for each in report.findings if each.severity != Severity.INFO} - {"unwatched"}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_driver_and_every_gpu(with_kernels: Make, check: Check, release: int, kind: str) -> None:
+    made, whole = with_kernels(release, *KINDS[kind]), (kind, release) in WHOLE
+    uuid = HALF if kind in ("MIG", "unprivileged") else GPU
+    if whole:
+        (made.folder / "nvrtc").touch()
+    report = check(uuid, plan=None if whole else SHORT)
+    scrubbed = run_scrub(uuid)
+    if kind == "B200" and release < 570:
+        assert report.exit_code == 4 and report.unavailable is not None
+        assert f"The NVIDIA driver {RELEASES[release]} shows no GPU" in report.summary
+        assert report.unavailable.fix.startswith("Install a newer driver")
+        assert (scrubbed.verdict, scrubbed.library) == (Scrub.UNAVAILABLE, "device")
+        assert "Install a newer driver" in scrubbed.text
+        return
+    assert (report.verdict, report.action, codes(report)) == (Verdict.PASS, Action.NONE, set()), render(
+        report
+    )
+    assert {each.status for each in report.tests} == {Status.PASSED}
+    assert report.software["kernels"].startswith(COMPILER[release] if whole else "packaged")
+    assert report.facts is not None and report.facts.driver_version == RELEASES[release]
+    assert (report.facts.vgpu, report.facts.mig) == (kind == "vGPU", uuid == HALF)
+    if uuid == HALF:
+        # Without rights as well: by its memory.
+        assert (report.facts.sms, report.facts.memory_slices) == (60, 4)
+    judged = {each.metric: each.advisory for test in report.tests for each in test.judgements}
+    assert judged["copy_gb_s"] is (kind == "vGPU")
+    assert (scrubbed.verdict, scrubbed.coverage_per_mille >= 980) == (Scrub.CLEAN, True), scrubbed.text
+
+
+# --- how a machine is set up: no fault of the device, and said with what to do ---
+
+
+@pytest.mark.parametrize(
+    ("release", "kind", "line", "text"),
+    [
+        (535, "H100", "fabric 1", "systemctl start nvidia-fabricmanager"),
+        (580, "A100", "fabric 1", "systemctl start nvidia-fabricmanager"),
+        (550, "H200", "fabric 2", "systemctl start nvidia-fabricmanager"),
+        (570, "H100", "compute_mode 2", "nvidia-smi -c DEFAULT"),
+        (550, "T4", "cuda_refuses 803", "updated while loaded"),
+    ],
+    ids=["802-old", "802-no-fabric-info", "in-progress", "prohibited", "mismatch"],
+)
+def test_how_a_machine_is_set_up(
+    with_kernels: Make, check: Check, release: int, kind: str, line: str, text: str
+) -> None:
+    with_kernels(release, *KINDS[kind], line)
+    report, scrubbed = check(GPU, plan=SHORT), run_scrub(GPU)
+    assert report.verdict == Verdict.INCONCLUSIVE and text in render(report), render(report)
+    assert report.action == (Action.RETRY if line == "fabric 2" else Action.INSPECT)
+    assert scrubbed.verdict == Scrub.INCONCLUSIVE
+    assert ("prohibited" if "compute_mode" in line else text) in scrubbed.text
+
+
+def test_an_exclusive_mode_lets_one_process_in(with_kernels: Make, check: Check) -> None:
+    made = with_kernels(580, *KINDS["H100"], "compute_mode 3")
+    assert check(GPU, plan=SHORT).verdict == Verdict.PASS
+    assert run_scrub(GPU).verdict == Scrub.CLEAN
+    (made.folder / "contexts" / f"{GPU}.{os.getpid()}").touch()
+    report, scrubbed = check(GPU, plan=SHORT), run_scrub(GPU)
+    assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, {"busy"})
+    assert (scrubbed.verdict, report.tests) == (Scrub.BUSY, ())
+
+
+def test_what_an_earlier_tenant_has_left_is_counted_and_cleared(with_kernels: Make) -> None:
+    with_kernels(550, *KINDS["A100"], "dirty_words 40")
+    scrubbed = run_scrub(GPU)
+    assert (scrubbed.verdict, scrubbed.residue_words, scrubbed.left_words) == (Scrub.CLEAN, 40, 0)
+
+
+# --- faults on command, which both libraries tell of ---
+
+
+@pytest.mark.parametrize(
+    ("fault", "plan", "verdict", "action", "found", "scrub"),
+    [
+        (("stuck", 1000, 5), "residue", Verdict.FAIL, Action.REPLACE, "test_residue", Scrub.FAILED),
+        (("product", 100, 1), "exact_fp16", Verdict.FAIL, Action.REPLACE, "test_exact_fp16", Scrub.CLEAN),
+        (("slow", 500), "copy", Verdict.FAIL, Action.INSPECT, "test_copy", Scrub.CLEAN),
+        (("slow_pcie", 200), "pcie", Verdict.FAIL, Action.INSPECT, "test_pcie", Scrub.CLEAN),
+        (("no_memory",), "residue", Verdict.INCONCLUSIVE, Action.RETRY, "test_residue", Scrub.INCONCLUSIVE),
+        (("no_context", 214), "residue", Verdict.FAIL, Action.RESET, "no_context", Scrub.FAILED),
+        (("uncorrected", 2), "residue", Verdict.FAIL, Action.DRAIN_AND_RESET, "ecc_standing", Scrub.CLEAN),
+        (("remap_pending",), "residue", Verdict.FAIL, Action.DRAIN_AND_RESET, "remap_pending", Scrub.CLEAN),
+        (("remap_failed",), "residue", Verdict.FAIL, Action.REPLACE, "remap_failure", Scrub.CLEAN),
+        (("sram",), "residue", Verdict.FAIL, Action.REPLACE, "sram_threshold", Scrub.CLEAN),
+        (("recovery", 2), "residue", Verdict.FAIL, Action.REBOOT, "recovery_action", Scrub.CLEAN),
+        (("throttle", 64), "pcie", Verdict.FAIL, Action.INSPECT, "thermal_throttling", Scrub.CLEAN),
+        (("links_down", 3), "pcie", Verdict.DEGRADED, Action.INSPECT, "nvlink_missing", Scrub.CLEAN),
+        (("lost",), "residue", Verdict.FAIL, Action.REBOOT, "lost", Scrub.FAILED),
+        (("ecc", "count_nonzero"), "residue", Verdict.FAIL, Action.DRAIN_AND_RESET, "xid_48", Scrub.FAILED),
+        (("off_the_bus", "count_nonzero"), "residue", Verdict.FAIL, Action.REBOOT, "lost", Scrub.FAILED),
+    ],
+    ids=lambda value: str(value[0]) if isinstance(value, tuple) else "",
+)  # fmt: skip
+def test_a_fault_of_the_device(
+    with_kernels: Make, check: Check, fault: tuple[Any, ...], plan: str, verdict: Verdict, action: Action,
+    found: str, scrub: Scrub,
+) -> None:  # fmt: skip
+    made = with_kernels(570, *KINDS["H100"])
+    made.fault(*fault)
+    report = check(GPU, plan=[each for each in SHORT if each.name == plan])
+    assert (report.verdict, report.action) == (verdict, action), render(report)
+    assert found in codes(report), render(report)
+    made.mend()
+    made.fault(*fault)
+    scrubbed = run_scrub(GPU)
+    assert scrubbed.verdict == scrub, scrubbed.text
+
+
+def test_a_kernel_that_never_ends(with_kernels: Make, check: Check) -> None:
+    made = with_kernels(580, *KINDS["H200"])
+    made.fault("hang", "count_nonzero")
+    report = check(GPU, plan=[Test("residue", "residue", 1.0)])
+    assert (report.verdict, report.action, report.exit_code) == (Verdict.HUNG, Action.REBOOT, 5)
+    scrubbed = run_scrub(GPU, deadline_s=2)
+    assert (scrubbed.verdict, "“count”" in scrubbed.text) == (Scrub.HUNG, True)
+
+
+def test_nvml_that_falls_silent(with_kernels: Make, check: Check) -> None:
+    made = with_kernels(535, *KINDS["A100"])
+    report = check(
+        GPU,
+        plan=[Test("bit_fade", "bit_fade", 30.0, params={"seconds": 20})],
+        on_progress=lambda progress: made.fault("silent") if progress.phase == "start" else None,
+    )
+    assert (report.verdict, report.action) == (Verdict.HUNG, Action.REBOOT), render(report)
+    assert "nvml_hung" in codes(report)
+
+
+def test_a_check_that_is_killed_leaves_nobody_on_the_device(with_kernels: Make, check: Check) -> None:
+    made = with_kernels(550, *KINDS["H100"])
+
+    def kill(progress: Any) -> None:
+        if progress.phase == "result":
+            for path in (made.folder / "contexts").iterdir():
+                os.kill(int(path.name.rpartition(".")[2]), signal.SIGKILL)
+
+    report = check(GPU, plan=SHORT, on_progress=kill)
+    assert (report.verdict, codes(report) >= {"incomplete"}) == (Verdict.INCONCLUSIVE, True), render(report)
+    assert check(GPU, plan=SHORT).verdict == Verdict.PASS
