@@ -174,6 +174,9 @@ def child(out: Out, config: dict[str, Any]) -> ScrubResult:
         if not driver.count():
             return missing(f"{none_shown(driver.driver_version() or '')}.", "device", NEWER_DRIVER)
         gpu = driver.by_uuid(uuid)
+        mode = gpu.mig_mode() if uuid.startswith("GPU-") else None
+        if mode is not None and mode[0]:
+            return ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, hindrances.SPLIT)
 
         def users() -> int | None:
             found = gpu.processes()

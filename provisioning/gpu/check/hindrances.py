@@ -17,6 +17,10 @@ FABRIC = (
 PROHIBITED = (
     "The compute mode is “prohibited”: nobody may use the device. Set it back: nvidia-smi -c DEFAULT."
 )
+SPLIT = (
+    "The GPU is in MIG mode, where CUDA has its instances only. "
+    "Ask for those (nvidia-smi -L lists them), or turn MIG off: nvidia-smi -mig 0."
+)
 # The driver's names of errors, and what they mean here.
 CUDA: Mapping[str, str] = {
     "CUDA_ERROR_SYSTEM_NOT_READY": FABRIC,
@@ -30,9 +34,15 @@ COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclu
 FABRIC_STATES = {0: "not_supported", 1: "not_started", 2: "in_progress", 3: "completed"}
 
 
-def before_load(snapshot: Mapping[str, Any]) -> list[Finding]:
-    """What a snapshot says before a run: no use in trying. Exclusive modes let one process in, the check."""
+def before_load(snapshot: Mapping[str, Any], *, instance: bool = False) -> list[Finding]:
+    """What a snapshot says before a run: no use in trying. Exclusive modes let one process in, the check.
+
+    `instance`: it is of the GPU that a MIG instance is on. A GPU in MIG mode is not for CUDA by its own name:
+    that would open its first instance, which may be somebody's.
+    """
     found = []
+    if snapshot.get("mig_mode") and not instance:
+        found.append(Finding("mig_mode", Severity.INCONCLUSIVE, SPLIT, Action.INSPECT))
     if snapshot.get("compute_mode") == "prohibited":
         found.append(Finding("compute_mode", Severity.INCONCLUSIVE, PROHIBITED, Action.INSPECT))
     fabric = snapshot.get("fabric")

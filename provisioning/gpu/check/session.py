@@ -137,7 +137,7 @@ class Check:
         before = self.state.before or {}
         self.state.findings += health.state(before)
         self.state.findings += standing.before_load(before)
-        self.state.findings += hindrances.before_load(before)
+        self.state.findings += hindrances.before_load(before, instance=self.state.facts.mig)
         self.state.findings += health.strangers(before.get("processes"))
         if before.get("processes") is None and not self.state.facts.vgpu:
             text = "NVML does not tell who uses the device, so nobody knows whether it may be loaded."

@@ -105,9 +105,9 @@ def check(tmp_path: Path) -> Callable[..., Report]:
     turns = tmp_path / "turns"
     turns.mkdir()
 
-    def run(uuid: str, **more: Any) -> Report:
+    def run(uuid: str, level: str = "quick", **more: Any) -> Report:
         child = python("tests.gpu.driver.small_child")
-        report = run_check(uuid, "quick", **{"child": child, "turns": turns, "timing": TIMING, **more})
+        report = run_check(uuid, level, **{"child": child, "turns": turns, "timing": TIMING, **more})
         assert [each.message for each in VALIDATOR.iter_errors(report.to_dict())] == []
         return report
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,6 +91,13 @@ class Machine:
             slot = BUS.format(0x1B + 16 * gpu).rpartition(".")[0]
             with self.kernel_log.open("a") as file:
                 file.write(f"4,1,2,-;NVRM: Xid (PCI:{slot}): {number}, pid=7, name=python, told by a test\n")
+
+    def is_watched(self) -> None:
+        """Waits until somebody has asked NVML to tell of XIDs."""
+        until = time.monotonic() + 60
+        while not (self.folder / "watched").exists():
+            assert time.monotonic() < until, "nobody watches"
+            time.sleep(0.01)
 
     def busy(self, uuid: str, pid: int) -> None:
         """A process that computes here, by NVML."""

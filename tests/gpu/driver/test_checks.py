@@ -99,6 +99,19 @@ def test_an_exclusive_mode_lets_one_process_in(with_kernels: Make, check: Check)
     assert (scrubbed.verdict, report.tests) == (Scrub.BUSY, ())
 
 
+@pytest.mark.parametrize("kind", ["with instances", "without"])
+def test_a_gpu_in_mig_mode_is_asked_for_by_its_instances(with_kernels: Make, check: Check, kind: str) -> None:
+    """And its first instance, which CUDA would open for it, is left alone."""
+    made = with_kernels(550, *(KINDS["MIG"] if kind == "with instances" else KINDS["MIG"][:1]))
+    report, scrubbed = check(GPU, plan=SHORT), run_scrub(GPU)
+    assert (report.verdict, report.action, codes(report)) == (
+        Verdict.INCONCLUSIVE, Action.INSPECT, {"mig_mode"},
+    )  # fmt: skip
+    assert (scrubbed.verdict, report.tests) == (Scrub.INCONCLUSIVE, ())
+    assert scrubbed.text == report.summary and "nvidia-smi -mig 0" in scrubbed.text
+    assert not list((made.folder / "contexts").iterdir())
+
+
 def test_what_an_earlier_tenant_has_left_is_counted_and_cleared(with_kernels: Make) -> None:
     with_kernels(550, *KINDS["A100"], "dirty_words 40")
     scrubbed = run_scrub(GPU)

@@ -132,6 +132,17 @@ def test_one_lost_gpu_hides_no_other(machine: Make) -> None:
     assert [each["uuid"] for each in found["gpus"]] == [GPU] == list(samples["latest"])
 
 
+def test_a_gpu_that_is_lost_is_told_by_nvml_alone(machine: Make) -> None:
+    """Without the kernel's log, too, and though nothing can be asked of it any more."""
+    made = machine(580, f"gpu H100 {GPU}")
+    node = made.start("tests.gpu.driver.node", str(made.root))
+    assert line_of(node)["state"] == "ok" and GPU in line_of(node)["latest"]
+    made.is_watched()
+    made.fault("lost")
+    with xids(made, 79, log=False):
+        assert line_of(node)["seen"] == [[SLOT, 79]]
+
+
 def test_rows_that_wait_and_what_the_driver_asks_for(machine: Make) -> None:
     made = machine(570, f"gpu H200 {GPU}")
     made.fault("remap_pending")

@@ -1,0 +1,141 @@
+"""From the queue to a GPU and back: the portal's hand-out check and scrub, done by real processes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from portal.catalog.models import Flavor
+from portal.common.actors import SYSTEM
+from portal.gpu_checks import policy, results
+from portal.inventory.cordons import lift_cordon
+from portal.inventory.models import Device
+from portal.scheduling import cycle
+from portal.workspaces import services
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from provisioning import messages
+from provisioning.check_messages import CheckAnswer
+from provisioning.gpu.scrub_run import run_scrub
+from provisioning.node import gpu_tasks
+from provisioning.types import DeviceInfo
+from tests.broker import Broker
+from tests.factories import node_info
+from tests.gpu.driver.machine import Machine, uuid_of
+from tests.gpu.driver.test_checks import SHORT, Check, Make
+from tests.gpu_checks.helpers import checked_pool, fresh, held, only
+from tests.rows import error_message
+from tests.workspaces.helpers import answer as node_says
+from tests.workspaces.helpers import check_invariants, run_until_ready
+
+pytestmark = pytest.mark.django_db
+MODEL = "NVIDIA H100 80GB HBM3"
+UUIDS = (uuid_of(1), uuid_of(2))
+
+
+class Node:
+    """The driver of a node on the made-up machine."""
+
+    checks_at_once = False
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+
+    def check_device(self, uuid: str, level: str, **more: Any) -> Any:
+        return self._check(uuid, level, plan=SHORT, **more)
+
+    def scrub_device(self, uuid: str, **more: Any) -> Any:
+        return run_scrub(uuid, **more)
+
+
+@pytest.fixture
+def two(with_kernels: Make, catalog: None, clock: Any) -> Machine:
+    """Two H100 under R550, and a pool that has them and knows nothing of them yet."""
+    devices = tuple(
+        DeviceInfo(uuid=uuid, index=n, model=MODEL, memory_mib=81_559) for n, uuid in enumerate(UUIDS)
+    )
+    checked_pool(node_info(devices=devices))
+    return with_kernels(550, *(f"gpu H100 {uuid}" for uuid in UUIDS))
+
+
+@pytest.fixture
+def node(
+    two: Machine, check: Check, sent: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> Callable[[], str]:
+    """Does what the node is asked for next, and brings its answer back; the kind of it."""
+    monkeypatch.setenv("BERTH_HOME", str(tmp_path))
+    monkeypatch.setattr(gpu_tasks, "driver_for", lambda pool: Node(check))
+
+    def work() -> str:
+        command = only(sent)
+        thread = gpu_tasks.begin(command)
+        assert isinstance(thread, threading.Thread)
+        thread.join()
+        (message,) = sent.take("control.apply_gpu_check")
+        assert results.apply_answer(messages.load(message.kwargs["answer"], CheckAnswer))
+        return command.kind
+
+    return work
+
+
+@pytest.fixture
+def workspace(node: Callable[[], str], make: Callable[..., Workspace], alice: Any) -> Workspace:
+    flavor = Flavor.objects.get(accelerator_count=1, name__contains="× NVIDIA")
+    return make(alice, flavor.slug)
+
+
+def device_of(workspace: Workspace) -> Device:
+    return Device.objects.get(allocated__active=True, allocated__allocation__workspace=workspace)
+
+
+def test_a_lost_gpu_goes_out_and_the_other_one_is_handed_out_and_scrubbed(
+    two: Machine, node: Callable[[], str], workspace: Workspace, sent: Broker, alice: Any
+) -> None:
+    bad = device_of(workspace)
+    two.fault("off_the_bus", "count_nonzero", gpu=UUIDS.index(bad.uuid))
+    assert node() == "check"
+    workspace.refresh_from_db()
+    assert workspace.state == State.PENDING and "failed its check" in error_message(workspace)
+    assert fresh(bad).cordoned and not held(bad)
+    assert "fallen off the bus" in fresh(bad).cordon_reason
+
+    cycle.run()
+    workspace.refresh_from_db()
+    good = device_of(workspace)
+    assert good != bad and node() == "check"
+    run_until_ready(sent, workspace)
+
+    # Back again: by a scrub that finds the second one lost as well, and then not any more.
+    services.stop(actor=alice, workspace_id=workspace.pk)
+    two.fault("off_the_bus", "count_nonzero", gpu=UUIDS.index(good.uuid))
+    assert node_says(sent, "stop", "stopped")
+    assert node() == "scrub"
+    assert fresh(good).cordoned and "lost" in fresh(good).cordon_reason
+    check_invariants()
+    two.mend()
+    lift_cordon(actor=SYSTEM, device_id=good.pk)
+    services.start(actor=alice, workspace_id=workspace.pk)
+    workspace.refresh_from_db()
+    assert workspace.state == State.PROVISIONING
+
+
+def test_a_machine_without_its_fabric_hands_nothing_out_until_it_is_up(
+    two: Machine, node: Callable[[], str], workspace: Workspace, clock: Any
+) -> None:
+    settings = (two.folder / "machine").read_text()
+    (two.folder / "machine").write_text(f"{settings}fabric 1\n")
+    asked = device_of(workspace)
+    assert node() == "check"
+    workspace.refresh_from_db()
+    assert workspace.state == State.PENDING and not held(asked)
+    assert fresh(asked).cordoned and "fabric manager" in fresh(asked).cordon_reason
+    # Nobody has to return it to service: it is looked at again by itself.
+    (two.folder / "machine").write_text(settings)
+    clock.shift(policy.AGAIN_AFTER + timedelta(seconds=1))
+    policy.run()
+    assert node() == "check"
+    assert not fresh(asked).cordoned
