@@ -12,7 +12,9 @@ from typing import Any
 import pynvml
 import pytest
 
+from provisioning.gpu.problems import GpuLost
 from provisioning.gpu.watcher import nvml_events
+from provisioning.gpu.watcher import watcher as watching
 from provisioning.gpu.watcher.kernel_log import KernelLog, parse, slot_of
 from provisioning.gpu.watcher.seen import AGAIN_S, Once, Seen
 from provisioning.gpu.watcher.watcher import Watcher
@@ -230,6 +232,24 @@ def test_what_the_kernel_writes_is_told_though_nvml_hangs(start: Start, tmp_path
         told.heard.wait(0.1)
     hangs.set()
     assert told.found == [Seen(SLOT, 79, LOST)]
+
+
+def test_a_lost_gpu_does_not_end_the_watch_over_the_others(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVML ends the waiting for all of them; with a pause as after other trouble this test would not end."""
+    monkeypatch.setattr(watching, "RETRY_S", 3600.0)
+    rounds = iter([GpuLost("The GPU is lost."), None])
+
+    def follow(tell: Any, going: Any) -> None:
+        if (problem := next(rounds, None)) is not None:
+            raise problem
+        tell(Seen(SLOT, 48))
+
+    told = Told()
+    start(told, follow)
+    assert told.heard.wait(20)
+    assert told.found == [Seen(SLOT, 48)]
 
 
 def test_what_cannot_be_told_now_is_kept(start: Start) -> None:

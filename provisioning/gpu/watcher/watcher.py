@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from provisioning.gpu.check.consequences import RECOVERY_CHANGED, of_xid
-from provisioning.gpu.problems import NvmlProblem
+from provisioning.gpu.problems import GpuLost, NvmlProblem
 from provisioning.gpu.watcher import last_xids, nvml_events
 from provisioning.gpu.watcher.kernel_log import KMSG, KernelLog
 from provisioning.gpu.watcher.seen import Once, Seen
@@ -95,6 +95,11 @@ class Watcher:
         while not self._end.is_set():
             try:
                 self._follow(self.take, lambda: not self._end.is_set())
+            except GpuLost as problem:
+                # NVML says so to whoever waits for events of any GPU. The others are to be watched on.
+                self._say("nvml", f"NVML tells no XIDs of one GPU: {problem.sentence}")
+                self._end.wait(LOOK_S)
+                continue
             except NvmlProblem as problem:
                 self._say("nvml", f"NVML tells no XIDs: {problem.sentence}")
             except Exception:

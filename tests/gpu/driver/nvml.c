@@ -477,6 +477,9 @@ API int nvmlEventSetWait_v2(EventSet *set, Event *out, unsigned wait_ms) {
         return fclose(in), OK;
       }
     if (in) fclose(in);
+    /* One that is lost ends the waiting for all of them. */
+    for (gpu = 0; gpu < gpu_count; gpu++)
+      if (set->devices >> gpu & 1 && is_lost(gpu)) return LOST;
     if (waited >= wait_ms) return TIMEOUT;
     usleep(10000);
   }

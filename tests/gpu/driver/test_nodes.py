@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.driver.machine import GPU, HALF, KINDS, RELEASES, SEVENTH, Machine, line_of
+from tests.gpu.driver.machine import GPU, HALF, KINDS, RELEASES, SEVENTH, Machine, line_of, uuid_of
 
 pytestmark = pytest.mark.engine
 Make = Callable[..., Machine]
 
 BLACKWELL = 570
+OTHER = uuid_of(2)
 SLOT = "0000:1b:00"
 
 
@@ -125,7 +126,7 @@ def test_a_driver_that_does_not_start(machine: Make, code: int, state: str, advi
 
 
 def test_one_lost_gpu_hides_no_other(machine: Make) -> None:
-    made = machine(550, f"gpu H100 {GPU}", "gpu H100 GPU-00000002-5555-4666-8777-888888888888")
+    made = machine(550, f"gpu H100 {GPU}", f"gpu H100 {OTHER}")
     made.fault("lost", gpu=1)
     found, samples, _ = look(made)
     assert found["state"] == "gpu_lost" and "GPU 1 does not answer" in found["sentence"]
@@ -138,9 +139,20 @@ def test_a_gpu_that_is_lost_is_told_by_nvml_alone(machine: Make) -> None:
     node = made.start("tests.gpu.driver.node", str(made.root))
     assert line_of(node)["state"] == "ok" and GPU in line_of(node)["latest"]
     made.is_watched()
+    made.xid(79, log=False)
     made.fault("lost")
-    with xids(made, 79, log=False):
-        assert line_of(node)["seen"] == [[SLOT, 79]]
+    assert line_of(node)["seen"] == [[SLOT, 79]]
+
+
+def test_one_that_is_lost_ends_the_watch_over_no_other(machine: Make) -> None:
+    """NVML refuses to wait for events of anybody while a lost one is among them."""
+    made = machine(570, f"gpu H100 {GPU}", f"gpu H100 {OTHER}")
+    node = made.start("tests.gpu.driver.node", str(made.root))
+    assert len(line_of(node)["gpus"]) == len(line_of(node)["latest"]) == 2
+    made.is_watched()
+    made.fault("lost", gpu=1)
+    with xids(made, 48, log=False):
+        assert line_of(node)["seen"] == [[SLOT, 48]]
 
 
 def test_rows_that_wait_and_what_the_driver_asks_for(machine: Make) -> None:
