@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,19 @@ import pytest
 from django.utils import timezone
 
 from portal.accounts.models import User
-from portal.inventory.models import Allocation
+from portal.common.actors import SYSTEM
+from portal.inventory import services as inventory
+from portal.inventory.models import Allocation, Pool
 from portal.inventory.node_commands import config_of
 from portal.workspaces.lifecycle import HOLDING
 from portal.workspaces.models import Workspace
 from provisioning.drivers.local import processes
-from provisioning.types import PoolConfig
+from provisioning.registry import driver_for
+from provisioning.types import Capability, DeviceInfo, PoolConfig
 from tests import instance
 from tests.broker import AwayRedis, Broker, Message
 from tests.crash.harm import Fleet, process_name
+from tests.factories import FlavorFactory
 from tests.sweeps import sweep
 
 
@@ -63,8 +68,21 @@ class Planes:
         self.sent, self.home, self.owner, self._make = sent, home, owner, make
         self.marker = LocalDriver(PoolConfig("local", "local", {"home": str(home)})).instance
 
-    def make(self) -> Workspace:
-        return self._make(self.owner, "tiny", template="files")
+    def make(self, flavor: str = "tiny", **fields: Any) -> Workspace:
+        return self._make(self.owner, flavor, template="files", **fields)
+
+    def pretend_a_gpu(self, *, held_by: User) -> None:
+        """The node has one GPU, which somebody has: rows alone, since no machine of the tests has any."""
+        pool = Pool.objects.get()
+        seen = driver_for(config_of(pool)).inventory()
+        devices = (DeviceInfo(uuid="GPU-1", index=0, model="NVIDIA H100 80GB HBM3", memory_mib=81_559),)
+        nodes = tuple(replace(node, devices=devices) for node in seen.nodes)
+        able = seen.capabilities | {Capability.WHOLE_GPU}
+        inventory.apply_inventory(pool=pool, inventory=replace(seen, nodes=nodes, capabilities=able))
+        Pool.objects.update(hand_out_max_age_h=0)
+        FlavorFactory(slug="one-gpu", accelerator_count=1, cpu_milli=100, memory_mib=256)
+        self._make(held_by, "one-gpu", template="files")
+        self.sent.clear()
 
     def state(self, workspace: Workspace) -> str:
         workspace.refresh_from_db()
@@ -119,9 +137,6 @@ def planes(
     monkeypatch: pytest.MonkeyPatch,
     settings: Any,
 ) -> Iterator[Planes]:
-    from portal.common.actors import SYSTEM
-    from portal.inventory import services as inventory
-    from provisioning.registry import driver_for
     from tests.populate import add_catalog
 
     # Nobody answers there: what the agents say is not needed here.

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from portal.accounts.models import User
 from portal.workspaces import services
 from portal.workspaces.models import Workspace
 from provisioning.service.environ import ROOT
@@ -74,6 +75,19 @@ def test_killed_while_starting(planes: Planes, moment: str) -> None:
     assert len(planes.agents(workspace)) == 1
     if launched:
         assert planes.agents(workspace) == launched, "it was started a second time"
+    planes.check()
+
+
+@pytest.mark.parametrize("moment", START)
+def test_killed_while_starting_without_its_gpus(planes: Planes, bob: User, moment: str) -> None:
+    planes.pretend_a_gpu(held_by=bob)
+    workspace = planes.make("one-gpu", start_without_gpu=True)
+    assert workspace.gpu_awaited
+    dies_at(START[moment], command_of(planes))
+    planes.lose_the_lease(workspace)
+    planes.until(workspace, "running")
+    assert (workspace.generation, workspace.gpu_released, workspace.gpu_awaited) == (1, True, True)
+    assert len(planes.agents(workspace)) == 1
     planes.check()
 
 

@@ -1,0 +1,159 @@
+"""Killed before each write of a start without GPUs, and of all that follows it: all is done or nothing.
+
+As in `test_kills`. Web starts it, attaches its GPUs, and releases them again where that takes too long; the
+worker tells its user that they are free. What its node does of it is any start and stop
+(`tests/crash/test_node_worker.py` kills the node in each stage of this one, too).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from django.utils import timezone
+
+from portal.events.models import Event, Notification
+from portal.inventory.models import AllocatedDevice, Device, Pool
+from portal.reclaim import free_gpus
+from portal.scheduling import snapshot_cache
+from portal.workspaces import gpus, reconcile, services
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import IdempotencyKey, Workspace
+from tests.factories import FlavorFactory, local_pool_with, node_info
+from tests.reclaim import test_kills
+from tests.reclaim.test_kills import killed_before, undone
+from tests.sweeps import sweep
+from tests.workspaces.helpers import answer, check_invariants, run_until_ready
+
+pytestmark = pytest.mark.django_db
+_transactions = test_kills._transactions
+FLAVOR = "one-gpu"
+
+
+@pytest.fixture(autouse=True)
+def _node(catalog, settings):
+    """One node with one GPU, of the local driver; nothing real stands behind it."""
+    settings.BERTH_RELEASED_CORES, settings.BERTH_RELEASED_MEMORY_GIB = 2, 32
+    FlavorFactory(slug=FLAVOR, accelerator_count=1, cpu_milli=3000)
+    local_pool_with(node_info(gpus=1))
+    Pool.objects.update(hand_out_max_age_h=0)
+
+
+@pytest.fixture
+def holder(make, bob, sent) -> Workspace:
+    """Who has the only GPU."""
+    workspace: Workspace = make(bob, FLAVOR)
+    run_until_ready(sent, workspace)
+    return workspace
+
+
+def standing() -> list[object]:
+    """All that there is of it, for the portal and for people, but for keys that are drawn."""
+    return [
+        list(
+            Workspace.objects.order_by("requested_at", "pk").values_list(
+                "owner", "state", "desired_state", "generation", "gpu_awaited", "flavor__slug", "resources"
+            )
+        ),
+        [each.gpu_released for each in Workspace.objects.order_by("requested_at", "pk")],
+        AllocatedDevice.objects.filter(active=True).count(),
+        Counter(Notification.objects.values_list("user", "kind")),
+        Counter(Event.objects.values_list("kind", flat=True)),
+        IdempotencyKey.objects.filter(workspace__isnull=False).count(),
+    ]
+
+
+def free_it(holder, sent) -> None:
+    services.stop(actor=holder.owner, workspace_id=holder.pk)
+    assert answer(sent, "stop", "absent")
+    # Scrubs after it have tests of their own.
+    Device.objects.update(checking=False)
+    snapshot_cache.forget()
+
+
+def started(make, alice, sent) -> Workspace:
+    made: Workspace = make(alice, FLAVOR, start_without_gpu=True)
+    assert made.gpu_awaited
+    run_until_ready(sent, made)
+    return made
+
+
+def start(holder, make, alice, sent):
+    return lambda: make(alice, FLAVOR, start_without_gpu=True, idempotency_key="once")
+
+
+def tell(holder, make, alice, sent):
+    started(make, alice, sent)
+    free_it(holder, sent)
+    return free_gpus.run
+
+
+def attach(holder, make, alice, sent):
+    runs = started(make, alice, sent)
+    free_it(holder, sent)
+    return lambda: gpus.attach(actor=alice, workspace_id=runs.pk)
+
+
+def go_on_without(holder, make, alice, sent):
+    """Its GPU is another's again, and who would not wait for it releases it."""
+    runs = started(make, alice, sent)
+    gpus.attach(actor=alice, workspace_id=runs.pk)
+    assert answer(sent, "stop", "absent")
+    sweep()
+    assert Workspace.objects.get(pk=runs.pk).state == State.PENDING
+    return lambda: gpus.release(actor=alice, workspace_id=runs.pk)
+
+
+@pytest.mark.parametrize("step", [start, tell, attach, go_on_without])
+def test_killed_before_any_write_all_of_a_step_is_done_or_nothing(holder, make, alice, sent, step):
+    act = step(holder, make, alice, sent)
+    before = standing()
+    with undone():
+        act()
+        after = standing()
+    assert before != after
+    for statement in range(1, 200):
+        snapshot_cache.forget()
+        with undone():
+            with killed_before(statement) as hit:
+                act()
+            if not hit:
+                break
+            sent.clear()
+            assert standing() in (before, after), hit
+            check_invariants()
+            # Whoever does it again has it once: by the key of the request, or since it is done.
+            act()
+            assert standing() == after, hit
+    else:
+        pytest.fail("it does not end")
+    assert statement > 2
+
+
+@pytest.mark.parametrize("lost", ["its start", "its stop for the GPUs", "its start with them"])
+def test_a_command_that_is_lost_with_its_process_is_sent_again(holder, make, alice, sent, lost):
+    made = make(alice, FLAVOR, start_without_gpu=True)
+    if lost == "its start":
+        lose(sent)
+    run_until_ready(sent, made)
+    free_it(holder, sent)
+    gpus.attach(actor=alice, workspace_id=made.pk)
+    if lost == "its stop for the GPUs":
+        lose(sent)
+    assert answer(sent, "stop", "absent")
+    sweep()
+    if lost == "its start with them":
+        lose(sent)
+    run_until_ready(sent, made)
+    runs = Workspace.objects.get(pk=made.pk)
+    assert (runs.state, runs.gpu_released, runs.gpu_awaited) == (State.RUNNING, False, False)
+    assert AllocatedDevice.objects.filter(active=True).count() == 1
+    check_invariants()
+
+
+def lose(sent) -> None:
+    sent.clear()
+    Workspace.objects.filter(state__in=(State.PROVISIONING, State.STOPPING)).update(
+        lease_expires_at=timezone.now(), next_reconcile_at=timezone.now()
+    )
+    reconcile.sweep()
