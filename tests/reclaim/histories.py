@@ -26,6 +26,7 @@ TAIL_S = 60.0
 SILENT_S = 30.0
 """Who has sent nothing for so long at the end of the recording sends nothing more."""
 STAMPED = ("kernels", "terminals")
+COUNTED = ("cpu_seconds", "traffic_bytes")
 Figures = dict[str, Any]
 
 
@@ -88,26 +89,28 @@ class History:
             return
         begin = max(index for index, (at, _figures) in enumerate(self.reports) if at <= last_s - TAIL_S)
         (base_s, base), tail = self.reports[begin], self.reports[begin + 1 :]
-        used = _cpu(tail[-1][1]) - _cpu(base) if _cpu(base) >= 0 else 0.0
+        used = {name: _grown(name, base, tail[-1][1]) for name in COUNTED}
         fresh = self.began_at + timedelta(seconds=base_s)
         for again in range(1, int(until_s / TAIL_S) + 1):
             for at, figures in tail:
                 shift_s = again * (last_s - base_s)
                 if at + shift_s > until_s:
                     return
-                yield at + shift_s, _shifted(figures, shift_s, again * used, fresh)
+                yield at + shift_s, _shifted(figures, shift_s, again, used, fresh)
 
 
-def _cpu(figures: Figures) -> float:
-    value = figures.get("cpu_seconds")
-    return float(value) if value is not None else -1.0
+def _grown(name: str, before: Figures, after: Figures) -> float:
+    """By how much a counter has grown; nothing where it was not measured."""
+    first, last = before.get(name), after.get(name)
+    return 0 if first is None or last is None else last - first
 
 
-def _shifted(figures: Figures, by_s: float, used_s: float, fresh: datetime) -> Figures:
+def _shifted(figures: Figures, by_s: float, again: int, used: dict[str, float], fresh: datetime) -> Figures:
     """Figures that much later. A time that lies in what is repeated moves on with it; an older one stays."""
     found = dict(figures)
-    if found.get("cpu_seconds") is not None:
-        found["cpu_seconds"] = round(found["cpu_seconds"] + used_s, 2)
+    for name, grown in used.items():
+        if found.get(name) is not None:
+            found[name] = round(found[name] + again * grown, 2)
     for name in STAMPED:
         stamp = (found.get(name) or {}).get("last_activity")
         if stamp and datetime.fromisoformat(stamp) >= fresh:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from portal.reclaim.engine.ladder import Policy
 from tests.reclaim.histories import FOLDER, History, recorded
-from tests.reclaim.recording.sessions import BY_NAME, FALSELY_KEPT, KEPT, STOPPED, VARIANTS
+from tests.reclaim.recording.session import FALSELY_KEPT, KEPT, STOPPED
+from tests.reclaim.recording.sessions import BY_NAME, VARIANTS
 from tests.reclaim.walking import walk
 
 HOUR = 3600
@@ -55,3 +57,27 @@ def test_all_that_was_asked_for_is_there_and_says_what_is_stood_in() -> None:
 def test_what_is_kept_falsely_is_listed_in_the_documentation() -> None:
     listed = set(re.findall(r"`([a-z-]+)`", DOCS.read_text()))
     assert {each.name for each in HISTORIES if each.expected == FALSELY_KEPT} <= listed
+
+
+@pytest.mark.parametrize("name", ["traffic-upload", "traffic-download"])
+def test_of_a_file_on_its_way_nothing_but_the_traffic_tells(name: str) -> None:
+    (history,) = (each for each in HISTORIES if each.name == name)
+    found = walk(history, POLICIES["strict"], until_s=HOUR)
+    assert found.signals == {"traffic"}
+    # So without that figure, as of an agent that cannot count it, nobody would know of it.
+    uncounted = replace(
+        history,
+        reports=[
+            (at, {key: value for key, value in figures.items() if key != "traffic_bytes"})
+            for at, figures in history.reports
+        ],
+    )
+    assert walk(uncounted, POLICIES["strict"], until_s=HOUR).stopped_s is not None
+
+
+def test_open_tabs_and_connections_are_recorded_with_their_traffic() -> None:
+    quiet = [each for each in HISTORIES if each.name.startswith("traffic-") and each.expected == STOPPED]
+    assert {each.template for each in quiet} == {"jupyterlab", "marimo", "vscode"}
+    for each in quiet:
+        assert isinstance(each.reports[-1][1]["traffic_bytes"], int)
+        assert each.reports[-1][1]["connections"] is not None

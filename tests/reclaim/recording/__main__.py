@@ -23,7 +23,8 @@ import httpx
 
 from tests.reclaim import histories
 from tests.reclaim.recording.places import Place
-from tests.reclaim.recording.sessions import SESSIONS, VARIANTS, Session
+from tests.reclaim.recording.session import Session
+from tests.reclaim.recording.sessions import SESSIONS, VARIANTS
 from tests.reclaim.recording.watching import Watcher
 
 READY = {"jupyterlab": "/api", "marimo": "/health", "vscode": "/healthz"}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.reclaim.recording import acts
+from tests.reclaim.recording import acts, traffic
 from tests.reclaim.recording.acts import (
     cell,
     closed_terminal,
@@ -14,32 +13,7 @@ from tests.reclaim.recording.acts import (
     terminal,
     vscode_terminal,
 )
-
-KEPT = "kept"
-"""Somebody's work: it is never warned nor stopped."""
-STOPPED = "stopped"
-"""Nothing is done in it: it stops when the limit is reached, and not before."""
-FALSELY_KEPT = "falsely_kept"
-"""Nothing is done in it, and it is kept: listed in docs/reclaim.md."""
-
-
-@dataclass(frozen=True)
-class Session:
-    """`act` is called with a workspace that runs; `gpu` is the utilisation that is stood in, in percent.
-
-    `browser`: `act` gets a page of a real browser on the workspace's origin as well. `goes_on`: the recording
-    ends with what is done.
-    """
-
-    name: str
-    template: str
-    done: str
-    expected: str
-    act: Callable[..., None]
-    gpu: int = 0
-    browser: bool = False
-    goes_on: bool = False
-
+from tests.reclaim.recording.session import FALSELY_KEPT, KEPT, STOPPED, Session
 
 DATA_LOADING = (
     "import hashlib, multiprocessing as mp, time\n"
@@ -405,7 +379,7 @@ VSCODE = (
         browser=True,
     ),
 )
-SESSIONS = (*JUPYTER, *TERMINALS, *TROUBLE, *MARIMO, *VSCODE)
+SESSIONS = (*JUPYTER, *TERMINALS, *TROUBLE, *MARIMO, *VSCODE, *traffic.SESSIONS)
 
 
 @dataclass(frozen=True)
