@@ -46,6 +46,11 @@ class PoolPlacer:
         self._unread.discard(workload_id)
         self._held.pop(workload_id, None)
 
+    def held(self) -> Mapping[str, Sequence[tuple[UUID, Placement, ResourceRequest]]]:
+        """What each that runs holds of its nodes, by workload id: pool, placement and amounts."""
+        self._read_held()
+        return self._held
+
     def fits(self, workload: Workload, gone: Sequence[str]) -> bool:
         with self._without(gone):
             found = self._first_place(workload)

@@ -26,9 +26,10 @@ from portal.reclaim.engine.contentment import CONTENT, Contentment, contentment,
 from portal.reclaim.engine.rebalancing import RULES, Proposal, Rules, propose
 from portal.reclaim.models import Discontent, ProposalState, RebalanceProposal
 from portal.reclaim.rebalancing import policies, reading, services
-from portal.scheduling import moves, moving, snapshot_cache
+from portal.scheduling import moves, moving
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.moves import PlannedMove
+from portal.scheduling.snapshot import ClusterSnapshot
 from portal.workspaces.models import Workspace
 from provisioning import messages
 
@@ -44,6 +45,9 @@ TRIES_FOR_S = 0.25
 """So many new proposals are played through in one pass, and no further one after that much processor time."""
 STILL_LOW = 10
 """What is proposed stays so until its contentment is so far above the limit: proposals do not flicker."""
+
+
+Agreed = tuple[Proposal, list[PlannedMove]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +76,19 @@ def run(now: datetime | None = None) -> Report:
     moves.settle(now)
     there = reading.places(now)
     asking = reading.first_waiting()
+    low: Mapping[UUID, Contentment] = {}
+    generations: Mapping[UUID, int] = {}
+    good: Mapping[str, Agreed] = {}
     # Most of the time nobody can be low and nobody waits for a place: then nothing else has to be read.
-    pools, running = reading.seen(now) if there.suspects or asking else ({}, [])
-    verdicts = {pk: contentment(view) for pk, view in reading.views(there, running).items()}
-    low = {pk: verdict for pk, verdict in verdicts.items() if verdict.score < CONTENT}
-    generations = {each.pk: each.generation for each in running}
+    if there.suspects or asking:
+        with reading.seen(now) as (snapshot, running):
+            verdicts = {pk: contentment(view) for pk, view in reading.views(there, running).items()}
+            low = {pk: verdict for pk, verdict in verdicts.items() if verdict.score < CONTENT}
+            generations = {each.pk: each.generation for each in running}
+            proposals = _proposals(there, snapshot.pools, running, verdicts, asking, now) if running else []
+            good = _agreed(snapshot, proposals, generations, now)
     _note(low, generations, now)
-    proposals = _proposals(there, pools, running, verdicts, asking, now) if running else []
-    kept = _store(proposals, generations, now)
+    kept = _store(good, now)
     applied = _apply(kept, now)
     forget_old(now)
     return Report(len(low), len(kept), applied)
@@ -97,9 +106,9 @@ def _proposals(
     asks = reading.waiting(pools, asking)
     if not asks and all(verdict.score >= CONTENT for verdict in verdicts.values()):
         return []
-    held = {str(pk): policies.policy_of(pool.pool) for pk, pool in pools.items()}
+    off = {str(pk) for pk, held in policies.policies().items() if held is RebalancingPolicy.OFF}
     movables = reading.movables(pools, running, verdicts)
-    may_move = [each for each in movables if held[each.pool] is not RebalancingPolicy.OFF]
+    may_move = [each for each in movables if each.pool not in off]
     clusters = {str(key): pool.cluster for key, pool in pools.items() if pool.pool.takes_work}
     limits = rules()
     past = reading.past(now - timedelta(seconds=limits.return_s))
@@ -154,10 +163,10 @@ def _note(low: Mapping[UUID, Contentment], generations: Mapping[UUID, int], now:
         )
 
 
-def _store(
-    proposals: Sequence[Proposal], generations: Mapping[UUID, int], now: datetime
-) -> list[RebalanceProposal]:
-    """Bring the open proposals up to date, with those alone that the queue has played through."""
+def _agreed(
+    snapshot: ClusterSnapshot, proposals: Sequence[Proposal], generations: Mapping[UUID, int], now: datetime
+) -> dict[str, Agreed]:
+    """Those by key that nobody has dismissed and that the queue has played through."""
     found = {key_of(each): each for each in proposals}
     dismissed = RebalanceProposal.objects.filter(
         state=ProposalState.DISMISSED, decided_at__gt=now - DISMISSED_FOR, key__in=list(found)
@@ -166,7 +175,11 @@ def _store(
         found.pop(key, None)
     still_open = RebalanceProposal.objects.filter(state=ProposalState.OPEN)
     before = {row.key: services.planned_of(row) for row in still_open}
-    good = _that_work_out(found, before, generations, now)
+    return _that_work_out(snapshot, found, before, generations, now)
+
+
+def _store(good: Mapping[str, Agreed], now: datetime) -> list[RebalanceProposal]:
+    """Bring the open proposals up to date."""
     with transaction.atomic():
         rows = {
             row.key: row
@@ -187,17 +200,18 @@ def _store(
 
 
 def _that_work_out(
+    snapshot: ClusterSnapshot,
     proposals: Mapping[str, Proposal],
     before: Mapping[str, list[PlannedMove]],
     generations: Mapping[UUID, int],
     now: datetime,
-) -> dict[str, tuple[Proposal, list[PlannedMove]]]:
+) -> dict[str, Agreed]:
     """Those that the queue itself would carry out as they are; a few new ones in each pass.
 
     What it has played through and is still proposed in the same way is played through again when it is
     applied, since that takes a decision of the whole queue for each.
     """
-    good: dict[str, tuple[Proposal, list[PlannedMove]]] = {}
+    good: dict[str, Agreed] = {}
     fresh: list[str] = []
     planned = {key: _planned(each, generations) for key, each in proposals.items()}
     for key, each in proposals.items():
@@ -209,14 +223,13 @@ def _that_work_out(
         # Others each time, so that those that do not work out keep none from being looked at.
         first = int(now.timestamp()) // 60 * NEW_AT_ONCE % len(fresh)
         fresh = (fresh[first:] + fresh[:first])[:NEW_AT_ONCE]
-        with snapshot_cache.previews.use(now) as snapshot:
-            began = time.process_time()
-            for key in fresh:
-                if time.process_time() - began > TRIES_FOR_S:
-                    break
-                waiting = UUID(proposals[key].waiting) if proposals[key].waiting else None
-                if moving.works_out(snapshot, planned[key], waiting):
-                    good[key] = (proposals[key], planned[key])
+        began = time.process_time()
+        for key in fresh:
+            if time.process_time() - began > TRIES_FOR_S:
+                break
+            waiting = UUID(proposals[key].waiting) if proposals[key].waiting else None
+            if moving.works_out(snapshot, planned[key], waiting):
+                good[key] = (proposals[key], planned[key])
     return good
 
 

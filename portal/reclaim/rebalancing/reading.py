@@ -7,7 +7,8 @@ the last days, which rests limit.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -30,11 +31,12 @@ from portal.reclaim.engine.contentment import (
 )
 from portal.reclaim.engine.rebalancing import Movable, Past, Waiting
 from portal.reclaim.models import BestClock
-from portal.scheduling import capacity
+from portal.scheduling import snapshot_cache
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.models import Move
 from portal.scheduling.moves import placement_of
 from portal.scheduling.placement_request import PlacementRequests
+from portal.scheduling.snapshot import ClusterSnapshot
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes.places import Homes
 from portal.workspaces.lifecycle import DesiredState, State
@@ -135,35 +137,34 @@ def _nodes() -> dict[tuple[UUID, str], Given]:
     }
 
 
-def seen(now: datetime) -> tuple[Mapping[UUID, PoolNodes], list[Runs]]:
-    """The pools, and all that runs in them with what it holds."""
+@contextmanager
+def seen(now: datetime) -> Iterator[tuple[ClusterSnapshot, list[Runs]]]:
+    """The pools as the queue knows them, and all that runs in them with what it holds."""
     running = Workspace.objects.filter(state=State.RUNNING).annotate(
         **{f"{name}_text": Cast(name, TextField()) for name in AS_TEXT}
     )
     rows: list[Any] = list(running.values_list(*COLUMNS))
     # Read in this order: what begins or ends meanwhile is held in the pools, or by nobody who is moved.
-    pools = capacity.load()
-    held = capacity.held_by([row[0] for row in rows])
-    keys = {text: UUID(text) for text in {each for row in rows for each in row[6:10]}}
-    found = []
-    for row in rows:
-        pk, generation, cause, active, observed_at, looked_at, owner, team, template, flavor, *asked = row
-        fresh = observed_at is not None and now - observed_at <= LOOKED_AT and looked_at == generation
-        at_work = _at_work(active) if fresh else None
-        found.append(
-            Runs(
-                pk,
-                generation,
-                cause is not None,
-                at_work,
-                held.get(str(pk), ()),
-                (keys[owner], keys[team]),
-                keys[template],
-                keys[flavor],
-                *asked,
-            )
-        )
-    return pools, found
+    with snapshot_cache.previews.use(now) as snapshot:
+        held = snapshot.placer.held()
+        keys = {text: UUID(text) for text in {each for row in rows for each in row[6:10]}}
+        yield snapshot, [_runs(row, held, keys, now) for row in rows]
+
+
+def _runs(row: Sequence[Any], held: Mapping[str, Any], keys: Mapping[str, UUID], now: datetime) -> Runs:
+    pk, generation, cause, active, observed_at, looked_at, owner, team, template, flavor, *asked = row
+    fresh = observed_at is not None and now - observed_at <= LOOKED_AT and looked_at == generation
+    return Runs(
+        pk,
+        generation,
+        cause is not None,
+        _at_work(active) if fresh else None,
+        held.get(str(pk), ()),
+        (keys[owner], keys[team]),
+        keys[template],
+        keys[flavor],
+        *asked,
+    )
 
 
 def _at_work(active: str | None) -> bool | None:

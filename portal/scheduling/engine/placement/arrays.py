@@ -217,13 +217,7 @@ class NodeArrays:
         devices = tuple(
             device
             if (column := columns.get(device.uuid)) is None or device.unusable
-            else replace(
-                device,
-                free_milli=int(self.free_milli[row, column]),
-                free_memory_mib=device.free_memory_mib
-                if device.free_memory_mib < 0
-                else int(self.free_device_memory[row, column]),
-            )
+            else self._device(device, row, column)
             for device in node.devices
         )
         return replace(
@@ -233,6 +227,15 @@ class NodeArrays:
             free_disk_mib=int(self.free_disk[row]),
             devices=devices,
         )
+
+    def _device(self, device: DeviceCapacity, row: int, column: int) -> DeviceCapacity:
+        free_milli = int(self.free_milli[row, column])
+        counted = device.free_memory_mib >= 0
+        free_memory = int(self.free_device_memory[row, column]) if counted else device.free_memory_mib
+        if (free_milli, free_memory) == (device.free_milli, device.free_memory_mib):
+            # Most are as they were: of a node that was touched, few devices are.
+            return device
+        return replace(device, free_milli=free_milli, free_memory_mib=free_memory)
 
     def class_mask(self, models: Iterable[str], memory_mib: int) -> Bools:
         """Which device classes are of one of `models` (none: any) and have the memory."""
