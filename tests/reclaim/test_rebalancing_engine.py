@@ -33,14 +33,28 @@ class World:
 
     def __init__(self, *sizes: int, prefix: str = "n") -> None:
         self.prefix = prefix
-        names = [f"{prefix}{at}" for at in range(len(sizes))]
-        self.cluster = Cluster(
-            [node(name, *gpus(f"{name}-", *[1000] * size)) for name, size in zip(names, sizes, strict=True)]
-        )
+        self.sizes = sizes
+        self.cluster = self._empty()
         self.running: dict[str, Movable] = {}
         self.past: list[Past] = []
         self.now_s = NOW
         self.scores: dict[str, int] = {}
+
+    def _empty(self) -> Cluster:
+        names = [f"{self.prefix}{at}" for at in range(len(self.sizes))]
+        return Cluster(
+            [
+                node(name, *gpus(f"{name}-", *[1000] * size))
+                for name, size in zip(names, self.sizes, strict=True)
+            ]
+        )
+
+    def anew(self) -> Cluster:
+        """Another cluster with the same on it."""
+        made = self._empty()
+        for each in self.running.values():
+            made.commit(each.placement, each.held)
+        return made
 
     def run(
         self, name: str, at: int, devices: Sequence[int], *, milli: int = 1000, cpu: int = 1000, **fields
@@ -234,6 +248,15 @@ def test_nobody_loses_more_than_who_waits_will_do():
         world.running[name] = replace(world.running[name], loses_work=True, started_s=NOW - 7200)
     assert len(world.propose([asks(2, duration_s=3600)])) == 1
     assert world.propose([asks(2, duration_s=3599)]) == []
+
+
+def test_what_is_too_dear_for_one_that_waits_is_looked_at_for_another_with_more_to_do():
+    world = fragmented()
+    for name in "ab":
+        world.running[name] = replace(world.running[name], loses_work=True, started_s=NOW - 7200)
+    short, long = asks(2, "short", duration_s=60), asks(2, "long", duration_s=86_400)
+    (found,) = world.propose([short, long])
+    assert found.waiting == "long"
 
 
 def test_the_fewest_and_smallest_go():

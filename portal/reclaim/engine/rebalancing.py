@@ -76,6 +76,11 @@ class Waiting:
     since_s: int
     eta_s: int | None = None
 
+    @property
+    def worth(self) -> int:
+        """What it is expected to do, as `Movable.lost` counts."""
+        return max(self.milli, 1) * self.duration_s
+
 
 @dataclass(frozen=True, slots=True)
 class Past:
@@ -313,7 +318,8 @@ def _make_room(
         for pool, nodes in on_nodes.items()
     }  # fmt: skip
     found: list[Proposal] = []
-    in_vain: set[tuple[str, ResourceRequest]] = set()
+    # By what who waits would do with it: for more of that more may be lost.
+    in_vain: dict[tuple[str, ResourceRequest], int] = {}
     for asks in waiting:
         if len(found) >= rules.max_proposals:
             break
@@ -326,11 +332,13 @@ def _make_room(
             # Something else keeps it.
             continue
         for pool, request in asks.requests:
-            if pool not in site.clusters or (pool, request) in in_vain or request.nodes != 1:
+            if pool not in site.clusters or request.nodes != 1:
+                continue
+            if in_vain.get((pool, request), -1) >= asks.worth:
                 continue
             proposal = _room_in(site, pool, request, asks, crews.get(pool, {}), left, now_s, rules)
             if proposal is None:
-                in_vain.add((pool, request))
+                in_vain[pool, request] = asks.worth
                 continue
             found.append(proposal)
             _leave(crews[pool], proposal, now_s)
@@ -359,20 +367,20 @@ def _room_in(
             nearest.append((short, cpu_short, crew.lost, crew.movable))
     nearest.sort(key=lambda item: (*item[:3], item[3][0].started_s, item[3][0].id))
     best: tuple[tuple[int, ...], list[Move], list[Movable]] | None = None
-    worth = max(asks.milli, 1) * asks.duration_s
     # No other way is cheaper than one that loses nothing and moves one of the smallest.
     least = min((crews[there[0].node].milli for *_, there in nearest), default=0)
     cheapest = (1, 0, least)
     for *_, movable in nearest[:NODES_LOOKED_AT]:
         # A few large ones, or the smallest that do: the cheaper of both.
         smallest = sorted(movable, key=lambda each: (each.lost(now_s), each.milli, each.id))
-        for order in (movable, smallest) if smallest[0].milli != movable[0].milli else (movable,):
+        sizes = {each.milli for each in movable}
+        for order in (movable, smallest) if len(sizes) > 1 else (movable,):
             before = len(site.steps)
             chosen = _who_goes(site, pool, order, request, rules)
             moves = _places(site, pool, request, chosen, left) if chosen else []
             site.undo(before)
             lost = sum(each.lost(now_s) for each in chosen)
-            if not moves or lost > worth:
+            if not moves or lost > asks.worth:
                 continue
             cost = (len(moves), lost, sum(each.milli for each in chosen))
             if best is None or cost < best[0]:

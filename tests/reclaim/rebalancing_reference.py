@@ -1,0 +1,262 @@
+"""What rebalancing proposes, as it is defined: slow, and easy to believe.
+
+Nothing is kept from one question to the next and nothing is taken back: a site is what there was and the list
+of what has happened since, and each question is asked of a cluster that is made of these anew. Every way to
+make room is looked at, and the cheapest taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from portal.common.reasons.codes import RebalanceCode
+from portal.common.reasons.reason import Reason
+from portal.reclaim.engine.rebalancing import Movable, Move, Past, Proposal, Rules, Waiting
+from portal.scheduling.engine.placement import filters
+from portal.scheduling.engine.placement.cluster import Cluster
+from provisioning.types import Placement, ResourceRequest
+
+PLACES_TRIED = 4
+Pools = Mapping[str, Callable[[], Cluster]]
+Way = tuple[list[Movable], list[Move]]
+
+
+@dataclass(frozen=True)
+class Site:
+    """`steps` are what has happened to the pools since: pool, place, amounts, and whether it was taken."""
+
+    pools: Pools
+    steps: tuple[tuple[str, Placement, ResourceRequest, bool], ...] = ()
+
+    def cluster(self, pool: str) -> Cluster:
+        made = self.pools[pool]()
+        for name, place, request, taken in self.steps:
+            if name == pool:
+                (made.commit if taken else made.release)(place, request)
+        return made
+
+    def with_(self, pool: str, place: Placement, request: ResourceRequest) -> Site:
+        return replace(self, steps=(*self.steps, (pool, place, request, True)))
+
+    def without(self, gone: Iterable[Movable]) -> Site:
+        left = ((each.pool, each.placement, each.held, False) for each in gone)
+        return replace(self, steps=(*self.steps, *left))
+
+    def find(self, pool: str, request: ResourceRequest) -> Placement | None:
+        return self.cluster(pool).find(request)
+
+    def fits_on(self, pool: str, name: str, request: ResourceRequest) -> bool:
+        return filters.reason(self.cluster(pool).node(name), request) is None
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is asked, beside the site, which changes with each proposal."""
+
+    past: Sequence[Past]
+    now_s: int
+    rules: Rules
+    scores: Mapping[str, int]
+    nodes_looked_at: int
+
+    def lost(self, gone: Iterable[Movable]) -> int:
+        return sum(each.lost(self.now_s) for each in gone)
+
+    def goes_back(self, each: Movable, target: Placement) -> bool:
+        recent = [
+            gone
+            for gone in self.past
+            if gone.workspace == each.id and self.now_s - gone.at_s < self.rules.return_s
+        ]
+        return any(
+            gone.devices & devices_of(target) if gone.devices else gone.node == target.nodes[0].node
+            for gone in recent
+        )
+
+
+def propose(
+    pools: Pools, running: Sequence[Movable], waiting: Sequence[Waiting], case: Case
+) -> list[Proposal]:
+    site, found = Site(pools), list[Proposal]()
+    resting = {gone.workspace for gone in case.past if case.now_s - gone.at_s < case.rules.cool_down_s}
+    there = [each for each in running if each.free and each.id not in resting]
+    for asks in waiting:
+        if len(found) < case.rules.max_proposals and keeps_waiting(site, asks, case):
+            made = makes_room(site, asks, there, case)
+            if made is not None:
+                proposal, site = made
+                found.append(proposal)
+                moved = {move.workspace for move in proposal.moves}
+                there = [each for each in there if each.id not in moved]
+    low = [each for each in there if each.reasons and each.score <= case.rules.low]
+    for each in sorted(low, key=lambda each: (each.score, case.lost([each]), each.started_s, each.id)):
+        target = better_place(site, each, case)
+        if len(found) < case.rules.max_proposals and target is not None:
+            gain = worth_of(target, case) - each.score
+            move = Move(each.id, each.pool, each.placement, target)
+            found.append(Proposal((move,), each.reasons[0], gain, case.lost([each])))
+            site = site.with_(each.pool, target, each.request)
+    return found
+
+
+def keeps_waiting(site: Site, asks: Waiting, case: Case) -> bool:
+    """It has waited for long enough, does not start soon anyhow, and nothing but its place keeps it."""
+    soon = asks.eta_s is not None and asks.eta_s <= case.now_s + case.rules.patience_s
+    return (
+        not soon
+        and case.now_s - asks.since_s >= case.rules.least_wait_s
+        and all(site.find(pool, request) is None for pool, request in asks.requests)
+    )
+
+
+def makes_room(
+    site: Site, asks: Waiting, there: Sequence[Movable], case: Case
+) -> tuple[Proposal, Site] | None:
+    """Of its first pool in which that can be done, the cheapest: the fewest, then the least lost, then the
+    smallest; of equal ones the first."""
+    for pool, request in asks.requests:
+        may_go = [each for each in there if each.pool == pool and each.preemptible]
+        ways = [
+            (gone, moves)
+            for name in nearest(site, pool, request, may_go, case)
+            for gone, moves in ways_on(site, pool, name, request, may_go, case)
+            if case.lost(gone) <= max(asks.milli, 1) * asks.duration_s
+        ]
+        if not ways:
+            continue
+        gone, moves = min(
+            ways, key=lambda way: (len(way[0]), case.lost(way[0]), sum(each.milli for each in way[0]))
+        )
+        site = site.without(gone)
+        place = site.find(pool, request)
+        assert place is not None
+        site = site.with_(pool, place, request)
+        for move in moves:
+            (each,) = (each for each in gone if each.id == move.workspace)
+            site = site.with_(pool, move.target, each.request)
+        reason = Reason(RebalanceCode.MAKES_ROOM, {"milli": asks.milli, "moves": len(moves)})
+        return Proposal(tuple(moves), reason, max(asks.milli, 1), case.lost(gone), asks.id), site
+    return None
+
+
+def first_to_go(there: Iterable[Movable], case: Case) -> list[Movable]:
+    """Those first that cost nothing, of these the largest."""
+    return sorted(
+        there,
+        key=lambda each: (case.lost([each]), -each.milli, -each.held.cpu_milli, -each.started_s, each.id),
+    )
+
+
+def nearest(
+    site: Site, pool: str, request: ResourceRequest, may_go: Sequence[Movable], case: Case
+) -> list[str]:
+    """The nodes on which those that may go hold what is short, those first where the least is."""
+    wanted, found = request.accelerators, []
+    for name in {each.node for each in may_go}:
+        node = site.cluster(pool).node(name)
+        crew = first_to_go((each for each in may_go if each.node == name), case)
+        room = [
+            device
+            for device in node.devices
+            if not device.unusable
+            and device.free_milli >= wanted.share_milli
+            and device.model in (wanted.allowed_models or (device.model,))
+        ]
+        short = max(0, wanted.count - len(room))
+        cpu_short = max(0, request.cpu_milli - node.free_cpu_milli)
+        least_lost = min(case.lost([each]) for each in crew)
+        if short <= len({uuid for each in crew for uuid in each.devices}):
+            found.append((short, cpu_short, least_lost, crew[0].started_s, crew[0].id, name))
+    return [name for *_, name in sorted(found)[: case.nodes_looked_at]]
+
+
+def ways_on(
+    site: Site, pool: str, name: str, request: ResourceRequest, may_go: Sequence[Movable], case: Case
+) -> list[Way]:
+    """Who goes from that node and where to: a few large ones, or the smallest that do."""
+    crew = first_to_go((each for each in may_go if each.node == name), case)
+    smallest = sorted(crew, key=lambda each: (case.lost([each]), each.milli, each.id))
+    of_one_size = len({each.milli for each in crew}) == 1
+    ways = []
+    for order in (crew,) if of_one_size else (crew, smallest):
+        gone = who_goes(site, pool, name, request, order, case)
+        moves = where_to(site, pool, request, gone, case)
+        if moves:
+            ways.append((gone, moves))
+    return ways
+
+
+def who_goes(
+    site: Site, pool: str, name: str, request: ResourceRequest, order: Sequence[Movable], case: Case
+) -> list[Movable]:
+    """As many from the front as it takes, without those that were not in the way; none if too many."""
+    count = 0
+    while count < len(order) and not site.without(order[:count]).fits_on(pool, name, request):
+        count += 1
+    gone = list(order[:count])
+    if count > 2 * case.rules.max_moves or not site.without(gone).fits_on(pool, name, request):
+        return []
+    for each in order[:count][::-1]:
+        others = [other for other in gone if other is not each]
+        if site.without(others).fits_on(pool, name, request):
+            gone = others
+    return gone if len(gone) <= case.rules.max_moves else []
+
+
+def where_to(
+    site: Site, pool: str, request: ResourceRequest, gone: Sequence[Movable], case: Case
+) -> list[Move]:
+    """Places for all of them once the request has its own, the largest first; none if one finds none."""
+    site = site.without(gone)
+    place = site.find(pool, request)
+    if place is None:
+        return []
+    site, moves = site.with_(pool, place, request), []
+    for each in sorted(gone, key=lambda each: (-each.milli, -each.held.cpu_milli, each.started_s, each.id)):
+        target = site.find(pool, each.request)
+        if target is None or target == each.placement or case.goes_back(each, target):
+            return []
+        site = site.with_(pool, target, each.request)
+        moves.append(Move(each.id, pool, each.placement, target))
+    return moves
+
+
+def better_place(site: Site, each: Movable, case: Case) -> Placement | None:
+    """The first of the best few free places that gains it enough. Who shares a GPU wants one for itself."""
+    wanted = each.request.accelerators
+    shares = bool(wanted.count) and wanted.share_milli < 1000
+    asked = replace(each.request, accelerators=replace(wanted, share_milli=1000)) if shares else each.request
+    for _ in range(PLACES_TRIED):
+        place = site.find(each.pool, asked)
+        if place is None:
+            return None
+        target = with_share(place, each.request) if shares else place
+        gain = worth_of(target, case) - each.score
+        if gain >= case.rules.min_gain and leaves(each, target) and not case.goes_back(each, target):
+            return target
+        site = site.with_(each.pool, place, asked)
+    return None
+
+
+def with_share(place: Placement, request: ResourceRequest) -> Placement:
+    milli, memory = request.accelerators.share_milli, request.accelerators.memory_mib
+    (part,) = place.nodes
+    grants = tuple(replace(grant, milli=milli, memory_mib=memory) for grant in part.devices)
+    return Placement((replace(part, devices=grants),))
+
+
+def leaves(each: Movable, target: Placement) -> bool:
+    """It goes to another node, or to other devices of its own if it is not the node that is wrong."""
+    if target.nodes[0].node != each.node:
+        return True
+    node_is_wrong = any(reason.code is RebalanceCode.OVERCOMMITTED for reason in each.reasons)
+    return bool(each.devices) and not node_is_wrong and not each.devices & devices_of(target)
+
+
+def worth_of(place: Placement, case: Case) -> int:
+    return min((case.scores.get(uuid, 100) for uuid in devices_of(place)), default=100)
+
+
+def devices_of(place: Placement) -> frozenset[str]:
+    return frozenset(grant.uuid for part in place.nodes for grant in part.devices)
