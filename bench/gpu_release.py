@@ -1,0 +1,116 @@
+"""From the release of a GPU until the next in the queue has it: `python -m bench.gpu_release [--runs 12]`.
+
+An instance with the portal's default settings, on SQLite, whose one GPU is simulated (its library is a
+stand-in, so it is neither checked nor scrubbed between two users, which takes a real one its time). Two
+people have a real JupyterLab each: one holds the GPU, the other waits for it. Who holds it releases it by
+REST, as *Release GPU* does, the other gets it, and who has released it waits to have it attached again.
+Wall-clock seconds, of which those between release and grant are by the portal's own rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests import instance
+from tests.e2e import simulated_gpu
+
+LIMIT_S = 180
+PREPARE = """
+import django
+django.setup()
+from portal.catalog.models import Flavor
+from portal.inventory.models import Pool
+Flavor.objects.create(slug="one-gpu", name="One GPU", cpu_milli=500, memory_mib=2048, accelerator_count=1)
+Pool.objects.update(check_required=False, scrub_required=False)
+"""
+HELD = """
+SELECT a.granted_at, a.released_at FROM inventory_allocation a
+JOIN inventory_allocateddevice d ON d.allocation_id = a.id
+WHERE a.workspace_id = ? ORDER BY a.granted_at DESC
+"""
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--runs", type=int, default=12, help="counted releases, after one that warms up")
+    return parser.parse_args()
+
+
+@contextmanager
+def berth() -> Iterator[instance.Berth]:
+    environment = instance.notebook_environment()
+    if environment is None:
+        raise SystemExit("There is no JupyterLab here: run `make notebook` first.")
+    with tempfile.TemporaryDirectory(prefix="berth-bench-") as temporary, simulated_gpu.reports() as server:
+        folder = Path(temporary)
+        variables = {
+            "LD_LIBRARY_PATH": str(simulated_gpu.library(folder / "driver")),
+            "BERTH_AGENT_URL": f"http://127.0.0.1:{server.server_address[1]}",
+        }
+        with instance.running(folder, environment=environment, **variables) as found:
+            simulated_gpu.serve_for(server, found.instance.web_port)
+            found.run("-c", PREPARE, DJANGO_SETTINGS_MODULE="portal.settings")
+            yield found
+
+
+def held(found: instance.Berth, workspace: str) -> tuple[datetime, datetime | None]:
+    """When it got the GPU last, and when it gave it back."""
+    got, gave = found.rows(HELD, workspace.replace("-", ""))[0]
+    return _utc(got), _utc(gave) if gave else None
+
+
+def _utc(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def measure(found: instance.Berth, runs: int) -> Iterator[tuple[float, float, float]]:
+    """Of each release: until it has ended, from there until the next has it, and until that runs."""
+    ada, ben = found.api("ada"), found.api("ben")
+    people = {
+        ada.create("jupyterlab", "one-gpu", name="first")["id"]: ada,
+        ben.create("jupyterlab", "one-gpu", name="second")["id"]: ben,
+    }
+    holder, waits = people
+    people[holder].wait(holder, "running", limit_s=LIMIT_S)
+    for _ in range(runs + 1):
+        people[waits].wait(waits, "pending", limit_s=LIMIT_S)
+        began, asked = time.time(), time.monotonic()
+        people[holder].act(holder, "release-gpu")
+        people[waits].wait(waits, "running", limit_s=LIMIT_S)
+        runs_after_s = time.monotonic() - asked
+        free_at = held(found, holder)[1]
+        assert free_at is not None
+        got_at = held(found, waits)[0]
+        yield free_at.timestamp() - began, (got_at - free_at).total_seconds(), runs_after_s
+        people[holder].wait(holder, "running", limit_s=LIMIT_S)
+        people[holder].act(holder, "attach-gpu")
+        holder, waits = waits, holder
+
+
+def main() -> None:
+    arguments = parse()
+    with berth() as found:
+        figures = []
+        for number, each in enumerate(measure(found, arguments.runs)):
+            print("  ended after {:.2f} s, next has it after {:.2f} s, runs after {:.2f} s".format(*each))
+            if number:
+                figures.append(each)
+    print(f"{len(figures)} releases: seconds, p50 and max")
+    names = (
+        "from the word until it has ended",
+        "from there until the next has it",
+        "from the word until the next runs",
+    )
+    for name, values in zip(names, zip(*figures, strict=True), strict=True):
+        print(f"  {name:28} {statistics.median(values):6.2f} {max(values):6.2f}")
+
+
+if __name__ == "__main__":
+    main()
