@@ -1,8 +1,8 @@
 """The account without rights that services have where root starts them (docs/adr/0069-services-account.md).
 
-Only the node worker makes users, networks and sandboxes, and the front door reaches their sockets. Everything
-else needs to read the program and its own secrets, and to write the database and a folder or two. Where that
-cannot be had, everything runs as root, as it did before.
+Only the node worker makes users, networks and sandboxes. Everything else needs to read the program and its
+own secrets, and to write the database and a folder or two; doors have one of their own (`doors.py`). Where
+that cannot be had, everything runs as root, as it did before.
 
 What the account writes root opens without following links, or not at all. The database's folder and its file
 stay root's: the account may write both, and replace neither.
@@ -15,42 +15,39 @@ import json
 import os
 import re
 import shutil
-import signal
 import stat
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from portal.embedded.doors import Doors
 from portal.embedded.environment import Instance
 from portal.machines import certificates
 from provisioning.drivers.local import uids
-from provisioning.drivers.local.handover import hand_over
+from provisioning.drivers.local.handover import hand_over, owner_of, renew
 from provisioning.errors import InvalidSpec
-from provisioning.service import database_place
+from provisioning.service import database_place, trial
 from provisioning.service.confinement import Needs, plan
+from provisioning.service.door_account import Unusable
 from provisioning.service.environ import ROOT, bare_environ
-from provisioning.service.program import Program
+from provisioning.service.program import Program, python_places
 from provisioning.service.supervisor import LAUNCHER
 
 CONFINED = ("redis", "web", "gateway", "control", "beat")
-TRIAL_LIMIT_S = 20.0
 HAND_OVER_LIMIT_S = 60.0
 OF_THE_NODE = frozenset({"redis_node", "node_key"})
 """Secrets that only the node worker has, and Redis as a hash."""
 SIGNING = frozenset({"web", "control"})
 """Which of them use the authority's key, for machines that join."""
+SHARING, SHARING_UMASK = "gateway", 0o027
+"""It leaves passes for the front door, which is of its group."""
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 _FILE_VARIABLES = frozenset({"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"})
 _NAMED = re.compile(r"(?:file:)?(/[^\s\"']+)")
 _OF_PASSES = re.compile("[0-9a-f]{64}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class Unusable(Exception):
-    """The services cannot have an account of their own; the text says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +58,7 @@ class Account:
     environ: Mapping[str, str]
     uid: int
     redis_server: Path
+    doors: Doors
 
     @property
     def folder(self) -> Path:
@@ -70,11 +68,12 @@ class Account:
     def of(self, program: Program) -> Program:
         """The program as one of the account, where it is to be one."""
         if program.name not in CONFINED:
-            return program
+            return self.doors.of(program)
         environ = {key: value for key, value in program.environ.items() if key not in _TEMPORARY}
         return replace(
             program,
             environ={**environ, "HOME": str(self.folder)},
+            umask=SHARING_UMASK if program.name == SHARING else program.umask,
             confinement=plan(self.uid, self.needs(program.name)),
         )
 
@@ -99,7 +98,7 @@ class Account:
             for folders in (passes, [instance.home / "static"])
         )
         return Needs(
-            reads=(*_program(), *static, *self._named()),
+            reads=(*python_places(), *static, *self._named()),
             writes=(self.folder, instance.home / database_place.FOLDER, *passes),
             copies=(
                 *(instance.home / "secrets" / secret for secret in secrets),
@@ -115,16 +114,17 @@ class Account:
     def _shown(self, file: Path) -> Path:
         """Its folder, as whoever renews a file replaces it; one beside or among Berth's own files alone."""
         folder, home = file.parent, self.instance.home
-        above = any(path.is_relative_to(folder) for path in (home, *_program()))
+        above = any(path.is_relative_to(folder) for path in (home, *python_places()))
         return file if above or folder.is_relative_to(home) else folder
 
     def give(self) -> None:
         """Give it what it writes, while nothing runs. Raises `OSError`."""
         instance = self.instance
-        if _owner(instance.redis_dir) not in {0, self.uid}:
-            _renew(instance.redis_dir, self.uid)
+        if owner_of(instance.redis_dir) not in {0, self.uid}:
+            renew(instance.redis_dir, self.uid)
         hand_over(instance.redis_dir, self.uid, limit_s=HAND_OVER_LIMIT_S)
         _give_passes(instance.passes_dir, self.uid)
+        self.doors.give()
 
     def share(self) -> None:
         """Let it write the database and read the static files, which stay root's. Raises `OSError`."""
@@ -137,14 +137,17 @@ class Account:
                 Path(folder, name).chmod(0o644)
 
 
-def choose(instance: Instance, environ: Mapping[str, str], redis_server: Path) -> Account | None:
+def choose(
+    instance: Instance, environ: Mapping[str, str], *, redis_server: Path, caddy: Path
+) -> Account | None:
     """The account of the services, tried; None where they are to run as whoever starts them.
 
     Changes nothing but a folder that is the account's alone. Raises `Unusable`.
     """
     if os.geteuid() != 0 or instance.services_uid == 0:
         return None
-    account = Account(instance, environ, instance.services_uid, redis_server)
+    doors = Doors.of_instance(instance, environ, caddy)
+    account = Account(instance, environ, instance.services_uid, redis_server, doors)
     of_workspaces = None
     with contextlib.suppress(InvalidSpec):
         of_workspaces = uids.configured(environ)
@@ -156,9 +159,10 @@ def choose(instance: Instance, environ: Mapping[str, str], redis_server: Path) -
             if not file.exists():
                 # Whoever makes it later may make it root's alone.
                 raise Unusable(f"{file}, which a setting names, is not there yet")
-        if _owner(account.folder) != account.uid:
-            _renew(account.folder, account.uid)
+        if owner_of(account.folder) != account.uid:
+            renew(account.folder, account.uid)
         _try(account)
+        doors.attempt()
     except OSError as error:
         raise Unusable(str(error)) from error
     return account
@@ -198,40 +202,29 @@ def _try(account: Account) -> None:
         "writes": [str(account.folder)],
         "uid": account.uid,
     }
-    try:
-        done = subprocess.run(
-            [
-                sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), str(int(signal.SIGKILL)), "-",
-                plan(account.uid, needs),
-                sys.executable, "-B", "-m", "portal.embedded.account_trial", json.dumps(question),
-            ],
-            cwd=ROOT,
-            env={**bare_environ(account.environ), "HOME": str(account.folder)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            umask=0o077,
-            timeout=TRIAL_LIMIT_S,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise Unusable(f"a trial took more than {TRIAL_LIMIT_S:.0f} s") from error
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"a trial ended with {done.returncode}"]
-        raise Unusable(said[-1])
+    why = trial.failure_of(
+        (sys.executable, "-B", "-m", "portal.embedded.account_trial", json.dumps(question)),
+        confinement=plan(account.uid, needs),
+        environ={**bare_environ(account.environ), "HOME": str(account.folder)},
+        folder=ROOT,
+        launcher=LAUNCHER,
+    )
+    if why:
+        raise Unusable(why)
 
 
-def take_back(instance: Instance) -> None:
+def take_back(instance: Instance, doors: Doors) -> None:
     """Make what services write root's again, where an account had it. Raises `OSError`.
 
     Of what the account wrote Redis's data is dropped, in which nothing is needed: root reads none of it.
     """
     if os.geteuid() != 0:
         return
-    if _owner(instance.redis_dir) not in {None, 0}:
-        _renew(instance.redis_dir, 0)
+    if owner_of(instance.redis_dir) not in {None, 0}:
+        renew(instance.redis_dir, 0)
     if instance.passes_dir is not None and instance.passes_dir.exists():
         _give_passes(instance.passes_dir, 0)
+    doors.take_back()
     database = instance.home / database_place.FOLDER
     if database.is_dir() and not database.is_symlink() and database.stat().st_gid != 0:
         share_database(database, 0)
@@ -289,7 +282,8 @@ def _give_passes(folder: Path | None, uid: int) -> None:
                     if _OF_PASSES.fullmatch(name):
                         shutil.rmtree(name, ignore_errors=True, dir_fd=opened)
                 os.fchown(opened, uid, uid)
-                os.fchmod(opened, 0o700)
+            # The front door is of the group.
+            os.fchmod(opened, 0o750 if uid else 0o700)
         finally:
             os.close(opened)
 
@@ -321,32 +315,8 @@ def named_files(environ: Mapping[str, str]) -> list[Path]:
     return sorted(set(found))
 
 
-def _program() -> tuple[Path, ...]:
-    """Where the program, its Python and its libraries are."""
-    paths = (str(ROOT), sys.prefix, sys.base_prefix, sys.executable, *sys.path)
-    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
-    return tuple(Path(path) for path in (*paths, *libraries) if path and Path(path).exists())
-
-
 def _names(folder: Path) -> list[str]:
     try:
         return sorted(path.name for path in folder.iterdir())
     except FileNotFoundError:
         return []
-
-
-def _owner(folder: Path) -> int | None:
-    """Whose the folder is; None where there is none."""
-    try:
-        return folder.lstat().st_uid
-    except FileNotFoundError:
-        return None
-
-
-def _renew(folder: Path, uid: int) -> None:
-    """An empty folder of `uid` alone."""
-    if folder.is_symlink():
-        folder.unlink()
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700, parents=True)
-    os.chown(folder, uid, uid, follow_symlinks=False)

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from portal.machines import redis_rules
+from provisioning.service import door_account
 from provisioning.service.console import Problem
 from provisioning.service.environ import MARKER, NODE_NAME, bare_environ, home_folder
 from provisioning.service.files import write_file
@@ -65,6 +66,7 @@ class Instance:
     passes_dir: Path | None
     tls_dir: Path
     services_uid: int
+    doors_uid: int
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Instance:
@@ -118,6 +120,7 @@ class Instance:
             read_timeout_s=_seconds(environ, "BERTH_READ_TIMEOUT_S", 3600),
             passes_dir=_passes_dir(environ, home),
             services_uid=_services_uid(environ),
+            doors_uid=_doors_uid(environ),
         )
 
     @property
@@ -174,7 +177,7 @@ class Instance:
     @property
     def door_socket_dir(self) -> Path:
         """Where the machines' HTTPS door listens, for its guard; and Caddy's own folder."""
-        return self.home / "door-socket" if self.tls_apart else self.run_dir
+        return self.home / "door-socket"
 
     @property
     def nodes_listen(self) -> tuple[str, str]:
@@ -279,6 +282,13 @@ def _services_uid(environ: Mapping[str, str]) -> int:
             f"Give a number from {LEAST_UID} to {HIGHEST_UID} that nobody has, or 0.",
         )
     return int(text)
+
+
+def _doors_uid(environ: Mapping[str, str]) -> int:
+    try:
+        return door_account.number(environ)
+    except ValueError as error:
+        raise Problem(f"{error}.", "Give one that nobody has.") from error
 
 
 def _seconds(environ: Mapping[str, str], name: str, default: int) -> int:

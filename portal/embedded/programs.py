@@ -37,6 +37,7 @@ def programs(
         "BERTH_FRONT_DOOR_URL": f"http://{front_address(instance)}",
         "BERTH_GATEWAY_URL": instance.gateway_url,
         "BERTH_PASSES_DIR": str(instance.passes_dir or ""),
+        "BERTH_PASSES_SHARED": "1" if account is not None else "",
     }
     bare = bare_environ(environ)
     # What it has written it unpickles again, so root and the account never read each other's.

@@ -17,6 +17,7 @@ from typing import Any
 
 from portal.common import passes
 from portal.embedded import account, configs, full_disk, preflight
+from portal.embedded.doors import Doors
 from portal.embedded.environment import Instance, ensure_secrets
 from portal.embedded.programs import Program, programs
 from provisioning.drivers.local import file_server, home_mount
@@ -126,14 +127,21 @@ class Up:
     def _choose_account(self, binaries: preflight.Binaries) -> account.Account | None:
         """Whose the services are, and what they write; None: that of whoever starts them."""
         try:
-            chosen = account.choose(self._instance, self._environ, binaries.redis_server)
+            chosen = account.choose(
+                self._instance,
+                self._environ,
+                redis_server=binaries.redis_server,
+                caddy=binaries.caddy,
+            )
         except account.Unusable as why:
             chosen = None
             self._console.say(
                 f"  ! {'Services':<{LABEL_WIDTH}} run as root: {why}. BERTH_SERVICES_UID=0 says so for good."
             )
         if chosen is None:
-            account.take_back(self._instance)
+            account.take_back(
+                self._instance, Doors.of_instance(self._instance, self._environ, binaries.caddy)
+            )
             return None
         chosen.give()
         chosen.share()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,8 +45,8 @@ class Needs:
     covered: tuple[Path, ...] = ()
 
 
-def plan(uid: int, needs: Needs) -> str:
-    """For the launcher: become `uid` and see this."""
+def plan(uid: int, needs: Needs, *, groups: Sequence[int] = (), capabilities: Sequence[int] = ()) -> str:
+    """For the launcher: become `uid`, of `groups` besides its own, and see this; keep these capabilities."""
     links: dict[Path, str] = {}
 
     def real(paths: Iterable[Path]) -> list[Path]:
@@ -74,6 +74,8 @@ def plan(uid: int, needs: Needs) -> str:
     return json.dumps(
         {
             "uid": uid,
+            "groups": list(groups),
+            "capabilities": list(capabilities),
             "covers": sorted(map(str, covers)),
             "binds": [[str(path), writable] for path, writable in sorted(binds.items())],
             "copies": sorted({str(path) for path in copies}),

@@ -18,8 +18,9 @@ import stat
 import sys
 from typing import Any
 
-PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 1, 24, 38, 47
-PR_CAP_AMBIENT_CLEAR_ALL = 4
+PR_SET_PDEATHSIG, PR_SET_KEEPCAPS, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 1, 8, 24, 38, 47
+PR_CAP_AMBIENT_RAISE, PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
+HIGHEST_CAPABILITY = 63
 CAPABILITY_VERSION_3 = 0x20080522
 CLONE_NEWNS = 0x00020000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
@@ -66,7 +67,7 @@ def confine(wanted: dict[str, Any]) -> None:
     _show(wanted)
     os.chdir(folder)
     os.umask(mask)
-    _drop(wanted["uid"])
+    _drop(wanted["uid"], wanted["groups"], wanted["capabilities"])
 
 
 def _leave(covers: list[str], kept: list[str]) -> None:
@@ -146,18 +147,23 @@ def _bind(descriptor: int, place: str, *, writable: bool) -> None:
     _mount(None, place, MS_REMOUNT | MS_BIND | flags | more)
 
 
-def _drop(uid: int) -> None:
-    """Become a user without groups, capabilities and ways to more."""
+def _drop(uid: int, groups: list[int], kept: list[int]) -> None:
+    """Become a user of these groups, without capabilities but those that are `kept`, and ways to more."""
     _call("no_new_privs", libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-    capability = 0
-    while libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
-        capability += 1
+    for capability in range(HIGHEST_CAPABILITY + 1):
+        if capability not in kept:
+            libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-    os.setgroups([])
+    libc.prctl(PR_SET_KEEPCAPS, bool(kept), 0, 0, 0)
+    os.setgroups(groups)
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
     head = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
-    _call("capset", libc.capset(head, (ctypes.c_uint32 * 6)()))
+    mask = sum(1 << capability for capability in kept)
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    _call("capset", libc.capset(head, (ctypes.c_uint32 * 6)(low, low, low, high, high, high)))
+    for capability in kept:
+        _call("ambient", libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability, 0, 0))
 
 
 def _mounted() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sys
@@ -40,6 +41,13 @@ def find_program(name: str) -> Path | None:
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     return Path(found) if found else None
+
+
+def python_places() -> tuple[Path, ...]:
+    """Where the program, its Python and its libraries are."""
+    paths = (str(ROOT), sys.prefix, sys.base_prefix, sys.executable, *sys.path)
+    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    return tuple(Path(path) for path in (*paths, *libraries) if path and Path(path).exists())
 
 
 def celery_argv(app: str, *arguments: str) -> tuple[str, ...]:

@@ -13,13 +13,15 @@ import pytest
 
 from portal.common import passes
 from portal.embedded import account, configs
-from portal.embedded.account import Account, Unusable, choose
+from portal.embedded.account import Account, Unusable
+from portal.embedded.doors import Doors
 from portal.embedded.environment import Instance, ensure_secrets
-from provisioning.service import database_place
+from provisioning.service import database_place, program
 from provisioning.service.console import Problem
 
-UID = 199_998
+UID = 199_997
 REDIS = Path("/bin/true")
+CADDY = program.find_program("caddy") or Path("caddy")
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives to others")
 
 
@@ -33,6 +35,14 @@ def mine(instance: Instance, tmp_path: Path) -> Iterator[Instance]:
     configs.write(found, secrets)
     database_place.settle(found.home)
     yield found
+
+
+def choose(mine: Instance, environ: dict[str, str], *, redis: Path = REDIS) -> Account | None:
+    return account.choose(mine, environ, redis_server=redis, caddy=CADDY)
+
+
+def of(mine: Instance, uid: int) -> Account:
+    return Account(mine, {}, uid, REDIS, Doors.of_instance(mine, {}, CADDY))
 
 
 def database(mine: Instance) -> Path:
@@ -54,13 +64,13 @@ def test_what_is_no_number_of_a_user_is_said(text: str, tmp_path: Path) -> None:
 
 
 def test_it_is_switched_off_by_a_nought(mine: Instance) -> None:
-    assert choose(replace(mine, services_uid=0), {}, REDIS) is None
+    assert choose(replace(mine, services_uid=0), {}) is None
 
 
 def test_who_is_not_root_stays_who_he_is(mine: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert choose(mine, {}, REDIS) is None
-    account.take_back(mine)
+    assert choose(mine, {}) is None
+    account.take_back(mine, Doors.of_instance(mine, {}, CADDY))
 
 
 # -- the trial --------------------------------------------------------------------------------
@@ -69,7 +79,7 @@ def test_who_is_not_root_stays_who_he_is(mine: Instance, monkeypatch: pytest.Mon
 @root_only
 def test_a_trial_that_works_changes_nothing_but_its_own_folder(mine: Instance) -> None:
     before = {path: owner(path) for path in mine.home.rglob("*")}
-    found = choose(mine, {}, REDIS)
+    found = choose(mine, {})
     assert found is not None and found.uid == UID
     after = {path: owner(path) for path in mine.home.rglob("*")}
     assert after.pop(mine.home / "services") == (UID, UID, 0o700)
@@ -83,12 +93,13 @@ def test_a_trial_that_works_changes_nothing_but_its_own_folder(mine: Instance) -
         ({"DATABASE_URL": "sqlite:////srv/database.sqlite3"}, "names a file"),
         ({"DATABASE_URL": "postgresql:///berth"}, "is a socket"),
         ({"DATABASE_URL": "postgresql://%2Frun%2Fpostgresql/berth"}, "is a socket"),
-        ({"BERTH_NODE_UIDS": "190000-199999"}, "is one of BERTH_NODE_UIDS"),
+        ({"BERTH_NODE_UIDS": "199997-201000"}, "is one of BERTH_NODE_UIDS"),
+        ({"BERTH_NODE_UIDS": "199998-201000"}, "BERTH_DOORS_UID is one of BERTH_NODE_UIDS"),
     ],
 )
 def test_what_an_account_cannot_use_is_said(mine: Instance, environ: dict[str, str], why: str) -> None:
     with pytest.raises(Unusable, match=why):
-        choose(mine, environ, REDIS)
+        choose(mine, environ)
 
 
 @root_only
@@ -98,24 +109,47 @@ def test_a_file_of_roots_that_a_setting_names_is_said(mine: Instance, tmp_path: 
     token.write_text("secret")
     token.chmod(0o600)
     with pytest.raises(Unusable, match=f"{token} cannot be used by user {UID}"):
-        choose(mine, {"BERTH_VAULT_TOKEN_FILE": str(token)}, REDIS)
+        choose(mine, {"BERTH_VAULT_TOKEN_FILE": str(token)})
     token.chmod(0o644)
-    assert choose(mine, {"BERTH_VAULT_TOKEN_FILE": str(token)}, REDIS) is not None
+    assert choose(mine, {"BERTH_VAULT_TOKEN_FILE": str(token)}) is not None
 
 
 @root_only
 def test_a_file_that_comes_later_is_said(mine: Instance, tmp_path: Path) -> None:
     """Whoever makes it may make it root's alone, as an agent of Vault's does."""
     with pytest.raises(Unusable, match="is not there yet"):
-        choose(mine, {"BERTH_VAULT_TOKEN_FILE": str(tmp_path / "token")}, REDIS)
+        choose(mine, {"BERTH_VAULT_TOKEN_FILE": str(tmp_path / "token")})
 
 
 @root_only
 def test_a_redis_that_cannot_be_run_is_said(mine: Instance, tmp_path: Path) -> None:
-    program = tmp_path / "redis-server"
-    program.touch(mode=0o700)
-    with pytest.raises(Unusable, match=f"{program} cannot be run"):
-        choose(mine, {}, program)
+    redis = tmp_path / "redis-server"
+    redis.touch(mode=0o700)
+    with pytest.raises(Unusable, match=f"{redis} cannot be run"):
+        choose(mine, {}, redis=redis)
+
+
+@root_only
+def test_doors_that_cannot_be_are_said(mine: Instance) -> None:
+    with pytest.raises(Unusable, match="is BERTH_SERVICES_UID"):
+        choose(replace(mine, doors_uid=UID), {})
+    (mine.run_dir / "front-door.json").write_text("{")
+    with pytest.raises(Unusable, match="config"):
+        choose(mine, {})
+
+
+@root_only
+def test_a_caddy_that_cannot_be_run_is_said(mine: Instance, tmp_path: Path) -> None:
+    caddy = tmp_path / "caddy"
+    caddy.touch(mode=0o700)
+    with pytest.raises(Unusable, match=f"{caddy} cannot be started: Permission denied"):
+        account.choose(mine, {}, redis_server=REDIS, caddy=caddy)
+
+
+@pytest.mark.parametrize("text", ["0", "999", "root"])
+def test_what_is_no_number_of_doors_is_said(text: str, tmp_path: Path) -> None:
+    with pytest.raises(Problem, match="BERTH_DOORS_UID"):
+        Instance.from_environ({"BERTH_HOME": str(tmp_path), "BERTH_DOORS_UID": text})
 
 
 @root_only
@@ -125,7 +159,7 @@ def test_a_launcher_that_may_not_mount_is_said(mine: Instance, tmp_path: Path, m
     launcher.write_text("raise SystemExit('python cannot be confined: Operation not permitted')")
     monkeypatch.setattr(account, "LAUNCHER", launcher)
     with pytest.raises(Unusable, match="Operation not permitted"):
-        choose(mine, {}, REDIS)
+        choose(mine, {})
 
 
 @root_only
@@ -136,7 +170,7 @@ def test_a_database_that_is_a_link_stays_where_it_is(mine: Instance, tmp_path: P
     (mine.home / database_place.NAME).symlink_to(elsewhere)
     assert database_place.settle(mine.home) == mine.home / database_place.NAME
     with pytest.raises(Unusable, match="is a link"):
-        choose(mine, {}, REDIS)
+        choose(mine, {})
 
 
 def test_files_that_settings_name(tmp_path: Path) -> None:
@@ -160,7 +194,7 @@ def test_files_that_settings_name(tmp_path: Path) -> None:
 
 
 def test_each_gets_the_secrets_that_it_needs(mine: Instance) -> None:
-    found = Account(mine, {}, UID, REDIS)
+    found = of(mine, UID)
     copied = {name: {path.name for path in found.needs(name).copies} for name in account.CONFINED}
     assert copied.pop("redis") == {"redis.conf", "redis.acl"}
     for name, names in copied.items():
@@ -176,12 +210,14 @@ def test_each_gets_the_secrets_that_it_needs(mine: Instance) -> None:
 @root_only
 def test_the_database_is_shared_and_stays_roots(mine: Instance) -> None:
     (database(mine) / database_place.NAME).touch(mode=0o600)
-    found = Account(mine, {}, UID, REDIS)
+    found = of(mine, UID)
     found.give()
     found.share()
     assert owner(database(mine)) == (0, UID, 0o1770)
     assert owner(database(mine) / database_place.NAME) == (0, UID, 0o660)
-    assert owner(mine.redis_dir)[:2] == (UID, UID) and owner(mine.passes_dir)[:2] == (UID, UID)
+    assert owner(mine.redis_dir)[:2] == (UID, UID) and owner(mine.passes_dir) == (UID, UID, 0o750)
+    assert owner(mine.local_dir) == (0, mine.doors_uid, 0o710)
+    assert owner(mine.local_dir / ".gateway") == (mine.doors_uid, mine.doors_uid, 0o711)
     assert owner(mine.home / "secrets")[0] == owner(mine.run_dir)[0] == 0
     # What SQLite makes beside it by root is shared in the same way.
     with sqlite3.connect(database(mine) / database_place.NAME) as opened:
@@ -212,7 +248,7 @@ def test_links_beside_the_database_are_removed_and_not_followed(mine: Instance, 
 def test_redis_data_is_dropped_on_the_way_back(mine: Instance, tmp_path: Path) -> None:
     """Root's Redis would follow a link that the account has left there."""
     (mine.redis_dir / "appendonlydir").mkdir()
-    found = Account(mine, {}, UID, REDIS)
+    found = of(mine, UID)
     found.give()
     found.share()
     assert owner(mine.redis_dir / "appendonlydir")[0] == UID
@@ -220,20 +256,21 @@ def test_redis_data_is_dropped_on_the_way_back(mine: Instance, tmp_path: Path) -
     outside.mkdir()
     (outside / "kept").touch()
     (mine.redis_dir / "link").symlink_to(outside)
-    account.take_back(mine)
+    account.take_back(mine, Doors.of_instance(mine, {}, CADDY))
     assert owner(mine.redis_dir) == (0, 0, 0o700) and not list(mine.redis_dir.iterdir())
     assert owner(mine.passes_dir) == (0, 0, 0o700)
     assert owner(database(mine)) == (0, 0, 0o700)
+    assert owner(mine.local_dir) == (0, 0, 0o700) and owner(mine.local_dir / ".gateway") == (0, 0, 0o711)
     assert (outside / "kept").exists()
 
 
 @root_only
 def test_another_number_takes_over(mine: Instance) -> None:
-    Account(mine, {}, UID, REDIS).give()
+    of(mine, UID).give()
     (mine.redis_dir / "data").touch()
     (mine.passes_dir / ("a" * 64)).mkdir()
     (mine.passes_dir / "of others").touch()
-    Account(mine, {}, UID - 1, REDIS).give()
+    of(mine, UID - 1).give()
     assert owner(mine.redis_dir)[0] == owner(mine.passes_dir)[0] == UID - 1
     assert [path.name for path in mine.passes_dir.iterdir()] == ["of others"]
 
@@ -243,7 +280,7 @@ def test_a_link_in_place_of_the_passes_is_not_followed(mine: Instance, tmp_path:
     outside = tmp_path / "outside"
     outside.mkdir()
     mine.passes_dir.symlink_to(outside)
-    Account(mine, {}, UID, REDIS).give()
+    of(mine, UID).give()
     assert owner(outside)[0] == 0
 
 
@@ -310,7 +347,7 @@ def test_a_new_instance_has_it_in_its_folder(tmp_path: Path) -> None:
 
 def test_a_file_beside_the_program_is_seen_alone(mine: Instance, tmp_path: Path) -> None:
     """Or else its folder would be shown with all that is in it."""
-    found = Account(mine, {}, UID, REDIS)
+    found = of(mine, UID)
     assert found._shown(mine.home.parent / "token") == mine.home.parent / "token"
     assert found._shown(mine.home / "run" / "token") == mine.home / "run" / "token"
     assert found._shown(tmp_path / "elsewhere" / "token") == tmp_path / "elsewhere"

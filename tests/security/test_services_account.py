@@ -1,6 +1,6 @@
 """Where root starts Berth: what somebody may do who has got into one of its services.
 
-A process of the services' user, in what the web processes see of the file system, is what is let loose here.
+A process of the user of a service, in what that service sees of the file system, is what is let loose here.
 """
 
 from __future__ import annotations
@@ -20,11 +20,16 @@ import httpx
 import pytest
 
 from portal.embedded.environment import SERVICES_UID
+from provisioning.service.door_account import DOORS_UID
 from provisioning.service.environ import ROOT
 from tests import instance
 from tests.instance import Api, Berth, eventually
 
 CONFINED = {"redis", "web", "gateway", "control", "beat"}
+DOORS = {"front-door", "nodes-door", "nodes-guard", "redis-door"}
+OWNER_UID, STRANGER = 200_000, 180_000
+PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
+"""One that everybody sees: the front door has none of Berth's."""
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can give services a user of their own"),
     pytest.mark.skipif(shutil.which("nsenter") is None, reason="needs nsenter (util-linux)"),
@@ -42,7 +47,12 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def berth(closed: Path) -> Iterator[Berth]:
     environment = instance.notebook_environment()
-    with instance.running(closed, environment=environment) as found:
+    machines = {
+        "BERTH_NODES_ADDRESS": "127.0.0.1",
+        "BERTH_NODES_BIND": "127.0.0.1",
+        "BERTH_NODES_PORT": str(instance.consecutive_ports(2)),
+    }
+    with instance.running(closed, environment=environment, **machines) as found:
         yield found
 
 
@@ -54,11 +64,12 @@ def status_of(pid: int) -> dict[str, list[str]]:
 def let_loose(berth: Berth, service: str, code: str, **given: Any) -> Any:
     """What a program says that runs as the service's user and sees what it sees; `given` are its names."""
     pid = berth.services()[service]["pid"]
+    user = DOORS_UID if service in DOORS else SERVICES_UID
     names = "\n".join(f"{name} = {value!r}" for name, value in given.items())
     done = subprocess.run(
         [
-            "nsenter", f"--target={pid}", "--mount", f"--setuid={SERVICES_UID}", f"--setgid={SERVICES_UID}",
-            sys.executable, "-I", "-S", "-c", f"{TRIED}\n{names}\n{code}",
+            "nsenter", f"--target={pid}", "--mount", f"--setuid={user}", f"--setgid={user}",
+            PYTHON if service in DOORS else sys.executable, "-I", "-S", "-c", f"{TRIED}\n{names}\n{code}",
         ],
         capture_output=True,
         text=True,
@@ -71,7 +82,7 @@ def let_loose(berth: Berth, service: str, code: str, **given: Any) -> Any:
 
 
 TRIED = """
-import json, os, signal
+import json, os, signal, socket
 def tried(act, *arguments):
     try:
         act(*arguments)
@@ -81,6 +92,11 @@ def tried(act, *arguments):
 def written(path):
     with open(path, 'ab'):
         pass
+def met(path):
+    # A socket's path may have 107 bytes only.
+    with socket.socket(socket.AF_UNIX) as connection:
+        folder = os.open(os.path.dirname(path), os.O_PATH)
+        connection.connect(f'/proc/self/fd/{folder}/{os.path.basename(path)}')
 """
 
 
@@ -88,13 +104,17 @@ def test_services_have_no_rights(berth: Berth) -> None:
     assert not any("run as root" in line for line in berth.lines)
     for name, row in berth.services().items():
         status = status_of(row["pid"])
-        if name in CONFINED:
-            assert status["Uid"] == status["Gid"] == [str(SERVICES_UID)] * 4, name
-            assert status["Groups"] == [] and status["NoNewPrivs"] == ["1"], name
+        if name in CONFINED | DOORS:
+            user = str(DOORS_UID if name in DOORS else SERVICES_UID)
+            # Of the gateway process's group, the front door finds its passes.
+            groups = [str(SERVICES_UID)] if name == "front-door" else []
+            assert status["Uid"] == status["Gid"] == [user] * 4, name
+            assert status["Groups"] == groups and status["NoNewPrivs"] == ["1"], name
             for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
                 assert status[kind] == ["0" * 16], (name, kind)
         else:
             assert status["Uid"] == ["0"] * 4, name
+    assert {*berth.services()} == CONFINED | DOORS | {"node"}
 
 
 def test_so_have_their_children(berth: Berth) -> None:
@@ -137,6 +157,16 @@ def test_each_service_sees_only_its_own(berth: Berth) -> None:
     of_the_portal = {"database", "keys", "secrets", "services", "static"}
     for name in ("gateway", "beat"):
         assert seen_by(berth, name, berth.home) == of_the_portal, name
+    run = berth.home / "run"
+    assert seen_by(berth, "front-door", berth.home) == {"local", "run"}
+    assert seen_by(berth, "front-door", run) == {"front-door.json", "tls"}
+    assert seen_by(berth, "front-door", run / "tls") == {"authority.pem", "front-door.key", "front-door.pem"}
+    assert seen_by(berth, "nodes-door", berth.home) == {"door-socket", "run"}
+    assert seen_by(berth, "nodes-door", run) == {"nodes-door.json", "tls"}
+    assert seen_by(berth, "nodes-guard", berth.home) == {"door-socket"}
+    assert seen_by(berth, "redis-door", berth.home) == {"run"}
+    for name in ("nodes-door", "redis-door"):
+        assert seen_by(berth, name, run / "tls") == {"authority.pem", "nodes-door.key", "nodes-door.pem"}
     for name in ("web", "control"):
         assert seen_by(berth, name, berth.home) == of_the_portal | {"run"}, name
         assert seen_by(berth, name, berth.home / "run" / "tls") == {"authority.key", "authority.pem"}
@@ -172,6 +202,82 @@ def test_roots_processes_are_not_theirs(berth: Berth) -> None:
     pids = [berth.services()["node"]["pid"], berth.services()["front-door"]["pid"], os.getpid()]
     code = "print(json.dumps([tried(os.kill, pid, signal.SIGTERM) for pid in pids] + [tried(os.setuid, 0)]))"
     assert let_loose(berth, "web", code, pids=pids) == ["PermissionError"] * 4
+    pids = [berth.services()[name]["pid"] for name in ("node", "web", "redis")]
+    assert let_loose(berth, "front-door", code, pids=pids) == ["PermissionError"] * 4
+
+
+def as_user(uid: int, code: str, **given: Any) -> Any:
+    """What a program says that runs as this user of the machine, outside of everything."""
+    names = "\n".join(f"{name} = {value!r}" for name, value in given.items())
+    done = subprocess.run(
+        [PYTHON, "-I", "-S", "-c", f"{TRIED}\n{names}\n{code}"],
+        user=uid,
+        group=uid,
+        extra_groups=[],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_front_door_reaches_workspaces_and_reads_nothing_of_theirs(berth: Berth) -> None:
+    with ada_of(berth) as ada:
+        made = entered(berth, ada)
+        folder = berth.instance.local_dir / f"ws-{made.replace('-', '')}"
+        (app,) = folder.glob("app.*.sock")
+        assert owned(folder) == (0, DOORS_UID, 0o710) and owned(app) == (0, DOORS_UID, 0o660)
+        inside = [path for path in folder.iterdir() if path != app and path.name != "etc"]
+        assert {folder / "run", folder / "record.json", folder / "alive.lock"} <= {*inside}
+        code = """
+print(json.dumps([
+    tried(met, app),
+    *(tried(os.listdir if os.path.isdir(path) else open, path) for path in inside),
+    *(tried(os.listdir, path) for path in folders),
+    *(tried(written, path + '/planted') for path in folders),
+    tried(os.unlink, app),
+]))
+"""
+        given = {"app": str(app), "inside": [str(path) for path in inside]}
+        folders = [str(folder), str(folder.parent), str(folder.parent / ".spares")]
+        said = let_loose(berth, "front-door", code, folders=folders, **given)
+        assert said[0] == "done" and {*said[1:]} <= {"PermissionError", "OSError"}, said
+        ada.act(made, "delete")
+
+
+def test_nobody_else_reaches_a_workspaces_socket_or_a_door(berth: Berth, closed: Path) -> None:
+    """Neither its own user nor another one, were every folder above open; nor the portal's services."""
+    with ada_of(berth) as ada:
+        made = entered(berth, ada)
+        local = berth.instance.local_dir
+        (app,) = (local / f"ws-{made.replace('-', '')}").glob("app.*.sock")
+        sockets = [app, berth.instance.door_socket_dir / "nodes-door.sock"]
+        assert sockets[1].is_socket()
+        code = "print(json.dumps([tried(met, path) for path in sockets]))"
+        wanted = [str(path) for path in sockets]
+        modes = {path: path.stat().st_mode for path in (berth.home, *berth.home.parents) if path != Path("/")}
+        try:
+            for path in modes:
+                path.chmod(0o755)
+            for uid in (OWNER_UID, STRANGER, SERVICES_UID):
+                assert as_user(uid, code, sockets=wanted) == ["PermissionError"] * 2, uid
+            assert as_user(DOORS_UID, code, sockets=wanted) == ["done"] * 2
+        finally:
+            for path, mode in modes.items():
+                path.chmod(mode)
+        assert let_loose(berth, "web", code, sockets=wanted) == ["FileNotFoundError"] * 2
+        # Caddy's administration is off: nothing listens where it would.
+        configured = json.loads((berth.home / "run" / "front-door.json").read_text())
+        assert configured["admin"]["disabled"] is True
+        ada.act(made, "delete")
+
+
+def owned(path: Path) -> tuple[int, int, int]:
+    found = path.lstat()
+    return found.st_uid, found.st_gid, found.st_mode & 0o7777
 
 
 @contextlib.contextmanager
@@ -205,7 +311,7 @@ def test_a_workspace_starts_and_answers_however_folders_above_are_opened_and_clo
     assert httpx.get(f"{berth.url}/healthz", timeout=20).status_code == 200
 
 
-@pytest.mark.parametrize("name", sorted(CONFINED))
+@pytest.mark.parametrize("name", sorted(CONFINED | {"front-door", "nodes-door"}))
 def test_a_service_that_is_killed_comes_back_without_rights(berth: Berth, name: str) -> None:
     before = berth.services()[name]
     os.kill(before["pid"], signal.SIGKILL)
@@ -215,7 +321,9 @@ def test_a_service_that_is_killed_comes_back_without_rights(berth: Berth, name: 
         return row if row["state"] == "running" and row["pid"] != before["pid"] else None
 
     row = eventually(again, limit_s=60, what=f"{name} runs again")
-    assert status_of(row["pid"])["Uid"] == [str(SERVICES_UID)] * 4
+    user = str(DOORS_UID if name in DOORS else SERVICES_UID)
+    # A socket that is there says nothing of whoever has made it.
+    eventually(lambda: status_of(row["pid"])["Uid"] == [user] * 4, limit_s=20, what="it has no rights")
     eventually(
         lambda: httpx.get(f"{berth.url}/healthz", timeout=20).status_code == 200,
         limit_s=60,
@@ -224,7 +332,9 @@ def test_a_service_that_is_killed_comes_back_without_rights(berth: Berth, name: 
 
 
 def uids(berth: Berth) -> set[str]:
-    return {status_of(row["pid"])["Uid"][0] for name, row in berth.services().items() if name in CONFINED}
+    """Of the services and the front door."""
+    wanted = CONFINED | {"front-door"}
+    return {status_of(row["pid"])["Uid"][0] for name, row in berth.services().items() if name in wanted}
 
 
 def test_there_and_back_with_a_workspace_running(tmp_path: Path) -> None:
@@ -236,11 +346,19 @@ def test_there_and_back_with_a_workspace_running(tmp_path: Path) -> None:
         assert uids(berth) == {"0"}
         with ada_of(berth) as ada:
             made = entered(berth, ada)
-        for number, expected in (("199997", "199997"), ("0", "0")):
+        (app,) = berth.instance.local_dir.glob("ws-*/app.*.sock")
+        # As every older version has left it.
+        assert owned(app) == (0, 0, 0o700) and owned(app.parent) == owned(app.parent.parent) == (0, 0, 0o700)
+        for services, doors in (("199997", "199996"), ("0", "0")):
             berth.down_keeping_workspaces()
-            berth.environ["BERTH_SERVICES_UID"] = number
+            berth.environ["BERTH_SERVICES_UID"] = services
+            # A nought among the services' means the doors, too.
+            berth.environ["BERTH_DOORS_UID"] = "" if doors == "0" else doors
             berth.start()
-            assert uids(berth) == {expected}
+            assert uids(berth) == {services, doors}
+            for path in (app.parent, app.parent.parent):
+                assert owned(path) == (0, int(doors), 0o700 if doors == "0" else 0o710)
+            assert owned(app) == (0, int(doors), 0o600 if doors == "0" else 0o660)
             with ada_of(berth) as ada:
                 assert ada.workspace(made)["state"] == "running"
             eventually(

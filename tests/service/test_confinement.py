@@ -173,6 +173,28 @@ def test_it_sees_what_it_needs_and_has_no_rights(home: Path) -> None:
 
 
 @root_only
+def test_it_keeps_the_right_to_a_port_below_1024_and_no_other(home: Path) -> None:
+    look = """
+import json, os, socket
+try:
+    os.chown('/proc/self/cwd', 0, 0)
+    said = 'done'
+except OSError as error:
+    said = error.strerror
+with socket.socket() as listener:
+    listener.bind(('127.0.0.179', 79))
+print(json.dumps([said, *(line.split()[1] for line in open('/proc/self/status') if line.startswith('Cap'))]))
+"""
+    argv = (sys.executable, "-I", "-S", "-c", look)
+    os.chown(home / "database", UID, UID)
+    done = launched(plan(UID, of(home), groups=(UID - 1,), capabilities=(10,)), *argv)
+    assert done.returncode == 0, done.stderr
+    only = f"{1 << 10:016x}"
+    assert json.loads(done.stdout) == ["Operation not permitted", *[only] * 5]
+    assert launched(plan(UID, of(home)), *argv).returncode == 1
+
+
+@root_only
 def test_a_link_in_place_of_what_it_writes_leads_nowhere(home: Path) -> None:
     confinement = plan(UID, of(home))
     (home / "database").rmdir()

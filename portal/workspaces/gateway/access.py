@@ -72,8 +72,9 @@ class Refused(Exception):
 class Access:
     """The rules of entry. `scheme` is the portal's; for the other arguments see `app.build_app`.
 
-    `passes` are a folder and a key (`portal.common.passes`), or None where none are left. `on_change` is
-    called with the keys that have changed in Redis, or with None when any may have.
+    `passes` are a folder, a key (`portal.common.passes`) and whether this process's group finds them, too; or
+    None where none are left. `on_change` is called with the keys that have changed in Redis, or with None
+    when any may have.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Access:
         *,
         cookie: CookiePolicy,
         scheme: str,
-        passes: tuple[Path, str] | None,
+        passes: tuple[Path, str, bool] | None,
         clock: Callable[[], float],
         on_change: Callable[[frozenset[str] | None], None] = lambda _: None,
     ) -> None:
@@ -94,7 +95,8 @@ class Access:
         self.passes: Passes | None = None
         self.memory = Memory(redis, PREFIXES, on_change=self._changed)
         if passes is not None:
-            self.passes = Passes(*passes, self.memory.fresh)
+            folder, key, shared = passes
+            self.passes = Passes(folder, key, self.memory.fresh, shared=shared)
         self._resolve = resolve
         self._bearers = Bearers(authorize_bearer, self.memory)
         self._going_on: dict[tuple[str, str], asyncio.Task[None]] = {}

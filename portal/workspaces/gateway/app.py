@@ -68,8 +68,9 @@ log = logging.getLogger(__name__)
 class GatewaySettings:
     """`secret` is the path segment that only the front door knows; `public_url` is the portal's address.
 
-    `passes` is the folder of passes, None where there are none. `front_door` is where it listens: with it,
-    connections that last end with the right to them (`streams`).
+    `passes` is the folder of passes, None where there are none; where they are shared, this process's group
+    finds them, too. `front_door` is where it listens: with it, connections that last end with the right to
+    them (`streams`).
     """
 
     secret: str = field(repr=False)
@@ -77,6 +78,7 @@ class GatewaySettings:
     public_url: str
     cookie_secure: bool
     passes: Path | None = None
+    passes_shared: bool = False
     front_door: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
@@ -140,7 +142,11 @@ class Gateway:
             record_entry,
             cookie=self._cookie,
             scheme=urlsplit(settings.public_url).scheme,
-            passes=(settings.passes, key_of(settings.secret)) if settings.passes is not None else None,
+            passes=(
+                None
+                if settings.passes is None
+                else (settings.passes, key_of(settings.secret), settings.passes_shared)
+            ),
             clock=clock,
             on_change=self._changed,
         )

@@ -71,6 +71,7 @@ def gateway_application(
             public_url=settings.BERTH_PUBLIC_URL,
             cookie_secure=settings.HTTPS,
             passes=Path(settings.BERTH_PASSES_DIR) if settings.BERTH_PASSES_DIR else None,
+            passes_shared=os.environ.get("BERTH_PASSES_SHARED") == "1",
             front_door=_front_door(),
         ),
         store,

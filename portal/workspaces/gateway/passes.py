@@ -15,7 +15,6 @@ import logging
 import os
 import secrets
 import shutil
-import stat
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
@@ -29,6 +28,8 @@ RETRY_S = 0.05
 BROKEN_S = 5.0
 MAX_HELD = 4096
 MAX_PER_WORKSPACE = 32
+_ALONE, _SHARED = 0o700, 0o750
+"""Modes of folders."""
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,8 @@ class _Standing:
 class Passes:
     """The passes of this process, in a folder of its own below `folder/key`. Of the thread of one event loop.
 
-    `fresh` says whether all changes that Redis has told are known.
+    `fresh` says whether all changes that Redis has told are known. `shared`: this process's group finds them,
+    too, as the front door is a user of its own there (docs/adr/0076-door-account.md).
     """
 
     def __init__(
@@ -73,11 +75,13 @@ class Passes:
         key: str,
         fresh: Callable[[], Awaitable[bool]],
         *,
+        shared: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._folder = folder
         self._key = key
         self._fresh = fresh
+        self._mode = _SHARED if shared else _ALONE
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._home = self._held = -1
@@ -118,7 +122,7 @@ class Passes:
             return
         try:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(new.workspace, 0o700, dir_fd=self._held)
+                os.mkdir(new.workspace, self._mode, dir_fd=self._held)
             os.close(os.open(new.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600, dir_fd=self._held))
         except OSError as error:
             self._failed(error)
@@ -205,21 +209,23 @@ class Passes:
     def _open(self) -> None:
         """A folder of this process alone. What another process has left there does not count any more."""
         with contextlib.suppress(FileExistsError):
-            self._folder.mkdir(mode=0o700)
+            self._folder.mkdir(mode=self._mode)
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             found = os.fstat(folder)
-            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            opened = found.st_mode & 0o077 & ~self._mode
+            foreign = found.st_uid != os.geteuid() or (self._mode != _ALONE and found.st_gid != os.getegid())
+            if foreign or opened:
                 raise PermissionError(errno.EPERM, "is not this user's alone", str(self._folder))
             with contextlib.suppress(FileExistsError):
-                os.mkdir(self._key, 0o700, dir_fd=folder)
+                os.mkdir(self._key, self._mode, dir_fd=folder)
             self._home = os.open(self._key, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
         finally:
             os.close(folder)
         for name in sorted(_names(self._home), key=str.isdigit, reverse=True):
             self._remove(name)
         self._name = f"held-{secrets.token_hex(8)}"
-        os.mkdir(self._name, 0o700, dir_fd=self._home)
+        os.mkdir(self._name, self._mode, dir_fd=self._home)
         self._held = os.open(self._name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=self._home)
 
     def _remove(self, name: str) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provisioning.drivers.local import cgroups, disk, ownership, processes
+from provisioning.drivers.local import cgroups, disk, door, ownership, processes
 from provisioning.drivers.local.environment import Environment
 from provisioning.drivers.local.failures import Busy, HomeChangesHands, HomeNowhere
 from provisioning.drivers.local.handover import TooDeep, hand_over
@@ -127,7 +127,8 @@ class FileServers:
         host = cgroups.detect(self.instance)
         groups = cgroups.paths(host, folder.name)
         cgroups.remove(groups)
-        folder.prepare(uid)
+        door_group = door.group_of(self.base)
+        folder.prepare(uid, door_group)
         cgroups.create(host, folder.name, cpu_milli=CPU_MILLI, memory_mib=MEMORY_MIB)
         reserve = str(disk.reserve_mib() << 20)
         mounts: list[Mount] = []
@@ -153,6 +154,7 @@ class FileServers:
                 "log": str(folder.launch_log),
                 "attempt": secrets.token_hex(8),
                 "sockets": {name: str(each) for name, each in sockets.items()},
+                "door": door_group,
                 "files": filter_files(self.base, self.sandbox),
                 "cgroup_procs": [str(group / "cgroup.procs") for group in groups],
                 "rlimits": limits,

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SET_ID = stat.S_ISUID | stat.S_ISGID
@@ -95,3 +97,20 @@ def _names(descriptor: int) -> Iterator[str]:
     with os.scandir(descriptor) as entries:
         for entry in entries:
             yield entry.name
+
+
+def owner_of(path: Path) -> int | None:
+    """Whose the path is, and not what it leads to; None where there is nothing."""
+    try:
+        return path.lstat().st_uid
+    except FileNotFoundError:
+        return None
+
+
+def renew(folder: Path, uid: int) -> None:
+    """An empty folder of `uid` alone in the place of what is there, whose links are not followed."""
+    if folder.is_symlink():
+        folder.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True)
+    os.chown(folder, uid, uid, follow_symlinks=False)

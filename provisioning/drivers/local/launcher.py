@@ -11,10 +11,11 @@ written to STATUS_FD before is the reason why it was not.
 `sockets` names Unix sockets to listen on and `files` files to read, each with its path: the program inherits
 them, and their numbers take the places of `{name}` in its argv. `user`, where root starts it, is who the
 program runs as, and what that user is shown (`as_user.py`). A plan with `owner`, a process, is of a
-program that nobody has asked for yet: it inherits a pidfd of the owner as `{owner}`.
+program that nobody has asked for yet: it inherits a pidfd of the owner as `{owner}`. To the socket `app` the
+group `door` may connect, where there is one (`door.py`).
 """
 
-# ruff: noqa: PTH100, PTH105, PTH108, PTH120, PTH123, S606, UP031, SIM105 - pathlib would double the time that this program takes to start
+# ruff: noqa: PTH100, PTH101, PTH105, PTH108, PTH120, PTH123, S606, UP031, SIM105 - pathlib would double the time that this program takes to start
 
 from __future__ import annotations
 
@@ -107,6 +108,9 @@ def inherited(plan: dict[str, Any]) -> dict[str, str]:
         except FileNotFoundError:
             pass
         listener.bind(file)
+        if name == "app" and plan["door"] is not None:
+            os.chown(file, -1, plan["door"])
+            os.chmod(file, 0o660)
         listener.listen(BACKLOG)
         os.chdir("/")
         found["{%s}" % name] = listener.detach()

@@ -34,7 +34,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from provisioning.drivers.local import cgroups, network, processes
+from provisioning.drivers.local import cgroups, door, network, processes
 from provisioning.drivers.local.environment import Environment, uv_program
 from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
 from provisioning.drivers.local.launching import AGENT, APPS, JUPYTER, spawn
@@ -123,7 +123,7 @@ class Spares:
     """The spares of one installation on this machine."""
 
     def __init__(self, base: Path, instance: str) -> None:
-        self.base = base / ".spares"
+        self.base = base / door.SPARES
         self.instance = instance
 
     # -- taking one ---------------------------------------------------------------------------
@@ -211,7 +211,8 @@ class Spares:
             place=str(Path(kind.environment.python).parent.parent),
         )
         try:
-            folder.prepare(uid)
+            door_group = door.group_of(self.base.parent)
+            folder.prepare(uid, door_group)
             write_atomically(folder.path / "spare.json", json.dumps(asdict(mark)).encode())
             write_etc(folder, NOBODY, NOBODY, kind.sandbox)
             cgroups.create(host, f"spare-{folder.name}", cpu_milli=CPU_MILLI, memory_mib=MEMORY_MIB)
@@ -230,6 +231,7 @@ class Spares:
                     "cgroup_procs": [str(group / "cgroup.procs") for group in groups],
                     "rlimits": {"RLIMIT_CORE": 0},
                     "sockets": {"claims": str(folder.path / "claims"), "app": str(folder.path / "app.sock")},
+                    "door": door_group,
                     "files": filter_files(self.base.parent, kind.sandbox),
                     "owner": owner,
                 },

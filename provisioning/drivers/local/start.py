@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioning import git_urls
-from provisioning.drivers.local import cgroups, gvisor, network, packages, processes
+from provisioning.drivers.local import cgroups, door, gvisor, network, packages, processes
 from provisioning.drivers.local.egress import Policy
 from provisioning.drivers.local.environment import Environment
 from provisioning.drivers.local.failures import HomeChangesHands
@@ -93,7 +93,8 @@ def launch(
     groups = cgroups.paths(settings.cgroup_host, folder.name)
     launched = False
     try:
-        folder.prepare(settings.uid)
+        door_group = door.group_of(folder.base)
+        folder.prepare(settings.uid, door_group)
         home = home_of(settings, spec)
         record = new_record(spec, folder, settings, groups)
         folder.reserve_closing()
@@ -146,6 +147,7 @@ def launch(
                 "log": str(folder.launch_log),
                 "attempt": record.attempt,
                 "sockets": {"app": str(folder.app_socket(spec.ref.generation))},
+                "door": door_group,
                 "files": {} if settings.sandbox.runsc else filter_files(folder.base, settings.sandbox),
                 "cgroup_procs": [str(group / "cgroup.procs") for group in groups],
                 "rlimits": limited,

@@ -197,12 +197,15 @@ class WorkspaceDir:
     def write_record(self, record: Record) -> None:
         write_atomically(self.path / "record.json", json.dumps(asdict(record)).encode())
 
-    def prepare(self, uid: int = NODE_USER) -> None:
+    def prepare(self, uid: int = NODE_USER, door: int | None = None) -> None:
         """An empty runtime folder, the traces of an earlier attempt removed; the lock file stays.
 
-        What the workspace may write in it belongs to `uid`.
+        What the workspace may write in it belongs to `uid`; the group `door` goes through it (`door.py`).
         """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if door is not None:
+            os.chown(self.path, -1, door)
+            self.path.chmod(0o710)
         traces = (self.pid_file, self.launch_log, self.suspended_file)
         for path in (*traces, self.path / "spare.json", self.path / "claims"):
             path.unlink(missing_ok=True)

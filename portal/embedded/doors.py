@@ -1,0 +1,101 @@
+"""The account of the front door and of the doors for machines (docs/adr/0076-door-account.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from portal.embedded.environment import Instance
+from portal.machines import certificates
+from provisioning.drivers.local.handover import owner_of, renew
+from provisioning.service import door_account
+from provisioning.service.confinement import Needs
+from provisioning.service.door_account import DoorAccount
+from provisioning.service.program import Program, python_places
+
+FRONT_DOOR, NODES_DOOR, NODES_GUARD, REDIS_DOOR = "front-door", "nodes-door", "nodes-guard", "redis-door"
+DOORS = (FRONT_DOOR, NODES_DOOR, NODES_GUARD, REDIS_DOOR)
+FRONT_CONFIG, NODES_CONFIG = "front-door.json", "nodes-door.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """The doors of an instance as an account of their own. `services` is that of the portal's services."""
+
+    instance: Instance
+    environ: Mapping[str, str]
+    account: DoorAccount
+    services: int
+
+    @classmethod
+    def of_instance(cls, instance: Instance, environ: Mapping[str, str], caddy: Path) -> Doors:
+        folders = (instance.home, instance.homes_dir, instance.tls_dir)
+        covered = tuple(folder for folder in folders if folder.is_dir())
+        account = DoorAccount(instance.doors_uid, instance.local_dir, caddy, covered)
+        return cls(instance, environ, account, instance.services_uid)
+
+    def of(self, program: Program) -> Program:
+        """The program as one of the account, where it is a door."""
+        if program.name not in DOORS:
+            return program
+        ports = () if program.port is None else (program.port,)
+        # The gateway process leaves passes for the front door alone.
+        groups = (self.services,) if program.name == FRONT_DOOR and self.instance.passes_dir else ()
+        return self.account.of(program, self.needs(program.name), ports=ports, groups=groups)
+
+    def needs(self, name: str) -> Needs:
+        """What the door `name` reads and writes."""
+        instance, account = self.instance, self.account
+        tls, sockets = instance.tls_dir, instance.door_socket_dir
+        if name == FRONT_DOOR:
+            found = account.needs(self._files_of_front(), self.environ)
+            passes = [instance.passes_dir] if instance.passes_dir and instance.passes_dir.is_dir() else []
+            return Needs(
+                reads=(*found.reads, *passes),
+                writes=found.writes,
+                copies=found.copies,
+                covered=found.covered,
+            )
+        if name == NODES_DOOR:
+            folder = instance.doors_dir / "tls" if instance.tls_apart else tls
+            files = (instance.doors_dir / NODES_CONFIG, *_pair(folder, NODES_DOOR))
+            return account.of_caddy(files, self.environ, writes=(sockets,))
+        if name == NODES_GUARD:
+            return Needs(reads=(*python_places(), sockets), covered=account.covered)
+        return Needs(reads=python_places(), copies=_pair(tls, NODES_DOOR), covered=account.covered)
+
+    def attempt(self) -> None:
+        """See that they could be. Changes nothing. Raises `door_account.Unusable`."""
+        if self.account.uid == self.services:
+            raise door_account.Unusable(f"{door_account.VARIABLE} is BERTH_SERVICES_UID; choose another")
+        instance = self.instance
+        ports = [instance.port]
+        if instance.nodes_address:
+            ports += [instance.nodes_port, instance.redis_door_port]
+        config = instance.run_dir / FRONT_CONFIG
+        self.account.attempt(config, self._files_of_front(), self.environ, ports)
+
+    def give(self) -> None:
+        """Give them what they write, while nothing runs. Raises `OSError`."""
+        self.account.give()
+        self._give_sockets(self.account.uid)
+
+    def take_back(self) -> None:
+        """Make all of it root's again. Raises `OSError`."""
+        door_account.take_back(self.instance.local_dir)
+        self._give_sockets(0)
+
+    def _give_sockets(self, uid: int) -> None:
+        folder = self.instance.door_socket_dir
+        if owner_of(folder) not in {None, uid}:
+            renew(folder, uid)
+
+    def _files_of_front(self) -> tuple[Path, ...]:
+        run = self.instance.run_dir
+        folder = run / FRONT_DOOR if self.instance.tls_apart else self.instance.tls_dir
+        return run / FRONT_CONFIG, *_pair(folder, FRONT_DOOR)
+
+
+def _pair(folder: Path, name: str) -> tuple[Path, ...]:
+    return folder / certificates.AUTHORITY_FILE, folder / f"{name}.pem", folder / f"{name}.key"

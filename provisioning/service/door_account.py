@@ -1,0 +1,153 @@
+"""The account without rights of what leads to workspaces: the front door, or the gateway of a node that has
+joined, where root starts it (docs/adr/0076-door-account.md).
+
+It is another one than that of the portal's services: who takes over the front door has none of their keys,
+and who takes over one of them does not reach the sockets of workspaces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from provisioning.drivers.local import door, uids
+from provisioning.endpoints import PORTAL_SOCKET
+from provisioning.errors import InvalidSpec
+from provisioning.service import trial
+from provisioning.service.confinement import Needs, plan
+from provisioning.service.environ import bare_environ
+from provisioning.service.program import Program
+
+VARIABLE = "BERTH_DOORS_UID"
+DOORS_UID = 199_998
+"""Just below that of the portal's services."""
+LEAST_UID, HIGHEST_UID = 1000, 2**31 - 2
+CAP_NET_BIND_SERVICE = 10
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+_TEMPORARY = ("TMPDIR", "TEMP", "TMP")
+_LEAST_PORT = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+_USUAL_LEAST_PORT = 1024
+
+
+class Unusable(Exception):
+    """A service cannot have an account of its own; the text says why, and what to do."""
+
+
+def number(environ: Mapping[str, str]) -> int:
+    """The user id of the doors. Raises `ValueError` where the variable is none, or 0 is."""
+    text = environ.get(VARIABLE, "").strip() or str(DOORS_UID)
+    if not (text.isascii() and text.isdecimal() and LEAST_UID <= int(text) <= HIGHEST_UID):
+        raise ValueError(f"{VARIABLE} is “{text}”, which is no user id from {LEAST_UID} to {HIGHEST_UID}")
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class DoorAccount:
+    """The account `uid`, by which Caddy runs in the folder `local` of the local driver's state.
+
+    Of `covered` it sees only what it needs.
+    """
+
+    uid: int
+    local: Path
+    caddy: Path
+    covered: tuple[Path, ...]
+
+    def needs(self, files: Sequence[Path], environ: Mapping[str, str]) -> Needs:
+        """What it needs whose configuration, certificates and key are `files`."""
+        own = ((self.local / PORTAL_SOCKET).parent, self.local / door.STORAGE)
+        return self.of_caddy(files, environ, reads=(self.local,), writes=own)
+
+    def of_caddy(
+        self,
+        files: Sequence[Path],
+        environ: Mapping[str, str],
+        *,
+        reads: tuple[Path, ...] = (),
+        writes: tuple[Path, ...] = (),
+    ) -> Needs:
+        """What a Caddy needs that reads and writes these besides."""
+        named = (Path(environ[name]) for name in _CERTIFICATES if environ.get(name))
+        trusted = tuple(path for path in named if path.is_absolute() and path.exists())
+        return Needs(
+            reads=(self.caddy, *trusted, *reads), writes=writes, copies=tuple(files), covered=self.covered
+        )
+
+    def of(
+        self, program: Program, needs: Needs, *, ports: Sequence[int] = (), groups: Sequence[int] = ()
+    ) -> Program:
+        """The program as one of the account, which may listen on `ports` and is of these `groups`."""
+        environ = {key: value for key, value in program.environ.items() if key not in _TEMPORARY}
+        return replace(
+            program,
+            environ={**environ, "HOME": str(self.local / door.STORAGE)},
+            confinement=plan(self.uid, needs, groups=groups, capabilities=capabilities(ports)),
+        )
+
+    def give(self) -> None:
+        """Give it what it writes, and the way to sockets, while nothing runs. Raises `OSError`."""
+        door.give_own(self.local, self.uid)
+        door.open_to(self.local, self.uid)
+
+    def attempt(
+        self, config: Path, files: Sequence[Path], environ: Mapping[str, str], ports: Sequence[int]
+    ) -> None:
+        """Have Caddy read its configuration as the account, and see to sockets. Raises `Unusable`.
+
+        Changes nothing.
+        """
+        try:
+            with contextlib.suppress(InvalidSpec):
+                found = uids.configured(environ)
+                if found is not None and found.first <= self.uid <= found.last:
+                    raise Unusable(f"{VARIABLE} is one of {uids.VARIABLE}; choose another")
+            _try_socket(self.local, self.uid)
+            why = trial.failure_of(
+                (str(self.caddy), "validate", "--config", str(config)),
+                confinement=plan(self.uid, self.of_caddy(files, environ), capabilities=capabilities(ports)),
+                environ={**bare_environ(environ), "HOME": "/nonexistent"},
+                folder=Path("/"),
+            )
+        except OSError as error:
+            raise Unusable(str(error)) from error
+        if why:
+            raise Unusable(why)
+
+
+def take_back(local: Path) -> None:
+    """Leave the sockets of workspaces to root alone, where a door had them. Raises `OSError`."""
+    if os.geteuid() == 0 and local.is_dir() and local.stat().st_gid:
+        door.give_own(local, 0)
+        door.open_to(local, 0)
+
+
+def capabilities(ports: Sequence[int]) -> tuple[int, ...]:
+    """What a program needs besides its own rights to listen on these ports."""
+    try:
+        least = int(_LEAST_PORT.read_text())
+    except (OSError, ValueError):
+        least = _USUAL_LEAST_PORT
+    return (CAP_NET_BIND_SERVICE,) if any(port < least for port in ports) else ()
+
+
+def _try_socket(local: Path, uid: int) -> None:
+    """See that sockets there can be a group's: not on every file system. Raises `OSError` or `Unusable`."""
+    with tempfile.TemporaryDirectory(dir=local, prefix=".trial-") as name:
+        folder, inside = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), Path(name, "app.sock")
+        try:
+            with socket.socket(socket.AF_UNIX) as listener:
+                # The path of a socket may have 107 bytes only.
+                listener.bind(f"/proc/self/fd/{folder}/app.sock")
+                os.chown(inside, 0, uid)
+                inside.chmod(0o660)
+                found = inside.stat()
+        finally:
+            os.close(folder)
+        if (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) != (0, uid, 0o660):
+            raise Unusable(f"sockets in {local} cannot be given to a group")

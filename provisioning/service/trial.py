@@ -1,0 +1,46 @@
+"""Runs a program once as a service without rights would run, to see whether it could."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from provisioning.service.supervisor import LAUNCHER
+
+LIMIT_S = 20.0
+
+
+def failure_of(
+    argv: Sequence[str],
+    *,
+    confinement: str,
+    environ: Mapping[str, str],
+    folder: Path,
+    launcher: Path = LAUNCHER,
+) -> str:
+    """Why the program has failed, in its own last words; empty where it has not. Raises `OSError`."""
+    try:
+        done = subprocess.run(
+            [
+                sys.executable, "-I", "-S", str(launcher), str(os.getpid()), str(int(signal.SIGKILL)), "-",
+                confinement, *argv,
+            ],
+            cwd=folder,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            umask=0o077,
+            timeout=LIMIT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"a trial took more than {LIMIT_S:.0f} s"
+    if not done.returncode:
+        return ""
+    said = done.stderr.strip().splitlines() or [f"a trial ended with {done.returncode}"]
+    return said[-1]
