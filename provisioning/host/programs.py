@@ -9,11 +9,13 @@ from pathlib import Path
 from provisioning.celery_config import node_queue
 from provisioning.endpoints import PORTAL_SOCKET
 from provisioning.heartbeat import PULSE_KEY
+from provisioning.host import gateway_account
 from provisioning.host.folder import NodeFolder
 from provisioning.host.membership import Membership
 from provisioning.node.gateway import Certificates, caddy_config
 from provisioning.service import probes, user_scope
 from provisioning.service.console import Problem
+from provisioning.service.door_account import DoorAccount
 from provisioning.service.environ import bare_environ
 from provisioning.service.files import write_file
 from provisioning.service.program import Program, find_program, worker_argv
@@ -34,22 +36,30 @@ def find_caddy() -> Path:
 
 
 def programs(
-    folder: NodeFolder, membership: Membership, environ: Mapping[str, str], caddy: Path
+    folder: NodeFolder,
+    membership: Membership,
+    environ: Mapping[str, str],
+    caddy: Path,
+    account: DoorAccount | None = None,
 ) -> tuple[Program, ...]:
-    """Both services, with their files written. Raises `OSError`."""
-    _write_gateway(folder, membership)
+    """Both services, with their files written; the gateway as `account`, if any. Raises `OSError`."""
+    write_gateway(folder, membership)
     name = membership.name
     worker_environ = node_environ(folder, membership, environ)
     pulse = probes.pulse_since(membership.redis_url(folder), PULSE_KEY, f"node@{name}")
+    gateway = Program(
+        name="node-gateway",
+        argv=(str(caddy), "run", "--config", str(folder.gateway_config)),
+        environ=bare_environ(environ),
+        answers=lambda _: probes.port_open(membership.gateway_port),
+        port=membership.gateway_port,
+        folder=folder.local,
+    )
+    if account is not None:
+        needs = gateway_account.needs(folder, account, environ)
+        gateway = account.of(gateway, needs, ports=(membership.gateway_port,))
     return (
-        Program(
-            name="node-gateway",
-            argv=(str(caddy), "run", "--config", str(folder.gateway_config)),
-            environ=bare_environ(environ),
-            answers=lambda _: probes.port_open(membership.gateway_port),
-            port=membership.gateway_port,
-            folder=folder.local,
-        ),
+        gateway,
         Program(
             name="node",
             argv=(
@@ -106,7 +116,8 @@ def settings(folder: NodeFolder) -> dict[str, str]:
     }
 
 
-def _write_gateway(folder: NodeFolder, membership: Membership) -> None:
+def write_gateway(folder: NodeFolder, membership: Membership) -> None:
+    """Write the gateway's configuration. Raises `OSError` or `ValueError`."""
     for each in (folder.local, (folder.local / PORTAL_SOCKET).parent):
         each.mkdir(mode=0o700, parents=True, exist_ok=True)
     config = caddy_config(

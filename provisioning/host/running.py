@@ -6,9 +6,10 @@ import asyncio
 import os
 import signal
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from provisioning.host import membership, programs
+from provisioning.host import gateway_account, membership, programs
 from provisioning.host.folder import NodeFolder
 from provisioning.host.membership import Membership
 from provisioning.host.notify import notify
@@ -16,6 +17,7 @@ from provisioning.host.rotation import Renewal
 from provisioning.host.standing import StandingWatch, graces
 from provisioning.service import home, instance_lock, oom, processes
 from provisioning.service.console import Console, Problem
+from provisioning.service.door_account import DoorAccount, Unusable
 from provisioning.service.supervisor import Supervisor, report, write_state
 
 WATCH_EVERY_S = 1.0
@@ -30,6 +32,7 @@ class NodeRun:
         self._console = console
         self._supervisor: Supervisor | None = None
         self._known: Membership | None = None
+        self._account: DoorAccount | None = None
         self._phase = "starting"
         self._stop = asyncio.Event()
 
@@ -46,6 +49,7 @@ class NodeRun:
             check_port(known.gateway_port)
             caddy = programs.find_caddy()
             self._console.say(f"Berth node {known.name} · {self._folder.home}")
+            self._choose_account(known, caddy)
             try:
                 return asyncio.run(self._serve(known, caddy))
             finally:
@@ -56,7 +60,17 @@ class NodeRun:
             f"The services of this node run already, from {self._folder.home}.", "See `berth node status`."
         )
 
-    async def _serve(self, known: Membership, caddy: Any) -> int:
+    def _choose_account(self, known: Membership, caddy: Path) -> None:
+        """Whose the gateway is; where it cannot be another one's, it is whose the node is."""
+        settings = {**self._environ, **programs.settings(self._folder)}
+        try:
+            programs.write_gateway(self._folder, known)
+            self._account = gateway_account.choose(self._folder, settings, caddy, known.gateway_port)
+        except (Unusable, OSError) as why:
+            off = f"{gateway_account.ROOTS}=0 in node.env says so for good."
+            self._say(f"The gateway runs as root: {why}. {off}")
+
+    async def _serve(self, known: Membership, caddy: Path) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop.set)
@@ -70,7 +84,7 @@ class NodeRun:
         while not self._stop.is_set():
             self._known = known
             self._supervisor = Supervisor(
-                programs.programs(self._folder, known, self._environ, caddy),
+                programs.programs(self._folder, known, self._environ, caddy, self._account),
                 instance_id=self._folder.id,
                 logs_dir=self._folder.logs,
                 hidden=(known.answer.redis.password, known.signing_key),
@@ -152,8 +166,9 @@ def prepare(folder: NodeFolder) -> None:
     """Make the node's folders. Raises `Problem`."""
     home.prepare(
         folder.home,
-        private=("node", "run", "logs", "local"),
-        others=("environments",),
+        private=("node", "run", "logs"),
+        # What a gateway that runs may go through stays open to it.
+        others=("local", "environments"),
         again="berth node …",
     )
 

@@ -31,6 +31,7 @@ from provisioning.endpoints import SOCKET_HEADER
 from provisioning.host.door import Door, Proof
 from provisioning.node.gateway import node_name
 from provisioning.service.console import Problem
+from provisioning.service.door_account import DOORS_UID
 from provisioning.signed_celery import Identity, SignedCelery
 from tests import instance
 from tests.e2e.conftest import Curl
@@ -200,6 +201,25 @@ def test_a_notebook_on_each_through_the_one_front_door(pair: Pair) -> None:
         assert (home / "where.txt").read_text() == f"on {name}"
     for name in homes:
         heard(pair, name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a gateway an account of its own")
+def test_the_gateway_of_a_node_has_no_rights(pair: Pair) -> None:
+    """It sees its configuration, its own key and the way to sockets; the worker stays root."""
+    services = pair.b.services()
+    gateway, worker = (Path(f"/proc/{services[name]['pid']}") for name in ("node-gateway", "node"))
+    status = dict(line.split(":", 1) for line in (gateway / "status").read_text().splitlines())
+    assert status["Uid"].split() == status["Gid"].split() == [str(DOORS_UID)] * 4
+    assert status["Groups"].split() == [] and status["NoNewPrivs"].strip() == "1"
+    assert {status[kind].strip() for kind in ("CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
+    assert worker.stat().st_uid == 0 and "The gateway runs as root" not in pair.b.log.read_text()
+    home = Path(f"{gateway}/root{pair.b.folder.home}")
+    assert {path.name for path in home.iterdir()} == {"local", "node", "run"}
+    assert {path.name for path in (home / "node").iterdir()} == {"authority.pem", "node.key", "node.pem"}
+    assert {path.name for path in (home / "run").iterdir()} == {"node-gateway.json"}
+    (app,) = pair.b.folder.local.glob("ws-*/app.*.sock")
+    found = app.stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (0, DOORS_UID, 0o660)
 
 
 def heard(pair: Pair, name: str) -> None:

@@ -1,0 +1,46 @@
+"""Whose the gateway of a node is, where root runs the node (docs/adr/0076-door-account.md)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from provisioning.host.folder import NodeFolder
+from provisioning.service import door_account
+from provisioning.service.confinement import Needs
+from provisioning.service.door_account import DoorAccount, Unusable
+
+ROOTS = "BERTH_SERVICES_UID"
+"""0 there: root's, as the portal's services are."""
+
+
+def choose(folder: NodeFolder, settings: Mapping[str, str], caddy: Path, port: int) -> DoorAccount | None:
+    """The gateway's account, tried, with all that it needs; None where whoever runs the node is the gateway.
+
+    The gateway's configuration has to be written. Raises `Unusable` or `OSError`.
+    """
+    if os.geteuid() != 0:
+        return None
+    if settings.get(ROOTS, "").strip() == "0":
+        door_account.take_back(folder.local)
+        return None
+    try:
+        uid = door_account.number(settings)
+    except ValueError as error:
+        raise Unusable(str(error)) from error
+    homes = Path(settings.get("BERTH_HOMES_DIR") or folder.home / "homes").expanduser()
+    covered = tuple(each for each in (folder.home, homes) if each.is_dir())
+    account = DoorAccount(uid, folder.local, caddy, covered)
+    account.attempt(folder.gateway_config, _files(folder), settings, (port,))
+    account.give()
+    return account
+
+
+def needs(folder: NodeFolder, account: DoorAccount, environ: Mapping[str, str]) -> Needs:
+    """What the gateway reads and writes."""
+    return account.needs(_files(folder), environ)
+
+
+def _files(folder: NodeFolder) -> tuple[Path, ...]:
+    return folder.gateway_config, folder.authority, folder.certificate, folder.key
