@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,7 +21,7 @@ from portal.inventory.models import Allocation, Pool
 from portal.inventory.node_commands import config_of
 from portal.workspaces.lifecycle import HOLDING
 from portal.workspaces.models import Workspace
-from provisioning.drivers.local import processes
+from provisioning.drivers.local import network, processes
 from provisioning.registry import driver_for
 from provisioning.types import Capability, DeviceInfo, PoolConfig
 from tests import instance
@@ -125,6 +126,8 @@ class Planes:
         while (left := processes.scan(self.marker)) and time.monotonic() < deadline:
             processes.kill(left)
             time.sleep(0.02)
+        for each in network.ways_out_below(self.home / "local"):
+            processes.send((each.pid, each.start_ticks), signal.SIGKILL)
 
 
 @pytest.fixture

@@ -116,8 +116,14 @@ async def redis_async(redis_url: str, redis: Redis) -> AsyncIterator[AsyncRedis]
 def settings(
     public_url: str = "http://localhost:8000", passes: Path | None = None, door_port: int = 0
 ) -> GatewaySettings:
-    door = ("127.0.0.1", door_port) if door_port else None
-    return GatewaySettings(SECRET, DOMAIN, public_url, public_url.startswith("https"), passes, door)
+    return GatewaySettings(
+        SECRET,
+        DOMAIN,
+        public_url,
+        cookie_secure=public_url.startswith("https"),
+        passes=passes,
+        front_door=("127.0.0.1", door_port) if door_port else None,
+    )
 
 
 def view(name: str = WS_A, **changes: Any) -> WorkspaceView:
