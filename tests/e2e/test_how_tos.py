@@ -130,7 +130,9 @@ def next_version(here: HowToMachine) -> str:
     here.environ["GIT_CONFIG_COUNT"] = "1"
     here.environ |= {"GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
     here.do("git checkout -q -B how-to")
-    here.do("git init -q --bare /srv/origin.git && git push -q /srv/origin.git how-to")
+    # A checkout may have a part of the history alone.
+    here.do("git init -q --bare /srv/origin.git && git -C /srv/origin.git config receive.shallowUpdate true")
+    here.do("git push -q /srv/origin.git how-to")
     here.do("git remote remove origin || true")
     here.do("git remote add origin /srv/origin.git && git fetch -q && git branch -q -u origin/how-to")
     here.do("git clone -q -b how-to /srv/origin.git /srv/next")
