@@ -90,6 +90,16 @@ exec env -i container=berth-test PATH=/usr/sbin:/usr/bin:/sbin:/bin \
 """
 
 
+WAY_OUT = """
+ip link set lo up
+ip link add outside type veth peer name inside
+ip address add 10.99.0.1/24 dev inside
+ip link set outside up; ip link set inside up
+ip route add default via 10.99.0.2 dev inside
+"""
+"""For a machine with a network of its own: one with a way out, which workspaces' own networks want to see."""
+
+
 class SystemdMachine:
     """One that has started: ask it, run something there."""
 

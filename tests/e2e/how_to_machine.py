@@ -16,7 +16,7 @@ import pytest
 
 from provisioning.service.environ import ROOT
 from tests import instance
-from tests.systemd_machine import SystemdMachine
+from tests.systemd_machine import WAY_OUT, SystemdMachine
 
 HOST = "berth.example.org"
 READY = "Berth is ready"
@@ -26,11 +26,7 @@ set -e
 mkdir -p /run/checkout/upper /run/checkout/work
 mount -t overlay overlay -o lowerdir={ROOT},upperdir=/run/checkout/upper,workdir=/run/checkout/work {ROOT}
 mkdir -p /srv/backup /etc/ssl/berth
-ip link set lo up
-ip link add outside type veth peer name inside
-ip address add 10.99.0.1/24 dev inside
-ip link set outside up; ip link set inside up
-ip route add default via 10.99.0.2 dev inside
+{WAY_OUT}
 echo 127.0.0.1 {HOST} >> /etc/hosts
 """
 

@@ -57,6 +57,22 @@ def ask(here: HowToMachine, secret: str, method: str, path: str, body: Any = Non
     return json.loads(said) if said else None
 
 
+def running(here: HowToMachine, secret: str, name: str) -> str:
+    """Make a workspace and wait until it runs. Returns its path below /api/v1/."""
+    body = {"template": "files", "flavor": "tiny", "name": name}
+    where = f"workspaces/{ask(here, secret, 'POST', 'workspaces', body)['id']}"
+    comes_to(here, secret, where, "running")
+    return where
+
+
+def comes_to(here: HowToMachine, secret: str, where: str, *states: str) -> None:
+    eventually(
+        lambda: ask(here, secret, "GET", where)["state"] in states,
+        limit_s=90,
+        what=lambda: str(ask(here, secret, "GET", where)),
+    )
+
+
 def people(here: HowToMachine, secret: str) -> set[str]:
     return {each["username"] for each in ask(here, secret, "GET", "users")["results"]}
 
@@ -88,13 +104,7 @@ def test_backup_restore_upgrade_and_rollback(here: HowToMachine) -> None:
     back_up, copy, restore, upgrade, roll_back, rehearse = blocks("backup")
     here.do("make up")
     secret = token(here)
-    made = ask(here, secret, "POST", "workspaces", {"template": "files", "flavor": "tiny", "name": "kept"})
-    where = f"workspaces/{made['id']}"
-    eventually(
-        lambda: ask(here, secret, "GET", where)["state"] == "running",
-        limit_s=90,
-        what=lambda: str(ask(here, secret, "GET", where)),
-    )
+    where = running(here, secret, "kept")
     here.do("echo first > $(ls -d var/homes/*/* | head -1)/note.txt")
     here.do(back_up)
     here.do(copy)
@@ -104,11 +114,7 @@ def test_backup_restore_upgrade_and_rollback(here: HowToMachine) -> None:
     here.do(restore)
     assert people(here, secret) == {"admin"}
     assert here.do("cat var/homes/*/*/note.txt") == "first\n"
-    eventually(
-        lambda: ask(here, secret, "GET", where)["state"] in ("failed", "stopped"),
-        limit_s=90,
-        what=lambda: str(ask(here, secret, "GET", where)),
-    )
+    comes_to(here, secret, where, "failed", "stopped")
     assert re.search(r"entries under \d+ seals.*\nhead ", here.do(rehearse))
 
     here.do("rm -rf /tmp/rehearsal")
@@ -126,7 +132,7 @@ def next_version(here: HowToMachine) -> str:
     """A version with one more migration, to be pulled. Returns the commit that there is now."""
     if not (ROOT / ".git").exists():
         pytest.skip("this is no checkout of git")
-    name = "git -c user.name=Somebody -c user.email=somebody@example.org -c safe.directory=*"
+    name = "git -c user.name=Somebody -c user.email=somebody@example.org"
     here.environ["GIT_CONFIG_COUNT"] = "1"
     here.environ |= {"GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
     here.do("git checkout -q -B how-to")
@@ -173,13 +179,7 @@ def test_the_consoles_of_the_guides(here: HowToMachine) -> None:
         "berth_x3K9aQ": r"berth_[A-Za-z0-9]{6}",
     }
     try:
-        made = ask(here, own, "POST", "workspaces", {"template": "files", "flavor": "tiny", "name": "trial"})
-        where = f"workspaces/{made['id']}"
-        eventually(
-            lambda: ask(here, own, "GET", where)["state"] == "running",
-            limit_s=90,
-            what=lambda: str(ask(here, own, "GET", where)),
-        )
+        running(here, own, "trial")
         home = here.do("ls -d var/homes/vision/*").strip()
         here.do(f"mkdir {home}/data && touch {home}/data/old.bin && echo weights > model.bin")
         here.do(f"chown -R --reference={home} {home}/data")

@@ -20,7 +20,7 @@ import pytest
 from provisioning.service.environ import ROOT
 from tests import instance
 from tests.instance import eventually
-from tests.systemd_machine import SystemdMachine, machine
+from tests.systemd_machine import WAY_OUT, SystemdMachine, machine
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("node-service")]
 LIMIT_S = 90
@@ -30,12 +30,7 @@ PREPARE = f"""
 set -e
 mkdir -p /opt/berth
 mount --bind {ROOT} /opt/berth
-# A network with a way out, which workspaces' own networks want to see.
-ip link set lo up
-ip link add outside type veth peer name inside
-ip address add 10.99.0.1/24 dev inside
-ip link set outside up; ip link set inside up
-ip route add default via 10.99.0.2 dev inside
+{WAY_OUT}
 echo 127.0.0.1 {HOST} >> /etc/hosts
 version=$(pg_lsclusters --no-header | awk 'NR == 1 {{ print $1 }}')
 pg_dropcluster "$version" main
