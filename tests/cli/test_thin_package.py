@@ -15,6 +15,7 @@ import pytest
 
 from portal.cli.version import version
 from provisioning.service.environ import ROOT
+from tests.embedded.empty_environment import with_wheel_alone
 
 NEEDED = (
     "httpx",
@@ -51,13 +52,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty environment with the wheel, and of all packages of these tests only what it needs."""
     environment = tmp_path_factory.mktemp("installed")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=120)
-    subprocess.run(
-        [sys.executable, "-m", "pip", "-q", "--python", environment / "bin" / "python", "install",
-         "--no-deps", "--no-index", wheel],
-        check=True, timeout=300,
-    )  # fmt: skip
-    site = next(environment.glob("lib/python3.*/site-packages"))
+    site = with_wheel_alone(environment, wheel)
     for name in NEEDED:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin:

@@ -23,17 +23,22 @@ def make(folder: Path, wheel: Path, extras: Iterable[str] = ()) -> Path:
     Returns its folder of programs. A package that the metadata does not name, and no other package asks for,
     is not there.
     """
+    site = with_wheel_alone(folder, wheel)
+    [root] = [each for each in distributions(path=[str(site)]) if each.name == "berth"]
+    for each in needed(root, extras).values():
+        _install(each, site, folder / "bin")
+    return folder / "bin"
+
+
+def with_wheel_alone(folder: Path, wheel: Path) -> Path:
+    """An environment in `folder` that holds the wheel and nothing else. Returns its folder of packages."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=120)
     subprocess.run(
         [sys.executable, "-m", "pip", "-q", "--python", folder / "bin" / "python", "install",
          "--no-deps", "--no-index", wheel],
         check=True, timeout=300,
     )  # fmt: skip
-    site = next(folder.glob("lib/python3.*/site-packages"))
-    [root] = [each for each in distributions(path=[str(site)]) if each.name == "berth"]
-    for each in needed(root, extras).values():
-        _install(each, site, folder / "bin")
-    return folder / "bin"
+    return next(folder.glob("lib/python3.*/site-packages"))
 
 
 def needed(root: Distribution, extras: Iterable[str]) -> dict[str, Distribution]:
