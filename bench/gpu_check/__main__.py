@@ -119,8 +119,13 @@ def _bf16(report: Report) -> Line:
         return _share("BF16 product", None, top, BF16_SHARE, "TFLOP/s", cause)
     clock = report.samples.get("sm_clock_mhz", {})
     power = report.samples.get("power_mw", {})
-    cause = f"SM clock {clock.get('median')} MHz, power up to {power.get('max')} mW; {test.detail.get('by')}"
-    return _share("BF16 product", test.measures.get("gemm_bf16_tflops"), top, BF16_SHARE, "TFLOP/s", cause)
+    cause = (
+        f"for 5 s on end {test.measures.get('gemm_bf16_tflops', 0):.0f} TFLOP/s, SM clock down to "
+        f"{clock.get('min')} MHz, power up to {power.get('max')} mW; {test.detail.get('by')}"
+    )
+    burst = test.measures.get("gemm_bf16_burst_tflops")
+    line = _share("BF16 product, at first", burst, top, BF16_SHARE, "TFLOP/s", cause)
+    return Line(line.what, line.wanted, line.seen, line.met, line.cause or cause)
 
 
 def _canary(report: Report) -> Line:

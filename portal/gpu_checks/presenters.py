@@ -84,7 +84,7 @@ _LEVELS: Mapping[CheckLevel, str | Promise] = {
     CheckLevel.STANDARD: _("Standard check"),
     CheckLevel.EXTENDED: _("Extended check"),
 }
-_GEMM = re.compile(r"gemm_[a-z0-9]+(_own)?_tflops")
+_GEMM = re.compile(r"gemm_[a-z0-9]+(_own|_burst)?_tflops")
 _AGAINST: Mapping[str, str | Promise] = {
     "datasheet": _("datasheet"),
     "baseline": _("other devices of this model"),
@@ -265,9 +265,12 @@ test_title.__test__ = False  # type: ignore[attr-defined]
 def metric_title(name: str) -> str:
     """What a figure is, in words."""
     if name.startswith("gemm_"):
-        own = name.endswith("_own_tflops")
-        dtype = name.removeprefix("gemm_").removesuffix("_tflops").removesuffix("_own")
-        text = gettext("%(type)s matrix product (own kernel)") if own else gettext("%(type)s matrix product")
+        dtype, _, how = name.removeprefix("gemm_").removesuffix("_tflops").partition("_")
+        text = gettext("%(type)s matrix product")
+        if how == "own":
+            text = gettext("%(type)s matrix product (own kernel)")
+        elif how == "burst":
+            text = gettext("%(type)s matrix product (at first)")
         return text % {"type": dtype.upper()}
     if name.startswith("peer_gb_s:"):
         return gettext("Link to %(device)s…") % {"device": name.removeprefix("peer_gb_s:")[:12]}

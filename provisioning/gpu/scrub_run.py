@@ -155,7 +155,8 @@ def _listen(process: Process, uuid: str, nonce: str, until_s: float) -> ScrubRes
     if late:
         text = f"The scrub did not end in time; it was ended at “{stage}”. Check this GPU."
         return ScrubResult(uuid, ScrubVerdict.HUNG, text)
-    reason = odd or f"exit status {process.code}"
+    said = process.stderr.decode(errors="replace").strip().splitlines()
+    reason = odd or f"exit status {process.code}" + (f"; it said: {said[-1][:200]}" if said else "")
     text = f"The scrub broke off at “{stage}” without a result ({reason}). Scrub it again."
     return ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, text)
 

@@ -21,6 +21,13 @@ from provisioning.gpu.watcher.watcher import Watcher
 from tests.gpu.fake_nvml import Err, FakeLibrary, h200, installed
 
 LOST = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+# As an H100 with driver 580.159.04 wrote them, for an illegal address and a device-side assertion.
+ILLEGAL = (
+    "NVRM: Xid (PCI:0000:00:06): 31, pid=773, name=faults, channel 0x0000000a, intr 00000000. MMU Fault: "
+    "ENGINE GRAPHICS GPC1 GPCCLIENT_T1_8 faulted @ 0x0_00000000. Fault is of type FAULT_PDE "
+    "ACCESS_TYPE_VIRT_WRITE"
+)
+ASSERTED = "NVRM: Xid (PCI:0000:00:06): 43, pid=783, name=faults, channel 0x0000000a"
 OLD = "NVRM: Xid (0000:01:00): 31, Ch 0000000b"
 SLOT = "0000:3b:00"
 
@@ -39,6 +46,8 @@ SLOT = "0000:3b:00"
             ),
         ),
         (f"4,1,2,-;{OLD}", Seen("0000:01:00", 31, OLD)),
+        (f"4,1,2,-;{ILLEGAL}", Seen("0000:00:06", 31, ILLEGAL)),
+        (f"4,1,2,-;{ASSERTED}", Seen("0000:00:06", 43, ASSERTED)),
         (
             "4,1,2,-;NVRM: Xid (PCI:0000:3B:00 GPU-I:02): 94, pid=7",
             Seen(SLOT, 94, "NVRM: Xid (PCI:0000:3B:00 GPU-I:02): 94, pid=7"),

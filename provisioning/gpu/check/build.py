@@ -9,11 +9,11 @@ import sys
 from provisioning.gpu.check.compiler import (
     ARCHITECTURES,
     CUBINS,
-    UNITS,
     Unbuildable,
     arch_name,
     compile_unit,
     source_hash,
+    units_of,
 )
 from provisioning.gpu.check.nvrtc import compilers
 
@@ -29,9 +29,10 @@ def main() -> int:
         print("NVRTC of CUDA 12 is missing: pip install nvidia-cuda-nvrtc-cu12.", file=sys.stderr)
         return 1
     try:
-        for unit in UNITS:
-            for capability in ARCHITECTURES:
-                built[f"{unit}.{arch_name(capability)}.cubin"] = compile_unit(unit, capability, oldest)
+        for capability in ARCHITECTURES:
+            for unit in units_of(capability):
+                name = f"{unit}.{arch_name(capability, unit)}.cubin"
+                built[name] = compile_unit(unit, capability, oldest)
     except Unbuildable as error:
         print(error, file=sys.stderr)
         return 1
@@ -47,7 +48,7 @@ def main() -> int:
         (CUBINS / name).write_bytes(code)
     manifest = {
         "nvrtc": oldest.version,
-        "sources": {unit: source_hash(unit) for unit in UNITS},
+        "sources": {unit: source_hash(unit) for unit in sorted({name.split(".")[0] for name in built})},
         "cubins": {name: hashlib.sha256(code).hexdigest() for name, code in sorted(built.items())},
     }
     (CUBINS / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")

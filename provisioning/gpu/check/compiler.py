@@ -1,4 +1,4 @@
-"""From kernel source to a cubin for one architecture: by NVRTC, else from the package.
+"""From kernel source to a cubin for one architecture: from the package, else by NVRTC.
 
 A cubin and not PTX, because an older driver refuses the PTX of a newer compiler. It refuses the cubins of a
 newer CUDA as well, so there are two compilers, and what is shipped is by the older one. Nothing here needs a
@@ -18,6 +18,8 @@ from provisioning.gpu.check.nvrtc import CompileError, Nvrtc, compilers
 KERNELS = Path(__file__).parent / "kernels"
 CUBINS = KERNELS / "cubin"
 UNITS = ("memory", "scrub", "bandwidth", "operands", "gemm", "tensor")
+# By instructions that one architecture has and no later one: their code is for `sm_90a`.
+ONLY_FOR = {"hopper": (9, 0)}
 CUDA_13 = 13000
 BLACKWELL = (10, 0)
 BLACKWELL_DRIVER = 12080
@@ -34,11 +36,17 @@ class Cubin:
     arch: str
     code: bytes
     origin: str
-    """`nvrtc 13.5` or `packaged`."""
+    """`nvrtc 13.5` or `packaged (nvrtc 12.9)`."""
 
 
-def arch_name(capability: tuple[int, int]) -> str:
-    return f"sm_{capability[0]}{capability[1]}"
+def units_of(capability: tuple[int, int]) -> tuple[str, ...]:
+    """The units that a device of this compute capability can run."""
+    return (*UNITS, *(unit for unit, only in ONLY_FOR.items() if only == capability))
+
+
+def arch_name(capability: tuple[int, int], unit: str = "") -> str:
+    """`sm_90`, or `sm_90a` for a unit whose instructions only that architecture has."""
+    return f"sm_{capability[0]}{capability[1]}{'a' if unit in ONLY_FOR else ''}"
 
 
 def source_hash(unit: str) -> str:
@@ -75,12 +83,12 @@ def compile_unit(unit: str, capability: tuple[int, int], compiler: Nvrtc | None 
     if compiler is None:
         raise Unbuildable("NVRTC is not installed. Install the `gpu` extra: pip install 'berth[gpu]'.")
     source = (KERNELS / f"{unit}.cu").read_bytes()
-    options = (f"-arch={arch_name(capability)}", f"-I{KERNELS}", "-std=c++17")
+    options = (f"-arch={arch_name(capability, unit)}", f"-I{KERNELS}", "-std=c++17")
     try:
         return compiler.compile(source, f"{unit}.cu", options)
     except CompileError as error:
         raise Unbuildable(
-            f"NVRTC {compiler.version} refused {unit}.cu for {arch_name(capability)}: {error}"
+            f"NVRTC {compiler.version} refused {unit}.cu for {arch_name(capability, unit)}: {error}"
         ) from error
 
 
@@ -97,26 +105,33 @@ def packaged(unit: str, capability: tuple[int, int]) -> Cubin | None:
         return None
     major, minor = capability
     for known in sorted(ARCHITECTURES, reverse=True):
-        if known[0] != major or known[1] > minor:
+        if known[0] != major or known[1] > minor or unit not in units_of(known):
             continue
-        name = f"{unit}.{arch_name(known)}.cubin"
+        name = f"{unit}.{arch_name(known, unit)}.cubin"
         try:
             code = (CUBINS / name).read_bytes()
         except OSError:
             continue
         if hashlib.sha256(code).hexdigest() == manifest.get("cubins", {}).get(name):
-            return Cubin(unit, arch_name(known), code, "packaged")
+            return Cubin(unit, arch_name(known, unit), code, f"packaged (nvrtc {manifest['nvrtc']})")
     return None
 
 
 def cubins(unit: str, capability: tuple[int, int], driver_version: int = CUDA_13) -> Iterator[Cubin]:
     """All code of `unit` that a driver may take, the likeliest first; each is compiled when it is asked for.
 
-    Compiled here by the NVRTC of the driver's own CUDA or an older one, else the shipped one. Raises
-    `Unbuildable` at its end if there was none.
+    The shipped one, if it is for this very architecture: compiling all units takes two seconds. Then by the
+    NVRTC of the driver's own CUDA or an older one; last the one that is shipped for an older architecture.
+    Raises `Unbuildable` at its end if there was none.
     """
+    shipped = packaged(unit, capability)
+    if shipped is not None and not loads(shipped.code, capability, driver_version):
+        shipped = None
+    native = shipped is not None and shipped.arch == arch_name(capability, unit)
+    if shipped is not None and native:
+        yield shipped
     refused: list[str] = []
-    found = False
+    found = native
     for compiler in compilers():
         if compiler.major * 1000 > driver_version:
             refused.append(
@@ -131,11 +146,10 @@ def cubins(unit: str, capability: tuple[int, int], driver_version: int = CUDA_13
             continue
         if loads(code, capability, driver_version):
             found = True
-            yield Cubin(unit, arch_name(capability), code, f"nvrtc {compiler.version}")
+            yield Cubin(unit, arch_name(capability, unit), code, f"nvrtc {compiler.version}")
         else:
             refused.append(f"The driver is too old for {arch_name(capability)}; install a newer one.")
-    shipped = packaged(unit, capability)
-    if shipped is not None and loads(shipped.code, capability, driver_version):
+    if shipped is not None and not native:
         yield shipped
     elif not found:
         if not compilers():

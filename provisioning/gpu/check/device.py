@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from provisioning.gpu.check.compiler import UNITS, Unbuildable, cubins
+from provisioning.gpu.check.compiler import Unbuildable, cubins, units_of
 
 MIB = 1024 * 1024
 CHUNK_MIN = 2 * MIB
@@ -238,9 +238,9 @@ class Device:
             self.call("cuMemFreeHost", address)
 
     # --- kernels ---
-    def load(self, units: tuple[str, ...] = UNITS) -> None:
-        """Builds and loads the kernels for this device and driver. Raises `Unbuildable`."""
-        for unit in units:
+    def load(self, units: tuple[str, ...] = ()) -> None:
+        """Builds and loads kernels for this device and driver, all without `units`. Raises `Unbuildable`."""
+        for unit in units or units_of(self.capability):
             refused: CudaError | None = None
             for built in cubins(unit, self.capability, self.driver_version):
                 try:

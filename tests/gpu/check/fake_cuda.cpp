@@ -9,6 +9,7 @@
 #include "operands.cu"
 #include "gemm.cu"
 #include "tensor.cu"
+#include "hopper.cu"
 
 #include <elf.h>
 #include <signal.h>
@@ -64,7 +65,7 @@ const std::map<std::string, Kernel> kernels = {
     K(count_nonzero, 0), K(or_reduce, 0), K(copy16, 0), K(read16, 0), K(write16, 0), K(check16, 0), K(gate, 0),
     K(fill_integers, 0), K(encode, 0), K(fill_random, 0), K(compare_f32, 0), K(compare_f64, 0),
     K(gemm_reference, 1), K(gemm_fp32, 1), K(gemm_fp64, 1), K(gemm_fp16, 1), K(gemm_bf16, 1), K(gemm_tf32, 1),
-    K(gemm_fp8, 1),
+    K(gemm_fp8, 1), K(gemm_fp16_wg, 1), K(gemm_bf16_wg, 1), K(gemm_tf32_wg, 1), K(gemm_fp8_wg, 1),
 };
 struct Function {
   std::string name;
@@ -280,9 +281,9 @@ API cuLaunchKernel(void* f, u32 gx, u32 gy, u32, u32 bx, u32, u32, u32, void*, v
   if (name == "write16") moves = 16 * *(u64*)params[1];
   if (starts(name, "gemm_")) {
     u64 side = *(u32*)params[3], depth = *(u32*)params[4];
-    flop = 2.0 * side * side * depth * (name == "gemm_fp16" || name == "gemm_bf16" ? 2 : name == "gemm_fp8" ? 4 : 1);
+    int in_word = starts(name, "gemm_fp16") || starts(name, "gemm_bf16") ? 2 : starts(name, "gemm_fp8") ? 4 : 1;
+    flop = 2.0 * side * side * depth * in_word;
     if (name != "gemm_reference") result = *(void**)params[2];
-    int in_word = name == "gemm_fp16" || name == "gemm_bf16" ? 2 : name == "gemm_fp8" ? 4 : 1;
     square = side == depth * in_word ? side * side : 0;
   }
   queue.push_back([=] {
@@ -350,7 +351,8 @@ API cublasGemmEx(void*, int ta, int tb, int m, int n, int k, const void* alpha, 
     void* to = narrow ? sums.data() : c;
     // Column by column C is m x n with A^T first; row by row that is (B of the caller) times (A of the caller)^T.
     const void *first = b, *second = a;
-    void* params[] = {&first, &second, &to, (void*)&side, (void*)&inner};
+    void* nowhere = nullptr;
+    void* params[] = {&first, &second, &to, (void*)&side, (void*)&inner, &nowhere};
     u32 tiles = side / (plain ? 64 : 128);
     berth_run(kernels.at(name).prepare(params, tiles, tiles, 256, 1));
     for (size_t i = 0; narrow && i < (size_t)m * n; i++) ((unsigned short*)c)[i] = ((u32*)to)[i] >> 16;

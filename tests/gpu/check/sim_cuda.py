@@ -16,7 +16,9 @@ UUID = "GPU-00000000-1111-2222-3333-444444444444"
 
 def driver() -> Any:
     """Kernels come from the package, which is quicker; a file in $TMPDIR asks for the compiler."""
-    if not Path(os.environ.get("TMPDIR", "/tmp"), "nvrtc").exists():
+    if Path(os.environ.get("TMPDIR", "/tmp"), "nvrtc").exists():
+        compiler.packaged = lambda unit, capability: None
+    else:
         compiler.compilers = tuple
     return importlib.import_module("cuda.bindings.driver")
 

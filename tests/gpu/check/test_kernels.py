@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,20 @@ from numpy.typing import NDArray
 
 from provisioning.gpu.check import compiler
 from provisioning.gpu.check.build import LIMIT_BYTES
-from provisioning.gpu.check.compiler import ARCHITECTURES, CUBINS, UNITS, Unbuildable, arch_name
+from provisioning.gpu.check.compiler import (
+    ARCHITECTURES,
+    CUBINS,
+    ONLY_FOR,
+    UNITS,
+    Unbuildable,
+    arch_name,
+    units_of,
+)
 from provisioning.gpu.check.nvrtc import compilers
 from tests.gpu.check.host import MASK, Host
 
 WORDS = 5000
+PACKAGED = "packaged (nvrtc 12.9)"
 
 
 # --- for devices ---
@@ -27,16 +38,53 @@ def test_every_kernel_compiles(capability: tuple[int, int]) -> None:
     if not compiler.nvrtc_version():
         pytest.skip("NVRTC is not installed")
     kernels = {"memory": "fill_mix", "scrub": "count_nonzero", "bandwidth": "copy16", "operands": "encode",
-               "gemm": "gemm_reference", "tensor": "gemm_fp16"}  # fmt: skip
-    for unit in UNITS:
-        built = compiler.cubin(unit, capability)
-        assert built.code.startswith(b"\x7fELF")
-        assert built.arch == arch_name(capability)
-        assert built.origin.startswith("nvrtc ")
-        assert f".text.{kernels[unit]}".encode() in built.code
+               "gemm": "gemm_reference", "tensor": "gemm_fp16", "hopper": "gemm_fp8_wg"}  # fmt: skip
+    assert ("hopper" in units_of(capability)) == (capability == (9, 0))
+    for unit in units_of(capability):
+        code = compiler.compile_unit(unit, capability)
+        assert code.startswith(b"\x7fELF")
+        assert f".text.{kernels[unit]}".encode() in code
         if unit == "tensor":
-            assert (b".text.gemm_bf16" in built.code) == (capability >= (8, 0))
-            assert (b".text.gemm_fp8" in built.code) == (capability >= (8, 9))
+            assert (b".text.gemm_bf16" in code) == (capability >= (8, 0))
+            assert (b".text.gemm_fp8" in code) == (capability >= (8, 9))
+        shipped = compiler.cubin(unit, capability)
+        assert shipped.arch == ("sm_90a" if unit == "hopper" else arch_name(capability))
+        assert shipped.origin == PACKAGED
+
+
+# Which instruction of the tensor cores a kernel has to have in its machine code. By mma.sync, FP8 is emulated
+# on sm_90 (it becomes HMMA); there QGMMA is the one that multiplies in FP8.
+INSTRUCTIONS = [
+    ("tensor", (7, 5), "gemm_fp16", "HMMA.1688.F32"),
+    ("tensor", (8, 0), "gemm_bf16", "HMMA.16816.F32.BF16"),
+    ("tensor", (8, 0), "gemm_tf32", "HMMA.1688.F32.TF32"),
+    ("tensor", (8, 9), "gemm_fp8", "QMMA.16832.F32.E4M3.E4M3"),
+    ("tensor", (9, 0), "gemm_fp16", "HMMA.16816.F32"),
+    ("hopper", (9, 0), "gemm_fp16_wg", "HGMMA.64x128x16.F32"),
+    ("hopper", (9, 0), "gemm_bf16_wg", "HGMMA.64x128x16.F32.BF16"),
+    ("hopper", (9, 0), "gemm_tf32_wg", "HGMMA.64x128x8.F32.TF32"),
+    ("hopper", (9, 0), "gemm_fp8_wg", "QGMMA.64x128x32.F32.E4M3.E4M3"),
+]
+
+
+@pytest.mark.parametrize(("unit", "capability", "kernel", "instruction"), INSTRUCTIONS)
+def test_the_machine_code_multiplies_by_the_tensor_cores(
+    unit: str, capability: tuple[int, int], kernel: str, instruction: str, tmp_path: Path
+) -> None:
+    disassembler = next(
+        (p for entry in sys.path if (p := Path(entry, "nvidia/cu13/bin/nvdisasm")).is_file()), None
+    )
+    if disassembler is None:
+        pytest.skip("nvdisasm (nvidia-cuda-nvdisasm) is not installed")
+    shipped = compiler.packaged(unit, capability)
+    assert shipped is not None
+    code = tmp_path / "code.cubin"
+    code.write_bytes(shipped.code)
+    listing = subprocess.run(
+        [disassembler, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    body = listing.partition(f".text.{kernel}:")[2].partition(".section")[0]
+    assert instruction in {word.rstrip(";") for word in body.split()}
 
 
 def test_an_architecture_that_the_compiler_refuses_is_told() -> None:
@@ -58,13 +106,18 @@ def test_every_driver_is_given_code_that_it_takes(capability: tuple[int, int], d
             compiler.cubin("scrub", capability, driver)
         return
     found = list(compiler.cubins("scrub", capability, driver))
-    assert found[-1].origin == "packaged"
+    assert found[0].origin == PACKAGED
     newest = 8 if driver >= 13000 or capability == (10, 0) else 7
-    assert compiler.elf_abi(found[0].code) == newest
+    assert compiler.elf_abi(found[1].code) == newest
     assert all(compiler.elf_abi(each.code) <= newest for each in found)
-    assert [each.origin.partition(".")[0] for each in found[:-1]] == (
+    assert [each.origin.partition(".")[0] for each in found[1:]] == (
         ["nvrtc 13", "nvrtc 12"] if driver >= 13000 else ["nvrtc 12"]
     )
+
+
+def test_code_for_an_older_architecture_is_taken_last() -> None:
+    origins = [each.origin.partition(".")[0] for each in compiler.cubins("scrub", (8, 7), 13000)]
+    assert origins == ["nvrtc 13", "nvrtc 12", "packaged (nvrtc 12"]
 
 
 def test_both_compilers_are_installed_side_by_side() -> None:
@@ -76,7 +129,7 @@ def test_without_the_older_compiler_the_packaged_kernels_serve_older_drivers(
 ) -> None:
     monkeypatch.setattr(compiler, "compilers", lambda: compilers()[:1])
     built = compiler.cubin("scrub", (9, 0), 12040)
-    assert (built.origin, compiler.elf_abi(built.code)) == ("packaged", 7)
+    assert (built.origin, compiler.elf_abi(built.code)) == (PACKAGED, 7)
     monkeypatch.setattr(compiler, "packaged", lambda unit, capability: None)
     with pytest.raises(Unbuildable, match="install nvidia-cuda-nvrtc-cu12"):
         compiler.cubin("scrub", (9, 0), 12040)
@@ -88,11 +141,12 @@ def test_what_is_no_cubin_has_no_abi() -> None:
 
 def test_the_packaged_kernels_are_not_stale() -> None:
     manifest = json.loads((CUBINS / "manifest.json").read_text())
-    for unit in UNITS:
+    assert set(manifest["sources"]) == {*UNITS, *ONLY_FOR}
+    for unit in manifest["sources"]:
         assert manifest["sources"][unit] == compiler.source_hash(unit), (
             f"{unit}.cu has changed: python -m provisioning.gpu.check.build"
         )
-    names = {f"{unit}.{arch_name(c)}.cubin" for unit in UNITS for c in ARCHITECTURES}
+    names = {f"{unit}.{arch_name(c, unit)}.cubin" for c in ARCHITECTURES for unit in units_of(c)}
     assert names == set(manifest["cubins"]) == {path.name for path in CUBINS.glob("*.cubin")}
     assert sum(path.stat().st_size for path in CUBINS.glob("*.cubin")) < LIMIT_BYTES
     for path in CUBINS.glob("*.cubin"):
@@ -119,7 +173,7 @@ def test_a_packaged_kernel_of_the_same_major_fits(
             compiler.cubin("memory", capability)
     else:
         built = compiler.cubin("memory", capability)
-        assert (built.arch, built.origin) == (arch, "packaged")
+        assert (built.arch, built.origin) == (arch, PACKAGED)
 
 
 def test_a_packaged_kernel_that_was_changed_is_not_used(

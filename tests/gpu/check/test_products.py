@@ -23,6 +23,10 @@ KINDS = {"fp32": np.float32, "fp16": np.uint16, "bf16": np.uint16, "fp8": np.uin
          "tf32": np.float32}  # fmt: skip
 # Exponent and mantissa bits, and how many bits of the word the multiplier does not read.
 FORMATS = {"fp32": (8, 23), "fp64": (11, 52), "fp16": (5, 10), "bf16": (8, 7), "tf32": (8, 10), "fp8": (4, 3)}
+# Each type by its plain kernel, and by Hopper's where there is one.
+KERNELS = [
+    (d.name, suffix) for d in DTYPES.values() for suffix in ("", "_wg") if d.unit == "tensor" or not suffix
+]
 u32 = ctypes.c_uint32
 
 
@@ -46,9 +50,10 @@ class Operands:
     def inner(self) -> int:
         return self.round.depth if self.d.unit == "gemm" else self.round.depth * self.d.size // 4
 
-    def multiply(self, host: Host) -> NDArray[Any]:
+    def multiply(self, host: Host, suffix: str = "") -> NDArray[Any]:
         c = np.full(self.side**2, np.nan, np.float64 if self.d.name == "fp64" else np.float32)
-        host.run(f"gemm_{self.d.name}", self.a, self.b, c, u32(self.side), u32(self.inner), block=True)
+        kernel = f"gemm_{self.d.name}{suffix}"
+        host.run(kernel, self.a, self.b, c, u32(self.side), u32(self.inner), 0, block=True)
         return c
 
     def errors(self, host: Host, c: NDArray[Any]) -> Any:
@@ -84,14 +89,14 @@ def whole(host: Host) -> Iterator[Host]:
     host.broken()
 
 
-def found(host: Host, dtype: str, **fault: Any) -> bool:
+def found(host: Host, dtype: str, suffix: str, **fault: Any) -> bool:
     """Whether a product of any round comes out wrong with this fault."""
     first = any(name.endswith("b") for name in fault)
     # Where most bits of the broken side take part is looked first.
     rounds = sorted(every_round(host, dtype), key=lambda each: -(each.round.a_bits, each.round.b_bits)[first])
     host.broken(**fault)
     try:
-        return any(each.errors(host, each.multiply(host)).count for each in rounds)
+        return any(each.errors(host, each.multiply(host, suffix)).count for each in rounds)
     finally:
         host.broken()
 
@@ -146,10 +151,10 @@ def test_the_operands_are_what_their_round_says(host: Host, dtype: str) -> None:
         assert (each.want.reshape(exact.shape) == exact).all()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_products_are_exact_and_any_flip_is_found(whole: Host, dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "suffix"), KERNELS)
+def test_products_are_exact_and_any_flip_is_found(whole: Host, dtype: str, suffix: str) -> None:
     for each in every_round(whole, dtype):
-        c = each.multiply(whole)
+        c = each.multiply(whole, suffix)
         assert each.errors(whole, c).count == 0
         # Every single bit counts: the lowest of a mantissa, the sign, one that makes a NaN.
         bits = c.view(np.uint64 if dtype == "fp64" else np.uint32)
@@ -171,6 +176,17 @@ def test_a_wrong_operand_is_wrong_results_in_its_whole_row(whole: Host) -> None:
     assert (log.count, log.first) == (each.side, 3 * each.side)
 
 
+def test_a_product_says_which_multiprocessor_made_each_tile(host: Host) -> None:
+    for dtype, suffix in KERNELS:
+        d = DTYPES[dtype]
+        side, depth = 2 * d.tile, d.step
+        a, b = np.zeros(side * depth, KINDS[dtype]), np.zeros(side * depth, KINDS[dtype])
+        c, where = np.zeros(side * side, np.float64), np.full(4, 99, np.uint32)
+        inner = depth if d.unit == "gemm" else depth * d.size // 4
+        host.run(f"gemm_{dtype}{suffix}", a, b, c, u32(side), u32(inner), where, grid=(2, 2), block=True)
+        assert list(where) == [0, 1, 10, 11]
+
+
 DEAD = [
     (dtype, side, bit)
     for dtype, (exponent, mantissa) in FORMATS.items()
@@ -179,8 +195,9 @@ DEAD = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "side"), [(dtype, side) for dtype in FORMATS for side in "ab"])
-def test_a_dead_bit_of_a_multiplier_is_found(whole: Host, dtype: str, side: str) -> None:
+@pytest.mark.parametrize("side", ["a", "b"])
+@pytest.mark.parametrize(("dtype", "suffix"), KERNELS)
+def test_a_dead_bit_of_a_multiplier_is_found(whole: Host, dtype: str, suffix: str, side: str) -> None:
     """Each mantissa, exponent and sign bit of each type, stuck at 0 and stuck at 1, on either side."""
     bits = [bit for kind, which, bit in DEAD if (kind, which) == (dtype, side)]
     assert len(bits) == 1 + sum(FORMATS[dtype])
@@ -188,7 +205,7 @@ def test_a_dead_bit_of_a_multiplier_is_found(whole: Host, dtype: str, side: str)
         (bit, stuck_at)
         for bit in bits
         for stuck_at in ("clear", "set")
-        if not found(whole, dtype, **{f"{stuck_at}_{side}": 1 << bit})
+        if not found(whole, dtype, suffix, **{f"{stuck_at}_{side}": 1 << bit})
     ]
     assert hidden == []
 
@@ -201,15 +218,16 @@ def test_powers_of_two_would_hide_every_mantissa_bit(whole: Host) -> None:
         assert small.errors(whole, small.multiply(whole)).count == 0
 
 
+@pytest.mark.parametrize("suffix", ["", "_wg"])
 @pytest.mark.parametrize("dtype", ["fp16", "bf16", "tf32", "fp8"])
-def test_a_dead_cell_of_a_tensor_core_is_found(whole: Host, dtype: str) -> None:
+def test_a_dead_cell_of_a_tensor_core_is_found(whole: Host, dtype: str, suffix: str) -> None:
     """Each bit of one mantissa times each bit of the other, the leading ones too."""
     bits = range(FORMATS[dtype][1] + 1)
     both = next(each for each in every_round(whole, dtype) if each.round.a_bits == each.round.b_bits)
     hidden = []
     for cell in ((i, j) for i in bits for j in bits):
         whole.broken(cell=cell)
-        if not both.errors(whole, both.multiply(whole)).count:
+        if not both.errors(whole, both.multiply(whole, suffix)).count:
             hidden.append(cell)
     assert hidden == []
 

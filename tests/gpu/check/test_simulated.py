@@ -69,7 +69,7 @@ def test_the_tests_of_the_higher_levels(check: Check, tmp_path: Path) -> None:
     assert set(got.values()) == {Status.PASSED}, render(report)
     assert report.software["blas"].startswith("cublas 13.")
     by_name = {test.name: test for test in report.tests}
-    assert by_name["exact_bf16"].detail["by"] == ["own kernel", "cublas"]
+    assert by_name["exact_bf16"].detail["by"] == ["own kernel (wgmma)", "own kernel", "cublas"]
     assert by_name["burn_bf16"].judgements[0].against == "datasheet"
     assert any(j.metric.startswith("peer_gb_s:GPU-") for j in by_name["peers"].judgements)
 

@@ -1,6 +1,6 @@
 """The check's own process on a device that is small: all is the product's but the sizes that it works on.
 
-The packaged kernels are taken, which is quicker; a file `nvrtc` beside the libraries asks for the compilers.
+The packaged kernels are taken, as everywhere; a file `nvrtc` beside the libraries asks for the compilers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def sizes_for(device: Device, level: str) -> Sizes:
 
 if __name__ == "__main__":
     child.sizes_for = sizes_for
-    if not Path(os.environ["LD_LIBRARY_PATH"], "nvrtc").exists():
+    if Path(os.environ["LD_LIBRARY_PATH"], "nvrtc").exists():
+        compiler.packaged = lambda unit, capability: None
+    else:
         compiler.compilers = tuple
     code = child.main(sys.argv)
     sys.stderr.flush()

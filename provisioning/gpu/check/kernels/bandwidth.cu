@@ -15,15 +15,24 @@ KERNEL copy16(Words2* to, const Words2* from, u64 n) {
 }
 HOST_KERNEL(copy16)
 
-// The XOR of all words goes to *out, so that no load can be left out.
+// The XOR of all words goes to *out, so that no load can be left out. One atomic a block: with one a thread the
+// device did nothing else (82 GB/s of 3350 on an H100).
 KERNEL read16(const Words2* from, u64 n, u64* out) {
+  __shared__ u64 parts[256];
   u64 s = STRIDE, i = THREAD, x = 0;
   for (; i + 3 * s < n; i += 4 * s) {
     Words2 a = from[i], b = from[i + s], c = from[i + 2 * s], d = from[i + 3 * s];
     x ^= a.x ^ a.y ^ b.x ^ b.y ^ c.x ^ c.y ^ d.x ^ d.y;
   }
   for (; i < n; i += s) x ^= from[i].x ^ from[i].y;
-  atomic_xor(out, x);
+  u32 t = threadIdx.x;
+  parts[t] = x;
+  __syncthreads();
+  for (u32 half = blockDim.x / 2; half > 0; half /= 2) {
+    if (t < half) parts[t] ^= parts[t + half];
+    __syncthreads();
+  }
+  if (t == 0) atomic_xor(out, parts[0]);
 }
 HOST_KERNEL(read16)
 

@@ -20,6 +20,11 @@ static __device__ __forceinline__ u64 atomic_add(u64* p, u64 v) { return atomicA
 static __device__ __forceinline__ u64 atomic_min(u64* p, u64 v) { return atomicMin(p, v); }
 static __device__ __forceinline__ u64 atomic_or(u64* p, u64 v) { return atomicOr(p, v); }
 static __device__ __forceinline__ u64 atomic_xor(u64* p, u64 v) { return atomicXor(p, v); }
+static __device__ __forceinline__ u32 sm_id() {
+  u32 id;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(id));
+  return id;
+}
 static __device__ __forceinline__ u64 now_ns() {
   u64 t;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
@@ -29,6 +34,9 @@ static __device__ __forceinline__ u64 now_ns() {
 
 #define THREAD ((u64)blockIdx.x * blockDim.x + threadIdx.x)
 #define STRIDE ((u64)gridDim.x * blockDim.x)
+// Which multiprocessor has made a block's part of a product; `where` has a word for each block, or is null.
+#define SIGN(where) \
+  if (where && threadIdx.x == 0) where[blockIdx.y * gridDim.x + blockIdx.x] = sm_id()
 
 // splitmix64 of the index: every word of a device's memory holds another value, so that an address line
 // that is stuck or crossed cannot hide.

@@ -45,13 +45,15 @@ KERNEL gemm_reference(const long long* a, const long long* b, long long* c, u32 
 }
 HOST_KERNEL(gemm_reference)
 
-KERNEL gemm_fp32(const float* a, const float* b, float* c, u32 n, u32 k) {
+KERNEL gemm_fp32(const float* a, const float* b, float* c, u32 n, u32 k, u32* where) {
+  SIGN(where);
   __shared__ float as[DEEP][SIDE + 1], bs[DEEP][SIDE + 1];
   product<float, float>(a, b, c, n, k, as, bs);
 }
 HOST_KERNEL(gemm_fp32)
 
-KERNEL gemm_fp64(const double* a, const double* b, double* c, u32 n, u32 k) {
+KERNEL gemm_fp64(const double* a, const double* b, double* c, u32 n, u32 k, u32* where) {
+  SIGN(where);
   __shared__ double as[DEEP][SIDE + 1], bs[DEEP][SIDE + 1];
   product<double, double>(a, b, c, n, k, as, bs);
 }

@@ -33,6 +33,8 @@ static inline u64 atomic_add(u64* p, u64 v) { u64 old = *p; *p = old + v; return
 static inline u64 atomic_min(u64* p, u64 v) { u64 old = *p; if (v < old) *p = v; return old; }
 static inline u64 atomic_or(u64* p, u64 v) { u64 old = *p; *p = old | v; return old; }
 static inline u64 atomic_xor(u64* p, u64 v) { u64 old = *p; *p = old ^ v; return old; }
+// A made-up place, another one for each block of a small grid.
+static inline u32 sm_id() { return blockIdx.x + 10 * blockIdx.y; }
 static inline u64 now_ns() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -209,6 +211,33 @@ struct Mma {
     }
     meet();
     threadIdx = {self, 0, 0};
+  }
+};
+
+// The warpgroup's product of 64 rows of A and 128 of B, read from shared memory as hopper.cu lays them out: `COLUMN`
+// words further is the next 16 bytes of the same row. A thread's results are of two rows and of 32 columns.
+template <int EBITS, int MBITS, int UNREAD, int COLUMN>
+struct Wgmma {
+  static const int PER_WORD = 32 / (1 + EBITS + MBITS + UNREAD), K = 8 * PER_WORD;
+  static void row_of(float* to, const u32* matrix, u32 row, u64 clear, u64 set) {
+    for (int w = 0; w < 8; w++)
+      for (int i = 0; i < PER_WORD; i++)
+        to[w * PER_WORD + i] = value<EBITS, MBITS, UNREAD>(matrix[w / 4 * COLUMN + row * 4 + w % 4], i, clear, set);
+  }
+  static void step(float* d, const u32* a, const u32* b) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const Broken& dead = broken_multiplier;
+    float rows[2][K], column[K];
+    for (u32 h = 0; h < 2; h++) row_of(rows[h], a, warp * 16 + lane / 4 + 8 * h, dead.clear_a, dead.set_a);
+    for (u32 j = 0; j < 16; j++)
+      for (u32 e = 0; e < 2; e++) {
+        row_of(column, b, j * 8 + lane % 4 * 2 + e, dead.clear_b, dead.set_b);
+        for (u32 h = 0; h < 2; h++) {
+          float sum = 0;
+          for (int k = 0; k < K; k++) sum += multiplied(rows[h][k], column[k], MBITS + 1);
+          d[j * 4 + h * 2 + e] += sum;
+        }
+      }
   }
 };
 }  // namespace berth

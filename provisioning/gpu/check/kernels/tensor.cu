@@ -119,12 +119,13 @@ static __device__ __forceinline__ void tensor(const u32* a, const u32* b, float*
     }
 }
 
-#define TENSOR_KERNEL(name, Op)                                             \
-  KERNEL name(const u32* a, const u32* b, float* c, u32 n, u32 words) {     \
-    __shared__ __align__(16) u32 as[TILE][PITCH];                           \
-    __shared__ __align__(16) u32 bs[TILE][PITCH];                           \
-    tensor<Op>(a, b, c, n, words, as, bs);                                  \
-  }                                                                         \
+#define TENSOR_KERNEL(name, Op)                                                     \
+  KERNEL name(const u32* a, const u32* b, float* c, u32 n, u32 words, u32* where) { \
+    __shared__ __align__(16) u32 as[TILE][PITCH];                                   \
+    __shared__ __align__(16) u32 bs[TILE][PITCH];                                   \
+    SIGN(where);                                                                    \
+    tensor<Op>(a, b, c, n, words, as, bs);                                          \
+  }                                                                                 \
   HOST_KERNEL(name)
 
 TENSOR_KERNEL(gemm_fp16, Fp16)

@@ -97,7 +97,6 @@ def _memory(bench: Bench, *, everything: bool) -> Outcome:
 
             measures |= rate_of("write_gb_s", _samples(bench, writing, size * times, 10))
             tally.errors += read_wrong
-            tally.errors += read_wrong
             log = device.fresh_log()
             device.launch("bandwidth", "check16", p(target), u64(size // 16), u64(bench.seed), log)
             tally.take(device.log(), "write")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,11 @@ class Sizes:
     """Passes in one timing; even, so that the XOR of all that was read is nothing."""
     launches: int = 64
     """Most products in one timing."""
+    burn_side: int = 128
+    burn_depth: int = 64
+    """Of exact products under full load; the depth is as far as sums stay exact."""
+    queued: int = 1
+    """Most products between two looks at the error log."""
 
 
 def sizes_for(device: Device, level: str) -> Sizes:
@@ -53,6 +59,9 @@ def sizes_for(device: Device, level: str) -> Sizes:
         exact_depth=2048,
         rate_side=8192 if free > 2048 * MIB else 2048,
         rate_side_wide=4096 if free > 2048 * MIB else 2048,
+        burn_side=4096 if free > 4096 * MIB else 128 * tiles,
+        burn_depth=8192 if free > 4096 * MIB else 2048,
+        queued=1 << 20,
     )
 
 
@@ -88,10 +97,14 @@ class Tally:
         self.bits = 0
         self.first: int | None = None
         self.samples: list[dict[str, str]] = []
+        self.sms: Counter[int] = Counter()
 
-    def take(self, log: ErrorLog, what: str) -> None:
+    def take(self, log: ErrorLog, what: str, sm_of: Callable[[int], int] | None = None) -> None:
+        """`sm_of`: which multiprocessor has made the word of an index, where that was written down."""
         if not log.count:
             return
+        if sm_of is not None:
+            self.sms.update(sm_of(log.index[i]) for i in range(min(log.kept, 16)))
         self.errors += log.count
         self.bits |= log.bits
         self.first = log.first if self.first is None else min(self.first, log.first)
@@ -111,7 +124,12 @@ class Tally:
         """For the report. The patterns are the check's own, so they may be shown."""
         if not self.errors:
             return {}
-        return {"first_index": str(self.first), "wrong_bits": f"{self.bits:016x}", "mismatches": self.samples}
+        found = {
+            "first_index": str(self.first),
+            "wrong_bits": f"{self.bits:016x}",
+            "mismatches": self.samples,
+        }
+        return found | ({"sms": {str(sm): count for sm, count in self.sms.most_common()}} if self.sms else {})
 
 
 def rate_of(name: str, values: list[float]) -> dict[str, float]:

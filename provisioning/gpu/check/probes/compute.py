@@ -6,11 +6,13 @@ import ctypes
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from provisioning.gpu.check.compiler import units_of
 from provisioning.gpu.check.device import Device, u32, u64
 from provisioning.gpu.check.device import ptr as p
 from provisioning.gpu.check.probes import reference
@@ -55,20 +57,47 @@ def supported(capability: tuple[int, int]) -> tuple[str, ...]:
     return tuple(d.name for d in DTYPES.values() if capability >= d.since)
 
 
-def own_gemm(device: Device, d: DType, a: int, b: int, c: int, side: int, depth: int) -> None:
-    """Queues C = A B^T by the check's own kernel."""
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One of the check's own products: `unit` and `name` in its sources, `by` for the report."""
+
+    unit: str
+    name: str
+    by: str
+
+
+def own_kernels(device: Device, d: DType) -> tuple[Kernel, ...]:
+    """The check's own products of a type, the fastest first: by other instructions, so other circuits."""
+    if d.unit != "tensor":
+        return (Kernel(d.unit, f"gemm_{d.name}", "own kernel"),)
+    plain = Kernel(d.unit, f"gemm_{d.name}", "own kernel")
+    if "hopper" not in units_of(device.capability):
+        return (plain,)
+    return Kernel("hopper", f"gemm_{d.name}_wg", "own kernel (wgmma)"), plain
+
+
+def own_gemm(
+    device: Device, d: DType, a: int, b: int, c: int, side: int, depth: int, *,
+    where: int = 0, kernel: Kernel | None = None,
+) -> None:  # fmt: skip
+    """Queues C = A B^T by the check's own kernel, the fastest or `kernel`.
+
+    `where`: a word for each tile of C, which then holds the multiprocessor that made it; 0: not told.
+    """
+    kernel = kernel or own_kernels(device, d)[0]
     inner = depth if d.unit == "gemm" else depth * d.size // 4
     grid = (side // d.tile, side // d.tile)
-    device.launch(d.unit, f"gemm_{d.name}", p(a), p(b), p(c), u32(side), u32(inner), grid=grid)
+    device.launch(
+        kernel.unit, kernel.name, p(a), p(b), p(c), u32(side), u32(inner), p(where), grid=grid
+    )  # fmt: skip
 
 
 class Exact:
     """Integer-valued operands of one round and their exact product, on the device."""
 
-    def __init__(self, bench: Bench, d: DType, round_: Round, buffers: list[int]) -> None:
-        self.bench, self.d, self.round = bench, d, round_
-        self.side = bench.sizes.exact_side
-        self.a64, self.b64, self.want, self.a, self.b, self.c = buffers
+    def __init__(self, bench: Bench, d: DType, round_: Round, side: int, buffers: list[int]) -> None:
+        self.bench, self.d, self.round, self.side = bench, d, round_, side
+        self.a64, self.b64, self.want, self.a, self.b, self.c, self.where = buffers
         device, n = bench.device, self.side * round_.depth
         bits, gaps = (round_.a_bits, round_.b_bits), round_.gaps
         for which, (whole, wide, seed) in enumerate(
@@ -86,37 +115,77 @@ class Exact:
         device.sync()
 
     @staticmethod
-    def sizes(bench: Bench, d: DType, round_: Round) -> tuple[int, ...]:
-        n, c = bench.sizes.exact_side * round_.depth, bench.sizes.exact_side**2
-        return n * 8, n * 8, c * 8, n * d.size, n * d.size, c * d.c_size
+    def sizes(d: DType, round_: Round, side: int) -> tuple[int, ...]:
+        n, c = side * round_.depth, side**2
+        return n * 8, n * 8, c * 8, n * d.size, n * d.size, c * d.c_size, (side // d.tile) ** 2 * 4
 
-    def compare(self) -> None:
-        """Queues the comparison of C; the result is in the device's log."""
-        device, n = self.bench.device, self.side * self.side
+    def compare(self, log: ctypes.c_void_p) -> None:
+        """Queues the comparison of C; what is wrong goes to the device's log."""
         kernel = "compare_f64" if self.d.name == "fp64" else "compare_f32"
-        device.launch("operands", kernel, p(self.c), p(self.want), u64(n), device.fresh_log())
+        n = self.side * self.side
+        self.bench.device.launch("operands", kernel, p(self.c), p(self.want), u64(n), log)
 
-    def once(self, multiply: Callable[[], None], tally: Tally, what: str) -> None:
-        """C is filled with NaN first: a product that was never written cannot look right."""
+    def queue(self, multiply: Callable[[], None], log: ctypes.c_void_p) -> None:
+        """A product and its comparison. C is NaN first: what was never written cannot look right."""
         device = self.bench.device
         device.call("cuMemsetD8Async", self.c, 0xFF, self.side * self.side * self.d.c_size, device.stream)
         multiply()
-        self.compare()
-        tally.take(device.log(), f"{what}, {self.round.a_bits} by {self.round.b_bits} bits")
+        self.compare(log)
 
-    def multiply(self) -> None:
-        own_gemm(self.bench.device, self.d, self.a, self.b, self.c, self.side, self.round.depth)
+    def once(self, multiply: Callable[[], None], tally: Tally, what: str, *, signed: bool = False) -> None:
+        """One product, compared. `signed`: its kernel writes down where it ran."""
+        device = self.bench.device
+        self.queue(multiply, device.fresh_log())
+        self._tell(tally, what, signed)
+
+    def hammer(self, multiply: Callable[[], None], seconds: float, tally: Tally, what: str) -> int:
+        """Products without a pause for `seconds`; how many.
+
+        They are queued ahead, so that the device never waits for the host, and it looks at the log once a
+        second: full power needs both.
+        """
+        bench, done, going = self.bench, 0, until(seconds)
+        while True:
+            log, second, first = bench.device.fresh_log(), until(1.0), done
+            while True:
+                self.queue(multiply, log)
+                done += 1
+                if done % 16 == 0:
+                    bench.beat(done, 0)
+                if done - first >= bench.sizes.queued or not second() or not going():
+                    break
+            self._tell(tally, what, False)
+            if not going():
+                return done
+
+    def _tell(self, tally: Tally, what: str, signed: bool) -> None:
+        log = self.bench.device.log()
+        sm_of = self._sm_of() if signed and log.count else None
+        tally.take(log, f"{what}, {self.round.a_bits} by {self.round.b_bits} bits", sm_of)
+
+    def _sm_of(self) -> Callable[[int], int]:
+        """Which multiprocessor has made the element of an index, in the last product of an own kernel."""
+        tile, tiles = self.d.tile, self.side // self.d.tile
+        signed = (ctypes.c_uint32 * (tiles * tiles))()
+        self.bench.device.read(signed, self.where)
+        return lambda index: int(signed[index // self.side // tile * tiles + index % self.side // tile])
+
+    def multiply(self, kernel: Kernel | None = None) -> None:
+        own_gemm(
+            self.bench.device, self.d, self.a, self.b, self.c, self.side, self.round.depth,
+            where=self.where, kernel=kernel,
+        )  # fmt: skip
 
     def multiply_blas(self) -> None:
         assert self.bench.blas is not None
         self.bench.blas.gemm(self.d.name, self.a, self.b, self.c, self.side, self.round.depth)
 
 
-def rounds(bench: Bench, d: DType) -> Iterator[Exact]:
+def rounds(bench: Bench, d: DType, side: int, deepest: int) -> Iterator[Exact]:
     """The rounds of a type one after another, each with buffers of its own for as long as it is used."""
-    for round_ in rounds_of(d.name, d.step, bench.sizes.exact_depth):
-        with bench.device.buffers(*Exact.sizes(bench, d, round_)) as buffers:
-            yield Exact(bench, d, round_, buffers)
+    for round_ in rounds_of(d.name, d.step, deepest):
+        with bench.device.buffers(*Exact.sizes(d, round_, side)) as buffers:
+            yield Exact(bench, d, round_, side, buffers)
 
 
 def _dtype(bench: Bench) -> DType:
@@ -127,32 +196,35 @@ def _dtype(bench: Bench) -> DType:
 
 
 def exact(bench: Bench) -> Outcome:
-    """In each round one product of the own kernel, one of cuBLAS where it is there, each compared bit by bit.
+    """In each round one product of each own kernel, one of cuBLAS where it is there, compared bit by bit.
 
     Each ends with a canary: one flipped bit of the result must be found at its index.
     """
     d, device, tally = _dtype(bench), bench.device, Tally()
     by_blas = bench.blas is not None and bench.blas.knows(d.name)
+    kernels = own_kernels(device, d)
     caught, done = True, 0
-    for work in rounds(bench, d):
+    for work in rounds(bench, d, bench.sizes.exact_side, bench.sizes.exact_depth):
         if by_blas:
             work.once(work.multiply_blas, tally, "cublas")
-        work.once(work.multiply, tally, "own kernel")
+        for kernel in kernels:
+            work.once(partial(work.multiply, kernel), tally, kernel.by, signed=True)
         done += 1
         if tally.errors:
             continue
         words = work.side * work.side * d.c_size // 8
         index, bit = bench.seed % words, bench.seed // words % 64
         device.launch("memory", "flip_bit", p(work.c), u64(index), u64(bit), grid=(1, 1), threads=1)
-        work.compare()
+        work.compare(device.fresh_log())
         found = device.log()
         one = index if d.name == "fp64" else index * 2 + bit // 32
         caught = caught and (found.count, found.first) == (1, one)
-    detail = {**tally.detail(), "canary_found": caught, "by": ["own kernel", "cublas"][: 1 + by_blas]}
+    by = [*(kernel.by for kernel in kernels), *(["cublas"] if by_blas else [])]
+    detail = {**tally.detail(), "canary_found": caught, "by": by}
     return Outcome(
         errors=tally.errors + (not caught),
         detail=detail,
-        measures={"products": float(done * (1 + by_blas)), "rounds": float(done)},
+        measures={"products": float(done * len(by)), "rounds": float(done)},
     )
 
 
@@ -179,21 +251,18 @@ def _against_cpu(bench: Bench, d: DType, c: int, side: int, narrow: bool, tally:
 
 
 def burn(bench: Bench) -> Outcome:
-    """Half of the time exact products, half random ones: right by the CPU, the same each time, how fast."""
+    """Half of the time exact products, half random ones: right by the CPU, the same each time, how fast.
+
+    How fast: in the first few products, and for seconds on end, when the power limit has its say.
+    """
     d, device, tally = _dtype(bench), bench.device, Tally()
-    seconds = bench.seconds(10.0)
+    seconds, sizes = bench.seconds(10.0), bench.sizes
     by_blas = bench.blas is not None and bench.blas.knows(d.name)
-    done, kinds = 0, len(rounds_of(d.name, d.step, bench.sizes.exact_depth))
-    for work in rounds(bench, d):
-        going = until(seconds / 2 / kinds)
-        while True:
-            work.once(work.multiply_blas if by_blas else work.multiply, tally, "exact")
-            done += 1
-            if done % 16 == 0:
-                bench.beat(done, 0)
-            if not going():
-                break
-    side = bench.sizes.rate_side_wide if d.name in ("fp32", "fp64") else bench.sizes.rate_side
+    done, kinds = 0, len(rounds_of(d.name, d.step, sizes.burn_depth))
+    for work in rounds(bench, d, sizes.burn_side, sizes.burn_depth):
+        multiply_exact = work.multiply_blas if by_blas else work.multiply
+        done += work.hammer(multiply_exact, seconds / 2 / kinds, tally, "exact")
+    side = sizes.rate_side_wide if d.name in ("fp32", "fp64") else sizes.rate_side
     n, c_bytes = side * side, side * side * d.c_size
     narrow = by_blas and d.name in ("fp16", "bf16")
     rates: list[float] = []
@@ -215,8 +284,13 @@ def burn(bench: Bench) -> Outcome:
         device.sync()
         device.call("cuMemcpyDtoDAsync", first, c, c_bytes, device.stream)
         by_cpu = _against_cpu(bench, d, first, side, narrow, tally)
+        # The device has rested while the CPU was at work.
+        multiply(3)()
+        device.sync()
+        at_first = min(10, sizes.launches)
+        burst = 2.0 * side**3 * at_first / device.timed(multiply(at_first)) / 1e9
         once_ms = max(device.timed(multiply(1)), 0.001)
-        times = max(1, min(bench.sizes.launches, int(200 / once_ms)))
+        times = max(1, min(sizes.launches, int(200 / once_ms)))
         words = side * side * (2 if narrow else d.c_size) // 4
         going = until(seconds / 2)
         while True:
@@ -230,6 +304,7 @@ def burn(bench: Bench) -> Outcome:
     quarter = max(1, len(rates) // 4)
     measures = {
         **rate_of(f"gemm_{d.name}_tflops" if by_blas else f"gemm_{d.name}_own_tflops", rates),
+        **({f"gemm_{d.name}_burst_tflops": round(burst, 3)} if by_blas else {}),
         **by_cpu,
         "exact_rounds": float(done),
         "random_rounds": float(len(rates)),
@@ -241,20 +316,16 @@ def burn(bench: Bench) -> Outcome:
 
 def power_steps(bench: Bench) -> Outcome:
     """From idle to full load and back, each time with exact products: finds weak supplies and regulators."""
-    d = DTYPES["bf16" if bench.device.capability >= (8, 0) else "fp16"]
+    d, sizes = DTYPES["bf16" if bench.device.capability >= (8, 0) else "fp16"], bench.sizes
     cycles, tally, done = int(bench.params.get("cycles", 10)), Tally(), 0
     by_blas = bench.blas is not None and bench.blas.knows(d.name)
     # All bits of A in sums as long as there are: the round that draws the most.
-    round_ = rounds_of(d.name, d.step, bench.sizes.exact_depth)[0]
-    with bench.device.buffers(*Exact.sizes(bench, d, round_)) as buffers:
-        work = Exact(bench, d, round_, buffers)
+    round_ = rounds_of(d.name, d.step, sizes.burn_depth)[0]
+    with bench.device.buffers(*Exact.sizes(d, round_, sizes.burn_side)) as buffers:
+        work = Exact(bench, d, round_, sizes.burn_side, buffers)
+        multiply = work.multiply_blas if by_blas else work.multiply
         for cycle in range(cycles):
-            going = until(bench.seconds(1.0))
-            while True:
-                work.once(work.multiply_blas if by_blas else work.multiply, tally, "after a step")
-                done += 1
-                if not going():
-                    break
+            done += work.hammer(multiply, bench.seconds(1.0), tally, "after a step")
             time.sleep(bench.seconds(1.0))
             bench.beat(cycle + 1, cycles)
     return Outcome(tally.errors, {"cycles": float(cycles), "exact_rounds": float(done)}, tally.detail())
