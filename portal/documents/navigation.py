@@ -65,7 +65,7 @@ KINDS = (
         (
             Group(
                 _("How Berth decides"),
-                ("scheduling", "placement", "reclaim", "rebalancing", "gpus", "gpu-check"),
+                ("scheduling", "placement", "reclaim", "rebalancing", "gpus", "gpu-check", "gpu-faults"),
                 1.1,
             ),
             Group(_("What it withstands"), ("security", "recovery", "capacity"), 0.9),
