@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Max, Q, QuerySet
+from django.db.models import Max, Min, Q, QuerySet
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
@@ -52,6 +52,14 @@ class Wish:
     kind: CheckKind
     level: CheckLevel
     cause: CheckCause
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """When a device was last checked, and from when the time to its next check on schedule counts."""
+
+    last: datetime
+    scheduled: datetime
 
 
 def run() -> int:
@@ -151,27 +159,33 @@ def _wishes(pool: Pool, devices: list[Device], now: datetime) -> Iterator[Wish]:
         back = returned.get(device.uuid)
         if device.cordoned and device.cordon_cause == CordonCause.OPERATOR:
             continue
-        if back is not None and (checked is None or checked < back):
+        if back is not None and (checked is None or checked.last < back):
             yield Wish(0, device, CheckKind.CHECK, CheckLevel.QUICK, CheckCause.RETURNED)
         elif device.cordoned or device.node.cordoned or not device.healthy:
             continue
         elif checked is None:
             yield Wish(1, device, CheckKind.CHECK, CheckLevel.QUICK, CheckCause.NEW)
-        elif now - checked >= every:
+        elif now - checked.scheduled >= every:
             yield Wish(3, device, CheckKind.CHECK, level, CheckCause.SCHEDULE)
 
 
-def _last_checks(pool: Pool) -> dict[UUID, datetime]:
-    """When each device was last checked, whatever came of it; what came to nothing is tried again sooner."""
-    found: dict[UUID, datetime] = {}
+def _last_checks(pool: Pool) -> dict[UUID, Checked]:
+    """When each device was last checked, whatever came of it; what came to nothing is tried again sooner.
+
+    The schedule counts from its last check of the pool's level, or from its first one: the quick ones before
+    hand-outs see less, and on a device that is handed out every day they would put it off for ever.
+    """
     runs = GpuCheckRun.objects.filter(device__node__pool=pool, kind=CheckKind.CHECK)
-    decided = runs.filter(status=CheckStatus.DONE)
-    rows = decided.values_list("device_id").annotate(last=Max("created_at"))
-    for device_id, at in rows.order_by():
-        found[device_id] = at
+    as_thorough = Q(level__in=CheckLevel.values[CheckLevel.values.index(pool.check_level) :])
+    decided = runs.filter(status=CheckStatus.DONE).order_by().values_list("device_id")
+    rows = decided.annotate(
+        last=Max("created_at"), first=Min("created_at"), thorough=Max("created_at", filter=as_thorough)
+    )
+    found = {device_id: Checked(last, thorough or first) for device_id, last, first, thorough in rows}
     lost = runs.filter(status=CheckStatus.LOST, created_at__gte=timezone.now() - UNDECIDED_AGAIN)
     for device_id, at in lost.values_list("device_id").annotate(last=Max("created_at")).order_by():
-        found[device_id] = max(at, found.get(device_id, at))
+        before = found.get(device_id, Checked(at, at))
+        found[device_id] = Checked(max(at, before.last), max(at, before.scheduled))
     return found
 
 

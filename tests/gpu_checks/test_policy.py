@@ -15,7 +15,7 @@ from portal.gpu_checks import policy, runs
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.inventory import services as inventory
 from portal.inventory.cordons import cordon_device
-from portal.inventory.models import AllocatedDevice, CordonCause, Device, Pool
+from portal.inventory.models import AllocatedDevice, CheckLevel, CordonCause, Device, Pool
 from portal.inventory.node_commands import config_of
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
@@ -81,6 +81,38 @@ def test_then_they_are_checked_on_schedule_with_the_level_of_the_pool(site, sent
     found = commands(sent)
     assert {run_of(each).cause for each in found} == {CheckCause.SCHEDULE}
     assert {each.level for each in found} == {"extended"}
+
+
+def test_quick_checks_before_hand_outs_do_not_put_off_the_thorough_one(site, sent, clock):
+    """On a device that is handed out every day the schedule's check would never come."""
+    device = Device.objects.get(node__name="node-1", index=0)
+    Device.objects.exclude(pk=device.pk).delete()
+
+    def checked(level: CheckLevel, cause: CheckCause) -> None:
+        GpuCheckRun.objects.create(
+            device=device, level=level, cause=cause, status=CheckStatus.DONE, verdict=CheckVerdict.PASS,
+            finished_at=timezone.now(),
+        )  # fmt: skip
+
+    checked(CheckLevel.QUICK, CheckCause.NEW)
+    for _week in range(2):
+        for _day in range(7):
+            stay_seen(site)
+            policy.run()
+            assert not commands(sent)
+            clock.shift(DAY)
+            checked(CheckLevel.QUICK, CheckCause.HAND_OUT)
+        stay_seen(site)
+        policy.run()
+        command = only(sent)
+        assert (run_of(command).cause, command.level) == (CheckCause.SCHEDULE, "standard")
+        assert answer(command)
+    clock.shift(DAY)
+    checked(CheckLevel.EXTENDED, CheckCause.OPERATOR)
+    clock.shift(6 * DAY + timedelta(hours=23))
+    stay_seen(site)
+    policy.run()
+    assert not commands(sent), "a more thorough one counts as well"
 
 
 @pytest.mark.parametrize(
