@@ -1,0 +1,231 @@
+"""A simulated device, and what a check of it would have measured, judged by the check's own rules."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from bench.fleet_week import faults
+from bench.fleet_week.faults import FaultClass
+from provisioning.check_messages import CheckCommand
+from provisioning.drivers.simulated.faults import scrub_result
+from provisioning.gpu.check import Report, Simulation, health, second_look, standing, verdict
+from provisioning.gpu.check.plan import DEADLINE_S, Test, plan_for
+from provisioning.gpu.check.report import summarise, summary_of
+from provisioning.gpu.check.session import Check, Timing
+from provisioning.gpu.check.thresholds import PCIE_PEAK, peak_of
+from provisioning.gpu.check.types import Facts, Finding, Level, Raw, Severity, TestResult
+from provisioning.gpu.scrub import ScrubResult
+from provisioning.types import DeviceInfo
+
+DRIVER = "simulated"
+SOFTWARE = {"kernels": "none: simulated", "blas": "none: simulated"}
+SECONDS = {Level.QUICK: 5.0, Level.STANDARD: 60.0, Level.EXTENDED: 900.0}
+SCRUB_S = 5.0
+HANGS_AFTER_S = 15.0
+REACHED = 0.88
+"""Of the datasheet's peak, by a device that is well."""
+RESERVED_MIB = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    name: str
+    memory_mib: int
+    capability: tuple[int, int]
+    generation: int
+    links: int
+
+
+MODELS = (
+    Model("NVIDIA H100 80GB HBM3", 81_559, (9, 0), 5, 18),
+    Model("NVIDIA A100-SXM4-80GB", 81_920, (8, 0), 4, 12),
+    Model("NVIDIA L40S", 46_068, (8, 9), 4, 0),
+)
+
+
+@dataclass(slots=True)
+class Gpu:
+    """`factor` is its own speed among its model's; `slow` and `wrong_tiles` are of its fault."""
+
+    uuid: str
+    node: str
+    index: int
+    model: Model
+    factor: float = 1.0
+    fault: FaultClass | None = None
+    since_s: float = 0.0
+    slow: float = 1.0
+    wrong_tiles: float = 0.0
+
+    @property
+    def slot(self) -> str:
+        return f"0000:{16 * self.index + 16:02x}:00"
+
+    @property
+    def gone(self) -> bool:
+        return self.fault is not None and self.fault.vanishes
+
+    def info(self) -> DeviceInfo:
+        return DeviceInfo(
+            uuid=self.uuid, index=self.index, model=self.model.name, memory_mib=self.model.memory_mib,
+            compute_capability=".".join(map(str, self.model.capability)),
+            facts={"pci_bus_id": f"{self.slot}.0"},
+        )  # fmt: skip
+
+    def breaks(self, what: FaultClass, at_s: float, chance: random.Random) -> None:
+        self.fault, self.since_s = what, at_s
+        self.slow = chance.uniform(faults.SLOW_FROM, faults.SLOW_TO) if what.slow else 1.0
+        self.wrong_tiles = 10 ** chance.uniform(*faults.WRONG_LOG10) if what.wrong else 0.0
+
+    def mended(self) -> None:
+        self.fault, self.slow, self.wrong_tiles = None, 1.0, 0.0
+
+
+def check(gpu: Gpu, command: CheckCommand, now: float, chance: random.Random) -> tuple[Report, float]:
+    """The report, and the seconds that the device was taken by the check."""
+    level = Level(command.level)
+    look, tests, findings = _look(gpu, command, None, chance, crowded=chance.random() < faults.CROWDED)
+    state, took_s = look.state, SECONDS[level]
+    if names := second_look.to_repeat(tests, findings):
+        # Alone on its node, as the runner has it.
+        of = [test for test in state.plan if test.name in names]
+        _again, alone, found = _look(gpu, command, of, chance, crowded=False)
+        tests = second_look.merged(tests, alone, names)
+        findings = list(second_look.findings_of_both(findings, found, verdict.of_tests(tests)))
+        took_s += SECONDS[level] * len(of) / len(state.plan)
+    if not state.ended:
+        took_s = HANGS_AFTER_S if state.plan else 1.0
+    decided, action = verdict.decide(findings, tests, simulated=True)
+    started = datetime.fromtimestamp(now, UTC) - timedelta(seconds=took_s)
+    report = Report(
+        uuid=gpu.uuid, level=level, verdict=decided, action=action,
+        summary=summary_of(decided, findings, tests, True), findings=tuple(findings), tests=tests,
+        started_at=started, finished_at=datetime.fromtimestamp(now, UTC), nonce=state.nonce, simulated=True,
+        facts=state.facts, health_before=state.before, health_after=state.after,
+        samples=summarise(state.samples), xids=tuple(state.xids), software=SOFTWARE,
+    )  # fmt: skip
+    return report, took_s
+
+
+def _look(
+    gpu: Gpu, command: CheckCommand, of: Sequence[Test] | None, chance: random.Random, *, crowded: bool
+) -> tuple[Check, tuple[TestResult, ...], list[Finding]]:
+    level = Level(command.level)
+    look = Check(
+        gpu.uuid, level, peers=(), deadline_s=DEADLINE_S[level], on_progress=None,
+        simulation=Simulation(DRIVER, DRIVER), child=(), watcher=(), timing=Timing(), plan=None,
+    )  # fmt: skip
+    state = look.state
+    state.facts, state.software = _facts(gpu), dict(SOFTWARE)
+    state.before, state.xid_events = _snapshot(gpu), True
+    state.findings += health.state(state.before)
+    state.findings += standing.before_load(state.before)
+    if gpu.gone:
+        state.lost = True
+        state.find("lost", Severity.FAIL, "The device has fallen off the bus.", verdict.Action.REBOOT)
+    elif not any(each.severity == Severity.FAIL for each in state.findings):
+        _load(gpu, look, of or plan_for(level, state.facts), chance, crowded=crowded)
+    return look, *look.judge(command.baseline, command.node_median, command.baseline_of)
+
+
+def _load(gpu: Gpu, look: Check, plan: Sequence[Test], chance: random.Random, *, crowded: bool) -> None:
+    state, fault, level = look.state, gpu.fault, look.level
+    state.plan = tuple(plan)
+    long = level != Level.QUICK
+    shows = fault is not None and (long or not fault.only_under_load)
+    if fault is not None and fault.hangs:
+        first = plan[0]
+        text = f"No end after {first.deadline_s:g} s"
+        state.results[first.name] = Raw(first.name, "hung", reason=text, duration_ms=15_000)
+        state.after = state.before
+        return
+    wrong = False
+    if fault is not None and shows and gpu.wrong_tiles:
+        wrong = chance.random() < 1 - (1 - gpu.wrong_tiles) ** faults.TILES[level.value]
+    product = next((test.name for test in reversed(plan) if test.probe in ("exact", "burn")), "")
+    for test in plan:
+        found = int(wrong and test.name == product)
+        state.results[test.name] = _raw(gpu, test, chance, found, shows=shows, crowded=crowded)
+    throttle = fault.throttle if fault is not None and shows else 0
+    state.samples = [{**_sample(gpu), "throttle": throttle} for _ in range(3)]
+    state.link = [(gpu.model.generation, fault.link_width if fault is not None else 16)]
+    storm = 80 if chance.random() < faults.CORRECTED_STORM else 0
+    state.after = {**(state.before or {}), "ecc_corrected": storm, "ecc_corrected_aggregate": storm}
+    state.ended = True
+
+
+def _raw(gpu: Gpu, test: Test, chance: random.Random, wrong: int, *, shows: bool, crowded: bool) -> Raw:
+    peak = peak_of(gpu.model.name)
+    assert peak is not None
+    noise = gpu.factor * max(0.9, chance.gauss(1.0, faults.FIGURE_SIGMA))
+    noise *= faults.CROWDED_FACTOR if crowded else 1.0
+    measures: dict[str, float] = {}
+    match test.probe:
+        case "residue":
+            free = float(gpu.model.memory_mib - RESERVED_MIB)
+            measures = {"coverage": 1.0, "free_mib": free, "total_mib": float(gpu.model.memory_mib)}
+        case "address" | "inversions" | "modulo20" | "bit_fade":
+            measures = {"coverage": 1.0}
+        case "copy":
+            measures = {"copy_gb_s": peak.memory_gb_s * REACHED * noise}
+        case "memory":
+            value = peak.memory_gb_s * REACHED * noise
+            measures = {"copy_gb_s": value, "read_gb_s": value, "write_gb_s": value}
+        case "pcie":
+            width = gpu.fault.link_width if gpu.fault is not None else 16
+            value = PCIE_PEAK[gpu.model.generation] * REACHED * width / 16 * noise
+            measures = {"to_device_gb_s": value, "to_host_gb_s": value}
+        case "burn":
+            dtype = str(test.params["dtype"])
+            speed = gpu.slow if shows else 1.0
+            measures = {f"gemm_{dtype}_tflops": peak.tflops[dtype] * REACHED * noise * speed}
+    kept = {name: round(value, 2) for name, value in measures.items()}
+    return Raw(test.name, "done", errors=wrong, measures=kept, duration_ms=round(50 * test.deadline_s))
+
+
+def _facts(gpu: Gpu) -> Facts:
+    peak = peak_of(gpu.model.name)
+    assert peak is not None
+    return Facts(
+        gpu.uuid, name=gpu.model.name, sms=peak.sms, memory_mib=gpu.model.memory_mib,
+        pcie_max_gen=gpu.model.generation, pcie_max_width=16, compute_capability=gpu.model.capability,
+        driver_version=DRIVER, ecc=True,
+    )  # fmt: skip
+
+
+def _sample(gpu: Gpu) -> dict[str, Any]:
+    return {
+        "pcie_gen": gpu.model.generation, "pcie_width": 16, "sm_clock_mhz": 1800, "memory_clock_mhz": 2600,
+        "power_mw": 400_000, "temperature_c": 55, "throttle": 0,
+    }  # fmt: skip
+
+
+def _snapshot(gpu: Gpu) -> dict[str, Any]:
+    down = gpu.fault.links_down if gpu.fault is not None else 0
+    links = [{"link": n, "active": n >= down, "errors": 0} for n in range(gpu.model.links)]
+    told: Mapping[str, Any] = gpu.fault.snapshot if gpu.fault is not None else {}
+    return {
+        "model": gpu.model.name, "ecc_corrected": 0, "ecc_uncorrected": 0, "ecc_corrected_aggregate": 0,
+        "ecc_uncorrected_aggregate": 0, "remap_pending": False, "remap_failure": False,
+        "recovery_action": "none", "pcie_replays": 0, "processes": [], "unavailable": [], "nvlinks": links,
+        "nvlinks_switched": bool(links), "nvlinks_of_siblings": gpu.model.links if links else None,
+        **_sample(gpu), **told,
+    }  # fmt: skip
+
+
+def scrub(gpu: Gpu, command: CheckCommand) -> tuple[ScrubResult, float]:
+    """What a scrub finds, and the seconds it takes: wrong products are none of its business."""
+    signs = frozenset()
+    if gpu.gone:
+        signs = frozenset({"xid79"})
+    elif gpu.fault is not None and gpu.fault.hangs:
+        signs = frozenset({"hang"})
+    found = scrub_result(
+        gpu.uuid, memory_mib=gpu.model.memory_mib, faults=signs, busy=False,
+        baseline_mib=command.baseline_mib,
+    )  # fmt: skip
+    return found, HANGS_AFTER_S if "hang" in signs else SCRUB_S
