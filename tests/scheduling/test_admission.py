@@ -113,6 +113,16 @@ def test_what_may_come_back_queues(local_pool, change, words):
     assert verdict.placement is None
 
 
+def test_a_share_of_a_real_gpu_is_refused_before_it_is_asked_for(catalog):
+    local_pool_with(node_info(gpus=1))
+    whole = FlavorFactory(accelerator_count=1)
+    half = FlavorFactory(accelerator_count=1, accelerator_milli=500)
+    assert assess(template=jupyter(), flavor=whole).outcome is Outcome.FITS_NOW
+    verdict = assess(template=jupyter(), flavor=half)
+    assert verdict.outcome is Outcome.IMPOSSIBLE
+    assert [reason.code for _, reason in verdict.reasons] == [PlacementCode.REFUSED_BY_DRIVER]
+
+
 def test_a_pool_that_does_not_answer_takes_nothing_now(local_pool):
     local_pool.state = PoolState.UNREACHABLE
     local_pool.save()
