@@ -1,4 +1,4 @@
-"""What the two planes tell each other about GPU checks, scrubs and changes of MIG layouts."""
+"""What the two planes tell each other about GPU checks, scrubs, resets and changes of MIG layouts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from provisioning.types import Failure, MigRepartition, Name, PoolConfig, Text, 
 CHECK = "check"
 SCRUB = "scrub"
 REPARTITION = "repartition"
+RESET = "reset"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckCommand:
-    """Check or scrub one device, or change its MIG layout (`change`).
+    """Check, scrub or reset one device, or change its MIG layout (`change`).
 
     It begins before `expires_at` (unix time) or not at all.
 
     `run` and `lease` come back with every answer. `deadline_s` bounds the whole from its beginning.
     `baseline` and `node_median` are figures by name, measured with the software `baseline_of`;
-    `baseline_mib` is what a clean device had free.
+    `baseline_mib` is what a clean device had free. `bus` is the device's PCI address, where it is known.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class CheckCommand:
     baseline_of: str = ""
     baseline_mib: int | None = None
     change: MigRepartition | None = None
+    bus: str = ""
 
 
 @dataclass(frozen=True, slots=True)

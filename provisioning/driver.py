@@ -40,6 +40,7 @@ from provisioning.types import (
 
 if TYPE_CHECKING:
     from provisioning.gpu.check import Progress, Report
+    from provisioning.gpu.reset import ResetResult
     from provisioning.gpu.scrub import ScrubResult
 
 
@@ -209,6 +210,15 @@ class Driver(ABC):
         if self.plane is not Plane.NODE:
             raise self._cannot("scrubbed")
         return run_scrub(uuid, baseline_mib=baseline_mib, deadline_s=deadline_s)
+
+    def reset_device(self, uuid: str, *, bus: str = "", deadline_s: float = 120.0) -> ResetResult:
+        """Reset an idle GPU; `bus` is its PCI address. Never raises for what the device does."""
+        # Imported by nobody who never resets a GPU.
+        from provisioning.gpu.reset_run import run_reset
+
+        if self.plane is not Plane.NODE:
+            raise self._cannot("reset")
+        return run_reset(uuid, bus=bus, deadline_s=deadline_s)
 
     def repartition_device(self, change: MigRepartition) -> tuple[str, ...]:
         """Change a GPU's MIG layout; the UUIDs of the new instances, in the order of `change.create`.

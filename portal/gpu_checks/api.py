@@ -1,4 +1,4 @@
-"""GPU checks over REST: asking for one, reading it, watching it; the published schema of its report."""
+"""GPU checks over REST: asking for one, or for a reset, reading it, watching it; the schema of its report."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from portal.accounts.models import ApiToken
 from portal.common import etags
 from portal.common.api import (
     ApiView,
+    ApiViewSet,
     ReadViewSet,
     Router,
     StrictSerializer,
@@ -35,7 +36,7 @@ from portal.common.errors import NotFound
 from portal.common.etags import IF_MATCH
 from portal.common.scopes import Scope
 from portal.events import live, stream
-from portal.gpu_checks import runs, selectors, settings
+from portal.gpu_checks import resets, runs, selectors, settings
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.inventory.models import CheckLevel, Pool
 from portal.inventory.selectors import pool_by_slug
@@ -218,6 +219,34 @@ class GpuCheckViewSet(ReadViewSet):
         return stream.response(live.check_channel(check_id), look, after=0, user_id=user.pk)
 
 
+class DeviceResetViewSet(ApiViewSet):
+    serializer_class = GpuCheckSerializer
+    scopes = SCOPES
+    lookup_url_kwarg = "device_id"
+    lookup_value_converter = "uuid"
+
+    @operation(
+        "Have a GPU reset",
+        once=True,
+        description="For operators. By the vendor's own tool on its node, where nobody holds the GPU, and "
+        "where it is cordoned or its last check advises it. Meanwhile the node's charts and its watch for "
+        "errors pause, and its other checks wait. The answer is a GPU check of the kind `reset`: `verdict` "
+        "is `pass` when it was done, `inconclusive` when it was refused and nothing was touched, `fail` or "
+        "`hung` when only a reboot helps. A check follows at once, and lifts the cordon as any other. Asking "
+        "for what is under way already answers with that. A simulated GPU is not reset, which its `summary` "
+        "says.",
+        request=None,
+        responses={202: GpuCheckSerializer},
+        goes_on_s=5,
+        errors=[404, 409],
+    )
+    @action(detail=True, methods=["post"])
+    def reset(self, request: UserRequest, device_id: UUID) -> Response:
+        run = resets.request_reset(actor=request.user, device_id=device_id)
+        location = reverse("api:gpu-check-detail", args=[run.pk])
+        return self.answer(selectors.check_by_id(run.pk), status=202, Location=location)
+
+
 class GpuCheckSchema(ApiView):
     """A document, not a resource of rows."""
 
@@ -283,6 +312,7 @@ def _checks(pool: Pool) -> Response:
 
 router = Router()
 router.register("gpu-checks", GpuCheckViewSet, basename="gpu-check")
+router.register("devices", DeviceResetViewSet, basename="device-reset")
 urlpatterns = [
     *routes("pools/<slug:slug>/checks", PoolChecks, "pool-checks"),
     *router.urls,

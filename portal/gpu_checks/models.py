@@ -1,4 +1,4 @@
-"""GPU checks, scrubs and changes of MIG layouts: each run with its cause and what came of it."""
+"""GPU checks, scrubs, resets and changes of MIG layouts: each run with its cause and what came of it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class CheckKind(models.TextChoices):
     CHECK = "check", _("GPU check")
     SCRUB = "scrub", _("Scrub")
     REPARTITION = "repartition", _("Change of MIG layout")
+    RESET = "reset", _("Reset")
 
 
 class CheckCause(models.TextChoices):
@@ -48,7 +49,7 @@ class CheckVerdict(models.TextChoices):
 
 
 class GpuCheckRun(models.Model):
-    """One run of the CUDA validation workload, or one scrub, on a device; or a change of a GPU's MIG layout.
+    """One run of the CUDA validation workload, one scrub or one reset of a device; or a GPU's new MIG layout.
 
     A device has one open run at most. `report` is what came back, in the published schema; `measures` are
     its judged figures by name, with their floors, for trends. What a simulated pool says is marked

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from portal.accounts.models import User
 from portal.common.formatting import format_number
 from portal.common.svg import Sparkline, sparkline
-from portal.gpu_checks import selectors
+from portal.gpu_checks import resets, selectors
 from portal.gpu_checks.models import CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.inventory.cordons import display_name
 from portal.inventory.models import CheckLevel, Device
@@ -24,8 +24,8 @@ RUNS_SHOWN = 8
 RECOVERY: Mapping[str, str | Promise] = {
     "retry": _("Check it again: this may pass by itself."),
     "inspect": _("Look at the machine: the report below says what to look for."),
-    "reset": _("Reset the GPU with nothing running on it (nvidia-smi --gpu-reset), then check it again."),
-    "drain_and_reset": _("Drain its node, reset the GPU (nvidia-smi --gpu-reset), then check it again."),
+    "reset": _("Reset the GPU on its page, with nothing running on it; a check follows."),
+    "drain_and_reset": _("Drain its node, reset the GPU on its page; a check follows."),
     "reboot": _("Drain its node and reboot it, then check the device again."),
     "replace": _("Have the device replaced. Until then it stays out."),
 }
@@ -40,6 +40,10 @@ _LOOKS: Mapping[str, tuple[str | Promise, str, str]] = {
     CheckStatus.QUEUED: (_("Queued"), "hourglass", "wait"),
     CheckStatus.RUNNING: (_("Running"), "loader-2", "busy"),
     CheckStatus.LOST: (_("Not finished"), "circle-off", ""),
+}
+_RESET_LOOKS: Mapping[str, tuple[str | Promise, str, str]] = {
+    CheckVerdict.PASS: (_("Done"), "circle-check", "ok"),
+    CheckVerdict.INCONCLUSIVE: (_("Not done"), "circle-dashed", "wait"),
 }
 _STATUS_LOOKS: Mapping[str, tuple[str | Promise, str, str]] = {
     "passed": (_("Passed"), "circle-check", "ok"),
@@ -152,11 +156,12 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What a device's page says of its checks. `may` is whether the reader may ask for one."""
+    """What a device's page says of its checks. `may`, `may_reset`: whether the reader may ask for one."""
 
     rows: tuple[Row, ...]
     open: GpuCheckRun | None
     may: bool
+    may_reset: bool
     levels: tuple[tuple[str, str], ...]
 
 
@@ -181,6 +186,8 @@ class Page:
 
 def look_of(run: GpuCheckRun) -> Look:
     key = run.verdict if run.status == CheckStatus.DONE else run.status
+    if run.kind == CheckKind.RESET and key in _RESET_LOOKS:
+        return Look(*_RESET_LOOKS[key])
     return Look(*_LOOKS.get(key, (str(key), "circle-dashed", "")))
 
 
@@ -189,6 +196,8 @@ def title_of(run: GpuCheckRun) -> str:
         return gettext("Scrub")
     if run.kind == CheckKind.REPARTITION:
         return gettext("Change of MIG layout")
+    if run.kind == CheckKind.RESET:
+        return gettext("Reset")
     return str(_LEVELS[CheckLevel(run.level)])
 
 
@@ -210,6 +219,7 @@ def block(actor: User, device: Device) -> Block:
         rows=tuple(map(row_of, runs)),
         open=next((run for run in runs if run.open), None),
         may=actor.operates,
+        may_reset=actor.operates and resets.is_called_for(device),
         levels=tuple((level.value, str(level.label)) for level in CheckLevel),
     )
 

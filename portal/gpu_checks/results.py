@@ -17,7 +17,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul, strip_nul_json
 from portal.events import live
-from portal.gpu_checks import repartitions, report_reader
+from portal.gpu_checks import repartitions, report_reader, resets
 from portal.gpu_checks.domain_events import HandOutCheckEnded
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.gpu_checks.runs import (
@@ -112,6 +112,9 @@ def apply_answer(answer: CheckAnswer) -> bool:
             if not run.open or repartitions.conclude(run, workspace):
                 _hand_out(run, workspace)
             return True
+        if run.kind == CheckKind.RESET:
+            resets.answered(run, answer)
+            return True
         if run.started_at is None:
             run.started_at = timezone.now()
         reading_of = report_reader.of_check if run.kind == CheckKind.CHECK else report_reader.of_scrub
@@ -162,7 +165,9 @@ def silent(run_id: UUID) -> bool:
             return False
         if not run.open or (run.lease and run.lease_expires_at and run.lease_expires_at > now):
             return False
-        if run.attempts < MAX_ATTEMPTS and not _too_long(run, now):
+        # Of a reset that has begun nobody knows how far it has come: it is not done a second time.
+        once = run.kind == CheckKind.RESET and run.started_at is not None
+        if run.attempts < MAX_ATTEMPTS and not once and not _too_long(run, now):
             # What comes under the old lease from now on is too late.
             run.status, run.lease = CheckStatus.QUEUED, ""
             run.lease_expires_at = run.started_at = None
@@ -181,6 +186,9 @@ def give_up(run: GpuCheckRun, reason: Reason) -> None:
     record(run, device, "lost", f"has no result of the {noun} of {display_name(device)}: {why}")
     if run.kind == CheckKind.REPARTITION:
         repartitions.lost(run)
+        return
+    if run.kind == CheckKind.RESET:
+        resets.lost(run)
         return
     _unproven(run, f"Its {noun} was lost: {why}")
 

@@ -58,7 +58,14 @@ DEADLINES_S: dict[str, float] = {
 SCRUB_DEADLINE_S = 120.0
 REPARTITION_DEADLINE_S = 600.0
 """Two scrubs of each instance concerned, one after the other, and what lies between."""
-NOUN = {CheckKind.CHECK: "check", CheckKind.SCRUB: "scrub", CheckKind.REPARTITION: "change of MIG layout"}
+RESET_DEADLINE_S = 120.0
+"""Nobody on the node reads the driver's library for as long."""
+NOUN = {
+    CheckKind.CHECK: "check",
+    CheckKind.SCRUB: "scrub",
+    CheckKind.REPARTITION: "change of MIG layout",
+    CheckKind.RESET: "reset",
+}
 
 
 @transaction.atomic
@@ -212,10 +219,16 @@ def send_waiting(node_id: UUID) -> int:
     waiting = [run for run in runs if run.status == CheckStatus.QUEUED and not _under_way(run, now)]
     waiting.sort(key=lambda run: urgent.get(CheckCause(run.cause), 2))
     sent = 0
+    # A reset needs the node's driver for itself.
+    resetting = any(run.kind == CheckKind.RESET and _under_way(run, now) for run in runs)
     for run in waiting:
-        if run.attempts >= MAX_ATTEMPTS or busy + sent >= AT_ONCE_ON_NODE:
+        if resetting or run.attempts >= MAX_ATTEMPTS or busy + sent >= AT_ONCE_ON_NODE:
             # Those without attempts left are for `sweep_lost`.
             continue
+        if run.kind == CheckKind.RESET:
+            if busy + sent:
+                continue
+            resetting = True
         _send_run(run, now)
         sent += 1
     return sent
@@ -247,6 +260,7 @@ def _send_run(run: GpuCheckRun, now: datetime) -> None:
         baseline_of=known.software,
         baseline_mib=baselines.clean_free_mib(device) if scrub else None,
         change=change_of(run),
+        bus=str(device.facts.get("pci_bus_id") or ""),
     )
     to = node_commands.queue_of(pool, device.node.name)
     transaction.on_commit(partial(_send, f"node.gpu_{run.kind}", to, messages.dump(command)))
@@ -266,6 +280,8 @@ def _deadline_s(run: GpuCheckRun) -> float:
             return SCRUB_DEADLINE_S
         case CheckKind.REPARTITION:
             return REPARTITION_DEADLINE_S
+        case CheckKind.RESET:
+            return RESET_DEADLINE_S
         case _:
             return DEADLINES_S[run.level]
 
@@ -318,7 +334,7 @@ def end(run: GpuCheckRun, status: CheckStatus, **fields: Any) -> None:
 def record(
     run: GpuCheckRun, device: Device, step: str, message: str, *, actor: User | SystemActor = SYSTEM
 ) -> None:
-    """One entry in the audit log about a run: `device.check_…` or `device.scrub_…`."""
+    """One entry in the audit log about a run: `device.check_…`, `device.scrub_…` and so on."""
     events.record(
         actor=actor,
         kind=AuditKind(f"device.{run.kind}_{step}"),

@@ -8,5 +8,6 @@ app_name = "gpu_checks"
 urlpatterns = [
     path("pools/<slug:slug>/checks/", views.pool_checks, name="pool-checks"),
     path("gpus/devices/<uuid:device_id>/checks/", views.device_checks, name="device-checks"),
+    path("gpus/devices/<uuid:device_id>/reset/", views.reset, name="reset"),
     path("gpus/checks/<uuid:check_id>/", views.check, name="check"),
 ]

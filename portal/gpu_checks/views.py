@@ -13,10 +13,10 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from portal.accounts.policies import require_operator
 from portal.common import etags
-from portal.common.errors import InvalidInput, PreconditionFailed
+from portal.common.errors import InvalidInput, PreconditionFailed, StateConflict
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.gpu_checks import presenters, runs, selectors, settings
+from portal.gpu_checks import presenters, reset_presenters, resets, runs, selectors, settings
 from portal.gpu_checks.models import CheckKind
 from portal.inventory.models import CheckLevel
 
@@ -37,6 +37,26 @@ def device_checks(request: SignedInRequest, device_id: UUID) -> HttpResponse:
         return redirect("fleet:device", device.pk)
     context = {"device": device, "checks": presenters.block(request.user, device)}
     return render(request, "gpu_checks/checks_block.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def reset(request: SignedInRequest, device_id: UUID) -> HttpResponse:
+    """Asks, with all that a reset or a reboot would interrupt; then has the GPU reset."""
+    require_operator(request.user)
+    device = selectors.device_by_name(str(device_id))
+    if request.method == "POST":
+        try:
+            run = resets.request_reset(
+                actor=request.user, device_id=device.pk, expected=etags.expected_by(request)
+            )
+        except (StateConflict, PreconditionFailed) as error:
+            messages.error(request, error.sentence)
+            return redirect("gpu_checks:reset", device.pk)
+        return redirect("gpu_checks:check", run.pk)
+    return render(
+        request, "gpu_checks/reset.html", reset_presenters.question(request.user, device, request.path)
+    )
 
 
 @require_POST

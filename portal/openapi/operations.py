@@ -235,6 +235,7 @@ TAGS: Mapping[str, Tag] = {
             "devices/{device_id}": {GET: "getDevice"},
             "devices/{device_id}/cordon": {POST: "cordonDevice"},
             "devices/{device_id}/drain": {POST: "drainDevice"},
+            "devices/{device_id}/reset": {POST: "resetDevice"},
             "devices/{device_id}/uncordon": {POST: "uncordonDevice"},
             "devices/{device_id}/samples": {GET: "getDeviceSamples"},
             "gpu-checks": {GET: "listGpuChecks", POST: "runGpuCheck"},

@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar
 
 import pynvml
 
+from provisioning.gpu import release
 from provisioning.gpu.facts import (
     RECOVERY_ACTIONS,
     BrokenGpu,
@@ -65,8 +66,9 @@ def scan(*, root: Path = Path("/"), timeout_s: float = SCAN_TIMEOUT_S, bounded: 
     """All GPUs with their facts, and the state of the machine. Never raises for what the driver does.
 
     A GPU that does not answer does not hide the others. A driver that hangs is given up after
-    `timeout_s`. `root` holds the /proc and /sys to read.
+    `timeout_s`. `root` holds the /proc and /sys to read. Waits while a GPU of this machine is being reset.
     """
+    release.wait()
     try:
         return bounded.call(lambda: _scan(root), timeout_s=timeout_s)
     except NvmlProblem as problem:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from provisioning.gpu import release
 from provisioning.gpu.problems import DeviceGone, GpuLost, NoDriver, NvmlProblem, TimedOut
 from provisioning.gpu.ring import CAPACITY, Ring
 from provisioning.gpu.rollup import MINUTE_S, ProcessTally, Rollup, minute
@@ -91,7 +92,8 @@ class Sampler:
 
     `devices_source` names the devices; it is asked again every `refresh_s`, and soon after a device was
     lost. `sink` gets the rollups of one minute in a list; while it fails they are kept and offered again.
-    Without a driver nothing runs: the threads end by themselves.
+    Without a driver nothing runs: the threads end by themselves. While a GPU of this machine is being reset
+    (`release`), nothing is read and the driver is left closed.
     """
 
     def __init__(
@@ -175,7 +177,10 @@ class Sampler:
             while not end.is_set():
                 now = self._clock()
                 try:
-                    self.tick(now)
+                    if release.is_asked():
+                        self._let_go()
+                    else:
+                        self.tick(now)
                 except NoDriver as problem:
                     log.info("no GPU sampling: %s", problem.message)
                     return
@@ -190,9 +195,24 @@ class Sampler:
             if self._caller is not None:
                 self._caller.close()
                 self._caller = None
-            close = getattr(self._devices_source, "close", None)
-            if close is not None and not self._stuck:
-                close()
+            if not self._stuck:
+                self._close_source()
+
+    def _let_go(self) -> None:
+        """Close the driver's library; the next round opens it again."""
+        self._release()
+        self._sources = []
+        self._refresh_at = 0.0
+        if not self._stuck:
+            try:
+                self._call("", self._close_source, OPEN_DEADLINE_S)
+            except _Hung as problem:
+                self._say("", problem.sentence)
+
+    def _close_source(self) -> None:
+        close = getattr(self._devices_source, "close", None)
+        if close is not None:
+            close()
 
     def tick(self, now_s: float) -> None:
         """One round: read every device once, and sum up the minute when it is over.

@@ -1,4 +1,4 @@
-"""GPU checks, scrubs and changes of MIG layouts on the node plane: minutes of work beside all other.
+"""GPU checks, scrubs, resets and changes of MIG layouts on the node plane: minutes of work beside all other.
 
 A task only begins a run: the run itself is a thread of the worker's process that waits for the check's own
 processes, while that worker goes on starting and stopping workspaces. So a task's time limit and the
@@ -10,23 +10,21 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import os
 import re
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE
-from provisioning.check_messages import REPARTITION, SCRUB, CheckAnswer, CheckCommand, Repartitioned
+from provisioning.check_messages import REPARTITION, RESET, SCRUB, CheckAnswer, CheckCommand, Repartitioned
 from provisioning.driver import Driver
 from provisioning.errors import Unclean
 from provisioning.gpu.check.types import Progress
+from provisioning.gpu.release import lock_folder
 from provisioning.node.local_settings import driver_for
 from provisioning.node.tasks import failure_of
 from provisioning.node.worker import app
@@ -59,6 +57,12 @@ def gpu_scrub(command: dict[str, Any]) -> None:
 @app.task(name="node.gpu_repartition")  # type: ignore[untyped-decorator]
 def gpu_repartition(command: dict[str, Any]) -> None:
     """Begin a change of a MIG layout; what it made is sent when it has ended."""
+    begin(messages.load(command, CheckCommand))
+
+
+@app.task(name="node.gpu_reset")  # type: ignore[untyped-decorator]
+def gpu_reset(command: dict[str, Any]) -> None:
+    """Begin the reset of a GPU; what came of it is sent when it has ended."""
     begin(messages.load(command, CheckCommand))
 
 
@@ -117,6 +121,9 @@ def _work(driver: Driver, command: CheckCommand, on_progress: _ProgressSender) -
     try:
         if command.kind == REPARTITION:
             return _repartition(driver, command)
+        if command.kind == RESET:
+            done = driver.reset_device(command.uuid, bus=command.bus, deadline_s=command.deadline_s)
+            return {"report": messages.dump(done)}
         if command.kind == SCRUB:
             result = driver.scrub_device(
                 command.uuid, baseline_mib=command.baseline_mib, deadline_s=command.deadline_s
@@ -215,12 +222,6 @@ def _patient() -> bool:
 
 
 # --- one run at a time on a device ------------------------------------------------------------------
-
-
-def lock_folder() -> Path:
-    """Where the locks of this machine's devices are: the same for every worker process of one user."""
-    base = os.environ.get("BERTH_HOME") or tempfile.gettempdir()
-    return Path(base) / f"gpu-locks-{os.getuid()}"
 
 
 @contextmanager

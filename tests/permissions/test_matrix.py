@@ -337,13 +337,15 @@ class Stage:
         self.people, self.workspace, self.pool = people, workspace, pool
         self.signed_in: dict[str, str] = {}
         node = pool.nodes.get()
+        # What is out may be reset.
+        node.devices.filter(pk=node.devices.first().pk).update(cordoned=True)
         self.values = {
             "<uuid:workspace_id>": workspace.pk,
             "<uuid:token_id>": token.pk,
             "<uuid:node_id>": node.pk,
             "<uuid:device_id>": node.devices.first().pk,
             "<uuid:check_id>": GpuCheckRun.objects.create(
-                device=node.devices.first(), cause=CheckCause.OPERATOR
+                device=node.devices.last(), cause=CheckCause.OPERATOR
             ).pk,
             "<slug:pool>": pool.slug,
             "<str:node>": node.name,
@@ -605,7 +607,7 @@ def set_up(sent: Broker) -> Stage:
     charlie, olga = outsider(), UserFactory(username="olga", is_operator=True)
     team = vision(owner=alice, member=bob)
     ensure_starting_catalog()
-    pool = local_pool_with(node_info(gpus=1))
+    pool = local_pool_with(node_info(gpus=2))
     dan = MembershipFactory(team=team, user=UserFactory(username="dan")).user
     UserFactory(username="erin")
     account = service_accounts.create(actor=alice, team=team, name="ci")

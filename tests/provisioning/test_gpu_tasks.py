@@ -19,6 +19,7 @@ from provisioning.drivers.simulated.script import InvalidConfig, Topology
 from provisioning.errors import BackendUnavailable
 from provisioning.gpu.check import Progress, schema
 from provisioning.gpu.check import verdict as judging
+from provisioning.gpu.reset import ResetResult, ResetVerdict
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 from provisioning.node import gpu_tasks
 from provisioning.node.worker import app
@@ -47,6 +48,12 @@ class Scripted:
         if self.error is not None:
             raise self.error
         return faults.no_such_device(uuid, level, 1_800_000_000.0)
+
+    def reset_device(self, uuid: str, *, bus: str, deadline_s: float) -> ResetResult:
+        self.begun.append(bus)
+        if self.error is not None:
+            raise self.error
+        return ResetResult(uuid, ResetVerdict.DONE, f"reset within {deadline_s:.0f} s")
 
     def scrub_device(self, uuid: str, **kwargs: Any) -> ScrubResult:
         self.begun.append(uuid)
@@ -108,6 +115,16 @@ def test_tasks_take_what_the_control_plane_sends(driver: Scripted, sent: Broker)
     found = {answer.kind: answer.report for answer in answers(sent)}
     assert found["scrub"] is not None and found["scrub"]["baseline_mib"] == 77
     assert found["check"] is not None
+
+
+def test_a_reset_is_done_and_answered_whatever_happens(driver: Scripted, sent: Broker) -> None:
+    assert "node.gpu_reset" in app.tasks
+    done(gpu_tasks.begin(command(kind="reset", bus="0000:1b:00.0")))
+    driver.error = BackendUnavailable("Away.")
+    done(gpu_tasks.begin(command(kind="reset", lease="b" * 32)))
+    first, second = answers(sent)
+    assert messages.load(first.report, ResetResult).text == "reset within 30 s"
+    assert second.failure is not None and driver.begun[0] == "0000:1b:00.0"
 
 
 def test_what_came_too_late_is_not_begun(driver: Scripted, sent: Broker) -> None:

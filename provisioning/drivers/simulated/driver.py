@@ -39,6 +39,7 @@ from provisioning.errors import (
     Unclean,
 )
 from provisioning.gpu.check import Progress, Report
+from provisioning.gpu.reset import ResetResult, ResetVerdict
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 from provisioning.log_pieces import last_lines, lines_from
 from provisioning.types import (
@@ -237,6 +238,15 @@ class SimulatedDriver(Driver):
                 busy=busy,
                 baseline_mib=baseline_mib,
             )
+
+    def reset_device(self, uuid: str, *, bus: str = "", deadline_s: float = 120.0) -> ResetResult:
+        """It says that nothing is reset: what is scripted to be wrong stays wrong."""
+        with self._call():
+            if self._device(uuid) is None:
+                text = f"This simulated node has no device {uuid}. Refresh the inventory."
+                return ResetResult(uuid, ResetVerdict.REFUSED, text, simulated=True)
+            text = "Simulated: there is no GPU, and nothing was reset."
+            return ResetResult(uuid, ResetVerdict.DONE, text, simulated=True)
 
     def repartition_device(self, change: MigRepartition) -> tuple[str, ...]:
         """See `Driver.repartition_device`: one transaction, between two scrubs."""

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from provisioning.gpu import release
 from provisioning.gpu.check.consequences import RECOVERY_CHANGED, of_xid
 from provisioning.gpu.problems import GpuLost, NvmlProblem
 from provisioning.gpu.watcher import last_xids, nvml_events
@@ -93,8 +94,14 @@ class Watcher:
 
     def _read_nvml(self) -> None:
         while not self._end.is_set():
+            if release.is_asked():
+                # The kernel's log is read on.
+                self._end.wait(LOOK_S)
+                continue
             try:
-                self._follow(self.take, lambda: not self._end.is_set())
+                self._follow(self.take, lambda: not self._end.is_set() and not release.is_asked())
+                self._end.wait(LOOK_S)
+                continue
             except GpuLost as problem:
                 # NVML says so to whoever waits for events of any GPU. The others are to be watched on.
                 self._say("nvml", f"NVML tells no XIDs of one GPU: {problem.sentence}")

@@ -73,6 +73,12 @@ class Machine:
             device.mkdir(parents=True)
             for name, text in (("vendor", "0x10de"), ("device", "0x2330"), ("class", "0x030200")):
                 (device / name).write_text(f"{text}\n")
+            told = self.root / "proc/driver/nvidia/gpus" / device.name
+            told.mkdir(parents=True)
+            (told / "information").write_text(
+                f"Model: \t\t NVIDIA\nGPU UUID: \t {uuid_of(number + 1)}\nDevice Minor: \t {number}\n"
+            )
+            (self.root / f"dev/nvidia{number}").touch()
 
     def fault(self, kind: str, *values: object, gpu: int = 0) -> None:
         """From now on, for both libraries."""

@@ -8,7 +8,15 @@ enum {
   OK, UNINITIALIZED, INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 6, INSUFFICIENT = 7, TIMEOUT = 10,
   LOST = 15, VERSION = 25, UNKNOWN = 999
 };
-static int open_count;
+static int open_count, files[MAX_GPUS];
+
+/* Opened or not, each GPU's device file goes with the library: that is what a reset is refused for. */
+static void hold_devices(int open_them) {
+  for (int i = 0; i < gpu_count; i++) {
+    if (open_them) files[i] = open(at("root/dev/nvidia%d", i), O_RDONLY | O_CLOEXEC);
+    else if (files[i] >= 0) close(files[i]);
+  }
+}
 
 /* A handle is 1000 for each GPU, and one more for each instance on it. */
 typedef struct {
@@ -44,10 +52,15 @@ static void *handle_of(int gpu, int slot) { return (void *)(uintptr_t)((gpu + 1)
 API int nvmlInitWithFlags(unsigned flags) {
   set_up();
   if (nvml_refuses) return nvml_refuses;
+  if (!open_count) hold_devices(1);
   return open_count++, OK;
 }
 API int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
-API int nvmlShutdown(void) { return open_count ? (open_count--, OK) : UNINITIALIZED; }
+API int nvmlShutdown(void) {
+  if (!open_count) return UNINITIALIZED;
+  if (!--open_count) hold_devices(0);
+  return OK;
+}
 API const char *nvmlErrorString(int code) {
   static char text[32];
   snprintf(text, sizeof text, "NVML error %d", code);
@@ -152,7 +165,7 @@ NUMBER(nvmlDeviceGetCurrPcieLinkWidth, REAL, 16)
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, REAL, p.gpu->model->pcie_gen)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, REAL, 16)
 NUMBER(nvmlDeviceGetPcieReplayCounter, REAL, fault_number(p.number, "replays"))
-NUMBER(nvmlDeviceGetPersistenceMode, WHOLE, 1)
+NUMBER(nvmlDeviceGetPersistenceMode, WHOLE, access(at("persistence-off"), F_OK) != 0)
 NUMBER(nvmlDeviceGetComputeMode, WHOLE, compute_mode)
 NUMBER(nvmlDeviceGetPowerUsage, REAL, p.gpu->model->power_mw / 2)
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, REAL, p.gpu->model->power_mw)

@@ -78,6 +78,11 @@ class CheckCode(StrEnum):
     NO_SUCH_LEVEL = "no_such_level"
     NO_VERDICT = "no_verdict"
     REPORT_UNSOUND = "report_unsound"
+    RESET_ASKED = "reset_asked"
+    RESET_LOSES_INSTANCES = "reset_loses_instances"
+    RESET_LOST = "reset_lost"
+    RESET_NOT_ADVISED = "reset_not_advised"
+    RESET_OF_INSTANCE = "reset_of_instance"
     SETTINGS_NOT_VALID = "check_settings_not_valid"
     WRITE_HOURS = "write_hours"
 

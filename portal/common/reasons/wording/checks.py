@@ -9,7 +9,12 @@ from django.utils.translation import gettext_lazy as _
 from portal.common.reasons.codes import CheckCode
 from portal.common.reasons.wording import Params, Text
 
-NOUNS = {"check": _("check"), "scrub": _("scrub"), "repartition": _("change of MIG layout")}
+NOUNS = {
+    "check": _("check"),
+    "scrub": _("scrub"),
+    "repartition": _("change of MIG layout"),
+    "reset": _("reset"),
+}
 """What a run is called inside a sentence, by its kind."""
 
 
@@ -54,6 +59,21 @@ TEXTS: dict[StrEnum, Text] = {
     CheckCode.NO_VERDICT: Text(_("No verdict came within %(within_s)d s.")),
     CheckCode.REPORT_UNSOUND: Text(
         _("Its node sent no sound report of the %(noun)s: %(problem)s"), prepare=_noun
+    ),
+    CheckCode.RESET_ASKED: Text(_("An operator has asked for its reset.")),
+    CheckCode.RESET_LOSES_INSTANCES: Text(
+        _("%(device)s is split into instances, which a reset would destroy."),
+        _("Cordon its instances, destroy them on the node, and take it out of MIG mode first."),
+    ),
+    CheckCode.RESET_LOST: Text(
+        _("A reset of it was lost: nobody knows whether it was done."),
+        _("Look whether the node's worker runs, then check the device."),
+    ),
+    CheckCode.RESET_NOT_ADVISED: Text(
+        _("%(device)s takes work, and no check advises a reset of it."), _("Cordon it first.")
+    ),
+    CheckCode.RESET_OF_INSTANCE: Text(
+        _("%(device)s is a part of a GPU, which is reset as a whole."), _("Ask for a reset of its GPU.")
     ),
     CheckCode.SETTINGS_NOT_VALID: Text(_("The pool's checks cannot be set like this.")),
     CheckCode.WRITE_HOURS: Text(_("Write a whole number of hours; 0 is never.")),

@@ -1,0 +1,88 @@
+"""The page that asks before a reset: what ends, what stays, who has it, and the reboot instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import QuerySet
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from portal.accounts.models import User
+from portal.common import etags
+from portal.common.reasons.wording import sentence_of
+from portal.gpu_checks import resets
+from portal.gpu_checks.runs import RESET_DEADLINE_S
+from portal.inventory.cordons import display_name
+from portal.inventory.models import Device
+from portal.workspaces.models import Workspace
+from portal.workspaces.policies import visible_to
+
+REBOOT = "sudo systemctl reboot"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A workspace that would be interrupted; `url` where the reader may see it, `until` if it has an end."""
+
+    name: str
+    url: str
+    until: datetime | None
+
+
+def question(actor: User, device: Device, action: str) -> dict[str, Any]:
+    """The context of `gpu_checks/reset.html`."""
+    name, node = display_name(device), device.node.name
+    refused = resets.refusal(device)
+    return {
+        "title": _("Reset %(name)s?") % {"name": name},
+        "device": device,
+        "loses": list(_ends(device)),
+        "stays": [
+            _("its cordon, until it passes the check that follows at once"),
+            _("what runs on other GPUs of %(node)s") % {"node": node},
+        ],
+        "refusals": [sentence_of(refused)] if refused is not None else [],
+        "hidden": {etags.FORM_FIELD: etags.version_of(resets.seen_of(device))},
+        "action": action,
+        "yes": _("Reset %(name)s") % {"name": name},
+        "back": reverse("fleet:device", args=[device.pk]),
+        "holders": _held(actor, resets.holders_of(device)),
+        "reboot": REBOOT,
+        "on_node": _held(actor, resets.workspaces_on(device.node)),
+    }
+
+
+def _ends(device: Device) -> Iterable[str]:
+    if device.node.pool.simulated:
+        yield _("nothing: the GPU is simulated, and nothing is reset")
+        return
+    yield _("whatever is in its memory, which nobody holds")
+    yield _(
+        "for %(seconds)d seconds at most: charts of all GPUs of %(node)s, and the watch by NVML for errors"
+    ) % {
+        "seconds": RESET_DEADLINE_S,
+        "node": device.node.name,
+    }
+    linked = ", ".join(f"GPU {each.index}" for each in resets.siblings(device))
+    if linked:
+        yield _("links to %(gpus)s; where these have to be reset with it, the driver refuses and says so") % {
+            "gpus": linked
+        }
+
+
+def _held(actor: User, workspaces: QuerySet[Workspace]) -> list[Held]:
+    """Each by its name, where the reader may see it."""
+    visible = set(visible_to(actor, Workspace.objects.live()).values_list("pk", flat=True))
+    return [_one(workspace, workspace.pk in visible) for workspace in workspaces]
+
+
+def _one(workspace: Workspace, visible: bool) -> Held:
+    if not visible:
+        return Held(_("another team"), "", workspace.runs_until)
+    names = {"workspace": workspace.name, "owner": workspace.owner.username}
+    url = reverse("workspaces:detail", args=[workspace.pk])
+    return Held(_("%(workspace)s of %(owner)s") % names, url, workspace.runs_until)

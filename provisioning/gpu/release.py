@@ -1,0 +1,80 @@
+"""Letting go of NVML for a while: no GPU can be reset while a process of this machine has it open.
+
+Whoever resets a GPU holds a file locked, with a deadline in it. The sampler, the watcher and inventory look
+at it and keep NVML closed meanwhile. When the holder ends or is killed, the kernel gives the lock back; when
+it hangs, the deadline passes. In either case all take NVML up again by themselves.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LEASE_S = 120.0
+"""NVML is taken up again after this at the latest, whatever has become of the reset."""
+LOOK_S = 0.2
+_NAME = "nvml-released"
+
+
+class Taken(Exception):
+    """Another GPU of this machine is being reset."""
+
+
+def lock_folder() -> Path:
+    """Where the locks of this machine's devices are: the same for every worker process of one user."""
+    base = os.environ.get("BERTH_HOME") or tempfile.gettempdir()
+    return Path(base) / f"gpu-locks-{os.getuid()}"
+
+
+@contextmanager
+def released(*, lease_s: float = LEASE_S) -> Iterator[int]:
+    """Have everybody let go of NVML for the length of the block, and no longer than `lease_s`.
+
+    Gives the descriptor that holds it: a process that has it keeps NVML released when its parent is killed.
+    Raises `Taken`.
+    """
+    folder = lock_folder()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (folder / _NAME).open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Taken from None
+        file.truncate(0)
+        # Monotonic time is the machine's own, and the same for all of its processes.
+        file.write(f"{time.monotonic() + lease_s:.3f}")
+        file.flush()
+        yield file.fileno()
+
+
+def is_asked() -> bool:
+    """Whether NVML is to be left closed now."""
+    try:
+        file = (lock_folder() / _NAME).open()
+    except OSError:
+        return False
+    with file:
+        try:
+            # Shared: those who look are not taken for the one who resets by each other.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return time.monotonic() < _deadline(file.read())
+        return False
+
+
+def wait() -> None:
+    """Until NVML may be opened."""
+    while is_asked():
+        time.sleep(LOOK_S)
+
+
+def _deadline(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0  # just taken, and not written yet: seen at the next look

@@ -1,0 +1,269 @@
+"""Resetting one idle GPU by the vendor's own tool, `nvidia-smi --gpu-reset`.
+
+It is done only where nobody uses the GPU, which is looked at here again: by NVML, and by who has its device
+file open, which is what the driver goes by. Our own sampler, watcher and inventory let go of NVML before
+(`release`). What is refused has touched nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioning.gpu import release
+from provisioning.gpu.nvml import DeviceGone, GpuLost, NvmlProblem, session
+from provisioning.gpu.problems import Bounded, NoDriver
+from provisioning.gpu.reset import MAX_OUTPUT, ResetResult, ResetVerdict
+
+TOOL = "nvidia-smi"
+LET_GO_S = 20.0
+"""For how long those who have the GPU open are waited for: ours need some seconds to notice."""
+LOOK_S = 0.2
+NVML_S = 10.0
+PERSISTENCE_S = 20.0
+KILL_S = 5.0
+_REFUSES = re.compile(r"in use by another|currently in use|currently being used|being used by", re.IGNORECASE)
+_LINKED = re.compile(r"nvlink", re.IGNORECASE)
+_NO_RIGHTS = re.compile(r"insufficient permissions|no permission", re.IGNORECASE)
+_REBOOT = "Drain its node and reboot it, then check the device."
+
+
+class _Refused(Exception):
+    """Nothing was touched; the message says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    """Where the GPU is: its PCI address and the N of /dev/nvidiaN."""
+
+    uuid: str
+    bus: str
+    minor: int
+
+    def command(self) -> str:
+        return f"sudo {TOOL} --gpu-reset -i {self.bus}"
+
+
+def run_reset(
+    uuid: str, *, bus: str = "", deadline_s: float = 120.0, root: Path = Path("/"), let_go_s: float = LET_GO_S
+) -> ResetResult:
+    """Reset the GPU, or say why not. Never raises for what the device does.
+
+    `bus` is where it was the last time: one that is lost may not say who it is any more. `root` holds the
+    /dev and the /proc/driver to read.
+    """
+    until = time.monotonic() + deadline_s
+    try:
+        tool = _tool(bus or uuid)
+        with release.released(lease_s=deadline_s) as held:
+            gpu = _find(root, uuid, bus)
+            with _without_persistence(tool, gpu):
+                _require_idle(root, gpu, until=min(until, time.monotonic() + let_go_s))
+                return _reset(tool, gpu, held, until)
+    except release.Taken:
+        text = "Another GPU of this node is being reset. Ask again when that has ended."
+        return ResetResult(uuid, ResetVerdict.REFUSED, text)
+    except _Refused as refused:
+        return ResetResult(uuid, ResetVerdict.REFUSED, str(refused))
+
+
+# -- before ---------------------------------------------------------------------------------------
+
+
+def _tool(name: str) -> str:
+    tool = shutil.which(TOOL)
+    if tool is None:
+        raise _Refused(f"{TOOL} is not in the node worker's PATH. It comes with the NVIDIA driver.")
+    if os.geteuid() != 0:
+        raise _Refused(
+            "A reset needs root, and this node's worker is another user. Stop the worker, for it has NVML "
+            f"open; run on the node: sudo {TOOL} --gpu-reset -i {name}; start the worker, check the device."
+        )
+    return tool
+
+
+def _find(root: Path, uuid: str, bus: str) -> _Gpu:
+    """The GPU as the kernel's driver has it: that answers also where NVML does not."""
+    for folder in sorted((root / "proc/driver/nvidia/gpus").glob("*")):
+        try:
+            lines = (folder / "information").read_text(errors="replace").splitlines()
+        except OSError:
+            continue
+        facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        if facts.get("GPU UUID") == uuid or (bus and folder.name.lower() == bus.lower()):
+            minor = facts.get("Device Minor", "")
+            if minor.isdecimal():
+                return _Gpu(uuid, folder.name, int(minor))
+    raise _Refused(f"The driver knows no GPU {uuid} on this node. {_REBOOT}")
+
+
+def _require_idle(root: Path, gpu: _Gpu, *, until: float) -> None:
+    computing = _processes_by_nvml(gpu)
+    if computing:
+        raise _Refused(_held_by(computing))
+    while holders := holders_of(root / f"dev/nvidia{gpu.minor}"):
+        if time.monotonic() >= until:
+            raise _Refused(_held_by(holders))
+        time.sleep(LOOK_S)
+
+
+def _processes_by_nvml(gpu: _Gpu) -> tuple[int, ...]:
+    """Who computes on it, also where the process itself cannot be seen from here."""
+
+    def look() -> tuple[int, ...] | None:
+        with session() as driver:
+            found = driver.by_uuid(gpu.uuid).processes()
+        return None if found is None else tuple(pid for pid, _ in found)
+
+    try:
+        found = Bounded().call(look, timeout_s=NVML_S)
+    except (GpuLost, DeviceGone):
+        # That is what the reset is for; who has it open is still seen.
+        return ()
+    except NoDriver as problem:
+        raise _Refused(problem.sentence) from problem
+    except NvmlProblem as problem:
+        # What hangs in there has the GPU open for good.
+        raise _Refused(f"{problem.message} The GPU cannot be proven idle. {_REBOOT}") from problem
+    if found is None:
+        raise _Refused(
+            "The driver does not tell who uses the GPU. Give the node worker the right to see processes."
+        )
+    return found
+
+
+def holders_of(device: Path) -> tuple[int, ...]:
+    """The processes that have the device file open, wherever they see it."""
+    try:
+        wanted = _identity(device.stat())
+    except OSError:
+        return ()  # the driver makes it when somebody opens it
+    found = []
+    for process in Path("/proc").iterdir():
+        if not process.name.isdecimal():
+            continue
+        if _has_open(process, wanted):
+            found.append(int(process.name))
+    return tuple(sorted(found))
+
+
+def _has_open(process: Path, wanted: tuple[int, int]) -> bool:
+    with contextlib.suppress(OSError), os.scandir(process / "fd") as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if _identity(entry.stat()) == wanted:
+                    return True
+    return False
+
+
+def _identity(of: os.stat_result) -> tuple[int, int]:
+    """The same for every node of a device: containers have nodes of their own."""
+    return (-1, of.st_rdev) if stat.S_ISCHR(of.st_mode) else (of.st_dev, of.st_ino)
+
+
+def _held_by(pids: tuple[int, ...]) -> str:
+    names = ", ".join(f"{_name(pid)} (process {pid})" for pid in pids[:8])
+    more = f" and {len(pids) - 8} more" if len(pids) > 8 else ""
+    return f"The GPU is in use by {names}{more}. End that, then ask again."
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return "somebody"
+
+
+# -- the reset ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _without_persistence(tool: str, gpu: _Gpu) -> Iterator[None]:
+    """Persistence mode counts as a user of the GPU: it is off meanwhile, and on again afterwards."""
+    before = _persistence(gpu)
+    if before is not False:
+        # Also where the GPU does not say: then it stays off.
+        _set_persistence(tool, gpu, on=False)
+    try:
+        yield
+    finally:
+        if before:
+            _set_persistence(tool, gpu, on=True)
+
+
+def _persistence(gpu: _Gpu) -> bool | None:
+    def look() -> bool | None:
+        with session() as driver:
+            return driver.by_uuid(gpu.uuid).persistence_mode()
+
+    try:
+        return Bounded().call(look, timeout_s=NVML_S)
+    except NvmlProblem:
+        return None
+
+
+def _set_persistence(tool: str, gpu: _Gpu, *, on: bool) -> None:
+    # Where it cannot be set, the reset itself says what is wrong.
+    with contextlib.suppress(OSError):
+        _run([tool, "-pm", str(int(on)), "-i", gpu.bus], PERSISTENCE_S)
+
+
+def _reset(tool: str, gpu: _Gpu, held: int, until: float) -> ResetResult:
+    """Run the tool. It goes on where this process is killed, and NVML stays released until it has ended."""
+    try:
+        code, output = _run([tool, "--gpu-reset", "-i", gpu.bus], max(1.0, until - time.monotonic()), held)
+    except OSError as error:
+        raise _Refused(f"{TOOL} cannot be started: {error}.") from error
+    if code is None:
+        return ResetResult(gpu.uuid, ResetVerdict.HUNG, f"The reset did not end in time. {_REBOOT}")
+    if code == 0:
+        return ResetResult(gpu.uuid, ResetVerdict.DONE, f"The GPU at {gpu.bus} was reset.", output)
+    return _judged(gpu, code, output)
+
+
+def _run(argv: list[str], timeout_s: float, *kept: int) -> tuple[int | None, str]:
+    """The exit code and what it says; None where it did not end: one that hangs in the driver is left."""
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        pass_fds=kept, start_new_session=True,
+    )  # fmt: skip
+    try:
+        said, _ = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=KILL_S)
+        return None, ""
+    return process.returncode, said.decode(errors="replace").replace("\0", "").strip()[:MAX_OUTPUT]
+
+
+def _judged(gpu: _Gpu, code: int, output: str) -> ResetResult:
+    """The tool has only words: what it refuses has touched nothing, everything else has failed."""
+    said = f"{TOOL} says: {' '.join(output.split())[:400]}" if output else f"{TOOL} ended with {code}."
+    if _LINKED.search(output):
+        text = (
+            "This GPU cannot be reset without those it is linked with by NVLink: drain the node, stop its "
+            f"worker, and run sudo {TOOL} --gpu-reset without -i. {said}"
+        )
+        return ResetResult(gpu.uuid, ResetVerdict.REFUSED, text, output)
+    if _REFUSES.search(output):
+        text = (
+            "Somebody has the GPU open whom this node does not see. Look with: sudo fuser -v /dev/nvidia*. "
+            f"{said}"
+        )
+        return ResetResult(gpu.uuid, ResetVerdict.REFUSED, text, output)
+    if _NO_RIGHTS.search(output):
+        text = f"The driver refuses a reset to this node's worker. Run on the node: {gpu.command()}. {said}"
+        return ResetResult(gpu.uuid, ResetVerdict.REFUSED, text, output)
+    return ResetResult(gpu.uuid, ResetVerdict.FAILED, f"The reset failed. {_REBOOT} {said}", output)

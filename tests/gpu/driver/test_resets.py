@@ -1,0 +1,141 @@
+"""A GPU that our own sampler and watcher have open is reset: they let go, and take NVML up again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.gpu.reset_run import holders_of, run_reset
+from tests.gpu.driver.machine import BUS, GPU, Machine, line_of, uuid_of
+
+pytestmark = pytest.mark.engine
+Make = Callable[..., Machine]
+OTHER = uuid_of(2)
+TOOL = Path(__file__).parent / "nvidia_smi.py"
+
+
+@pytest.fixture
+def made(machine: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    """Two H100, and a tool that resets them."""
+    made = machine(570, f"gpu H100 {GPU}", f"gpu H100 {OTHER}")
+    tool = made.folder / "nvidia-smi"
+    tool.write_text(f"#!{sys.executable}\n{TOOL.read_text()}")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{made.folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("BERTH_HOME", str(tmp_path))
+    return made
+
+
+def until(what: Callable[[], Any]) -> None:
+    end = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def is_open(made: Machine) -> bool:
+    return bool(holders_of(made.root / "dev/nvidia0"))
+
+
+def worker(made: Machine) -> subprocess.Popen[str]:
+    process = made.start("tests.gpu.driver.worker", "holds", str(made.root))
+    until(lambda: process.pid in holders_of(made.root / "dev/nvidia0"))
+    return process
+
+
+def reset(
+    made: Machine, uuid: str = GPU, *, deadline_s: float = 90, let_go_s: float = 60
+) -> subprocess.Popen[str]:
+    limits = str(deadline_s), str(let_go_s)
+    return made.start("tests.gpu.driver.worker", "resets", str(made.root), uuid, *limits)
+
+
+def resets(made: Machine) -> list[str]:
+    path = made.folder / "resets"
+    return path.read_text().split() if path.exists() else []
+
+
+def test_ours_let_go_for_a_reset_and_come_back(made: Machine) -> None:
+    node = worker(made)
+    by_hand = subprocess.run(
+        ["nvidia-smi", "--gpu-reset", "-i", BUS.format(0x1B)], capture_output=True, text=True, timeout=30
+    )
+    assert by_hand.returncode == 255 and "In use by another client" in by_hand.stdout
+    told = line_of(reset(made))
+    assert (told["verdict"], resets(made)) == ("done", [BUS.format(0x1B)])
+    until(lambda: node.pid in holders_of(made.root / "dev/nvidia0"))
+    assert not (made.folder / "persistence-off").exists(), "persistence mode is as before"
+
+
+def test_whoever_does_not_let_go_is_named_and_nothing_is_touched(
+    made: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without the request to let go the very same reset is refused."""
+    node = worker(made)
+    monkeypatch.setenv("BERTH_HOME", str(tmp_path / "another"))
+    told = line_of(reset(made, let_go_s=0.5))
+    assert told["verdict"] == "refused" and f"(process {node.pid})" in told["text"]
+    assert resets(made) == []
+
+
+def test_a_killed_reset_leaves_nobody_blind(made: Machine) -> None:
+    """The tool goes on, and as long as it does NVML stays released."""
+    node = worker(made)
+    (made.folder / "tool").write_text("hangs")
+    resetting = reset(made)
+    until((made.folder / "tool-pid").exists)
+    resetting.kill()
+    resetting.wait()
+    assert not is_open(made)
+    time.sleep(1.5)  # more than one look of the sampler and of the watcher
+    assert not is_open(made)
+    os.kill(int((made.folder / "tool-pid").read_text()), signal.SIGKILL)
+    until(lambda: node.pid in holders_of(made.root / "dev/nvidia0"))
+
+
+def test_a_reset_that_hangs_is_given_up(made: Machine) -> None:
+    (made.folder / "tool").write_text("hangs")
+    told = line_of(reset(made, deadline_s=1))
+    assert told["verdict"] == "hung" and "reboot" in told["text"]
+    worker(made)  # has NVML open at once
+
+
+@pytest.mark.parametrize(
+    ("mood", "verdict", "says"),
+    [
+        ("linked", "refused", "those it is linked with by NVLink"),
+        (
+            "fails",
+            "failed",
+            "nvidia-smi says: GPU 0000:1b:00.0 could not be reset",
+        ),
+    ],
+)
+def test_what_the_tool_says(made: Machine, mood: str, verdict: str, says: str) -> None:
+    (made.folder / "tool").write_text(mood)
+    told = line_of(reset(made))
+    assert (told["verdict"], says in told["text"]) == (verdict, True)
+
+
+def test_what_computes_is_left_alone_and_a_lost_gpu_is_reset(made: Machine) -> None:
+    made.busy(OTHER, os.getpid())
+    told = line_of(reset(made, OTHER))
+    assert told["verdict"] == "refused" and f"(process {os.getpid()})" in told["text"]
+    made.fault("lost")
+    assert line_of(reset(made))["verdict"] == "done"
+    assert "knows no GPU" in line_of(reset(made, uuid_of(7)))["text"]
+
+
+def test_without_root_the_command_is_said(made: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    done = run_reset(GPU, bus=BUS.format(0x1B), root=made.root)
+    assert done.verdict == "refused" and "sudo nvidia-smi --gpu-reset -i 0000:1b:00.0" in done.text
+    assert resets(made) == []
