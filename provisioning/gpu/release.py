@@ -14,10 +14,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 LEASE_S = 120.0
 """NVML is taken up again after this at the latest, whatever has become of the reset."""
 LOOK_S = 0.2
+TAKE_S = 0.5
 _NAME = "nvml-released"
 
 
@@ -41,15 +43,26 @@ def released(*, lease_s: float = LEASE_S) -> Iterator[int]:
     folder = lock_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (folder / _NAME).open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Taken from None
+        _take(file)
         file.truncate(0)
         # Monotonic time is the machine's own, and the same for all of its processes.
         file.write(f"{time.monotonic() + lease_s:.3f}")
         file.flush()
         yield file.fileno()
+
+
+def _take(file: IO[str]) -> None:
+    until = time.monotonic() + TAKE_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # Perhaps only somebody who looks.
+            if time.monotonic() > until:
+                raise Taken from None
+            time.sleep(TAKE_S / 20)
+        else:
+            return
 
 
 def is_asked() -> bool:

@@ -70,7 +70,7 @@ def run_reset(
                 _require_idle(root, gpu, until=min(until, time.monotonic() + let_go_s))
                 return _reset(tool, gpu, held, until)
     except release.Taken:
-        text = "Another GPU of this node is being reset. Ask again when that has ended."
+        text = "Another GPU of this node is being reset, or its reset hangs. Ask again when that has ended."
         return ResetResult(uuid, ResetVerdict.REFUSED, text)
     except _Refused as refused:
         return ResetResult(uuid, ResetVerdict.REFUSED, str(refused))

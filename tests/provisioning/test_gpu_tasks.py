@@ -19,6 +19,7 @@ from provisioning.drivers.simulated.script import InvalidConfig, Topology
 from provisioning.errors import BackendUnavailable
 from provisioning.gpu.check import Progress, schema
 from provisioning.gpu.check import verdict as judging
+from provisioning.gpu.check.types import Verdict
 from provisioning.gpu.reset import ResetResult, ResetVerdict
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 from provisioning.node import gpu_tasks
@@ -252,11 +253,27 @@ def test_a_driver_of_far_devices_says_that_it_cannot(
     driver: Scripted, sent: Broker, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(gpu_tasks, "driver_for", Far)
-    for kind in ("check", "scrub"):
+    for kind in ("check", "scrub", "reset"):
         done(gpu_tasks.begin(command(kind=kind, lease=kind * 6)))
+    assert len(answers(sent)) == 3
     for answer in answers(sent):
         assert answer.failure is not None
         assert (answer.failure.code, answer.failure.retryable) == ("missing_dependency", False)
+
+
+class Near(Far):
+    plane = Plane.NODE
+
+
+def test_a_node_without_the_vendors_tool_says_so(
+    driver: Scripted, sent: Broker, monkeypatch: Any, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu_tasks, "driver_for", Near)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done(gpu_tasks.begin(command(kind="reset")))
+    (answer,) = answers(sent)
+    told = messages.load(answer.report, ResetResult)
+    assert told.verdict is ResetVerdict.REFUSED and "nvidia-smi is not in" in told.text
 
 
 # --- simulated devices -------------------------------------------------------------------------------
@@ -332,6 +349,14 @@ def test_a_simulated_check_takes_its_time_where_asked_and_tells_how_far_it_is(tm
     assert sum(slept) == pytest.approx(11)
     assert [each.test for each in told if each.phase == "start"] == [test.name for test in report.tests]
     assert (told[0].phase, told[-1].phase) == ("prepare", "end")
+
+
+def test_a_simulated_reset_resets_nothing_and_says_so(tmp_path: Path) -> None:
+    driver = simulated(tmp_path, fault_ecc="sim-001:0")
+    done = driver.reset_device(gpu(0))
+    assert (done.verdict, done.simulated) == (ResetVerdict.DONE, True) and "nothing was reset" in done.text
+    assert driver.check_device(gpu(0), "quick").verdict is Verdict.FAIL, "what is scripted stays"
+    assert driver.reset_device("SIM-GPU-none").verdict is ResetVerdict.REFUSED
 
 
 @pytest.mark.parametrize("value", ["sim-001", "0", "sim-001:x", "sim-001:1;sim-001:2", True])
