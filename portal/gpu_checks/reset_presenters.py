@@ -60,7 +60,7 @@ def _ends(device: Device) -> Iterable[str]:
     if device.node.pool.simulated:
         yield _("nothing: the GPU is simulated, and nothing is reset")
         return
-    yield _("whatever is in its memory, which nobody holds")
+    yield _("whatever is in its memory")
     yield _(
         "for %(seconds)d seconds at most: charts of all GPUs of %(node)s, and the watch by NVML for errors"
     ) % {

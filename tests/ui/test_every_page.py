@@ -438,6 +438,16 @@ class TestDevice(PageCase):
         return f"/gpus/devices/{Device.objects.order_by('uuid')[0].pk}/"
 
 
+class TestReset(TestDevice):
+    @pytest.fixture(autouse=True)
+    def _out(self, _stocked: None) -> None:
+        Device.objects.update(cordoned=True)
+
+    @property
+    def url(self) -> str:
+        return f"{super().url}reset/"
+
+
 class TestDrain(TestNode):
     @property
     def url(self) -> str:
