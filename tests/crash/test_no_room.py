@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+from redis.exceptions import ResponseError
 
+from provisioning import redis_client
 from tests import instance
 from tests.instance import Berth, eventually
 from tests.populate import PASSWORD
@@ -113,6 +116,23 @@ def test_people_sign_in_and_stop_what_they_have(berth: Berth, disk: Disk, what: 
         lambda: httpx.get(f"{berth.url}/healthz", timeout=20).is_success, limit_s=40, what="all is well"
     )
     ada.act(made, "start")
+    ada.wait(made, "running")
+    ada.act(made, "delete")
+    ada.wait(made, "terminated")
+    ada.close()
+
+
+def test_workers_go_on_after_redis_has_refused_every_write(berth: Berth) -> None:
+    """As it does for a moment when its disk is full, also to a worker that waits for its next message."""
+    url = berth.instance.redis_url("control", berth.secret("redis_control"))
+    with redis_client.client(url) as client:
+        client.config_set("min-replicas-to-write", 1)
+        with pytest.raises(ResponseError, match="NOREPLICAS"):
+            client.set("berth:test", 1)
+        time.sleep(3)  # each worker asks again once a second
+        client.config_set("min-replicas-to-write", 0)
+    ada = berth.api("ada")
+    made = ada.create("files", "tiny")["id"]
     ada.wait(made, "running")
     ada.act(made, "delete")
     ada.wait(made, "terminated")
