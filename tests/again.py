@@ -28,6 +28,7 @@ def main(folder: str, phase: str, *arguments: str) -> int:
         *(sys.executable, "-m", "pytest", "-q", "-n", "0", "-o", "faulthandler_timeout=180"),
         *("--last-failed", "--last-failed-no-failures=none", "-o", f"cache_dir={folder}/{phase}.cache"),
         f"--junitxml={folder}/{phase}-again.xml",
+        *("-o", "junit_family=xunit1"),  # knows properties that a test records, which without workers matters
         *arguments,
     ]
     try:
