@@ -55,7 +55,7 @@ def configure(app: Celery, *, broker_url: str, default_queue: str, unacknowledge
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         # Redis refuses every write while its disk is full (MISCONF). Without this a worker gives up at that,
-        # and stays there as a process that does nothing.
+        # and its process may go on without working.
         broker_channel_error_retry=True,
         # Sending fails fast: the row stays due, and the sweep sends again.
         task_publish_retry=False,

@@ -125,6 +125,7 @@ def test_people_sign_in_and_stop_what_they_have(berth: Berth, disk: Disk, what: 
 def test_workers_go_on_after_redis_has_refused_every_write(berth: Berth) -> None:
     """As it does for a moment when its disk is full, also to a worker that waits for its next message."""
     url = berth.instance.redis_url("control", berth.secret("redis_control"))
+    before = {name: berth.services()[name]["pid"] for name in ("control", "node")}
     with redis_client.client(url) as client:
         client.config_set("min-replicas-to-write", 1)
         with pytest.raises(ResponseError, match="NOREPLICAS"):
@@ -137,3 +138,5 @@ def test_workers_go_on_after_redis_has_refused_every_write(berth: Berth) -> None
     ada.act(made, "delete")
     ada.wait(made, "terminated")
     ada.close()
+    # The same processes: none has given up.
+    assert {name: berth.services()[name]["pid"] for name in before} == before

@@ -129,6 +129,14 @@ def test_a_fault_fails_the_test_that_is_made_for_it(
         assert report.tests[1].text.startswith("Not run: The context was lost")
 
 
+def test_a_wrong_product_names_its_multiprocessor(check: Check) -> None:
+    """That of an own kernel; the made-up device has one block in a product of this size, on number 0."""
+    report = check(BF16, cuda={"product_word": 100, "product_flip": 1})
+    (test,) = report.tests
+    assert test.status == Status.FAILED
+    assert set(test.detail["sms"]) == {"0"}
+
+
 @pytest.mark.parametrize(
     ("fault", "text"),
     [

@@ -310,7 +310,7 @@ def burn(bench: Bench) -> Outcome:
         "random_rounds": float(len(rates)),
         "last_to_first": round(sum(rates[-quarter:]) / sum(rates[:quarter]), 4),
     }
-    by = bench.blas.version if by_blas and bench.blas is not None else "own kernel"
+    by = bench.blas.version if by_blas and bench.blas is not None else own_kernels(device, d)[0].by
     return Outcome(errors=tally.errors, measures=measures, detail={**tally.detail(), "by": by, "side": side})
 
 
