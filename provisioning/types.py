@@ -21,6 +21,7 @@ _INT32 = 2**31 - 1
 Whole = Annotated[int, Meta(ge=0, le=_INT32)]
 Signed = Annotated[int, Meta(ge=-_INT32, le=_INT32)]
 LargeMib = Annotated[int, Meta(ge=0, le=2**53)]
+LargeCount = Annotated[int, Meta(ge=0, le=2**53)]
 Word = Annotated[str, Meta(max_length=40)]
 Name = Annotated[str, Meta(max_length=80)]
 Line = Annotated[str, Meta(max_length=2000)]
@@ -599,11 +600,17 @@ class LeftoverRemoved:
 
 @dataclass(frozen=True, slots=True)
 class HomeUsage:
-    """What a home (`<team>/<owner>`) takes on a disk; `hidden` where more is in there than was seen."""
+    """What a home (`<team>/<owner>`) takes on a disk; `hidden` where more is in there than was seen.
+
+    `files` counts folders too. Of them there may be `most_files`, its share of the disk's inodes; 0 where
+    there is no limit, or where the file system makes inodes as long as there is room.
+    """
 
     home: Annotated[str, Meta(max_length=200)]
     used_mib: LargeMib
     hidden: bool = False
+    files: LargeCount = 0
+    most_files: LargeCount = 0
 
 
 @dataclass(frozen=True, slots=True)

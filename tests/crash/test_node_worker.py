@@ -30,7 +30,7 @@ START = {
 }
 STOP = {
     "before the driver": "provisioning.node.tasks._call",
-    "before the signal": f"{DRIVER}.driver._terminate",
+    "before the signal": f"{DRIVER}.generations._terminate",
     "before the answer": "provisioning.node.tasks._send_to_control",
 }
 DELETE = {

@@ -128,7 +128,8 @@ def test_nobody_has_more_files_than_the_share(pool: Pool, homes: Path, held: Pat
     disk = os.statvfs(homes)
     use = used(homes, record_of(pool).project)
     assert use.limit_files == use.used_files < disk.f_files
-    assert use.limit_files == home_quota.files_of(LIMIT_MIB, disk.f_blocks * disk.f_frsize, disk.f_files)
+    share = home_quota.files_of(LIMIT_MIB, disk.f_blocks * disk.f_frsize, disk.f_files)
+    assert use.limit_files == share * home_quota.ABOVE // 100
 
 
 def test_a_project_is_left_by_nobody_below_a_namespace_of_users(pool: Pool, held: Path) -> None:

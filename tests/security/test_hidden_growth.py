@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from provisioning.drivers.local import home_usage
+from provisioning.drivers.local.home_quota import LEAST_FILES
 from provisioning.node.measuring import Measuring
 from provisioning.types import HomeUsage
 from tests.provisioning.local.local_support import Pool, ask
@@ -19,6 +20,19 @@ T = TypeVar("T")
 SOMEBODY = 64_125
 MIB = 1 << 20
 HOME = "analysts/ada"
+real_statvfs = os.statvfs
+
+
+class _NoInodes:
+    """As btrfs says: it has no number of inodes."""
+
+    f_files = 0
+
+    def __init__(self, real: os.statvfs_result) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
 
 
 @pytest.fixture
@@ -39,8 +53,8 @@ def done(steps: Generator[None, None, T]) -> tuple[T, int]:
         return end.value, pauses
 
 
-def used(homes: Path) -> HomeUsage:
-    return done(home_usage.measure(homes, HOME))[0]
+def used(homes: Path, unnamed: home_usage.Unnamed | None = None) -> HomeUsage:
+    return done(home_usage.measure(homes, HOME, unnamed))[0]
 
 
 def write(path: Path, mib: int) -> None:
@@ -51,7 +65,7 @@ def test_what_is_written_is_counted_where_it_lies(homes):
     write(homes / HOME / "a", 3)
     (homes / HOME / "deep" / "deeper").mkdir(parents=True)
     write(homes / HOME / "deep" / "deeper" / ".hidden", 4)
-    assert used(homes) == HomeUsage(HOME, 7)
+    assert used(homes) == HomeUsage(HOME, 7, files=5)
     assert home_usage.names(homes) == [HOME]
 
 
@@ -64,7 +78,7 @@ def test_links_lead_nowhere_and_more_names_are_no_more_bytes(homes, tmp_path):
         (homes / HOME / f"name-{number}").hardlink_to(homes / HOME / "one")
     with (homes / HOME / "sparse").open("wb") as file:
         file.truncate(1 << 40)
-    assert used(homes).used_mib == 2
+    assert (used(homes).used_mib, used(homes).files) == (2, 5), "the home, two links, two files"
     (homes / "analysts" / "linked").symlink_to(tmp_path)
     assert home_usage.names(homes) == [HOME]
 
@@ -114,7 +128,8 @@ def test_a_folder_that_its_owner_has_closed_is_counted(homes):
 def test_a_million_small_files_are_measured_in_small_steps(homes):
     for number in range(5_000):
         (homes / HOME / f"f{number}").touch()
-    _usage, pauses = done(home_usage.measure(homes, HOME))
+    usage, pauses = done(home_usage.measure(homes, HOME))
+    assert (usage.used_mib, usage.files) == (0, 5_001)
     assert pauses >= 5_000 // home_usage.STEP
 
 
@@ -145,6 +160,7 @@ UNNAMED = (
     "(lambda path: (lambda file: (os.write(file, bytes(6 << 20)), os.unlink(path), os.dup(file)))"
     "(os.open(path, os.O_WRONLY | os.O_CREAT)))(os.environ['HOME'] + '/gone') and 'hidden'"
 )
+MANY = "[open(os.environ['HOME'] + f'/empty-{number}', 'w').close() for number in range(11_000)] and 'made'"
 
 
 def test_a_file_that_is_deleted_while_it_is_open_still_counts(make_pool):
@@ -158,7 +174,8 @@ def test_a_file_that_is_deleted_while_it_is_open_still_counts(make_pool):
     assert used(homes).used_mib == 0
     sizes, _ = done(home_usage.unnamed(homes, home_usage.names(homes), pool.driver.pids()))
     assert list(sizes) == [HOME], "its own home alone, and once"
-    assert sizes[HOME] >> 20 == 6
+    assert (sizes[HOME].bytes >> 20, sizes[HOME].files) == (6, 1)
+    assert used(homes, sizes[HOME]).files == used(homes).files + 1
     assert ask(neighbour, "1 + 1") == 2
 
 
@@ -170,19 +187,40 @@ def test_the_node_tells_what_has_changed_and_looks_again_when_the_disk_fills(mak
     measuring = Measuring(pool.driver, told.extend)
     now = time.monotonic() + 1000
     measuring.round(now)
-    assert told == [HomeUsage(HOME, 0)]
+    assert told == [HomeUsage(HOME, 0, files=1)]
     told.clear()
+    (home / "note").touch()
     measuring.round(now + 1)
-    assert told == [], "nothing is new"
+    assert told == [], "nothing that matters is new"
     write(home / "more", 3)
     measuring.round(now + 2)
     assert told == [], "what was quiet is looked at less often"
     measuring._free_mib += 100  # as after so much was written
     measuring.round(now + 3)
-    assert told == [HomeUsage(HOME, 3)]
+    assert told == [HomeUsage(HOME, 3, files=3)]
     told.clear()
     measuring.round(now + 70)
-    assert told == [HomeUsage(HOME, 3)], "the control plane is reminded of all"
+    assert told == [HomeUsage(HOME, 3, files=3)], "the control plane is reminded of all"
+
+
+def test_empty_files_without_end_are_told_of_with_how_many_there_may_be(make_pool):
+    pool = make_pool(home_limit_mib=10)
+    seen = pool.run(pool.spec())
+    assert ask(seen, MANY) == "made"
+    told: list[HomeUsage] = []
+    Measuring(pool.driver, told.extend).round(time.monotonic() + 1000)
+    [usage] = told
+    assert usage.used_mib < 10
+    assert usage.files > 11_000 > usage.most_files == LEAST_FILES
+
+
+def test_where_the_disk_makes_inodes_as_it_needs_them_any_number_is_told(make_pool, monkeypatch):
+    pool = make_pool(home_limit_mib=10)
+    pool.run(pool.spec())
+    told: list[HomeUsage] = []
+    monkeypatch.setattr(os, "statvfs", lambda path: _NoInodes(real_statvfs(path)))
+    Measuring(pool.driver, told.extend).round(time.monotonic() + 1000)
+    assert [usage.most_files for usage in told] == [0]
 
 
 def test_no_homes_are_no_fault(make_pool):

@@ -35,8 +35,11 @@ def running(clock, make, alice, local_pool, sent) -> Workspace:
     return workspace
 
 
+MOST_FILES = 100_000
+
+
 def measured(
-    workspace: Workspace, used_mib: int, *, after_s: float = 0, hidden: bool = False, **node
+    workspace: Workspace, used_mib: int, *, after_s: float = 0, hidden: bool = False, files: int = 0, **node
 ) -> State:
     """The workspace's state after a measurement so much later."""
     allocation = workspace.allocations.select_related("node__pool").get(released_at=None)
@@ -44,7 +47,7 @@ def measured(
     home_limits.apply(
         pool_slug=node.get("pool", ""),
         node_name=node.get("name", allocation.node.name),
-        measured=[Measured(home, used_mib, hidden)],
+        measured=[Measured(home, used_mib, hidden, files, MOST_FILES if files else 0)],
         now=timezone.now() + timedelta(seconds=after_s),
     )
     workspace.refresh_from_db()
@@ -122,6 +125,56 @@ def test_what_cannot_be_measured_counts_as_full(running):
     assert "too deeply" in Notification.objects.get(kind="workspace.home_filling").body
 
 
+def test_files_are_told_of_and_end_it_as_bytes_do(running):
+    for files in (70_000, 79_999, 80_000, 85_000, 90_000, 99_999):
+        assert measured(running, 3, files=files) == State.RUNNING
+    assert ["80 %" in told()[0], "90 %" in told()[1], len(told())] == [True, True, 2]
+    body = Notification.objects.filter(kind="workspace.home_filling").order_by("pk")[0].body
+    assert "80,000 of 100,000 files" in body.replace("\xa0", ",").replace("\u202f", ",")
+    assert measured(running, 3, files=100_001) == State.RUNNING
+    assert measured(running, 3, files=100_001, after_s=599) == State.RUNNING
+    assert measured(running, 3, files=100_001, after_s=601) == State.STOPPING
+    entry = Event.objects.filter(kind="workspace.stop", workspace=running).last()
+    assert entry is not None and "files" in entry.why
+
+
+def test_who_makes_files_on_far_above_the_limit_is_stopped_at_once(running):
+    measured(running, 3, files=105_000)
+    assert measured(running, 900, files=105_000, after_s=3) == State.RUNNING, (
+        "bytes alone, within their limit"
+    )
+    assert measured(running, 900, files=110_000, after_s=5) == State.STOPPING
+
+
+def test_files_that_were_far_too_many_and_become_no_more_have_time(running):
+    measured(running, 3, files=500_000)
+    assert measured(running, 20, files=500_000, after_s=300) == State.RUNNING
+    assert measured(running, 20, files=90_000, after_s=590) == State.RUNNING
+    assert measured(running, 20, files=90_000, after_s=5000) == State.RUNNING
+
+
+def test_what_is_said_is_of_what_fills_it(running):
+    for used_mib, files, says, percent in (
+        (500, 20_000, "500 MiB", 50),
+        (500, 60_000, "500 MiB", 50),
+        (500, 90_000, "files", 90),
+        (950, 90_000, "MiB", 95),
+        (500, 300_000, "files", 100),
+    ):
+        measured(running, used_mib, files=files)
+        note = home_limits.note_of(running)
+        assert note is not None and says in note.amounts and note.percent == percent, note
+
+
+def test_nothing_is_uploaded_where_there_may_be_no_more_files(running):
+    node = running.allocations.get(released_at=None).node.name
+    asked = running.owner_id, running.team_id, node
+    measured(running, 400, files=99_999)
+    assert home_limits.room_mib(*asked) == 600
+    measured(running, 400, files=100_000)
+    assert home_limits.room_mib(*asked) == 0
+
+
 def test_neighbours_and_other_nodes_are_left_alone(running, make, bob, sent):
     other = make(bob)
     run_until_ready(sent, other)
@@ -150,6 +203,8 @@ def test_without_a_limit_nothing_is_told_or_stopped(running, settings):
         [{"home": "research/alice", "used_mib": -1}],
         [{"home": "x" * 500, "used_mib": 1}],
         [{"home": "research/alice", "used_mib": 2**60}],
+        [{"home": "research/alice", "used_mib": 1, "files": -1}],
+        [{"home": "research/alice", "used_mib": 1, "files": 1, "most_files": 2**60}],
     ],
 )
 def test_a_message_that_does_not_hold_is_dropped(running, usages):

@@ -3,7 +3,7 @@
 A file system without quotas stops nobody from writing. So who writes is stopped: the workspaces that use a
 home above its limit end in order, after `BERTH_HOME_GRACE_S`, or at once where it grows although it holds a
 tenth more. Files stay; the workspace can be started again, and then there is that time anew to delete some
-(ADR 0028).
+(ADR 0028). The number of files is limited in the same way, by the home's share of the disk (ADR 0070).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from portal.accounts.models import Team, User
 from portal.common.actors import SYSTEM
 from portal.common.domain_events import emit
 from portal.common.errors import StateConflict
-from portal.common.formatting import format_duration, format_memory
+from portal.common.formatting import format_duration, format_memory, format_number
 from portal.events.services import notify
 from portal.inventory.models import Node
 from portal.workspaces import services
@@ -39,6 +39,7 @@ CALMER = 5
 """A step is forgotten, and told of anew, only when there is so much less, in percent of the limit."""
 FAR_OVER = 110
 NOTED_MIB = 1
+NOTED_FILES = 1000
 
 
 def apply(
@@ -72,32 +73,55 @@ def _apply_one(
     row: HomeUsage | None, seen: Measured, *, user: User, team: Team, node: Node, now: datetime
 ) -> None:
     new = row is None
-    row = row or HomeUsage(user=user, team=team, node=node, used_mib=seen.used_mib)
-    told, grew = row.percent, not new and seen.used_mib > row.used_mib
-    level = level_of(seen.used_mib, seen.hidden, told)
+    row = row or HomeUsage(user=user, team=team, node=node)
+    told, far_over = row.percent, not new and _grew_far_over(row, seen)
+    level = level_of(seen, told)
     over_since = (row.over_since or now) if level == STEPS[0] else None
-    moved = abs(seen.used_mib - row.used_mib) >= NOTED_MIB or seen.hidden != row.hidden
-    if new or moved or level != told or over_since != row.over_since:
-        row.used_mib, row.hidden, row.percent, row.over_since = seen.used_mib, seen.hidden, level, over_since
+    if new or _moved(row, seen) or level != told or over_since != row.over_since:
+        row.used_mib, row.files, row.most_files = seen.used_mib, seen.files, seen.most_files
+        row.hidden, row.percent, row.over_since = seen.hidden, level, over_since
         row.measured_at = now
         with transaction.atomic():
             row.save()
             if level > told:
                 _tell(row)
     if over_since is not None:
-        _stop_growth(
-            row, now, at_once=grew and seen.used_mib * 100 >= FAR_OVER * settings.BERTH_HOME_LIMIT_MIB
-        )
+        _stop_growth(row, now, at_once=far_over)
 
 
-def level_of(used_mib: int, hidden: bool, told: int = 0) -> int:
-    """The highest step that is reached: 0, 80, 90 or 100. One told of lasts until there is clearly less."""
+def _moved(row: HomeUsage, seen: Measured) -> bool:
+    """Whether what a node says now is worth a new row."""
+    return (
+        abs(seen.used_mib - row.used_mib) >= NOTED_MIB
+        or abs(seen.files - row.files) >= NOTED_FILES
+        or (seen.hidden, seen.most_files) != (row.hidden, row.most_files)
+    )
+
+
+def _grew_far_over(row: HomeUsage, seen: Measured) -> bool:
+    """Whether there is more of that of which there is a tenth too much."""
+    by_bytes, by_files = _percents(seen)
+    return (seen.used_mib > row.used_mib and by_bytes >= FAR_OVER) or (
+        seen.files > row.files and by_files >= FAR_OVER
+    )
+
+
+def _percents(usage: Measured | HomeUsage) -> tuple[float, float]:
+    """How much of the limit its bytes take, and its files."""
     limit = settings.BERTH_HOME_LIMIT_MIB
-    if not limit:
+    return (
+        usage.used_mib * 100 / limit if limit else 0.0,
+        usage.files * 100 / usage.most_files if limit and usage.most_files else 0.0,
+    )
+
+
+def level_of(seen: Measured, told: int = 0) -> int:
+    """The highest step that is reached: 0, 80, 90 or 100. One told of lasts until there is clearly less."""
+    if not settings.BERTH_HOME_LIMIT_MIB:
         return 0
-    if hidden:
+    if seen.hidden:
         return STEPS[0]
-    percent = used_mib * 100 / limit
+    percent = max(_percents(seen))
     reached = next((step for step in STEPS if percent >= step), 0)
     nearly = next((step for step in STEPS if percent + CALMER >= step), 0)
     # At the limit itself nothing lasts: who has made room is let go on.
@@ -122,11 +146,22 @@ def _stop_growth(row: HomeUsage, now: datetime, *, at_once: bool) -> None:
 
 
 def amounts(row: HomeUsage) -> str:
-    """How much there is, of how much."""
+    """How much there is, of how much: of bytes, or of files where these fill it."""
+    if _files_fill(row):
+        return _("%(used)s of %(limit)s files") % {
+            "used": format_number(row.files),
+            "limit": format_number(row.most_files),
+        }
     return _("%(used)s of %(limit)s") % {
         "used": format_memory(row.used_mib),
         "limit": format_memory(settings.BERTH_HOME_LIMIT_MIB),
     }
+
+
+def _files_fill(row: HomeUsage) -> bool:
+    """Whether it has to be told of files: of bytes people know, of inodes only when there is cause."""
+    by_bytes, by_files = _percents(row)
+    return by_files > by_bytes and by_files >= STEPS[-1] - CALMER
 
 
 def room_mib(user_id: UUID, team_id: UUID, node: str) -> int | None:
@@ -137,7 +172,7 @@ def room_mib(user_id: UUID, team_id: UUID, node: str) -> int | None:
     row = HomeUsage.objects.filter(user=user_id, team=team_id, node__name=node).order_by("-used_mib").first()
     if row is None:
         return int(limit)
-    return 0 if row.hidden else max(0, int(limit) - row.used_mib)
+    return 0 if row.hidden or _percents(row)[1] >= STEPS[0] else max(0, int(limit) - row.used_mib)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +190,11 @@ def note_of(workspace: Workspace) -> HomeNote | None:
     if not settings.BERTH_HOME_LIMIT_MIB or workspace.simulated:
         return None
     rows = HomeUsage.objects.filter(user_id=workspace.owner_id, team_id=workspace.team_id)
-    row = rows.order_by("-hidden", "-used_mib").first()
+    row = max(rows, key=lambda each: (each.hidden, max(_percents(each))), default=None)
     if row is None:
         return None
     full = row.percent == STEPS[0]
-    percent = min(100, row.used_mib * 100 // settings.BERTH_HOME_LIMIT_MIB)
+    percent = min(100, int(_percents(row)[_files_fill(row)]))
     return HomeNote(amounts(row), _sentence(row) if row.percent else "", full, percent)
 
 

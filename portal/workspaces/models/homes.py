@@ -296,13 +296,16 @@ class HomeUsage(models.Model):
     """What the home of a user in a team takes on a node's disk, as the node has measured it.
 
     `percent` of the limit is what the user has been told of last: 0, 80, 90 or 100. `over_since` is set
-    while there is more than the limit; `hidden` where more is in there than can be seen.
+    while there is more than the limit; `hidden` where more is in there than can be seen. Of `files` there may
+    be `most_files`, 0 for any number.
     """
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="+")
     node = models.ForeignKey("inventory.Node", on_delete=models.CASCADE, related_name="+")
     used_mib = models.PositiveBigIntegerField()
+    files = models.PositiveBigIntegerField(default=0)
+    most_files = models.PositiveBigIntegerField(default=0)
     hidden = models.BooleanField(default=False)
     percent = models.PositiveSmallIntegerField(default=0)
     over_since = models.DateTimeField(null=True, blank=True)

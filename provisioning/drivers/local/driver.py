@@ -7,11 +7,10 @@ import functools
 import logging
 import os
 import re
-import signal
 import socket
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,6 +22,7 @@ from provisioning.drivers.local import (
     cgroups,
     disk,
     environment,
+    generations,
     gpus,
     home_mount,
     homes,
@@ -42,10 +42,8 @@ from provisioning.drivers.local.egress import Policy, policy_of, tightest
 from provisioning.drivers.local.failures import (
     EnvironmentMissing,
     IsolationRequired,
-    StillStopping,
     WrongNode,
     disk_errors,
-    suppressed_when_full,
 )
 from provisioning.drivers.local.file_server import FileServers, Home
 from provisioning.drivers.local.home_archives import HomeArchives
@@ -66,12 +64,10 @@ from provisioning.environments import folders
 from provisioning.environments.folders import Folders
 from provisioning.environments.store import Store
 from provisioning.errors import (
-    Conflict,
     InvalidSpec,
     MissingDependency,
     NoCapacity,
     ProvisioningError,
-    Stale,
 )
 from provisioning.gpu.scrub import ScrubVerdict
 from provisioning.preloading import recipes_among
@@ -99,11 +95,7 @@ from provisioning.types import (
 
 log = logging.getLogger(__name__)
 
-# What the agent may take beyond the app's own stop time-out before it is killed too.
-STOP_GRACE_S = 8
 NAME = re.compile(r"ws-[0-9a-f]{32}")
-# A start that came to nothing may be repeated within its generation; an app that ran may not.
-REPEATABLE = frozenset({"port_taken", "launch_failed"})
 DEFAULT_SPARES = 1
 SPARES_FOR_S = 7 * 86400.0
 """How long after the last start from an environment spares are kept ready for the next one."""
@@ -112,7 +104,6 @@ DELETE_HOME_S = 1.0
 GVISOR = "gvisor"
 """The `sandbox` of pools that run workspaces in gVisor only."""
 NO_GPUS = "Workspaces in gVisor get no GPUs. Choose a flavor without, or a pool that does not require gVisor."
-GOING = (ObservedState.STARTING, ObservedState.RUNNING)
 
 
 class LocalDriver(Driver):
@@ -264,11 +255,11 @@ class LocalDriver(Driver):
         limits.require(cgroups.detect(self.instance), self.home_limit_mib)
         folder = self._dir(spec.ref)
         with disk_errors(self.home, starting=True), folder.operation() as lock:
-            seen = self._look_before_start(folder, spec)
+            seen = generations.look_before_start(folder, spec, self.instance)
             uid = ownership.owner_of(self.base, self.instance, spec, sandbox)
             policy = self._egress(spec)
             if seen is not None:
-                if seen.state in GOING and not network.complete(folder.path, policy):
+                if seen.state in generations.GOING and not network.complete(folder.path, policy):
                     # its worker was killed before it had one
                     settings = self._settings(sandbox, self._own_environment())
                     start_network(folder, replace(settings, uid=uid, egress=policy))
@@ -321,8 +312,8 @@ class LocalDriver(Driver):
         """See `Driver.ensure_stopped`."""
         folder = self._dir(ref)
         with disk_errors(self.base), folder.operation():
-            if not self._close_and_end(folder, ref, grace_s):
-                return self._stopping(folder, ref)
+            if not generations.close_and_end(folder, ref, self.instance, grace_s=grace_s):
+                return generations.still_stopping(folder, ref)
             record = folder.record()
             digest = record.spec_digest if record else ""
             return Observation(ref, ObservedState.STOPPED, spec_digest=digest)
@@ -331,8 +322,8 @@ class LocalDriver(Driver):
         """See `Driver.ensure_deleted`."""
         folder = self._dir(ref)
         with disk_errors(self.base), folder.operation():
-            if not self._close_and_end(folder, ref, grace_s):
-                return self._stopping(folder, ref)
+            if not generations.close_and_end(folder, ref, self.instance, grace_s=grace_s):
+                return generations.still_stopping(folder, ref)
             folder.remove()
             state.prune_closed(self.base, now=time.time())
             cgroups.sweep(cgroups.detect(self.instance))
@@ -627,82 +618,6 @@ class LocalDriver(Driver):
             )
         return granted
 
-    def _look_before_start(self, folder: state.WorkspaceDir, spec: WorkspaceSpec) -> Observation | None:
-        """What stands already and answers the start; None when the way is free."""
-        ref, record = spec.ref, folder.record()
-        newest = max(folder.closed_generation(), record.generation - 1 if record else 0)
-        if ref.generation <= newest:
-            raise Stale("This start is out of date: the workspace has been stopped since. Start it again.")
-        if record is None:
-            if folder.alive() or processes.scan(self.instance, folder.name, spares=folder.claimed()):
-                raise Conflict("Processes of this workspace run without a record. Delete the workspace.")
-            return None
-        seen = observe_workspace(folder, ref, self.instance, locked=True)
-        if record.generation == ref.generation:
-            if record.spec_digest != spec.digest():
-                raise Conflict("This workspace runs with other settings. Stop it, then start it again.")
-            if seen.state in (ObservedState.ABSENT,) or seen.code in REPEATABLE:
-                return None
-            return seen
-        if seen.state in GOING and not record.closed:
-            raise Conflict("An earlier start of this workspace still runs. Stop it, then start it again.")
-        if seen.state in (*GOING, ObservedState.STOPPING, ObservedState.UNKNOWN):
-            raise StillStopping("The workspace is still ending. It will be started as soon as it has ended.")
-        return None
-
-    def _close_and_end(self, folder: state.WorkspaceDir, ref: WorkspaceRef, grace_s: float | None) -> bool:
-        """Close the generation and end what runs of it; True once nothing is left.
-
-        Raises `Stale` when a newer generation is there, which is not meant.
-        """
-        record = folder.record()
-        if record is not None and record.generation > ref.generation:
-            raise Stale("This request is out of date: the workspace has been started again since. Repeat it.")
-        folder.close_generation(ref.generation)
-        if record is not None:
-            record = folder.mark_closed(record)
-        recorded = [Path(path) for path in record.cgroups] if record else []
-        here = cgroups.paths(cgroups.detect(self.instance), folder.name)
-        groups = list(dict.fromkeys((*recorded, *here)))
-        found = processes.scan(self.instance, folder.name, spares=folder.claimed())
-        inside = cgroups.pids(groups)
-        alive = folder.alive()
-        if not alive and not network.end(folder.path):
-            return False
-        if not alive and not found and not inside:
-            kills = cgroups.oom_kills(groups)
-            if record is not None and kills:
-                with suppressed_when_full():
-                    within = cgroups.kept_within_memory(groups)
-                    folder.write_record(replace(record, oom_kills=kills, kept_within_memory=within))
-            return cgroups.remove(groups)
-        agents = [process for process in found if process.is_agent]
-        if grace_s is None and record is not None:
-            grace_s = record.stop_timeout_s + STOP_GRACE_S
-        overdue = record is None or grace_s is None or time.time() > record.stop_requested_at + grace_s
-        if alive and agents and not overdue:
-            _terminate(agents)
-        else:
-            # Overdue, without an agent that could end it in order, or its agent is dead already.
-            processes.kill(found, inside)
-            self._kill_recorded(folder)
-        return False
-
-    def _kill_recorded(self, folder: state.WorkspaceDir) -> None:
-        """The launched process itself, also where its environment cannot be read."""
-        launched = folder.launched()
-        if launched is not None and launched.boot_id == processes.boot_id():
-            with contextlib.suppress(OSError):
-                processes.kill((), [launched.pid] if _same(launched) else ())
-
-    def _stopping(self, folder: state.WorkspaceDir, ref: WorkspaceRef) -> Observation:
-        record = folder.record()
-        return Observation(
-            ref if record is None else WorkspaceRef(ref.workspace_id, record.generation),
-            ObservedState.STOPPING,
-            spec_digest=record.spec_digest if record else "",
-        )
-
 
 def _number(name: str, configured: JsonScalar, environ: str | None) -> int:
     """How many of something about spares are wanted. Raises `InvalidSpec`."""
@@ -711,12 +626,3 @@ def _number(name: str, configured: JsonScalar, environ: str | None) -> int:
         return max(0, int(DEFAULT_SPARES if value in (None, "") else value))
     except ValueError:
         raise InvalidSpec(f"{name}={value} is no number. Set it to 0 or more for this pool.") from None
-
-
-def _same(launched: state.Launched) -> bool:
-    return processes.start_ticks(launched.pid) == launched.start_ticks
-
-
-def _terminate(agents: Iterable[processes.Owned]) -> None:
-    for agent in agents:
-        processes.send(agent, signal.SIGTERM)

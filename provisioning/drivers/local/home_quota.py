@@ -1,9 +1,9 @@
 """Holds homes to their limit by project quotas, where this is root and the file system has them.
 
 Each home is a project of the file system with a number of its own, kept in `local/.projects/<team>:<owner>`
-as long as anything of it is there. The kernel's limit is a tenth above that of the portal, so that the
-measured one acts first, which warns before and loses nothing; and it counts files (ADR 0070, 0071). A new
-home is held when it is made; what lies in an older one is given to its project while homes are measured.
+as long as anything of it is there. The kernel's limits, of bytes and of files, are a tenth above the measured
+ones, so that these act first, which warn before and lose nothing (ADR 0070, 0071). A new home is held when it
+is made; what lies in an older one is given to its project while homes are measured.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ADMINISTRATORS = (Path("/etc/projid"), Path("/etc/projects"))
 RECORDS = ".projects"
 LIMIT = ".limit"
 ABOVE = 110
-"""The kernel's limit, in percent of the portal's."""
+"""The kernel's limits, in percent of the measured ones."""
 LEAST_FILES = 10_000
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -61,7 +61,7 @@ class HomeQuotas:
 
     def tell(self, limit_mib: int) -> None:
         """Note what the portal says that a home may hold. Raises `OSError`."""
-        if limit_mib != self.limit_mib() and self.work():
+        if limit_mib != self.limit_mib():
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(self.folder / LIMIT, f"{limit_mib}\n".encode())
 
@@ -70,6 +70,13 @@ class HomeQuotas:
         with contextlib.suppress(FileNotFoundError, ValueError):
             return int((self.folder / LIMIT).read_text())
         return 0
+
+    def most_files(self) -> int:
+        """How many files a home may have; 0 for any number. Raises `OSError`."""
+        limit_mib, disk = self.limit_mib(), os.statvfs(self.homes)
+        if not limit_mib or not disk.f_files:
+            return 0
+        return files_of(limit_mib, disk.f_blocks * disk.f_frsize, disk.f_files)
 
     def hold(self, home: str) -> Record | None:
         """Let the kernel hold `<team>/<owner>`, which is there, from now on; None where it does not.
@@ -111,7 +118,7 @@ class HomeQuotas:
         # Of the folder of all homes: in a home it is the project that is told of as the disk.
         disk = os.statvfs(self.homes)
         units = (limit_mib << 20) * ABOVE // 100 // project_quota.UNIT
-        files = files_of(limit_mib, disk.f_blocks * disk.f_frsize, disk.f_files) if limit_mib else 0
+        files = min(self.most_files() * ABOVE // 100, disk.f_files)
         use = project_quota.use_of(folder, project)
         if (use.limit_bytes, use.limit_files) != (units * project_quota.UNIT, files):
             project_quota.limit(folder, project, limit_bytes=units * project_quota.UNIT, limit_files=files)

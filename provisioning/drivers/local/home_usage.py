@@ -1,8 +1,9 @@
 """Measures how much the home folders take on their disk, in steps of a few milliseconds.
 
-Counted is what the file system has given away (blocks), each file once however many names it has, and files
-that have no name any more but are held open by a process of a sandbox. Nothing leads out of the home: no
-link, no other file system. What cannot be looked into is `hidden`: folders nested deeper than `MAX_DEPTH`.
+Counted is what the file system has given away, blocks and inodes, each file once however many names it has,
+and files that have no name any more but are held open by a process of a sandbox. Nothing leads out of the
+home: no link, no other file system. What cannot be looked into is `hidden`: folders nested deeper than
+`MAX_DEPTH`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.drivers.local.homes import let_in
@@ -39,14 +41,24 @@ def _folders(path: Path) -> list[os.DirEntry[str]]:
         return [e for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)]
 
 
-def measure(homes: Path, name: str, unnamed_bytes: int = 0) -> Steps:
-    """Yields between steps; returns the usage with `unnamed_bytes` added. Raises `OSError` without a home."""
+@dataclass(slots=True)
+class Unnamed:
+    """Files of a home that have no name any more."""
+
+    bytes: int = 0
+    files: int = 0
+
+
+def measure(homes: Path, name: str, unnamed: Unnamed | None = None, most_files: int = 0) -> Steps:
+    """Yields between steps; returns the usage with `unnamed` added. Raises `OSError` without a home."""
+    unnamed = unnamed or Unnamed()
     walk = _Walk(os.open(homes / name, _FOLDER))
     try:
         yield from walk.steps()
     finally:
         walk.close()
-    return HomeUsage(name, (walk.used + unnamed_bytes) >> 20, walk.hidden)
+    files = round(walk.files) + unnamed.files
+    return HomeUsage(name, (walk.used + unnamed.bytes) >> 20, walk.hidden, files, most_files)
 
 
 class _Walk:
@@ -55,6 +67,7 @@ class _Walk:
     def __init__(self, home: int) -> None:
         self.open: list[tuple[int, Iterator[os.DirEntry[str]]]] = []
         self.used = 0
+        self.files = 0.0
         self.hidden = False
         self.device = os.fstat(home).st_dev
         self._enter(home)
@@ -79,6 +92,7 @@ class _Walk:
             return
         if not stat.S_ISDIR(found.st_mode):
             self.used += found.st_blocks * _BLOCK // max(1, found.st_nlink)
+            self.files += 1 / max(1, found.st_nlink)
             return
         if len(self.open) >= MAX_DEPTH:
             self.hidden = True
@@ -93,6 +107,7 @@ class _Walk:
     def _enter(self, folder: int) -> None:
         try:
             self.used += os.fstat(folder).st_blocks * _BLOCK
+            self.files += 1
             self.open.append((folder, iter(os.scandir(folder))))
         except BaseException:
             os.close(folder)
@@ -108,8 +123,8 @@ class _Walk:
             self._leave()
 
 
-def unnamed(homes: Path, found: list[str], pids: list[int]) -> Generator[None, None, dict[str, int]]:
-    """Bytes of files without a name that sandboxes hold open, by home. Yields between steps.
+def unnamed(homes: Path, found: list[str], pids: list[int]) -> Generator[None, None, dict[str, Unnamed]]:
+    """Files without a name that sandboxes hold open, by home. Yields between steps.
 
     Which home a process has is seen from outside, in its root; what it says of itself is not asked.
     """
@@ -118,7 +133,7 @@ def unnamed(homes: Path, found: list[str], pids: list[int]) -> Generator[None, N
         with contextlib.suppress(OSError):
             place = (homes / name).lstat()
             homes_by_place[place.st_dev, place.st_ino] = name
-    sizes: dict[str, int] = {}
+    held: dict[str, Unnamed] = {}
     counted: set[tuple[int, int]] = set()
     for pid in pids:
         yield
@@ -136,8 +151,10 @@ def unnamed(homes: Path, found: list[str], pids: list[int]) -> Generator[None, N
                         key = file.st_dev, file.st_ino
                         if file.st_dev == device and file.st_nlink == 0 and key not in counted:
                             counted.add(key)
-                            sizes[home] = sizes.get(home, 0) + file.st_blocks * _BLOCK
-    return sizes
+                            seen = held.setdefault(home, Unnamed())
+                            seen.bytes += file.st_blocks * _BLOCK
+                            seen.files += 1
+    return held
 
 
 def _home_of(pid: int, homes_by_place: dict[tuple[int, int], str]) -> str | None:

@@ -1,0 +1,119 @@
+"""One generation of a workspace after the other: what a start meets, and how one is closed and ended.
+
+The caller holds the folder's operation lock. A generation that is closed never starts again (ADR 0004).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from provisioning.drivers.local import cgroups, network, processes, state
+from provisioning.drivers.local.failures import StillStopping, suppressed_when_full
+from provisioning.drivers.local.observation import observe_workspace
+from provisioning.errors import Conflict, Stale
+from provisioning.types import Observation, ObservedState, WorkspaceRef, WorkspaceSpec
+
+# What the agent may take beyond the app's own stop time-out before it is killed too.
+STOP_GRACE_S = 8
+# A start that came to nothing may be repeated within its generation; an app that ran may not.
+REPEATABLE = frozenset({"port_taken", "launch_failed"})
+GOING = (ObservedState.STARTING, ObservedState.RUNNING)
+
+
+def look_before_start(folder: state.WorkspaceDir, spec: WorkspaceSpec, instance: str) -> Observation | None:
+    """What stands already and answers the start; None when the way is free.
+
+    Raises `Stale` (a later stop or start is known), `Conflict` (something else runs in its place) and
+    `StillStopping`.
+    """
+    ref, record = spec.ref, folder.record()
+    newest = max(folder.closed_generation(), record.generation - 1 if record else 0)
+    if ref.generation <= newest:
+        raise Stale("This start is out of date: the workspace has been stopped since. Start it again.")
+    if record is None:
+        if folder.alive() or processes.scan(instance, folder.name, spares=folder.claimed()):
+            raise Conflict("Processes of this workspace run without a record. Delete the workspace.")
+        return None
+    seen = observe_workspace(folder, ref, instance, locked=True)
+    if record.generation == ref.generation:
+        if record.spec_digest != spec.digest():
+            raise Conflict("This workspace runs with other settings. Stop it, then start it again.")
+        if seen.state is ObservedState.ABSENT or seen.code in REPEATABLE:
+            return None
+        return seen
+    if seen.state in GOING and not record.closed:
+        raise Conflict("An earlier start of this workspace still runs. Stop it, then start it again.")
+    if seen.state in (*GOING, ObservedState.STOPPING, ObservedState.UNKNOWN):
+        raise StillStopping("The workspace is still ending. It will be started as soon as it has ended.")
+    return None
+
+
+def close_and_end(
+    folder: state.WorkspaceDir, ref: WorkspaceRef, instance: str, *, grace_s: float | None
+) -> bool:
+    """Close the generation and end what runs of it; True once nothing is left.
+
+    Raises `Stale` when a newer generation is there, which is not meant.
+    """
+    record = folder.record()
+    if record is not None and record.generation > ref.generation:
+        raise Stale("This request is out of date: the workspace has been started again since. Repeat it.")
+    folder.close_generation(ref.generation)
+    if record is not None:
+        record = folder.mark_closed(record)
+    recorded = [Path(path) for path in record.cgroups] if record else []
+    here = cgroups.paths(cgroups.detect(instance), folder.name)
+    groups = list(dict.fromkeys((*recorded, *here)))
+    found = processes.scan(instance, folder.name, spares=folder.claimed())
+    inside = cgroups.pids(groups)
+    alive = folder.alive()
+    if not alive and not network.end(folder.path):
+        return False
+    if not alive and not found and not inside:
+        kills = cgroups.oom_kills(groups)
+        if record is not None and kills:
+            with suppressed_when_full():
+                within = cgroups.kept_within_memory(groups)
+                folder.write_record(replace(record, oom_kills=kills, kept_within_memory=within))
+        return cgroups.remove(groups)
+    agents = [process for process in found if process.is_agent]
+    if grace_s is None and record is not None:
+        grace_s = record.stop_timeout_s + STOP_GRACE_S
+    overdue = record is None or grace_s is None or time.time() > record.stop_requested_at + grace_s
+    if alive and agents and not overdue:
+        _terminate(agents)
+    else:
+        # Overdue, without an agent that could end it in order, or its agent is dead already.
+        processes.kill(found, inside)
+        _kill_recorded(folder)
+    return False
+
+
+def still_stopping(folder: state.WorkspaceDir, ref: WorkspaceRef) -> Observation:
+    """What is said while something of it is left."""
+    record = folder.record()
+    return Observation(
+        ref if record is None else WorkspaceRef(ref.workspace_id, record.generation),
+        ObservedState.STOPPING,
+        spec_digest=record.spec_digest if record else "",
+    )
+
+
+def _kill_recorded(folder: state.WorkspaceDir) -> None:
+    """The launched process itself, also where its environment cannot be read."""
+    launched = folder.launched()
+    if launched is None or launched.boot_id != processes.boot_id():
+        return
+    same = processes.start_ticks(launched.pid) == launched.start_ticks
+    with contextlib.suppress(OSError):
+        processes.kill((), [launched.pid] if same else ())
+
+
+def _terminate(agents: Iterable[processes.Owned]) -> None:
+    for agent in agents:
+        processes.send(agent, signal.SIGTERM)
