@@ -46,7 +46,7 @@ from portal.accounts.forms import (
 from portal.accounts.mfa import attempts
 from portal.accounts.mfa.proof import stepped_up
 from portal.accounts.models import Role
-from portal.common import origins
+from portal.common import etags, origins
 from portal.common.errors import InvalidInput, NotAllowed, PortalError, StateConflict
 from portal.common.htmx import local_path
 from portal.common.reasons.codes import AccountCode
@@ -334,7 +334,11 @@ def member_role(request: SignedInRequest, slug: str, username: str) -> HttpRespo
     policies.require_manage_team(request.user, found)
     try:
         services.set_member(
-            actor=request.user, team=found, username=username, role=request.POST.get("role", "")
+            actor=request.user,
+            team=found,
+            username=username,
+            role=request.POST.get("role", ""),
+            expected=etags.expected_by(request),
         )
     except PortalError as error:
         messages.error(request, error.sentence)

@@ -183,23 +183,31 @@ class ReservationViewSet(ReadViewSet):
         description="For approvers and operators, but for what they asked for or changed themselves.",
         request=None,
         responses={200: ReservationSerializer},
-        errors=[404, 409],
+        parameters=[IF_MATCH],
+        errors=[404, 409, 412],
     )
     @action(detail=True, methods=["post"], scopes=DECIDING)
     def approve(self, request: UserRequest, reservation_id: UUID) -> Response:
-        return self.answer(services.approve(actor=request.user, reservation_id=reservation_id))
+        expected = etags.expected_by(request)
+        return self.answer(
+            services.approve(actor=request.user, reservation_id=reservation_id, expected=expected)
+        )
 
     @operation(
         "Deny what was asked for",
         description="For approvers and operators, with a reason.",
         request=DenialSerializer,
         responses={200: ReservationSerializer},
-        errors=[400, 404, 409, 415],
+        parameters=[IF_MATCH],
+        errors=[400, 404, 409, 412, 415],
     )
     @action(detail=True, methods=["post"], scopes=DECIDING)
     def deny(self, request: UserRequest, reservation_id: UUID) -> Response:
         given = body_of(request, DenialSerializer)
-        return self.answer(services.deny(actor=request.user, reservation_id=reservation_id, **given))
+        expected = etags.expected_by(request)
+        return self.answer(
+            services.deny(actor=request.user, reservation_id=reservation_id, expected=expected, **given)
+        )
 
 
 class BookingPermissionSerializer(serializers.ModelSerializer[BookingPermission]):

@@ -106,15 +106,17 @@ def request(
 
 
 @transaction.atomic
-def approve(*, actor: User, reservation_id: UUID) -> Reservation:
+def approve(*, actor: User, reservation_id: UUID, expected: frozenset[str] = etags.ANY) -> Reservation:
     """Book what was asked for. Approvers and operators; raises as `request` does.
 
-    `StateConflict` also where somebody has decided, or its time is over.
+    `StateConflict` also where somebody has decided, or its time is over; `PreconditionFailed` where what is
+    asked for is no longer what was `expected`.
     """
     _lock_calendar()
     found = _locked(actor, reservation_id)
     decisions.require_decide(actor, found)
     _require_open(found)
+    etags.require_expected(expected, found, name=found.title)
     if found.ends_at <= timezone.now():
         raise StateConflict(Reason(ReservationCode.TIME_OVER))
     _require_room(_fields(found), but=found.pk)
@@ -129,11 +131,14 @@ def approve(*, actor: User, reservation_id: UUID) -> Reservation:
 
 
 @transaction.atomic
-def deny(*, actor: User, reservation_id: UUID, reason: str) -> Reservation:
-    """Refuse what was asked for, with a reason. Approvers and operators."""
+def deny(
+    *, actor: User, reservation_id: UUID, reason: str, expected: frozenset[str] = etags.ANY
+) -> Reservation:
+    """Refuse what was asked for, with a reason. Approvers and operators; raises as `approve` does."""
     found = _locked(actor, reservation_id)
     decisions.require_decide(actor, found)
     _require_open(found)
+    etags.require_expected(expected, found, name=found.title)
     reason = strip_nul(reason).strip()[:2000]
     if not reason:
         missing = Reason(ReservationCode.DENIAL_WITHOUT_REASON)

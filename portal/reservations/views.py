@@ -17,6 +17,7 @@ from django.views.decorators.http import require_http_methods
 
 from portal.accounts import selectors as accounts
 from portal.accounts.models import Team
+from portal.common import etags
 from portal.common.errors import InvalidInput, PortalError
 from portal.common.formatting import format_amount, format_resource, format_time_span
 from portal.common.htmx import wants
@@ -177,13 +178,12 @@ def reservation(request: SignedInRequest, reservation_id: UUID) -> HttpResponse:
 
 
 def _act(request: SignedInRequest, found: Reservation) -> Reservation:
-    what = request.POST.get("do", "")
+    what, expected = request.POST.get("do", ""), etags.expected_by(request)
     if what == "approve":
-        return services.approve(actor=request.user, reservation_id=found.pk)
+        return services.approve(actor=request.user, reservation_id=found.pk, expected=expected)
     if what == "deny":
-        return services.deny(
-            actor=request.user, reservation_id=found.pk, reason=request.POST.get("reason", "")
-        )
+        reason = request.POST.get("reason", "")
+        return services.deny(actor=request.user, reservation_id=found.pk, reason=reason, expected=expected)
     if what == "cancel":
-        return services.cancel(actor=request.user, reservation_id=found.pk)
+        return services.cancel(actor=request.user, reservation_id=found.pk, expected=expected)
     raise InvalidInput(Reason(CommonCode.CHOOSE_WHAT_TO_DO))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import threading
 
 import pytest
@@ -45,6 +46,55 @@ def test_an_owner_asks_and_an_approver_books(alice, petra, team, pool):
     assert Notification.objects.get(user=alice).kind == "reservation.changed"
     with pytest.raises(StateConflict):
         services.deny(actor=petra, reservation_id=row.pk, reason="late")
+
+
+def change(actor, row, gpus, title="Paper"):
+    there = {"starts_at": row.starts_at, "ends_at": row.ends_at}
+    services.change(actor=actor, reservation_id=row.pk, title=title, amounts={H100: gpus * 1000}, **there)
+
+
+VERSION = re.compile(r'name="version" value="([0-9a-f]{16})"')
+
+
+@pytest.mark.parametrize("do", ["approve", "deny"])
+def test_what_was_changed_after_it_was_read_is_not_decided(alice, petra, team, pool, as_user, do):
+    row = ask(alice, team, 1)
+    page, http = services.url(row), as_user(petra)
+    read = VERSION.findall(http.get(page).content.decode())
+    change(alice, row, 8)
+    given = {"do": do, "reason": "No", "version": read[0]}
+    answered = http.post(page, given, follow=True)
+    row.refresh_from_db()
+    assert row.status == ReservationStatus.REQUESTED
+    assert "“Paper” has been changed since you looked" in answered.content.decode()
+    http.post(page, {**given, "version": VERSION.findall(answered.content.decode())[0]})
+    row.refresh_from_db()
+    assert row.status != ReservationStatus.REQUESTED
+
+
+def test_programs_decide_on_what_they_have_read(alice, petra, team, pool, with_token):
+    row = ask(alice, team, 1)
+    where, http = f"/api/v1/reservations/{row.pk}", with_token(petra)
+    read = http.get(where)["ETag"]
+    change(alice, row, 8)
+    for verb, body in (("approve", {}), ("deny", {"reason": "No"})):
+        refused = http.post(
+            f"{where}/{verb}", body, content_type="application/json", headers={"If-Match": read}
+        )
+        assert (refused.status_code, refused.json()["code"]) == (412, "changed_meanwhile")
+    now = http.get(where)["ETag"]
+    booked = http.post(f"{where}/approve", content_type="application/json", headers={"If-Match": now})
+    assert booked.json()["status"] == "booked"
+
+
+def test_a_booked_one_that_was_changed_is_not_cancelled_by_an_old_page(booker, team, pool, as_user):
+    row = ask(booker, team, 4)
+    page, http = services.url(row), as_user(booker)
+    read = VERSION.findall(http.get(page).content.decode())[-1]
+    change(booker, row, 2, title="Camera-ready")
+    http.post(page, {"do": "cancel", "version": read})
+    row.refresh_from_db()
+    assert row.status == ReservationStatus.BOOKED
 
 
 def test_members_do_not_ask_and_owners_do_not_book(bob, alice, team, pool):

@@ -397,6 +397,18 @@ def test_an_owner_adds_changes_and_removes_a_member(
     assert not team.memberships.filter(user=charlie).exists()
 
 
+def test_a_role_that_was_changed_meanwhile_stands(
+    alice: User, bob: User, team: Team, as_user: Browse
+) -> None:
+    client, where = as_user(alice), "/teams/vision/members/bob/role/"
+    page = client.get("/teams/vision/").content.decode()
+    (read,) = re.findall(rf'action="{where}">.*?name="version" value="([0-9a-f]+)"', page, re.DOTALL)
+    team.memberships.filter(user=bob).update(role=Role.VIEWER)
+    refused = client.post(where, {"role": "owner", "version": read}, follow=True)
+    assert "has been changed since you looked" in text_of(refused)
+    assert team.memberships.get(user=bob).role == Role.VIEWER
+
+
 def test_refusals_of_a_team_name_the_rule(alice: User, team: Team, as_user: Browse) -> None:
     client = as_user(alice)
     unknown = client.post("/teams/vision/", {"username": "nobody", "role": "member"})

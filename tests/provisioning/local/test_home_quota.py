@@ -215,7 +215,7 @@ def test_where_the_file_system_has_none_nothing_changes(
     (node,) = pool.driver.inventory().nodes
     Measuring(pool.driver, lambda _: None).round(0.0)
     assert node.facts["home_hold"] == "measured" and LimitedResource.DISK in node.limited
-    assert os.listdir(pool.driver.quotas.folder) == [".limit"], "no home has a number"
+    assert [path.name for path in pool.driver.quotas.folder.iterdir()] == [".limit"], "no home has a number"
 
 
 def test_a_kernel_that_fails_is_asked_again(
