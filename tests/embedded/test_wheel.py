@@ -1,4 +1,4 @@
-"""The wheel holds all that runs: with what it asks for, and no more, it starts, and so does a workspace."""
+"""The wheel holds all that runs: with what it asks for, and no more, it starts, and so does a notebook."""
 
 from __future__ import annotations
 
@@ -74,6 +74,8 @@ def berth(installed, tmp_path_factory) -> Iterator[Berth]:
         server=[str(installed / "berth-server")],
         PATH=path,
         PYTHONPATH="",
+        # It makes its own notebook environment, where there is an index that one was made from before.
+        BERTH_SKIP_NOTEBOOK="0" if instance.notebook_environment() else "1",
     ) as berth:
         yield berth
 
@@ -92,3 +94,21 @@ def test_it_runs_apart_from_the_checkout(berth, installed):
     for name in ("web", "gateway", "control", "node", "beat"):
         folder = Path(f"/proc/{services[name]['pid']}/cwd").readlink()
         assert folder.is_relative_to(installed.parent), name
+
+
+def test_a_notebook_runs_in_the_environment_that_it_makes(berth, installed):
+    instance.need_notebook_environment()
+    own = berth.home / "environments" / "notebook"
+    assert (own / "bin" / "jupyter-lab").is_file() and own.resolve().is_relative_to(berth.home.resolve())
+    with contextlib.closing(berth.api("ada")) as api:
+        made = api.create("jupyterlab", "cpu-small", name="notebook")
+        api.wait(made["id"], "running", limit_s=120)
+    code = "import jupyterlab; print(6 * 7, jupyterlab.__file__)"
+    ran = subprocess.run(
+        [installed / "berth", "exec", "notebook", "--", "python", "-c", code],
+        env={**berth.environ, "BERTH_URL": berth.url, "BERTH_TOKEN": berth.tokens["ada"]},
+        cwd=berth.home, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (0, "")
+    answer, file = ran.stdout.split()
+    assert answer == "42" and own.resolve().name in Path(file).parts
