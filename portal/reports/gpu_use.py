@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, date, timedelta
+from operator import add
 from typing import Any
 
 from django.db.models import QuerySet, Sum
@@ -15,8 +18,9 @@ from portal.accounts.selectors import team_by_slug
 from portal.common.errors import InvalidInput
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
+from portal.reports import month_sums
 from portal.reports.days import FIGURES
-from portal.reports.models import Dimension, GpuDay
+from portal.reports.models import Dimension, GpuDay, GpuMonth
 
 DAY = "day"
 BY = (*(each.value for each in Dimension if each is not Dimension.ALL), DAY)
@@ -114,7 +118,7 @@ def report(
     team: str = "",
     by: str = Dimension.TEAM,
 ) -> Report:
-    """What GPUs did, from rows of days. Three queries, beside those that say who may.
+    """What GPUs did, from rows of days and whole months. Three queries, beside those that say who may.
 
     For operators and auditors; of a team for its owners too. Raises `NotAllowed`, `NotFound`, `InvalidInput`.
     """
@@ -129,36 +133,66 @@ def report(
         reason = Reason(CommonCode.DAYS_OUT_OF_RANGE, {"maximum": MAX_DAYS})
         raise InvalidInput(reason, errors={"since": [reason]})
     length = (until - since).days + 1
-    rows = GpuDay.objects.filter(team=team)
-    whole = rows.filter(dimension=Dimension.ALL)
-    by_day = {
-        day: Amounts(*figures)
-        for day, *figures in whole.filter(day__range=(since, until)).values_list("day", *FIGURES)
-    }
+    earlier = since - timedelta(days=length)
+    by_day, whole_months = _days(team, earlier, until)
     days = tuple((day, by_day.get(day)) for day in (since + timedelta(days=each) for each in range(length)))
-    earlier = whole.filter(day__range=(since - timedelta(days=length), since - timedelta(days=1)))
-    before = earlier.aggregate(**{name: Sum(name) for name in FIGURES})
     if by == DAY:
         lines = [Line(day.isoformat(), amounts) for day, amounts in reversed(days) if amounts is not None]
     else:
-        chosen: Any = rows.filter(dimension=by, day__range=(since, until))
-        sums = (
-            chosen.values("key")
-            .annotate(**{f"sum_{name}": Sum(name) for name in FIGURES})
-            .order_by("-sum_held", "-sum_waited", "key")[: MAX_ROWS + 1]
-        )
-        lines = [Line(each["key"], Amounts(*(each[f"sum_{name}"] for name in FIGURES))) for each in sums]
+        lines = _lines(team, by, [day for day, _amounts in days], whole_months)
     return Report(
         since,
         until,
         of_team,
         by,
-        _total(list(by_day.values())),
-        Amounts(*(before[name] or 0 for name in FIGURES)),
+        _total([amounts for _day, amounts in days if amounts is not None]),
+        _total([amounts for day, amounts in by_day.items() if day < since]),
         days,
         tuple(lines[:MAX_ROWS]),
         len(lines) > MAX_ROWS,
     )
+
+
+def _days(team: str, since: date, until: date) -> tuple[dict[date, Amounts], dict[date, int]]:
+    """What was on each day, and what sums of months have to be made of to count; one query."""
+    rows = GpuDay.objects.filter(
+        team__in={"", team}, dimension=Dimension.ALL, day__range=(since, until)
+    ).order_by("day")
+    by_day: dict[date, Amounts] = {}
+    of_site: list[tuple[date, int]] = []
+    for day, pk, of_team, *figures in rows.values_list("day", "pk", "team", *FIGURES):
+        if not of_team:
+            of_site.append((day, pk))
+        if of_team == team:
+            by_day[day] = Amounts(*figures)
+    return by_day, month_sums.made_of(of_site)
+
+
+def _lines(team: str, by: str, days: Sequence[date], whole_months: Mapping[date, int]) -> list[Line]:
+    """By key, those that held most first: sums of months where these are whole, and the days beside them.
+
+    Two queries.
+    """
+    sums: dict[str, list[int]] = {}
+    known: set[date] = set()
+    months = GpuMonth.objects.filter(team=team, dimension=by, month__range=(days[0], days[-1]))
+    for month, of_days, key, *figures in months.order_by().values_list("month", "made_of", "key", *FIGURES):
+        if whole_months.get(month) == of_days and month_sums.end_of(month) <= days[-1]:
+            known.add(month)
+            _add(sums, key, figures)
+    beside = [day for day in days if month_sums.begin_of(day) not in known]
+    rows = GpuDay.objects.filter(team=team, dimension=by, day__in=beside).order_by()
+    for key, *figures in rows.values_list("key").annotate(*(Sum(name) for name in FIGURES)):
+        _add(sums, key, figures)
+    lines = [Line(key, Amounts(*figures)) for key, figures in sums.items()]
+    return heapq.nsmallest(
+        MAX_ROWS + 1, lines, key=lambda line: (-line.amounts.held, -line.amounts.waited, line.key)
+    )
+
+
+def _add(sums: dict[str, list[int]], key: str, figures: Sequence[int]) -> None:
+    before = sums.get(key)
+    sums[key] = list(figures) if before is None else list(map(add, before, figures))
 
 
 def _team(actor: User, slug: str) -> Team | None:

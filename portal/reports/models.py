@@ -51,6 +51,37 @@ class GpuDay(models.Model):
         return f"{self.day} {self.team or 'site'} {self.dimension} {self.key}"
 
 
+class GpuMonth(models.Model):
+    """A whole month (its first day) of `GpuDay`, added up by team, dimension and key, for spans of many days.
+
+    `made_of` says of which days it was made: it counts only while these are the days that there are.
+    """
+
+    month = models.DateField()
+    made_of = models.BigIntegerField()
+    team = models.CharField(max_length=60, blank=True)
+    dimension = models.CharField(max_length=6, choices=Dimension)
+    key = models.CharField(max_length=255, blank=True)
+    capacity = models.BigIntegerField()
+    measured = models.BigIntegerField()
+    used = models.BigIntegerField()
+    held = models.BigIntegerField()
+    held_measured = models.BigIntegerField()
+    held_used = models.BigIntegerField()
+    reclaimed = models.BigIntegerField()
+    waited = models.BigIntegerField()
+    cost = models.BigIntegerField()
+
+    class Meta:
+        constraints = [
+            # Also the index by which a span of one team and dimension is read.
+            models.UniqueConstraint(fields=["team", "dimension", "month", "key"], name="gpu_month_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.month:%Y-%m} {self.team or 'site'} {self.dimension} {self.key}"
+
+
 class MonthlyReport(models.Model):
     """The owners of a team have been told of a month (its first day): written together with their notices."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from portal.celery import app
-from portal.reports import budgets, days, months
+from portal.reports import budgets, days, month_sums, months
 
 
 @app.task(name="control.add_up_days")
 def add_up_days() -> None:
     budgets.run(days.run())
+    month_sums.run()
 
 
 @app.task(name="control.tell_of_months")
