@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portal.common.reasons.codes import RebalanceCode
 from portal.common.reasons.reason import Reason
+from portal.reclaim.engine import rebalancing
 from portal.reclaim.engine.rebalancing import (
     Movable,
     Past,
@@ -309,6 +311,52 @@ def test_who_keeps_its_home_on_its_node_moves_within_it_or_not_at_all():
         tied = replace(each.request, labels=(("berth:home", f"n{at}"),))
         world.running[name] = replace(each, request=tied)
     assert world.propose([asks(2)]) == []
+
+
+def test_a_node_that_has_taken_a_request_is_asked_anew_what_it_lacks():
+    world = World(4, 2, 2, 2, 2)
+    world.run("kept-0", 0, [3], preemptible=False)
+    for name, at, device in (("a", 0, 0), ("b", 0, 1), ("c", 1, 0), ("d", 1, 1)):
+        world.run(name, at, [device])
+    for at in (2, 3, 4):
+        world.run(f"kept-{at}", at, [0], preemptible=False)
+    # One GPU was short on the first node; once it has the first request, two are, and one of these may move.
+    with mock.patch.object(rebalancing, "NODES_LOOKED_AT", 1):
+        found = world.propose([asks(2, "w1"), asks(2, "w2")])
+    assert [(each.waiting, len(each.moves)) for each in found] == [("w1", 1), ("w2", 2)]
+
+
+def test_what_was_looked_for_in_vain_is_looked_for_again_once_others_have_moved():
+    def at_home(request: ResourceRequest, name: str) -> ResourceRequest:
+        return replace(request, labels=(("berth:home", name),))
+
+    world = World(2, 2, 1)
+    zone = ("zone", "y")
+    world.cluster = Cluster(
+        [
+            node(
+                name,
+                *gpus(f"{name}-", *[1000] * size),
+                labels=(("berth:home", name), *((zone,) if size > 1 else ())),
+            )
+            for name, size in (("n0", 2), ("n1", 2), ("n2", 1))
+        ]
+    )
+    a, b = world.run("a", 0, [0], cpu=20_000), world.run("b", 1, [0], cpu=50_000)
+    world.running["a"] = replace(a, request=replace(a.request, labels=(zone,)))
+    assert b.request.labels == ()
+    # Of the CPU beside b too little is left for a, until b has made room for one that takes less.
+    pair = at_home(wants(2, model="H100"), "n0")
+    one = at_home(wants(1, cpu=40_000, model="H100"), "n1")
+    first, last = (replace(asks(2, name), requests=((POOL, pair),)) for name in ("first", "last"))
+    between = replace(asks(1, "between"), requests=((POOL, one),))
+    assert world.propose([first, last]) == []
+    found = world.propose([first, between, last])
+    assert [(each.waiting, where(each)) for each in found] == [
+        ("between", {"b": "n2"}),
+        ("last", {"a": "n1"}),
+    ]
+    world.carry_out(found, {"between": one, "last": pair})
 
 
 # --- always ---------------------------------------------------------------------------------------------
