@@ -1,0 +1,136 @@
+"""From an XID to the people whom it concerns: the processes of a whole instance, over NVML in C.
+
+How long that takes is printed, and in the report; figures are in docs/measurements.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests import instance
+from tests.gpu.driver.machine import GPU, Machine
+from tests.gpu.driver.test_checks import Make
+from tests.instance import Api, Berth, eventually
+
+pytestmark = pytest.mark.engine
+LIMIT_S = 60
+# Each asks for more than the one before, so that it is an entry of its own in the history.
+ORDER = ((92, "inspect"), (62, "reset"), (95, "drain_and_reset"), (79, "reboot"), (64, "replace"))
+PROGRAM = 31
+BEGIN = """
+import time, django
+django.setup()
+from portal.catalog.models import Flavor
+from portal.common.actors import SYSTEM
+from portal.gpu_checks import runs
+from portal.gpu_checks.models import GpuCheckRun
+from portal.inventory.cordons import lift_cordon
+from portal.inventory.models import Device, Pool
+
+# Only NVML is here: the device could be neither checked nor scrubbed, and would not be handed out.
+Pool.objects.update(check_every_h=0, hand_out_max_age_h=0, check_required=False, scrub_required=False)
+Flavor.objects.create(slug="one-gpu", name="One GPU", cpu_milli=100, memory_mib=256, accelerator_count=1)
+# One on schedule may have begun before that.
+while GpuCheckRun.objects.filter(status__in=runs.OPEN).exists():
+    time.sleep(0.1)
+for device in Device.objects.filter(cordoned=True):
+    lift_cordon(actor=SYSTEM, device_id=device.pk)
+"""
+
+
+@pytest.fixture
+def host(machine: Make) -> Machine:
+    """An H100 under R570, without CUDA."""
+    made: Machine = machine(570, f"gpu H100 {GPU}")
+    (made.folder / "libcuda.so.1").unlink()
+    return made
+
+
+@pytest.fixture
+def berth(host: Machine, tmp_path: Path) -> Iterator[Berth]:
+    """All of its processes are on that machine."""
+    with instance.running(tmp_path / "berth", environment=None) as found:
+        eventually(
+            lambda: found.rows("SELECT 1 FROM inventory_device") or None, limit_s=LIMIT_S, what="the GPU"
+        )
+        found.run("-c", BEGIN, DJANGO_SETTINGS_MODULE="portal.settings")
+        yield found
+
+
+@pytest.fixture
+def api(berth: Berth) -> Iterator[Api]:
+    found = berth.api("ada")
+    yield found
+    found.close()
+
+
+def last_xid(berth: Berth) -> float | None:
+    """The last XID of the GPU, as the metrics have it."""
+    headers = {"Authorization": f"Bearer {berth.tokens['ada']}"}
+    text = httpx.get(f"http://127.0.0.1:{berth.port}/metrics", headers=headers, timeout=20).text
+    lines = [line for line in text.splitlines() if line.startswith("DCGM_FI_DEV_XID_ERRORS{")]
+    return float(lines[0].rpartition(" ")[2]) if lines else None
+
+
+def cordons(berth: Berth, number: int) -> list[tuple[datetime, str]]:
+    """When the GPU was taken out and with what to do, for each time that an XID did it."""
+    found = berth.rows(
+        "SELECT at, data FROM events_event WHERE kind = 'device.cordoned' AND instr(message, ?) ORDER BY id",
+        f"XID {number}:",
+    )
+    return [(utc(row["at"]), row["data"]) for row in found]
+
+
+def notices(berth: Berth) -> list[tuple[datetime, str, str, str]]:
+    """What the holder of a GPU was told: when, who, what, and where that leads."""
+    found = berth.rows(
+        "SELECT at, username, body, url FROM events_notification JOIN accounts_user u ON u.id = user_id"
+        " WHERE kind = 'workspace.device_error'"
+    )
+    return [(utc(row["at"]), row["username"], row["body"], row["url"]) for row in found]
+
+
+def utc(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def test_an_xid_takes_the_gpu_out_and_its_holder_is_told(
+    host: Machine, berth: Berth, api: Api, record_property: Callable[[str, object], None]
+) -> None:
+    workspace = api.create("files", "one-gpu")["id"]
+    api.wait(workspace, "running", limit_s=LIMIT_S)
+    host.is_watched()
+
+    # A program's own: the node has seen it, and nothing comes of it.
+    host.xid(PROGRAM, log=False)
+    eventually(lambda: last_xid(berth) == PROGRAM, limit_s=LIMIT_S, what="the node has seen it")
+    assert notices(berth) == [] and cordons(berth, PROGRAM) == []
+    assert [row["cordoned"] for row in berth.rows("SELECT cordoned FROM inventory_device")] == [0]
+
+    took_s = []
+    for number, action in ORDER:
+        happened = time.time()
+        host.xid(number, log=False)
+        ((at, data),) = eventually(
+            lambda number=number: cordons(berth, number) or None, limit_s=LIMIT_S, what=berth.last_lines
+        )
+        took_s.append(round(at.timestamp() - happened, 3))
+        (device,) = berth.rows("SELECT cordoned, cordon_cause, cordon_reason, recovery FROM inventory_device")
+        assert tuple(device)[:2] == (1, "check") and device["recovery"] == action, data
+        assert device["cordon_reason"].startswith(f"XID {number}:")
+        # Told once, of the first.
+        ((told_at, who, body, url),) = notices(berth)
+        assert who == "ada" and f"XID {ORDER[0][0]}:" in body and url == f"/workspaces/{workspace}/"
+        if number == ORDER[0][0]:
+            notice_s = round(told_at.timestamp() - happened, 3)
+    record_property("xid_to_notice_s", notice_s)
+    record_property("xid_to_cordon_s", took_s)
+    print("seconds from an XID to the holder's notice:", notice_s, "and to the cordon:", took_s)
+    # The work goes on as long as it can.
+    assert api.workspace(workspace)["state"] == "running"
