@@ -7,6 +7,7 @@ carries the label `simulated="true"`. States and amounts are those of `inventory
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
@@ -16,7 +17,7 @@ from uuid import UUID
 from django.db.models import Count, Min
 from django.utils import timezone
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
@@ -31,31 +32,36 @@ from provisioning.types import DeviceInfo, DeviceKind
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ANY_POOL = ""
+# The library gives every counter's family the ending that OpenMetrics asks for. The exporter's have none.
+_AS_THE_EXPORTER = re.compile(
+    rb"^# (HELP|TYPE) (%s)_total " % "|".join(sorted(dcgm_names.COUNTERS)).encode(), re.MULTILINE
+)
 Labels = Mapping[str, str]
+Family = GaugeMetricFamily | CounterMetricFamily
 
 
 def exposition(now: datetime | None = None) -> bytes:
     """The whole page in Prometheus' text format 0.0.4."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(PortalCollector(now or timezone.now()))
-    return generate_latest(registry)
+    return _AS_THE_EXPORTER.sub(rb"# \1 \2 ", generate_latest(registry))
 
 
 class PortalCollector(Collector):
-    """Reads all gauges from the database, for one scrape. A gauge without samples is left out."""
+    """Reads everything from the database, for one scrape. What has no samples is left out."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now
 
-    def describe(self) -> Iterable[GaugeMetricFamily]:
+    def describe(self) -> Iterable[Family]:
         """Nothing, so that registering reads nothing."""
         return ()
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        return (gauge for gauge in gauges(self.now) if gauge.samples)
+    def collect(self) -> Iterator[Family]:
+        return (family for family in families(self.now) if family.samples)
 
 
-def gauges(now: datetime | None = None) -> list[GaugeMetricFamily]:
+def families(now: datetime | None = None) -> list[Family]:
     """Everything, in the order of the page."""
     now = now or timezone.now()
     devices: list[Any] = list(
@@ -77,20 +83,24 @@ def _gauge(name: str, text: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text)
 
 
+def _as_exported(name: str, text: str) -> Family:
+    return (CounterMetricFamily if name in dcgm_names.COUNTERS else GaugeMetricFamily)(name, text)
+
+
 def _newest(now: datetime) -> dict[str, Sample]:
     """What nodes show now; the newest minute where they show nothing."""
     now_s = now.timestamp()
     return series.newest_minutes(now_s=now_s) | series.newest(now_s=now_s)
 
 
-def _dcgm(devices: Iterable[Device], samples: Mapping[str, Sample]) -> list[GaugeMetricFamily]:
-    found = {name: _gauge(name, text) for name, text in dcgm_names.help_texts().items()}
+def _dcgm(devices: Iterable[Device], samples: Mapping[str, Sample]) -> list[Family]:
+    found = {name: _as_exported(name, text) for name, text in dcgm_names.help_texts().items()}
     for device in devices:
         sample = samples.get(device.uuid)
         if sample is None:
             continue
         labels: dict[str, str] = {}
-        for name, its, value in dcgm_names.gauges(sample, _info(device), hostname=device.node.name):
+        for name, its, value in dcgm_names.readings(sample, _info(device), hostname=device.node.name):
             labels = labels or its | _whose(device.node.pool)
             found[name].add_sample(name, labels, value)
     return list(found.values())

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from provisioning.gpu.samples import Sample
 from provisioning.types import DeviceInfo
 
-Gauge = tuple[str, dict[str, str], float]
+Reading = tuple[str, dict[str, str], float]
 
 # Metric of a sample → name, factor to the exporter's unit, help text.
 _NAMES: Mapping[str, tuple[str, float, str]] = {
@@ -38,6 +38,14 @@ _NAMES: Mapping[str, tuple[str, float, str]] = {
     "remap_failed": ("DCGM_FI_DEV_ROW_REMAP_FAILURE", 1, "Whether remapping of rows has failed"),
     "last_xid": ("DCGM_FI_DEV_XID_ERRORS", 1, "Value of the last XID error encountered."),
 }  # fmt: skip
+# What the exporter calls counters: etc/default-counters.csv of https://github.com/NVIDIA/dcgm-exporter.
+COUNTERS: frozenset[str] = frozenset(
+    _NAMES[metric][0]
+    for metric in (
+        "energy_mj", "pcie_replays", "ecc_corrected", "ecc_uncorrected", "remapped_corrected",
+        "remapped_uncorrected",
+    )
+)  # fmt: skip
 _FREE = ("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).")
 # Its older name, and what DCGM calls it by now.
 _THROTTLE = (
@@ -46,10 +54,10 @@ _THROTTLE = (
 )
 
 
-def gauges(sample: Sample, device: DeviceInfo, *, hostname: str = "") -> list[Gauge]:
-    """(name, labels, value) of everything that was measured; what was not has no gauge."""
+def readings(sample: Sample, device: DeviceInfo, *, hostname: str = "") -> list[Reading]:
+    """(name, labels, value) of everything that was measured; what was not is left out."""
     labels = labels_of(device, hostname=hostname)
-    found: list[Gauge] = []
+    found: list[Reading] = []
     for metric, (name, factor, _) in _NAMES.items():
         value = getattr(sample, metric)
         if value is not None:
@@ -90,6 +98,6 @@ def _bus_id(bus: str) -> str:
 
 
 def help_texts() -> dict[str, str]:
-    """Name → help text of every gauge."""
+    """Name → help text of everything."""
     texts = {name: text for name, _, text in _NAMES.values()}
     return texts | dict((_FREE, *_THROTTLE))

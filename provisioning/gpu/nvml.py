@@ -362,7 +362,7 @@ class Device:
         return None if value is None else int(value)
 
     def pcie_replays(self) -> int | None:
-        """How often the PCIe link had to say something again; counts on, and begins anew where it wraps."""
+        """How often the PCIe link had to say something again: a counter of 32 bits."""
         return _number(_ask("nvmlDeviceGetPcieReplayCounter", self.handle))
 
     def utilisation_pct(self) -> tuple[int, int] | None:

@@ -66,10 +66,11 @@ class Sample:
     throttle: int | None = None
     processes: tuple[ProcessUse, ...] | None = None
     energy_mj: int | None = None
+    """This and the counters below go on where the device's wrap or begin anew (`counters.Total`)."""
     pcie_replays: int | None = None
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
-    """Since the last reset, as that of single bits."""
+    """Of the device since its last reset, as that of single bits."""
     remapped_corrected: int | None = None
     remapped_uncorrected: int | None = None
     remap_failed: int | None = None

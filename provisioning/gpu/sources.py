@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pynvml
 
+from provisioning.gpu.counters import NARROW, Rate, Total
 from provisioning.gpu.gpm import InstanceMeter, is_offered
 from provisioning.gpu.nvml import ALL_LINKS, Device, NoDriver, Nvml, NvmlProblem, session
 from provisioning.gpu.samples import ProcessUse, Sample
@@ -26,23 +27,6 @@ HEALTH_EVERY_S = 30.0
 _KIB = 1024
 
 
-class Rate:
-    """A counter that only grows, as a rate for each second. The first look and a reset give None."""
-
-    __slots__ = ("_at_s", "_last")
-
-    def __init__(self) -> None:
-        self._last: int | None = None
-        self._at_s = 0.0
-
-    def of(self, value: int | None, at_s: float) -> int | None:
-        before, before_s = self._last, self._at_s
-        self._last, self._at_s = value, at_s
-        if value is None or before is None or value < before or at_s <= before_s:
-            return None
-        return round((value - before) / (at_s - before_s))
-
-
 class GpuSource:
     """A whole GPU."""
 
@@ -50,6 +34,7 @@ class GpuSource:
         self.uuid = uuid
         self.device = device
         self._rates = [Rate() for _ in range(4)]
+        self._totals = {"pcie_replays": Total(NARROW)}
         self._seen_us = 0
         self._health: dict[str, int | None] = {}
         self._health_at_s = float("-inf")
@@ -88,7 +73,7 @@ class GpuSource:
             nvlink_rx_kib_s=nvlink_rx,
             throttle=device.throttle_reasons(),
             processes=self._processes(),
-            energy_mj=energy_mj,
+            energy_mj=self._total("energy_mj", energy_mj),
             last_xid=last_xids.of(self._slot) if self._slot else None,
             **self._health,
         )
@@ -102,17 +87,21 @@ class GpuSource:
         try:
             bus = device.pci_bus_id()
             rows = device.remapped_rows()
-            self._health = {
+            counted = {
                 "pcie_replays": device.pcie_replays(),
                 "ecc_corrected": device.ecc_errors(uncorrected=False, aggregate=False),
                 "ecc_uncorrected": device.ecc_errors(uncorrected=True, aggregate=False),
                 "remapped_corrected": rows[0] if rows else None,
                 "remapped_uncorrected": rows[1] if rows else None,
-                "remap_failed": int(rows[3]) if rows else None,
             }
         except NvmlProblem:
             return
+        self._health = {name: self._total(name, value) for name, value in counted.items()}
+        self._health["remap_failed"] = int(rows[3]) if rows else None
         self._slot = slot_of(bus) if bus else ""
+
+    def _total(self, name: str, value: int | None) -> int | None:
+        return self._totals.setdefault(name, Total()).of(value)
 
     def _processes(self) -> tuple[ProcessUse, ...] | None:
         present = self.device.processes()

@@ -37,13 +37,28 @@ def test_what_is_counted_is_told() -> None:
         assert (sample.ecc_corrected, sample.ecc_uncorrected, sample.pcie_replays) == (12, 2, 7)
         assert (sample.remapped_corrected, sample.remapped_uncorrected, sample.remap_failed) == (3, 1, 1)
         assert sample.energy_mj == 123_456_789 and sample.last_xid is None
-        # Seldom read, and again when it is time; a counter that begins anew is told as it is.
-        gpu.values["nvmlDeviceGetPcieReplayCounter"] = 0
+        # Seldom read, and again when it is time; a counter that begins anew is added to what it was.
+        gpu.values["nvmlDeviceGetPcieReplayCounter"] = 2
         assert source.read(100.0 + HEALTH_EVERY_S - 1).pcie_replays == 7
-        assert source.read(100.0 + HEALTH_EVERY_S).pcie_replays == 0
+        assert source.read(100.0 + HEALTH_EVERY_S).pcie_replays == 9
         # A clock that was set back keeps nothing from being read.
-        gpu.values["nvmlDeviceGetPcieReplayCounter"] = 1
-        assert source.read(50.0).pcie_replays == 1
+        gpu.values["nvmlDeviceGetPcieReplayCounter"] = 3
+        assert source.read(50.0).pcie_replays == 10
+
+
+def test_what_wraps_goes_on() -> None:
+    gpu = h200(nvmlDeviceGetPcieReplayCounter=2**32 - 2)
+    gpu.values["nvmlDeviceGetTotalEccErrors"] = {0: 12, 1: 2}
+    gpu.fields[pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION] = 2**64 - 5
+    for source in source_of(gpu):
+        assert source.read(100.0).pcie_replays == 2**32 - 2
+        gpu.values["nvmlDeviceGetPcieReplayCounter"] = 3
+        gpu.fields[pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION] = 5
+        # Of errors that were counted before a reset, none comes twice, and none is forgotten.
+        gpu.values["nvmlDeviceGetTotalEccErrors"] = {0: 1, 1: 0}
+        sample = source.read(100.0 + HEALTH_EVERY_S)
+        assert (sample.pcie_replays, sample.energy_mj) == (2**32 + 3, 2**64 + 5)
+        assert (sample.ecc_corrected, sample.ecc_uncorrected) == (13, 2)
 
 
 def test_what_is_not_offered_is_not_told() -> None:

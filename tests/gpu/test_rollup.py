@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from provisioning import messages
 from provisioning.gpu import rollup
-from provisioning.gpu.dcgm_names import gauges, help_texts
+from provisioning.gpu.dcgm_names import help_texts, readings
 from provisioning.gpu.ring import Ring
 from provisioning.gpu.rollup import ProcessTally, Rollup, bin_of, merge, minute, top_of
 from provisioning.gpu.samples import METRICS, ProcessUse, Sample, throttle_names
@@ -167,7 +167,7 @@ def test_a_rollup_travels_as_json_and_stays_small():
 def test_gauges_have_the_names_and_units_of_the_exporter():
     device = DeviceInfo("GPU-1", 3, "NVIDIA H200", 1000, facts={"pci_bus_id": "0000:1b:00.0"})
     sample = Sample(0, gpu_util_pct=97, memory_used_mib=600, power_mw=701_500, pcie_tx_kib_s=2, throttle=4)
-    found = {name: (labels, value) for name, labels, value in gauges(sample, device, hostname="node-a")}
+    found = {name: (labels, value) for name, labels, value in readings(sample, device, hostname="node-a")}
     assert {name: value for name, (_, value) in found.items()} == {
         "DCGM_FI_DEV_GPU_UTIL": 97,
         "DCGM_FI_DEV_FB_USED": 600,
@@ -181,11 +181,11 @@ def test_gauges_have_the_names_and_units_of_the_exporter():
         "gpu": "3", "UUID": "GPU-1", "device": "nvidia3", "modelName": "NVIDIA H200",
         "pci_bus_id": "00000000:1B:00.0", "Hostname": "node-a",
     }  # fmt: skip
-    assert set(found) <= set(help_texts()) and gauges(Sample(0), device) == []
+    assert set(found) <= set(help_texts()) and readings(Sample(0), device) == []
     part = DeviceInfo(
         "MIG-1", 3, "m", 10, DeviceKind.MIG, "GPU-1", mig_profile="1g.18gb", facts={"gpu_instance": 7}
     )
-    ((_, labels, _), _) = gauges(Sample(0, memory_used_mib=1), part)
+    ((_, labels, _), _) = readings(Sample(0, memory_used_mib=1), part)
     assert (labels["UUID"], labels["GPU_I_PROFILE"], labels["GPU_I_UUID"]) == ("GPU-1", "1g.18gb", "MIG-1")
     assert labels["GPU_I_ID"] == "7" and "GPU_I_ID" not in found["DCGM_FI_DEV_GPU_UTIL"][0]
     assert throttle_names(0x44) == ("sw_power_cap", "hw_thermal")

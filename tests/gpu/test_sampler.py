@@ -10,11 +10,12 @@ from typing import Any
 import pynvml
 import pytest
 
+from provisioning.gpu.counters import Rate
 from provisioning.gpu.problems import GpuLost, NoDriver, NvmlProblem, TimedOut
 from provisioning.gpu.rollup import Rollup
 from provisioning.gpu.sampler import MAX_WAITING, Sampler
 from provisioning.gpu.samples import ProcessUse, Sample
-from provisioning.gpu.sources import NvmlDevices, Rate
+from provisioning.gpu.sources import NvmlDevices
 from provisioning.node import sampling
 from tests.gpu.fake_nvml import LOST, Err, FakeLibrary, Process, a100, h100_mig, h200, installed, t4
 

@@ -16,6 +16,7 @@ from hypothesis import example, given
 from hypothesis import settings as hypothesis
 from hypothesis import strategies as st
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.parser import text_string_to_metric_families
 
 from portal.events import live
 from portal.inventory.device_states import IDLE_AFTER_S
@@ -44,7 +45,8 @@ def parse(text: str) -> Parsed:
         if line.startswith("# HELP "):
             name = line.split(" ")[2]
             assert name not in found, f"{name} comes in two groups"
-            assert lines[number + 1] == f"# TYPE {name} gauge"
+            kind = "counter" if name in dcgm_names.COUNTERS else "gauge"
+            assert lines[number + 1] == f"# TYPE {name} {kind}"
             found[name] = []
             continue
         if line.startswith("# TYPE "):
@@ -77,7 +79,7 @@ texts = st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"]
 def test_whatever_is_written_can_be_read(help_text, label, number):
     gauge = GaugeMetricFamily("some_name", help_text)
     gauge.add_sample("some_name", {"what": label, "other": "x"}, number)
-    with patch.object(metrics, "gauges", lambda now: [gauge, GaugeMetricFamily("empty", "")]):
+    with patch.object(metrics, "families", lambda now: [gauge, GaugeMetricFamily("empty", "")]):
         found = parse(metrics.exposition().decode())
     assert found == {"some_name": [({"what": label, "other": "x"}, number)]}
 
@@ -85,7 +87,7 @@ def test_whatever_is_written_can_be_read(help_text, label, number):
 def test_names_are_those_of_the_exporter():
     sample = Sample(0, **{name: 1 for name in asdict(Sample(0)) if name not in ("at_s", "processes")})
     info = DeviceInfo(uuid="G", index=0, model="m", memory_mib=5)
-    assert {name for name, _, _ in dcgm_names.gauges(sample, info)} == set(dcgm_names.help_texts())
+    assert {name for name, _, _ in dcgm_names.readings(sample, info)} == set(dcgm_names.help_texts())
 
 
 # --- what it tells --------------------------------------------------------------------------------
@@ -133,6 +135,31 @@ def test_gpus_carry_the_names_and_labels_of_the_exporter(lab, read, monkeypatch)
     assert parsed["DCGM_FI_DEV_POWER_USAGE"] == [(who, 412.5)]
     assert parsed["DCGM_FI_DEV_FB_FREE"] == [(who, 81_000)]
     assert "DCGM_FI_DEV_GPU_TEMP" not in parsed, "what is not measured is not told"
+
+
+def test_what_counts_on_is_a_counter_by_the_name_of_the_exporter(lab, client, bob, monkeypatch):
+    counted = {"energy_mj": 123, "pcie_replays": 5, "ecc_corrected": 1, "ecc_uncorrected": 0}
+    sample = Sample(
+        timezone.now().timestamp(), remapped_corrected=2, remapped_uncorrected=0, last_xid=31, **counted
+    )
+    in_redis(monkeypatch, ("GPU-gpu-01-1", sample))
+    client.force_login(bob)
+    text = client.get("/metrics").text
+    kinds = {line.split(" ")[2]: line.split(" ")[3] for line in text.splitlines() if "# TYPE DCGM_" in line}
+    assert {name for name, kind in kinds.items() if kind == "counter"} == {
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+        "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
+        "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+        "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
+        "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
+    }
+    assert kinds["DCGM_FI_DEV_XID_ERRORS"] == "gauge"
+    assert value(parse(text), "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", UUID="GPU-gpu-01-1") == 5
+    # Prometheus' own reader knows them by that name as well.
+    read = {each.name: each for each in text_string_to_metric_families(text)}
+    energy = read["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"]
+    assert (energy.type, [sample.value for sample in energy.samples]) == ("counter", [123.0])
 
 
 def test_without_redis_the_newest_minute_is_told_while_it_is_true(lab, read):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from provisioning.gpu.check.types import Action, Finding, Severity
+from provisioning.gpu.counters import NARROW, WIDE, step
 
 # XIDs that speak against the device, with what brings it back.
 XID_FAIL: Mapping[int, tuple[str, Action]] = {
@@ -46,12 +47,10 @@ _RECOVERY: Mapping[str, Action] = {
 }
 
 
-def _grown(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> int:
-    """By how much a counter grew; 0 where one of the two is not offered. A reset counter counts from 0."""
+def _grown(before: Mapping[str, Any], after: Mapping[str, Any], name: str, bits: int = WIDE) -> int:
+    """By how much a counter grew; 0 where one of the two is not offered."""
     a, b = before.get(name), after.get(name)
-    if a is None or b is None:
-        return 0
-    return int(b - a) if b >= a else int(b)
+    return 0 if a is None or b is None else step(int(a), int(b), bits=bits).by
 
 
 def _fail(code: str, text: str, action: Action) -> Finding:
@@ -91,7 +90,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Finding
     if (grown := _grown(before, after, "ecc_corrected")) > CORRECTED_WARN:
         text = f"{grown} ECC errors were corrected during the check."
         found.append(Finding("ecc_corrected", Severity.DEGRADED, text, Action.INSPECT))
-    if (grown := _grown(before, after, "pcie_replays")) > REPLAYS_WARN:
+    if (grown := _grown(before, after, "pcie_replays", NARROW)) > REPLAYS_WARN:
         text = f"The PCIe link repeated {grown} packets."
         found.append(Finding("pcie_replays", Severity.DEGRADED, text, Action.INSPECT))
     links = {link["link"]: link for link in before.get("nvlinks") or ()}

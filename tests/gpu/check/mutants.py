@@ -26,17 +26,18 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGE = "provisioning.gpu.check"
+PACKAGE = "provisioning.gpu"
 MODULES = (
-    "thresholds",
-    "health",
-    "verdict",
-    "plan",
-    "assess",
-    "types",
-    "second_look",
-    "standing",
-    "consequences",
+    "check.thresholds",
+    "check.health",
+    "check.verdict",
+    "check.plan",
+    "check.assess",
+    "check.types",
+    "check.second_look",
+    "check.standing",
+    "check.consequences",
+    "counters",
 )
 TESTS = (
     "tests.gpu.check.test_rules",
@@ -45,6 +46,7 @@ TESTS = (
     "tests.gpu.check.test_standing",
     "tests.gpu.check.test_consequences",
     "tests.gpu.check.test_report",
+    "tests.gpu.check.test_counters",
 )
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
@@ -104,7 +106,9 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
 
 
 def _tree(module: str) -> ast.Module:
-    return ast.parse((ROOT / Path(*PACKAGE.split(".")) / f"{module}.py").read_text(encoding="utf-8"))
+    return ast.parse(
+        (ROOT / Path(*PACKAGE.split("."), *module.split(".")).with_suffix(".py")).read_text(encoding="utf-8")
+    )
 
 
 def mutants(module: str) -> Iterator[Mutant]:
@@ -225,7 +229,13 @@ def main() -> int:
         ]
         for module in MODULES:
             mine = [(m, dead) for m, dead in rows if m.module == module]
-            lines += ["", f"## {module}.py ({len(mine)})", "", "| line | change | |", "|---|---|---|"]
+            lines += [
+                "",
+                f"## {module.replace('.', '/')}.py ({len(mine)})",
+                "",
+                "| line | change | |",
+                "|---|---|---|",
+            ]
             for mutant, dead in mine:
                 what = mutant.what.replace("|", "\\|").replace("\n", " ")
                 lines.append(f"| {mutant.line} | `{what}` | {'killed' if dead else '**survived**'} |")

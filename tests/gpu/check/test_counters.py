@@ -1,0 +1,71 @@
+"""Differences of counters to the last number; what holds for all is in `tests/gpu/test_counters.py`."""
+
+from __future__ import annotations
+
+import pytest
+
+from provisioning.gpu.check.health import changes
+from provisioning.gpu.counters import NARROW, WIDE, Rate, Step, Total, step
+
+NARROW_END, WIDE_END = 1 << 32, 1 << 64
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "bits", "expected"),
+    [
+        (0, 0, WIDE, Step(0)),
+        (5, 5, WIDE, Step(0)),
+        (5, 9, NARROW, Step(4)),
+        (5, 4, WIDE, Step(4, anew=True)),
+        (5, 0, NARROW, Step(0, anew=True)),
+        (NARROW_END - 1, 0, NARROW, Step(1)),
+        (NARROW_END - 1, 0, WIDE, Step(0, anew=True)),
+        (WIDE_END - 2, 1, WIDE, Step(3)),
+        # The most that can be added on the way over the end, and one more.
+        (NARROW_END - 1, (1 << 24) - 2, NARROW, Step((1 << 24) - 1)),
+        (NARROW_END - 1, (1 << 24) - 1, NARROW, Step((1 << 24) - 1, anew=True)),
+        (WIDE_END - 1, (1 << 56) - 2, WIDE, Step((1 << 56) - 1)),
+        (WIDE_END - 1, (1 << 56) - 1, WIDE, Step((1 << 56) - 1, anew=True)),
+        # Wider than was thought.
+        (NARROW_END + 7, 7, NARROW, Step(7, anew=True)),
+        (NARROW_END + 7, 8, NARROW, Step(1)),
+        (NARROW_END + 9, 7, NARROW, Step(7, anew=True)),
+    ],
+)
+def test_a_step(before: int, after: int, bits: int, expected: Step) -> None:
+    assert step(before, after, bits=bits) == expected
+
+
+def test_widths() -> None:
+    assert (NARROW, WIDE) == (32, 64)
+    assert step(WIDE_END - 1, 1) == Step(2)
+    assert (Total().of(WIDE_END - 1), Rate().of(1, 1.0)) == (WIDE_END - 1, None)
+
+
+def test_a_total_begins_with_what_there_is_and_goes_on() -> None:
+    total = Total(NARROW)
+    told = [total.of(value) for value in (NARROW_END - 3, NARROW_END - 1, 2, None, 5, 1)]
+    assert told == [NARROW_END - 3, NARROW_END - 1, NARROW_END + 2, None, NARROW_END + 5, NARROW_END + 6]
+
+
+def test_a_rate() -> None:
+    rate = Rate(NARROW)
+    looks = ((10, 1.0), (30, 3.0), (NARROW_END - 4, 4.0), (4, 6.0), (3, 7.0), (9, 7.0), (9, 8.0))
+    told = [rate.of(value, at_s) for value, at_s in (*looks, (None, 9.0), (9, 10.0))]
+    assert told == [None, 10, NARROW_END - 34, 4, None, None, 0, None, None]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "grown"),
+    [(NARROW_END - 1, 8, "9"), (NARROW_END - 1, 7, ""), (NARROW_END // 2, 9, "9"), (NARROW_END // 2, 8, "")],
+)
+def test_replays_of_a_check_over_a_wrap_and_a_restart(before: int, after: int, grown: str) -> None:
+    found = changes({"pcie_replays": before}, {"pcie_replays": after})
+    assert [each.text for each in found] == ([f"The PCIe link repeated {grown} packets."] if grown else [])
+
+
+def test_errors_of_a_check_over_a_restart() -> None:
+    """A counter of 64 bits does not wrap at 32."""
+    found = changes({"ecc_corrected": NARROW_END - 1}, {"ecc_corrected": 65})
+    assert [each.text for each in found] == ["65 ECC errors were corrected during the check."]
+    assert changes({"ecc_corrected": NARROW_END - 1}, {"ecc_corrected": 64}) == []

@@ -1,0 +1,85 @@
+"""Whatever a counter does: no difference is negative, no restart a flood of errors, no total goes back."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioning.gpu.counters import NARROW, ON_THE_WAY_BITS, WIDE, Rate, Total, step
+
+WIDTHS = st.sampled_from([NARROW, WIDE])
+
+
+@st.composite
+def looks(draw: st.DrawFn) -> tuple[int, list[int | None], int]:
+    """A counter of some width from look to look, with wraps and gaps; and what it has really counted."""
+    bits = draw(WIDTHS)
+    little = st.integers(0, (1 << (bits - ON_THE_WAY_BITS)) - 1)
+    first = draw(st.integers(0, (1 << bits) - 1))
+    seen: list[int | None] = [first]
+    now, counted = first, first
+    for by in draw(st.lists(little, max_size=20)):
+        now, counted = (now + by) % (1 << bits), counted + by
+        seen.append(now)
+        seen += [None] * draw(st.integers(0, 1))
+    return bits, seen, counted
+
+
+@given(looks())
+def test_a_total_is_what_was_counted_however_often_it_wraps(look: tuple[int, list[int | None], int]) -> None:
+    bits, seen, counted = look
+    total = Total(bits)
+    told = [total.of(value) for value in seen]
+    known = [value for value in told if value is not None]
+    assert known[-1] == counted
+    assert [value is None for value in told] == [value is None for value in seen]
+
+
+@given(WIDTHS, st.lists(st.integers(0, (1 << WIDE) - 1) | st.integers(0, 1000) | st.none(), min_size=2))
+def test_whatever_is_read_a_total_never_goes_back(bits: int, seen: list[int | None]) -> None:
+    total = Total(bits)
+    known = [value for each in seen if (value := total.of(each)) is not None]
+    assert all(after >= before for before, after in pairwise(known))
+
+
+@given(WIDTHS, st.data())
+def test_one_that_began_anew_has_counted_what_it_says(bits: int, data: st.DataObject) -> None:
+    """Wherever it was before, but for the very end of what it can hold, where it looks like a wrap."""
+    end = (1 << bits) - (1 << (bits - ON_THE_WAY_BITS))
+    before = data.draw(st.integers(1, end))
+    after = data.draw(st.integers(0, before - 1))
+    done = step(before, after, bits=bits)
+    assert (done.by, done.anew) == (after, True)
+
+
+@given(WIDTHS, st.integers(0, (1 << WIDE) + 9), st.integers(0, (1 << WIDE) + 9))
+def test_no_step_is_negative_or_nearly_all_of_it(bits: int, before: int, after: int) -> None:
+    done = step(before, after, bits=bits)
+    assert done.by >= 0
+    assert after >= before or done.by <= max(after, (1 << (bits - ON_THE_WAY_BITS)) - 1)
+
+
+@given(looks(), st.floats(0.1, 60))
+def test_no_rate_is_negative(look: tuple[int, list[int | None], int], every_s: float) -> None:
+    bits, seen, _ = look
+    rate = Rate(bits)
+    told = [rate.of(value, number * every_s) for number, value in enumerate(seen)]
+    assert told[0] is None and all(value is None or value >= 0 for value in told)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ((10, 30, 5, 9), [None, 20, None, 4]),
+        ((2**32 - 10, 30, 31), [None, 40, 1]),
+        ((10, None, 30, 31), [None, None, None, 1]),
+    ],
+)
+def test_rates_over_a_wrap_and_over_a_restart(values: tuple[int | None, ...], told: list[int | None]) -> None:
+    rate = Rate(NARROW)
+    assert [rate.of(value, float(at)) for at, value in enumerate(values)] == told
+    # A clock that stands still or was set back.
+    assert rate.of(99, 0.0) is None
