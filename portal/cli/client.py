@@ -183,6 +183,10 @@ class BerthClient:
             if not page["entries"] or offset >= page["total"]:
                 return
 
+    def make_folder(self, workspace_id: str, path: str) -> None:
+        """Make a folder in the home; the one that it is in is there."""
+        self._request("POST", f"{_path(workspace_id)}/files/folders", json={"path": path})
+
     def delete_files(self, workspace_id: str, paths: list[str]) -> None:
         """Delete files and folders of the home, for good."""
         self._request("POST", f"{_path(workspace_id)}/files/delete", json={"paths": paths})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import secrets
 import sys
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ PIECE = 1 << 20
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     """List a folder."""
     workspace = find(client, arguments)
-    rows = list(client.files(workspace["id"], _path(arguments.path)))
+    rows = list(client.files(workspace["id"], home_path(arguments.path)))
     if arguments.json:
         return print_json(rows)
     table: list[tuple[str, ...]] = [("KIND", "SIZE", "CHANGED", "NAME")]
@@ -32,7 +33,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def get(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Fetch a file, or a folder as tar or zip."""
-    workspace, path = find(client, arguments), _path(arguments.path)
+    workspace, path = find(client, arguments), home_path(arguments.path)
     form = arguments.form or "file"
     ending = "" if form == "file" else f".{form}"
     to = Path(arguments.to or f"{path.rpartition('/')[2] or 'home'}{ending}")
@@ -59,57 +60,36 @@ def get(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def put(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Send files into a folder."""
-    workspace, folder = find(client, arguments), _path(arguments.into)
+    workspace, folder = find(client, arguments), home_path(arguments.into)
     sent = []
     for name in arguments.files:
         source = Path(name)
-        path = "/".join(filter(None, (folder, source.name.replace("%", "%25"))))
+        path = "/".join(filter(None, (folder, wire(source.name))))
         try:
-            size = source.stat().st_size
-            with source.open("rb") as file:
-                given = {"path": path, "replace": arguments.force}
-                url = client.transfer_url(workspace["id"], "uploads", **given)
-                headers = {"Content-Length": str(size)}
-                with client.transfer("PUT", url, content=_pieces(file), headers=headers):
-                    sent.append({"path": path, "size_bytes": size})
+            size = send(client, workspace["id"], source, path, replace=arguments.force)
+        except IsADirectoryError as error:
+            raise Usage(f"{name} is a folder.", "Copy it with `berth cp -r`.") from error
         except OSError as error:
             raise Usage(f"{name} cannot be read: {error.strerror}.") from error
+        sent.append({"path": path, "size_bytes": size})
         if not arguments.json:
             print_line(f"{path}: {size} bytes")
     return print_json(sent) if arguments.json else 0
 
 
-def cp(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Copy between here and a workspace, whose side is written NAME:PATH, as of scp."""
-    *sources, target = arguments.paths
-    if not sources:
-        raise Usage(
-            "Say from where and to where.", "berth cp data.csv NAME:data/, or berth cp NAME:data.csv ."
-        )
-    there, into = _side(target)
-    if there:
-        if any(_side(source)[0] for source in sources):
-            raise Usage("Both sides are workspaces.", "Copy it here first.")
-        arguments.workspace, arguments.files, arguments.into = there, sources, into
-        return put(client, arguments)
-    if len(sources) > 1:
-        raise Usage("Only one can be fetched at a time.", "Fetch them one after the other.")
-    arguments.workspace, arguments.path = _side(sources[0])
-    if not arguments.workspace:
-        raise Usage("Neither side is a workspace.", "Write its side as NAME:PATH.")
-    arguments.to = target
-    return get(client, arguments)
-
-
-def _side(text: str) -> tuple[str, str]:
-    """The workspace and the path in its home; an empty name for a path here, as `./a:b` is."""
-    name, colon, path = text.partition(":")
-    return (name, path) if colon and name and "/" not in name else ("", text)
+def send(client: BerthClient, workspace_id: str, source: Path, path: str, *, replace: bool) -> int:
+    """Send one file; how many bytes it has. Raises `OSError` where it cannot be read."""
+    with source.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        url = client.transfer_url(workspace_id, "uploads", path=path, replace=replace)
+        headers = {"Content-Length": str(size)}
+        with client.transfer("PUT", url, content=_pieces(file, size), headers=headers):
+            return size
 
 
 def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Delete files and folders."""
-    workspace, paths = find(client, arguments), [_path(path) for path in arguments.paths]
+    workspace, paths = find(client, arguments), [home_path(path) for path in arguments.paths]
     if "" in paths:
         raise Usage("The home itself cannot be deleted.", "Name files or folders in it.")
     if not arguments.yes:
@@ -122,12 +102,22 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_json({"deleted": paths}) if arguments.json else 0
 
 
-def _path(text: str) -> str:
+def home_path(text: str) -> str:
     """A path of the home as people write it: `~/data/`, `./data`."""
     path = text.removeprefix("~/").removeprefix("./")
     return "" if path in ("~", ".") else path.strip("/")
 
 
-def _pieces(file: Any) -> Iterator[bytes]:
-    while data := file.read(PIECE):
+def wire(name: str) -> str:
+    """A name as it comes and goes: what is not printable, and `%`, by its bytes."""
+    return "".join(
+        each if each.isprintable() and each != "%" else "".join(f"%{byte:02X}" for byte in os.fsencode(each))
+        for each in name
+    )
+
+
+def _pieces(file: Any, size: int) -> Iterator[bytes]:
+    """As much as was said: what is written meanwhile is not sent."""
+    while size > 0 and (data := file.read(min(PIECE, size))):
+        size -= len(data)
         yield data

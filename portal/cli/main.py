@@ -19,6 +19,7 @@ from portal.cli.signals import EXIT_TERMINATED, Terminated, terminating
 LOOKING = ("whoami", "logout", "show", "templates", "flavors", "preview")
 MODULES = {
     **dict.fromkeys(LOOKING, "looking"),
+    "cp": "copying",
     "execute": "execute",
     "logs": "logs",
     "queue": "watching",

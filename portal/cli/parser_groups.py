@@ -143,14 +143,17 @@ def files(commands: Any, common: argparse.ArgumentParser) -> None:
         "cp",
         help=words,
         description=f"{words} The workspace's side is NAME:PATH; a path here that has a colon begins with ./",
-        usage="berth cp [-f] FILE … NAME:FOLDER, or berth cp [-f] [--as tar|zip] NAME:PATH FILE",
+        usage="berth cp [-r] [-f] FILE … NAME:FOLDER, or berth cp [-r] [-f] [--as tar|zip] NAME:PATH FILE",
         parents=[common],
     )
-    copy.set_defaults(function="files_cp")
+    copy.set_defaults(function="cp")
     copy.add_argument(
         "paths", nargs="+", metavar="PATH", help="one of them, the last or the only other, is NAME:PATH"
     )
     copy.add_argument("--team", default="", metavar="SLUG", help="where you have the name in two teams")
+    copy.add_argument(
+        "-r", "--recursive", action="store_true", help="folders too, with all in them but symbolic links"
+    )
     copy.add_argument(
         "--as", dest="form", default="", choices=("tar", "zip"), help="for a folder of a workspace"
     )

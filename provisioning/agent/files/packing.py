@@ -11,19 +11,28 @@ import tarfile
 import time
 import zipfile
 
+import tree  # type: ignore[import-not-found,unused-ignore]
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
 PIECE = 1 << 18
+LEFT_OUT = "BERTH.left_out"
+MAX_NAMED = 1000
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FIRST = (1980, 1, 1, 0, 0, 0)
 
 
 def write_tar(files: Any, path: str, top: str, out: Any) -> None:
-    """As tar, with links and folders; pipes, sockets and devices are left out."""
+    """As tar, with links and folders; pipes, sockets and devices are left out.
+
+    What cannot be read is left out, too, and is named, in wire form, by a header of a last entry, which is
+    the folder itself once more: programs that do not know it lose nothing.
+    """
+    unread: list[str] = []
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, errorlevel=0) as archive:
-        for below, folder, name, seen in files.walk(path):
+        for below, folder, name, seen in files.walk(path, unread):
             entry = tarfile.TarInfo("/".join((top, *below, name)))
             entry.mode, entry.mtime = stat.S_IMODE(seen.st_mode), seen.st_mtime
             if stat.S_ISDIR(seen.st_mode):
@@ -36,6 +45,13 @@ def write_tar(files: Any, path: str, top: str, out: Any) -> None:
                 with file:
                     entry.size = os.fstat(file.fileno()).st_size
                     archive.addfile(entry, Exactly(file, entry.size))  # type: ignore[arg-type]
+            elif stat.S_ISREG(seen.st_mode) and there(folder, name):
+                unread.append(tree.wire_path([*below, name]))
+        if unread:
+            entry = tarfile.TarInfo(top)
+            entry.type, entry.mode, entry.mtime = tarfile.DIRTYPE, 0o755, int(time.time())
+            entry.pax_headers = {LEFT_OUT: "\n".join(unread[:MAX_NAMED])}
+            archive.addfile(entry)
 
 
 def write_zip(files: Any, path: str, top: str, out: Any) -> None:
@@ -64,6 +80,14 @@ def opened(folder: int, name: str) -> BinaryIO | None:
         os.close(descriptor)
         return None
     return open(descriptor, "rb")
+
+
+def there(folder: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
 
 
 class Exactly:

@@ -55,6 +55,10 @@ def wire(name: str) -> str:
     return "".join(parts)
 
 
+def wire_path(names: list[str]) -> str:
+    return "/".join(wire(name) for name in names)
+
+
 def parts_of(path: str) -> list[str]:
     """The names of a path in wire form. Raises `Refused` for what does not name something below the root."""
     if _PERCENT.search(path):
@@ -230,10 +234,13 @@ class Tree:
             with contextlib.suppress(OSError):
                 os.rmdir(name, dir_fd=self.root)
 
-    def walk(self, path: str) -> Iterator[tuple[list[str], int, str, os.stat_result]]:
+    def walk(
+        self, path: str, unread: list[str] | None = None
+    ) -> Iterator[tuple[list[str], int, str, os.stat_result]]:
         """All below a folder: the names that lead to it, an open folder, its name there, and what it is.
 
-        Folders come before what is in them. What cannot be read, or is nested too deep, is left out.
+        Folders come before what is in them. What cannot be read, or is nested too deep, is left out; folders
+        of that kind are added to `unread`, in wire form.
         """
         top = parts_of(path)
         waiting: list[list[str]] = [[]]
@@ -247,8 +254,13 @@ class Tree:
                         seen = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
                         if stat.S_ISDIR(seen.st_mode) and len(top) + len(below) < MAX_DEPTH:
                             waiting.append([*below, name])
+                        elif stat.S_ISDIR(seen.st_mode) and unread is not None:
+                            unread.append(wire_path([*below, name]))
                         yield below, descriptor, name, seen
-            except (OSError, Refused):
+            except (OSError, Refused) as error:
+                # What has been deleted meanwhile is not missed.
+                if unread is not None and getattr(error, "code", "") != "not_found":
+                    unread.append(wire_path(below))
                 continue
 
     def sweep(self, descriptor: int) -> None:

@@ -1,0 +1,389 @@
+"""`berth cp`: files and, with -r, whole folders between here and a workspace's home, running or not.
+
+Of folders what stands in the way is looked for before anything moves. Symbolic links and special files are
+left out both ways and named: no link is followed, neither here nor there, and none is made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import secrets
+import shutil
+import stat
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote_to_bytes
+
+from portal.cli import files
+from portal.cli.client import BerthClient
+from portal.cli.commands import find, print_json, print_line
+from portal.cli.errors import CliError, Missing, Refused, Unreachable, Usage
+from portal.cli.files import PIECE, home_path, send, wire
+from portal.cli.terminal import Progress
+
+NAMED = 10
+"""So many of what was left out are named; the others are counted."""
+LEFT_OUT = "BERTH.left_out"
+"""The header of a tar's last entry by which a node names what it could not read (`packing.py`)."""
+FOLDER = "folder"
+NOT_A_FOLDER = "not_a_folder"
+EXISTS = "file_exists"
+
+
+@dataclass
+class _Plan:
+    """What is to be sent: where it goes to, in the order in which it is made."""
+
+    folders: list[str] = field(default_factory=list)
+    files: list[tuple[Path, str]] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def cp(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Copy between here and a workspace, whose side is written NAME:PATH, as of scp."""
+    *sources, target = arguments.paths
+    if not sources:
+        raise Usage(
+            "Say from where and to where.", "berth cp data.csv NAME:data/, or berth cp NAME:data.csv ."
+        )
+    if arguments.recursive and arguments.form:
+        raise Usage("Either -r or --as.", "-r copies a folder, --as fetches it as one file.")
+    there, into = _side(target)
+    if there:
+        if any(_side(source)[0] for source in sources):
+            raise Usage("Both sides are workspaces.", "Copy it here first.")
+        arguments.workspace = there
+        if arguments.recursive:
+            return _put(client, arguments, sources, home_path(into))
+        arguments.files, arguments.into = sources, into
+        return files.put(client, arguments)
+    if len(sources) > 1:
+        raise Usage("Only one can be fetched at a time.", "Fetch them one after the other.")
+    arguments.workspace, arguments.path = _side(sources[0])
+    if not arguments.workspace:
+        raise Usage("Neither side is a workspace.", "Write its side as NAME:PATH.")
+    arguments.to = target
+    if arguments.recursive:
+        return _get(client, arguments, home_path(arguments.path), Path(target))
+    return files.get(client, arguments)
+
+
+def _side(text: str) -> tuple[str, str]:
+    """The workspace and the path in its home; an empty name for a path here, as `./a:b` is."""
+    name, colon, path = text.partition(":")
+    return (name, path) if colon and name and "/" not in name else ("", text)
+
+
+# -- from here to a workspace --------------------------------------------------------------------
+
+
+def _put(client: BerthClient, arguments: argparse.Namespace, sources: list[str], target: str) -> int:
+    workspace = find(client, arguments)
+    there = _There(client, workspace["id"])
+    plan = _planned(sources, target, is_folder=_is_folder(there, target))
+    new = _looked_at(plan, there, force=arguments.force)
+    sent = size = 0
+    try:
+        for path in new:
+            _make(client, workspace["id"], path)
+        with Progress(sys.stderr, os.environ) as progress:
+            for source, path in plan.files:
+                if sys.stderr.isatty():
+                    progress.show(f"{sent + 1} of {len(plan.files)}: {source}")
+                size += send(client, workspace["id"], source, path, replace=arguments.force)
+                sent += 1
+    except (CliError, OSError) as error:
+        raise _half_way(error, sent, len(plan.files)) from error
+    _note(plan.left_out)
+    counts = {"files": sent, "size_bytes": size, "left_out": plan.left_out}
+    if arguments.json:
+        return print_json({"from": sources, "to": target, **counts})
+    return print_line(f"{arguments.workspace}:{target}: {_counted(sent, size)}")
+
+
+def _planned(sources: list[str], target: str, *, is_folder: bool) -> _Plan:
+    """All that there is below the sources. Raises `Usage` for what cannot be read."""
+    if len(sources) > 1 and not is_folder:
+        raise Usage(f"There is no folder {target}.", "Several are copied into a folder that is there.")
+    plan = _Plan()
+    for name in sources:
+        last = os.path.basename(name.rstrip("/"))  # noqa: PTH119 - Path drops the dot of `data/.`
+        contents = last in ("", ".", "..")
+        at = _below(target, last) if is_folder and not contents else target
+        # The one that is named is followed, if it is a link; nothing below it is.
+        source = Path(name)
+        try:
+            if not source.is_dir():
+                source.stat()
+                plan.files.append((source, _below(target, last) if is_folder else at))
+                continue
+            if at and not (contents and is_folder):
+                plan.folders.append(at)
+            _walk(source, at, plan)
+        except OSError as error:
+            about = error.filename or name
+            raise Usage(f"{about} cannot be read: {error.strerror}.", "Nothing was sent.") from error
+    for source, _ in plan.files:
+        if not os.access(source, os.R_OK):
+            raise Usage(f"{source} cannot be read.", "Nothing was sent.")
+    return plan
+
+
+def _walk(folder: Path, at: str, plan: _Plan) -> None:
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        path = _below(at, entry.name)
+        if entry.is_dir(follow_symlinks=False):
+            plan.folders.append(path)
+            _walk(Path(entry.path), path, plan)
+        elif entry.is_file(follow_symlinks=False):
+            plan.files.append((Path(entry.path), path))
+        else:
+            plan.left_out.append(entry.path)
+
+
+class _There:
+    """What is in folders of the home, each asked for once."""
+
+    def __init__(self, client: BerthClient, workspace_id: str) -> None:
+        self._client, self._id = client, workspace_id
+        self._seen: dict[str, dict[str, str] | None] = {}
+
+    def names(self, folder: str) -> dict[str, str] | None:
+        """Paths in a folder with the kind of each; None where there is no such folder."""
+        if folder not in self._seen:
+            try:
+                rows = list(self._client.files(self._id, folder))
+                self._seen[folder] = {row["path"]: row["kind"] for row in rows}
+            except Missing:
+                self._seen[folder] = None
+        return self._seen[folder]
+
+    def kind(self, path: str) -> str | None:
+        """What is there; None for nothing, and where the folder that it would be in is missing."""
+        if not path:
+            return FOLDER
+        return (self.names(path.rpartition("/")[0]) or {}).get(path)
+
+
+def _is_folder(there: _There, path: str) -> bool:
+    """Whether the target is a folder. Raises `Missing` where the one that it would be in is none."""
+    kind = there.kind(path)
+    parent = path.rpartition("/")[0]
+    if kind is None and there.names(parent) is None:
+        raise Missing(f"There is no folder {parent}.", "Make it, or copy to another one.")
+    return kind == FOLDER
+
+
+def _looked_at(plan: _Plan, there: _There, *, force: bool) -> list[str]:
+    """Those of the folders that have to be made. Raises `Usage` for what is in the way."""
+    new: list[str] = []
+    made: set[str] = set()
+    for path in plan.folders:
+        kind = None if path.rpartition("/")[0] in made else there.kind(path)
+        if kind is None:
+            new.append(path)
+            made.add(path)
+        elif kind != FOLDER:
+            raise Usage(f"{path} is there already, and no folder.", "Choose another name, or delete it.")
+        elif not force:
+            raise _taken(path)
+    for _, path in plan.files:
+        kind = None if path.rpartition("/")[0] in made else there.kind(path)
+        if kind == FOLDER:
+            raise Usage(f"{path} is there already, and a folder.", "Choose another name, or delete it.")
+        if kind is not None and not force:
+            raise _taken(path)
+    return new
+
+
+def _taken(path: str) -> Usage:
+    return Usage(f"{path} is there already.", "Nothing was copied. Add --force to replace files in it.")
+
+
+def _make(client: BerthClient, workspace_id: str, path: str) -> None:
+    try:
+        client.make_folder(workspace_id, path)
+    except Refused as refused:
+        # Somebody else has made it meanwhile; if it is no folder, the first file says so.
+        if refused.code != EXISTS:
+            raise
+
+
+def _half_way(error: CliError | OSError, sent: int, of: int) -> CliError:
+    """The same error, with how far it came."""
+    words = f"{sent} of {of} files were sent and stay."
+    if isinstance(error, CliError):
+        error.message = f"{error.message} {words}"
+        error.args = (error.message,)
+        error.next_action = error.next_action or "Copy again with --force."
+        return error
+    return CliError(f"{error.filename} cannot be read: {error.strerror}. {words}", "Copy again with --force.")
+
+
+# -- from a workspace to here --------------------------------------------------------------------
+
+
+def _get(client: BerthClient, arguments: argparse.Namespace, path: str, to: Path) -> int:
+    if not hasattr(tarfile, "data_filter"):
+        raise CliError("This Python unpacks no archives safely.", "Use Python 3.11.4 or later.")
+    workspace = find(client, arguments)
+    try:
+        url = client.transfer_url(workspace["id"], "downloads", path=path, form="tar")
+    except Refused as refused:
+        if refused.code != NOT_A_FOLDER:
+            raise
+        return files.get(client, arguments)
+    if to.is_dir():
+        to = to / (_plain(path) or "home")
+    there = _lstat(to)
+    if there is not None and not stat.S_ISDIR(there):
+        raise Usage(f"{to} is there already, and no folder.", "Choose another name, or delete it.")
+    if there is not None and not arguments.force:
+        raise Usage(f"{to} is there already.", "Name another one, or add --force to replace files in it.")
+    half = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
+    try:
+        half.mkdir()
+        fetched = _fetch(client, url, half)
+        if there is None:
+            half.rename(to)
+        else:
+            _require_room(half, to)
+            _merge(half, to)
+    except OSError as error:
+        raise CliError(f"{error.filename or to} cannot be written: {error.strerror}.") from error
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+    if fetched.unread:
+        raise CliError(
+            f"{to} lacks what could not be read there: {_named(fetched.unread)}",
+            "Give yourself the right to read it in the workspace, then copy again with --force.",
+        )
+    _note(fetched.left_out)
+    counts = {"files": fetched.files, "size_bytes": fetched.size, "left_out": fetched.left_out}
+    if arguments.json:
+        return print_json({"from": path, "to": str(to), **counts})
+    return print_line(f"{to}: {_counted(fetched.files, fetched.size)}")
+
+
+@dataclass
+class _Fetched:
+    files: int = 0
+    size: int = 0
+    left_out: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+
+
+def _fetch(client: BerthClient, url: str, into: Path) -> _Fetched:
+    """Unpack what the node sends into a folder of our own, all of it or an error."""
+    fetched = _Fetched()
+    with client.transfer("GET", url) as answer:
+        pieces = answer.iter_bytes(PIECE)
+        try:
+            with tarfile.open(fileobj=_Stream(pieces), mode="r|", errorlevel=1) as archive:  # type: ignore[call-overload]
+                for entry in archive:
+                    _unpack(archive, entry, into, fetched)
+        except tarfile.FilterError as error:
+            raise CliError("The node has sent a name that leads elsewhere.", "Tell its operator.") from error
+        except tarfile.TarError as error:
+            raise Unreachable("What came is not whole.", "Copy again.") from error
+        for _ in pieces:
+            pass  # one that was cut off behind the archive is not whole either
+    return fetched
+
+
+def _unpack(archive: tarfile.TarFile, entry: tarfile.TarInfo, into: Path, fetched: _Fetched) -> None:
+    fetched.unread += filter(None, entry.pax_headers.get(LEFT_OUT, "").split("\n"))
+    # Each name begins with that of the folder, which has another one here.
+    name = entry.name.partition("/")[2]
+    if not name:
+        return
+    if entry.isdir() or entry.isreg():
+        # The filter lets no name lead out of the folder, and takes rights away that nobody should give.
+        archive.extract(entry.replace(name=name, deep=False), into, filter="data")
+        fetched.files += entry.isreg()
+        fetched.size += entry.size
+    else:
+        fetched.left_out.append(name)
+
+
+class _Stream:
+    """Pieces as a file that can only be read on."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._rest = pieces, b""
+
+    def read(self, count: int) -> bytes:
+        while not self._rest:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return b""
+            self._rest = piece
+        data, self._rest = self._rest[:count], self._rest[count:]
+        return data
+
+
+def _require_room(source: Path, target: Path) -> None:
+    """Raise `Usage` where a file would take the place of a folder, or the other way round."""
+    with os.scandir(source) as entries:
+        found = list(entries)
+    for entry in found:
+        at, folder = target / entry.name, entry.is_dir(follow_symlinks=False)
+        there = _lstat(at)
+        if there is None:
+            continue
+        if folder != stat.S_ISDIR(there):
+            kind = "no folder" if folder else "a folder"
+            raise Usage(f"{at} is there already, and {kind}.", "Nothing was copied. Delete it first.")
+        if folder:
+            _require_room(Path(entry.path), at)
+
+
+def _merge(source: Path, target: Path) -> None:
+    """Move all into folders that are there; files are replaced, each at once."""
+    with os.scandir(source) as entries:
+        found = list(entries)
+    for entry in found:
+        at = target / entry.name
+        if entry.is_dir(follow_symlinks=False) and _lstat(at) is not None:
+            _merge(Path(entry.path), at)
+        else:
+            Path(entry.path).replace(at)
+
+
+def _lstat(path: Path) -> int | None:
+    with contextlib.suppress(FileNotFoundError):
+        return path.lstat().st_mode
+    return None
+
+
+# -- both ----------------------------------------------------------------------------------------
+
+
+def _below(folder: str, name: str) -> str:
+    return f"{folder}/{wire(name)}" if folder else wire(name)
+
+
+def _plain(path: str) -> str:
+    """The last name of a path of the home, as it is called here."""
+    return os.fsdecode(unquote_to_bytes(path.rpartition("/")[2]))
+
+
+def _counted(files: int, size: int) -> str:
+    return f"{files} {'file' if files == 1 else 'files'}, {size} bytes"
+
+
+def _note(left_out: list[str]) -> None:
+    if left_out:
+        print(f"Left out, as links and special files are: {_named(left_out)}", file=sys.stderr)
+
+
+def _named(paths: list[str]) -> str:
+    more = len(paths) - NAMED
+    return ", ".join(paths[:NAMED]) + (f" and {more} more" if more > 0 else "") + "."
