@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from portal.common.reasons.codes import RebalanceCode
 from portal.common.reasons.reason import Reason
-from portal.reclaim.engine.rebalancing import Movable, Move, Past, Proposal, Rules, Waiting
+from portal.reclaim.engine.crowd import Movable
+from portal.reclaim.engine.rebalancing import Move, Past, Proposal, Rules, Waiting
 from portal.scheduling.engine.placement import filters
 from portal.scheduling.engine.placement.cluster import Cluster
 from provisioning.types import Placement, ResourceRequest

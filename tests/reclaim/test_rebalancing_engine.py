@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from unittest import mock
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from portal.common.reasons.codes import RebalanceCode
 from portal.common.reasons.reason import Reason
 from portal.reclaim.engine import rebalancing
+from portal.reclaim.engine.crowd import Everybody, Movable
 from portal.reclaim.engine.rebalancing import (
-    Movable,
     Past,
     Proposal,
     Rules,
@@ -357,6 +357,34 @@ def test_what_was_looked_for_in_vain_is_looked_for_again_once_others_have_moved(
         ("last", {"a": "n1"}),
     ]
     world.carry_out(found, {"between": one, "last": pair})
+
+
+def test_only_those_are_asked_for_who_run_on_nodes_that_lack_the_least():
+    world = World(4, 4, *[4] * 6)
+    for at in range(8):
+        for device in range(2 if at < 2 else 4):
+            world.run(f"r{at}-{device}", at, [device])
+    asked: list[str] = []
+
+    class Counted(Everybody):
+        def on(self, pool: str, nodes: Collection[str]) -> Sequence[Movable]:
+            asked.extend(nodes)
+            return super().on(pool, nodes)
+
+    def proposed(ahead: int) -> list[Proposal]:
+        asked.clear()
+        people = Counted(list(world.running.values()))
+        with (
+            mock.patch.object(rebalancing, "NODES_LOOKED_AT", 2),
+            mock.patch.object(rebalancing, "ASKED_AHEAD", ahead),
+        ):
+            return propose({POOL: world.cluster}, people, [asks(4)], [], NOW, RULES, {})
+
+    found = proposed(1)
+    assert (len(found), sorted(asked)) == (1, ["n0", "n1"])
+    # A few more are asked for at once, each once, and nothing else comes of it.
+    assert proposed(3) == found
+    assert len(asked) == len(set(asked)) == 3
 
 
 # --- always ---------------------------------------------------------------------------------------------

@@ -91,9 +91,12 @@ def test_what_is_proposed_is_what_the_plain_search_proposes(seed):
     waiting = [request_of(chance, f"w{number}") for number in range(chance.randint(0, 5))]
     limits = {"max_moves": chance.choice([1, 2, 8]), "max_proposals": chance.choice([2, 8, 8])}
     rules = replace(Rules(), **limits)
-    looked_at = chance.choice([1, 2, 8])
+    looked_at, ahead = chance.choice([1, 2, 8]), chance.choice([1, 2, 32])
     clusters = {pool: world.cluster for pool, world in worlds.items()}
-    with mock.patch.object(rebalancing, "NODES_LOOKED_AT", looked_at):
+    with (
+        mock.patch.object(rebalancing, "NODES_LOOKED_AT", looked_at),
+        mock.patch.object(rebalancing, "ASKED_AHEAD", ahead),
+    ):
         found = rebalancing.propose(clusters, running, waiting, past, NOW, rules, scores)
     case = reference.Case(past, NOW, rules, scores, looked_at)
     pools = {pool: world.anew for pool, world in worlds.items()}

@@ -96,7 +96,7 @@ def best_clocks(views: Sequence[DeviceView]) -> dict[str, int]:
     """By model the highest clock of GPUs that were busy and not held down."""
     found: dict[str, int] = {}
     for view in views:
-        if _busy(view) and view.clock_mhz and not _held_down(view):
+        if _busy(view) and view.clock_mhz and not is_held_down(view):
             found[view.model] = max(view.clock_mhz, found.get(view.model, 0))
     return found
 
@@ -109,14 +109,15 @@ def _saturated(view: DeviceView) -> bool:
     return (view.gpu_s or 0) >= LEAST_MEASURED_S and (view.gpu_pct or 0) >= SATURATED_PCT
 
 
-def _held_down(view: DeviceView) -> bool:
+def is_held_down(view: DeviceView) -> bool:
+    """Whether heat or hardware slowed it: only then the best clock of others matters."""
     watched = view.watched_s or 0
     return watched >= LEAST_MEASURED_S and 100 * (view.held_down_s or 0) >= SLOWED_PCT * watched
 
 
 def _slowed(view: DeviceView) -> tuple[int, Reason] | None:
     """Its clock against the best of its model, where heat or hardware hold it down while it works."""
-    if not (_busy(view) and _held_down(view) and view.clock_mhz and view.best_clock_mhz):
+    if not (_busy(view) and is_held_down(view) and view.clock_mhz and view.best_clock_mhz):
         return None
     score = min(FULLY, FULLY * view.clock_mhz // view.best_clock_mhz)
     params = {

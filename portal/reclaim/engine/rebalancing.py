@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from portal.common.reasons.codes import RebalanceCode
 from portal.common.reasons.reason import Reason
 from portal.reclaim.engine.contentment import FULLY
+from portal.reclaim.engine.crowd import Crew, Crews, Crowd, Everybody, Movable, may_go
 from portal.scheduling.engine.placement import filters
 from portal.scheduling.engine.placement.cluster import Cluster
 from portal.scheduling.engine.placement.types import NodeCapacity
@@ -26,39 +27,8 @@ TRIES = 4
 """Places that are looked at for one workspace: the best for placement may be no better for it."""
 NODES_LOOKED_AT = 8
 """Of the nodes on which room could be made the nearest to it are looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class Movable:
-    """A workspace that runs on one node. `request` is what it would be placed with again, in its own pool,
-    and `held` what it has of its node. `milli` is what it has of accelerators. `score` and `reasons` are its
-    contentment. One that is not `free` to move is not looked at: it is just changing, or asked already.
-    """
-
-    id: str
-    pool: str
-    placement: Placement
-    held: ResourceRequest
-    request: ResourceRequest
-    milli: int = 0
-    score: int = FULLY
-    reasons: tuple[Reason, ...] = ()
-    preemptible: bool = True
-    loses_work: bool = False
-    started_s: int = 0
-    free: bool = True
-
-    @property
-    def node(self) -> str:
-        return self.placement.nodes[0].node
-
-    @property
-    def devices(self) -> frozenset[str]:
-        return frozenset(grant.uuid for grant in self.placement.nodes[0].devices)
-
-    def lost(self, now_s: int) -> int:
-        """What is done again after a move: milli-GPU-seconds, of one without accelerators CPU time as one."""
-        return max(self.milli, 1) * max(0, now_s - self.started_s) if self.loses_work else 0
+ASKED_AHEAD = 32
+"""Of so many nodes who runs there is asked for at once, at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +149,7 @@ class _Site:
 
 def propose(
     clusters: Mapping[str, Cluster],
-    running: Sequence[Movable],
+    running: Sequence[Movable] | Crowd,
     waiting: Sequence[Waiting],
     past: Iterable[Past],
     now_s: int,
@@ -197,17 +167,17 @@ def propose(
     for gone in history:
         if now_s - gone.at_s < rules.return_s:
             left.setdefault(gone.workspace, []).append(gone)
-    there = [
-        each
-        for each in running
-        if each.free and each.id not in resting and each.pool in clusters and len(each.placement.nodes) == 1
-    ]
+    people = Everybody(running) if isinstance(running, Sequence) else running
     site = _Site(clusters)
     try:
-        found = _make_room(site, there, waiting, left, now_s, rules)
-        moved = {move.workspace for proposal in found for move in proposal.moves}
+        found = _make_room(site, Crews(people, resting, now_s), waiting, left, now_s, rules)
+        stay = resting | {move.workspace for proposal in found for move in proposal.moves}
         # What there is no reason for is not measured, and nothing to move for.
-        low = [each for each in there if each.reasons and each.score <= rules.low and each.id not in moved]
+        low = [
+            each
+            for each in people.discontent()
+            if each.reasons and each.score <= rules.low and each.pool in clusters and may_go(each, stay)
+        ]
         low.sort(key=lambda each: (each.score, each.lost(now_s), each.started_s, each.id))
         for each in low:
             if len(found) >= rules.max_proposals:
@@ -291,32 +261,12 @@ def _back(target: Placement, left: Iterable[Past]) -> bool:
 
 def _make_room(
     site: _Site,
-    running: Sequence[Movable],
+    crews: Crews,
     waiting: Sequence[Waiting],
     left: Mapping[str, Sequence[Past]],
     now_s: int,
     rules: Rules,
 ) -> list[Proposal]:
-    on_nodes: dict[str, dict[str, list[Movable]]] = {}
-    for each in running:
-        if each.preemptible:
-            on_nodes.setdefault(each.pool, {}).setdefault(each.node, []).append(each)
-    # Those first that cost nothing, of these the largest: so few have to go.
-    crews = {
-        pool: {
-            name: _Crew.of(
-                sorted(
-                    there,
-                    key=lambda each: (
-                        each.lost(now_s), -each.milli, -each.held.cpu_milli, -each.started_s, each.id
-                    ),
-                ),
-                now_s,
-            )
-            for name, there in nodes.items()
-        }
-        for pool, nodes in on_nodes.items()
-    }  # fmt: skip
     found: list[Proposal] = []
     # By what who waits would do with it: for more of that more may be lost.
     in_vain: dict[tuple[str, ResourceRequest], int] = {}
@@ -336,12 +286,14 @@ def _make_room(
                 continue
             if in_vain.get((pool, request), -1) >= asks.worth:
                 continue
-            proposal = _room_in(site, pool, request, asks, crews.get(pool, {}), left, now_s, rules)
+            proposal = _room_in(site, pool, request, asks, crews, left, now_s, rules)
             if proposal is None:
                 in_vain[pool, request] = asks.worth
                 continue
             found.append(proposal)
-            _leave(crews[pool], proposal, now_s)
+            # They move for nobody else.
+            moved = {move.workspace for move in proposal.moves}
+            crews.leave(pool, moved, {move.source.nodes[0].node for move in proposal.moves})
             # The site is another now: what was looked for in vain may be possible.
             in_vain.clear()
             break
@@ -353,24 +305,19 @@ def _room_in(
     pool: str,
     request: ResourceRequest,
     asks: Waiting,
-    crews: Mapping[str, _Crew],
+    crews: Crews,
     left: Mapping[str, Sequence[Past]],
     now_s: int,
     rules: Rules,
 ) -> Proposal | None:
     """The cheapest way to make room for it on one node of the pool; what comes of it stays carried out."""
     cluster = site.clusters[pool]
-    nearest = []
-    for name, crew in crews.items():
-        short, cpu_short = site.lacks(pool, request, name)
-        if short <= crew.devices:
-            nearest.append((short, cpu_short, crew.lost, crew.movable))
-    nearest.sort(key=lambda item: (*item[:3], item[3][0].started_s, item[3][0].id))
+    nearest = _nearest(site, pool, request, crews)
     best: tuple[tuple[int, ...], list[Move], list[Movable]] | None = None
     # No other way is cheaper than one that loses nothing and moves one of the smallest.
-    least = min((crews[there[0].node].milli for *_, there in nearest), default=0)
+    least = min((crew.milli for crew in nearest), default=0)
     cheapest = (1, 0, least)
-    for *_, movable in nearest[:NODES_LOOKED_AT]:
+    for movable in (crew.movable for crew in nearest):
         # A few large ones, or the smallest that do: the cheaper of both.
         smallest = sorted(movable, key=lambda each: (each.lost(now_s), each.milli, each.id))
         sizes = {each.milli for each in movable}
@@ -402,33 +349,27 @@ def _room_in(
     return Proposal(tuple(moves), reason, max(asks.milli, 1), best[0][1], asks.id)
 
 
-@dataclass(frozen=True, slots=True)
-class _Crew:
-    """Those on a node that may move, in the order in which they would: how many devices they have together,
-    and the least that one of them has and loses."""
+def _nearest(site: _Site, pool: str, request: ResourceRequest, crews: Crews) -> list[Crew]:
+    """Those on the nodes that lack the least for the request, of whom those are first who lose the least.
 
-    movable: Sequence[Movable]
-    devices: int
-    lost: int
-    milli: int
-
-    @classmethod
-    def of(cls, movable: Sequence[Movable], now_s: int) -> _Crew:
-        return cls(
-            movable,
-            len(frozenset[str]().union(*(each.devices for each in movable))),
-            min(each.lost(now_s) for each in movable),
-            min(each.milli for each in movable),
-        )
-
-
-def _leave(crews: dict[str, _Crew], proposal: Proposal, now_s: int) -> None:
-    """Those of a proposal move for nobody else."""
-    moved = {move.workspace for move in proposal.moves}
-    for name in {move.source.nodes[0].node for move in proposal.moves}:
-        stay = [each for each in crews.pop(name).movable if each.id not in moved]
-        if stay:
-            crews[name] = _Crew.of(stay, now_s)
+    Who runs on other nodes is not asked for, but for those next to them: a few questions do for any site.
+    """
+    alike: dict[tuple[int, int], list[str]] = {}
+    for name in crews.nodes(pool):
+        alike.setdefault(site.lacks(pool, request, name), []).append(name)
+    groups = sorted(alike.items())
+    found: list[Crew] = []
+    ahead = ASKED_AHEAD
+    for at, ((short, _cpu_short), names) in enumerate(groups):
+        if not crews.know(pool, names):
+            following = [name for _lacks, group in groups[at:] for name in group]
+            crews.ask(pool, following[: max(ahead, len(names))])
+            ahead *= 4
+        there = [crew for crew in crews.on(pool, names) if short <= crew.devices]
+        found += sorted(there, key=lambda crew: (crew.lost, crew.movable[0].started_s, crew.movable[0].id))
+        if len(found) >= NODES_LOOKED_AT:
+            break
+    return found[:NODES_LOOKED_AT]
 
 
 def _short(node: NodeCapacity, request: ResourceRequest) -> int:

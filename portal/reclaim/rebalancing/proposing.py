@@ -26,6 +26,7 @@ from portal.reclaim.engine.contentment import CONTENT, Contentment, contentment,
 from portal.reclaim.engine.rebalancing import RULES, Proposal, Rules, propose
 from portal.reclaim.models import Discontent, ProposalState, RebalanceProposal
 from portal.reclaim.rebalancing import policies, reading, services
+from portal.reclaim.rebalancing.movables import Crowd
 from portal.scheduling import moves, moving
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.moves import PlannedMove
@@ -82,10 +83,11 @@ def run(now: datetime | None = None) -> Report:
     # Most of the time nobody can be low and nobody waits for a place: then nothing else has to be read.
     if there.suspects or asking:
         with reading.seen(now) as (snapshot, running):
-            verdicts = {pk: contentment(view) for pk, view in reading.views(there, running).items()}
+            suspected = reading.views(there, running.at(there.suspects))
+            verdicts = {pk: contentment(view) for pk, view in suspected.items()}
             low = {pk: verdict for pk, verdict in verdicts.items() if verdict.score < CONTENT}
-            generations = {each.pk: each.generation for each in running}
-            proposals = _proposals(there, snapshot.pools, running, verdicts, asking, now) if running else []
+            proposals = _proposals(there, snapshot.pools, running, verdicts, asking, now)
+            generations = running.generations()
             good = _agreed(snapshot, proposals, generations, now)
     _note(low, generations, now)
     kept = _store(good, now)
@@ -97,7 +99,7 @@ def run(now: datetime | None = None) -> Report:
 def _proposals(
     there: reading.Places,
     pools: Mapping[UUID, PoolNodes],
-    running: Sequence[reading.Runs],
+    running: reading.Running,
     verdicts: Mapping[UUID, Contentment],
     asking: Sequence[Workspace],
     now: datetime,
@@ -106,9 +108,8 @@ def _proposals(
     asks = reading.waiting(pools, asking)
     if not asks and all(verdict.score >= CONTENT for verdict in verdicts.values()):
         return []
-    off = {str(pk) for pk, held in policies.policies().items() if held is RebalancingPolicy.OFF}
-    movables = reading.movables(pools, running, verdicts)
-    may_move = [each for each in movables if each.pool not in off]
+    off = {pk for pk, held in policies.policies().items() if held is RebalancingPolicy.OFF}
+    may_move = Crowd(pools, running, verdicts, off)
     clusters = {str(key): pool.cluster for key, pool in pools.items() if pool.pool.takes_work}
     limits = rules()
     past = reading.past(now - timedelta(seconds=limits.return_s))

@@ -6,8 +6,7 @@ the last days, which rests limit.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -17,19 +16,18 @@ from uuid import UUID
 from django.db.models import F, IntegerField, Sum, TextField
 from django.db.models.functions import Cast
 
-from portal.catalog.models import Flavor, Template
 from portal.common.reasons.codes import Rule
-from portal.inventory.models import AllocatedDevice, Allocation, Device, DeviceMinute, Node
+from portal.inventory.models import AllocatedDevice, Allocation, Device, DeviceMinute, DeviceSeries, Node
 from portal.reclaim.engine.activity import SignalKind
 from portal.reclaim.engine.contentment import (
-    Contentment,
     DeviceView,
     View,
     best_clocks,
     is_blameless,
+    is_held_down,
     is_overcommitted,
 )
-from portal.reclaim.engine.rebalancing import Movable, Past, Waiting
+from portal.reclaim.engine.rebalancing import Past, Waiting
 from portal.reclaim.models import BestClock
 from portal.scheduling import snapshot_cache
 from portal.scheduling.capacity import PoolNodes
@@ -38,7 +36,6 @@ from portal.scheduling.moves import placement_of
 from portal.scheduling.placement_request import PlacementRequests
 from portal.scheduling.snapshot import ClusterSnapshot
 from portal.workspaces.homes import places as home_places
-from portal.workspaces.homes.places import Homes
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
 from provisioning.types import WHOLE_DEVICE_MILLI, Placement, ResourceRequest
@@ -48,6 +45,7 @@ LOOKED_AT = timedelta(minutes=5)
 """How old the last look at activity may be."""
 BEST_KEPT = timedelta(days=7)
 WAITING_LOOKED_AT = 200
+FEW = 1000
 COLUMNS = (
     "pk", "generation", "preemption__cause", "reclaim_activity__active", "reclaim_activity__observed_at",
     "reclaim_activity__generation", "owner_id_text", "team_id_text", "template_id_text", "flavor_id_text",
@@ -55,8 +53,9 @@ COLUMNS = (
 )  # fmt: skip
 AS_TEXT = ("owner_id", "team_id", "template_id", "flavor_id", "resources")
 """Read as text: most are alike, and each would be made into a value by itself."""
+Held = tuple[UUID, Placement, ResourceRequest]
+"""What somebody holds of a node: pool, placement and amounts."""
 UNKNOWN = DeviceView()
-AT_EASE = Contentment()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class Runs:
     generation: int
     noticed: bool
     at_work: bool | None
-    held: Sequence[tuple[UUID, Placement, ResourceRequest]]
+    held: Sequence[Held]
     home: tuple[UUID, UUID]
     template: UUID
     flavor: UUID
@@ -105,7 +104,12 @@ def places(now: datetime) -> Places:
     """Read what there is, without anybody who runs there."""
     devices = _devices(now)
     bests = _bests(list(devices.values()), now)
-    devices = {uuid: replace(each, best_clock_mhz=bests.get(each.model)) for uuid, each in devices.items()}
+    # Where nothing holds a device down, what others reach says nothing of it.
+    devices |= {
+        uuid: replace(each, best_clock_mhz=bests.get(each.model))
+        for uuid, each in devices.items()
+        if is_held_down(each)
+    }
     parts = AllocatedDevice.objects.filter(active=True, milli__lt=WHOLE_DEVICE_MILLI)
     shared = set(parts.values_list("device__uuid", flat=True))
     blamed = {uuid for uuid, each in devices.items() if not is_blameless(each, shared=uuid in shared)}
@@ -138,17 +142,67 @@ def _nodes() -> dict[tuple[UUID, str], Given]:
 
 
 @contextmanager
-def seen(now: datetime) -> Iterator[tuple[ClusterSnapshot, list[Runs]]]:
-    """The pools as the queue knows them, and all that runs in them with what it holds."""
-    running = Workspace.objects.filter(state=State.RUNNING).annotate(
-        **{f"{name}_text": Cast(name, TextField()) for name in AS_TEXT}
-    )
-    rows: list[Any] = list(running.values_list(*COLUMNS))
-    # Read in this order: what begins or ends meanwhile is held in the pools, or by nobody who is moved.
+def seen(now: datetime) -> Iterator[tuple[ClusterSnapshot, Running]]:
+    """The pools as the queue knows them, and what runs in them."""
     with snapshot_cache.previews.use(now) as snapshot:
-        held = snapshot.placer.held()
+        yield snapshot, Running(snapshot.placer.held(), now)
+
+
+class Running:
+    """What runs, with what the queue's snapshot says that it holds. Only those are read who are asked for."""
+
+    def __init__(self, held: Mapping[str, Sequence[Held]], now: datetime) -> None:
+        self._held = held
+        self._now = now
+        self._asked: set[str] = set()
+        self._rows: dict[str, Runs] = {}
+        self.on: dict[tuple[UUID, str], list[str]] = {}
+        """By pool and node who holds something there."""
+        for name, places in held.items():
+            for pool, placement, _request in places:
+                self.on.setdefault((pool, placement.nodes[0].node), []).append(name)
+
+    def of(self, names: Collection[str]) -> list[Runs]:
+        """Those of these that run; a fixed number of queries."""
+        fresh = [name for name in names if name not in self._asked]
+        if fresh:
+            self._asked.update(fresh)
+            self._read(fresh)
+        return [self._rows[name] for name in names if name in self._rows]
+
+    def at(self, suspects: Collection[str | tuple[UUID, str]]) -> list[Runs]:
+        """Those who hold something of these devices, or on these nodes."""
+        return self.of(
+            [
+                name
+                for name, places in self._held.items()
+                if any(
+                    (pool, placement.nodes[0].node) in suspects
+                    or any(grant.uuid in suspects for grant in placement.nodes[0].devices)
+                    for pool, placement, _request in places
+                )
+            ]
+        )
+
+    def generations(self) -> dict[UUID, int]:
+        """Of all who have been read."""
+        return {each.pk: each.generation for each in self._rows.values()}
+
+    def _read(self, names: Collection[str]) -> None:
+        running = Workspace.objects.filter(state=State.RUNNING)
+        if len(names) <= FEW:
+            # Named by their keys where they are few; a list of thousands would be slower than to read all.
+            running = running.filter(pk__in=names)
+        else:
+            self._asked.update(self._held)
+        rows: Any = running.annotate(**{f"{name}_text": Cast(name, TextField()) for name in AS_TEXT})
+        rows = list(rows.values_list(*COLUMNS))
         keys = {text: UUID(text) for text in {each for row in rows for each in row[6:10]}}
-        yield snapshot, [_runs(row, held, keys, now) for row in rows]
+        for row in rows:
+            each = _runs(row, self._held, keys, self._now)
+            # One that was placed after the snapshot was read holds something else than that says.
+            if each.placed_at is None or each.placed_at <= self._now:
+                self._rows[str(each.pk)] = each
 
 
 def _runs(row: Sequence[Any], held: Mapping[str, Any], keys: Mapping[str, UUID], now: datetime) -> Runs:
@@ -178,12 +232,17 @@ def _at_work(active: str | None) -> bool | None:
 
 
 def _devices(now: datetime) -> dict[str, DeviceView]:
-    """What devices did in the last ten minutes, by UUID; one query."""
+    """What devices did in the last ten minutes, by UUID; two queries."""
     from_s = int(now.timestamp()) - WINDOW_S - 60
+    fresh = DeviceSeries.objects.filter(newest_s__gte=from_s)
+    named = {
+        pk: (uuid, model) for pk, uuid, model in fresh.values_list("pk", "device__uuid", "device__model")
+    }
     minutes = DeviceMinute.objects.filter(series__newest_s__gte=from_s, start_s__gte=from_s)
+    # By the key of the rows, so that they come in their order and need not be sorted.
     rows = (
         minutes.order_by()
-        .values_list("series__device__uuid", "series__device__model")
+        .values_list("series_id")
         .annotate(
             gpu_s=Sum("gpu_s"),
             pct_s=Sum("gpu_pct_s"),
@@ -196,7 +255,11 @@ def _devices(now: datetime) -> dict[str, DeviceView]:
         )
     )
     found = {}
-    for uuid, model, gpu_s, pct_s, throttle, thermal, slowed, clock_s, measured in rows:
+    for series, gpu_s, pct_s, throttle, thermal, slowed, clock_s, measured in rows:
+        if series not in named:
+            # Its first minute has come between the two.
+            continue
+        uuid, model = named[series]
         found[uuid] = DeviceView(
             model=model,
             gpu_s=gpu_s,
@@ -258,77 +321,6 @@ def views(found: Places, running: Sequence[Runs]) -> dict[UUID, View]:
 
 
 # --- what may move, and what waits -----------------------------------------------------------------------
-
-
-def movables(
-    pools: Mapping[UUID, PoolNodes], running: Sequence[Runs], scores: Mapping[UUID, Contentment]
-) -> list[Movable]:
-    """Those that could be placed again in their own pool: on one node, by a request that names its model.
-
-    A request for GPUs of any model is left where it is: elsewhere it would be charged otherwise. Who has no
-    score is content.
-    """
-    known = {(key, node.name) for key, pool in pools.items() for node in pool.nodes}
-    single = [
-        each
-        for each in running
-        if len(each.held) == 1 and (each.held[0][0], each.held[0][1].nodes[0].node) in known
-    ]
-    templates = Template.objects.in_bulk({each.template for each in single})
-    flavors = Flavor.objects.select_related("pool").in_bulk({each.flavor for each in single})
-    homes = home_places.of_users([each.home for each in single])
-    requests = PlacementRequests(pools)
-    # Thousands ask for the same.
-    again: dict[object, ResourceRequest | None] = {}
-    movable = []
-    for each in single:
-        pool, placement, held = each.held[0]
-        at_home = homes.get(each.home, home_places.NOWHERE)
-        key = (pool, each.template, each.flavor, each.resources, frozenset(at_home.items()))
-        if key not in again:
-            again[key] = _in_its_pool(
-                requests,
-                pool,
-                templates[each.template],
-                flavors[each.flavor],
-                json.loads(each.resources),
-                at_home,
-            )
-        request = again[key]
-        if request is None:
-            continue
-        verdict = scores.get(each.pk, AT_EASE)
-        movable.append(
-            Movable(
-                id=str(each.pk),
-                pool=str(pool),
-                placement=placement,
-                held=held,
-                request=request,
-                milli=sum(grant.milli for grant in placement.nodes[0].devices),
-                score=verdict.score,
-                reasons=verdict.reasons,
-                preemptible=each.preemptible,
-                loses_work=each.loses_work,
-                started_s=int(each.placed_at.timestamp()) if each.placed_at else 0,
-                free=not each.noticed,
-            )
-        )
-    return movable
-
-
-def _in_its_pool(
-    requests: PlacementRequests, pool: UUID, template: Template, flavor: Flavor, data: Any, homes: Homes
-) -> ResourceRequest | None:
-    """What its pool would be asked for again; None where it would not be, or in more ways than one."""
-    try:
-        asked = requests.of(template, flavor, data, homes=homes)
-    except ValueError:
-        return None
-    own = next((each for each in asked.pools if each.pool.pk == pool), None)
-    if own is None or len(asked.variants) != 1:
-        return None
-    return own.adapted(asked.variants[0].request, asked.software)
 
 
 def first_waiting() -> list[Workspace]:

@@ -1,0 +1,129 @@
+"""Who may be moved: made of what runs for those alone for whom the search asks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from portal.catalog.models import Flavor, Template
+from portal.reclaim.engine.contentment import Contentment
+from portal.reclaim.engine.crowd import Movable
+from portal.reclaim.rebalancing.reading import Running, Runs
+from portal.scheduling.capacity import PoolNodes
+from portal.scheduling.placement_request import PlacementRequests
+from portal.workspaces.homes import places as home_places
+from portal.workspaces.homes.places import Homes
+from provisioning.types import ResourceRequest
+
+AT_EASE = Contentment()
+
+
+class Crowd:
+    """Those that could be placed again in their own pool: on one node, by a request that names its model.
+
+    A request for GPUs of any model is left where it is: elsewhere it would be charged otherwise. Who has no
+    verdict is content. Nobody is moved in pools that are `off`.
+    """
+
+    def __init__(
+        self,
+        pools: Mapping[UUID, PoolNodes],
+        running: Running,
+        verdicts: Mapping[UUID, Contentment],
+        off: Collection[UUID] = (),
+    ) -> None:
+        self._pools = {key: pool for key, pool in pools.items() if key not in off}
+        self._running = running
+        self._verdicts = verdicts
+        self._requests = PlacementRequests(pools)
+        self._nodes: dict[str, set[str]] = {}
+        known = {(key, node.name) for key, pool in self._pools.items() for node in pool.nodes}
+        for key, name in running.on:
+            if (key, name) in known:
+                self._nodes.setdefault(str(key), set()).add(name)
+        self._templates: dict[UUID, Template] = {}
+        self._flavors: dict[UUID, Flavor] = {}
+        # Thousands ask for the same.
+        self._again: dict[object, ResourceRequest | None] = {}
+        self._movable: dict[UUID, Movable | None] = {}
+
+    def discontent(self) -> list[Movable]:
+        low = [str(pk) for pk, verdict in self._verdicts.items() if verdict.reasons]
+        return self._movables(self._running.of(low))
+
+    def nodes(self, pool: str) -> Collection[str]:
+        return self._nodes.get(pool, ())
+
+    def on(self, pool: str, nodes: Collection[str]) -> list[Movable]:
+        key = UUID(pool)
+        return self._movables(
+            self._running.of([each for name in nodes for each in self._running.on[key, name]])
+        )
+
+    def _movables(self, running: Sequence[Runs]) -> list[Movable]:
+        fresh = [each for each in running if each.pk not in self._movable]
+        if fresh:
+            self._make(fresh)
+        return [one for each in running if (one := self._movable[each.pk]) is not None]
+
+    def _make(self, running: Sequence[Runs]) -> None:
+        templates = {each.template for each in running} - self._templates.keys()
+        flavors = {each.flavor for each in running} - self._flavors.keys()
+        if templates:
+            self._templates |= Template.objects.in_bulk(templates)
+        if flavors:
+            self._flavors |= Flavor.objects.select_related("pool").in_bulk(flavors)
+        homes = home_places.of_users([each.home for each in running])
+        for each in running:
+            self._movable[each.pk] = self._one(each, homes.get(each.home, home_places.NOWHERE))
+
+    def _one(self, each: Runs, homes: Homes) -> Movable | None:
+        if len(each.held) != 1:
+            return None
+        pool, placement, held = each.held[0]
+        if placement.nodes[0].node not in self._nodes.get(str(pool), ()):
+            return None
+        key = (pool, each.template, each.flavor, each.resources, frozenset(homes.items()))
+        if key not in self._again:
+            self._again[key] = _in_its_pool(
+                self._requests,
+                pool,
+                self._templates[each.template],
+                self._flavors[each.flavor],
+                json.loads(each.resources),
+                homes,
+            )
+        request = self._again[key]
+        if request is None:
+            return None
+        verdict = self._verdicts.get(each.pk, AT_EASE)
+        return Movable(
+            id=str(each.pk),
+            pool=str(pool),
+            placement=placement,
+            held=held,
+            request=request,
+            milli=sum(grant.milli for grant in placement.nodes[0].devices),
+            score=verdict.score,
+            reasons=verdict.reasons,
+            preemptible=each.preemptible,
+            loses_work=each.loses_work,
+            started_s=int(each.placed_at.timestamp()) if each.placed_at else 0,
+            free=not each.noticed,
+        )
+
+
+def _in_its_pool(
+    requests: PlacementRequests, pool: UUID, template: Template, flavor: Flavor, data: Any, homes: Homes
+) -> ResourceRequest | None:
+    """What its pool would be asked for again; None where it would not be, or in more ways than one."""
+    try:
+        asked = requests.of(template, flavor, data, homes=homes)
+    except ValueError:
+        return None
+    own = next((each for each in asked.pools if each.pool.pk == pool), None)
+    if own is None or len(asked.variants) != 1:
+        return None
+    return own.adapted(asked.variants[0].request, asked.software)

@@ -1,0 +1,58 @@
+"""Of what runs, those are read who are asked for."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from portal.reclaim.rebalancing import reading
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def running(make, alice, pool, settle) -> list[Workspace]:
+    rows = [make(alice, "sim-h100-x1", name=name) for name in ("one", "two")]
+
+    def run() -> bool:
+        return Workspace.objects.filter(state=State.RUNNING).count() == len(rows)
+
+    settle(90, resting=run)
+    return list(Workspace.objects.order_by("name"))
+
+
+def test_those_are_read_who_are_asked_for_and_each_once(running, monkeypatch):
+    one, two = (str(row.pk) for row in running)
+    for few in (reading.FEW, 0):
+        # Of many all are read at once.
+        monkeypatch.setattr(reading, "FEW", few)
+        with reading.seen(timezone.now()) as (_snapshot, people), CaptureQueriesContext(connection) as seen:
+            assert [str(each.pk) for each in people.of([two])] == [two]
+            assert people.generations().keys() >= {running[1].pk}
+            assert [str(each.pk) for each in people.of([two, one])] == [two, one]
+            assert people.of([one])[0].held
+        assert len(seen) == (2 if few else 1)
+
+
+def test_those_who_hold_something_of_a_suspect_are_found(running):
+    with reading.seen(timezone.now()) as (_snapshot, people):
+        (first,), (second,) = (people.of([str(row.pk)])[0].held for row in running)
+        (grant,) = second[1].nodes[0].devices
+        assert [each.pk for each in people.at({grant.uuid})] == [running[1].pk]
+        on_node = {each.pk for each in people.at({(first[0], first[1].nodes[0].node)})}
+        assert running[0].pk in on_node
+        assert people.at({"another"}) == []
+
+
+def test_what_was_placed_after_the_snapshot_was_read_is_not_known(running):
+    """What the snapshot says of it is of a life before."""
+    names = [str(row.pk) for row in running]
+    later = min(row.placed_at for row in running) - dt.timedelta(seconds=1)
+    with reading.seen(later) as (_snapshot, people):
+        assert people.of(names) == []
