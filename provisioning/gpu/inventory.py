@@ -23,7 +23,7 @@ from provisioning.gpu.facts import (
     Scan,
 )
 from provisioning.gpu.host import nvidia_gpus
-from provisioning.gpu.missing import not_shown
+from provisioning.gpu.missing import NOUVEAU, has_nouveau, not_shown
 from provisioning.gpu.missing import sentence as missing_sentence
 from provisioning.gpu.nvml import (
     Bounded,
@@ -83,7 +83,8 @@ def state_of(problem: NvmlProblem) -> MachineState:
 def _sentence(problem: NvmlProblem, root: Path) -> str:
     if isinstance(problem, NoDriver) and (count := len(nvidia_gpus(root))):
         word = "NVIDIA GPU" if count == 1 else "NVIDIA GPUs"
-        return f"{problem.message} Yet {count} {word} can be seen on PCI. {problem.fix}"
+        fix = NOUVEAU if has_nouveau(root) else problem.fix
+        return f"{problem.message} Yet {count} {word} can be seen on PCI. {fix}"
     if isinstance(problem, NoDriver):
         return f"{problem.message} Workspaces run without a GPU. {problem.fix}"
     return problem.sentence

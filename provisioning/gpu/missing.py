@@ -12,6 +12,10 @@ DRIVER = "nvidia"
 _CONTAINERS = (".dockerenv", "run/.containerenv", "var/run/secrets/kubernetes.io")
 NEXT_ACTION = "Look at dmesg for lines with NVRM, then reboot this machine."
 NEWER_DRIVER = "Install a newer driver if it is older than the GPU; otherwise look at dmesg for NVRM lines."
+NOUVEAU = (
+    "The kernel's own driver (nouveau) is loaded in the place of NVIDIA's. Keep it out: “blacklist nouveau” "
+    "in /etc/modprobe.d/nouveau.conf, a new initramfs, and a reboot of this machine."
+)
 MAX_NAMED = 16
 
 
@@ -34,6 +38,11 @@ def _is_ours(root: Path, bus: str) -> bool:
         return (folder / "driver").resolve(strict=True).name == DRIVER
     except OSError:
         return True
+
+
+def has_nouveau(root: Path) -> bool:
+    """Whether the kernel's own driver for these GPUs is loaded."""
+    return (root / "sys/module/nouveau").is_dir()
 
 
 def none_shown(driver: str) -> str:

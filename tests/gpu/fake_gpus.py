@@ -97,6 +97,8 @@ def _common(**more: Any) -> dict[str, Any]:
         "nvmlDeviceGetMaxPcieLinkWidth": 16,
         "nvmlDeviceGetPcieReplayCounter": 0,
         "nvmlDeviceGetPersistenceMode": 1,
+        "nvmlDeviceGetInforomImageVersion": "G520.0200.00.05",
+        "nvmlDeviceValidateInforom": True,
         "nvmlDeviceGetEccMode": (1, 1),
         "nvmlDeviceGetTotalEccErrors": 0,
         "nvmlDeviceGetRemappedRows": (0, 0, 0, 0),

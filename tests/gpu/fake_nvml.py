@@ -298,6 +298,23 @@ class FakeLibrary:
         _out(target)[0] = value
         return OK
 
+    def do_nvmlDeviceValidateInforom(self, handle: Any) -> int:
+        gpu, instance, code = self._find(handle)
+        if gpu is None or code != OK or instance is not None:
+            return code or UNSUPPORTED
+        value = self._value(gpu, "nvmlDeviceValidateInforom")
+        return value.code if isinstance(value, Err) else OK
+
+    def do_nvmlDeviceGetInforomImageVersion(self, handle: Any, buffer: Any, size: Any) -> int:
+        gpu, instance, code = self._find(handle)
+        if gpu is None or code != OK or instance is not None:
+            return code or UNSUPPORTED
+        value = self._value(gpu, "nvmlDeviceGetInforomImageVersion")
+        if isinstance(value, Err):
+            return value.code
+        buffer.value = value.encode()
+        return OK
+
     def do_nvmlDeviceGetUtilizationRates(self, handle: Any, target: Any) -> int:
         gpu, instance, code = self._find(handle)
         if gpu is None or code != OK:

@@ -158,6 +158,10 @@ def test_no_driver_and_no_gpu_are_told_apart(tmp_path):
     assert scan_of(FakeLibrary([]), tmp_path).state is MachineState.NO_GPU
     pci_gpu(tmp_path, "0000:1b:00.0")
     assert "1 NVIDIA GPU can be seen on PCI" in scan_of(None, tmp_path).sentence
+    (tmp_path / "sys/module/nouveau").mkdir(parents=True)
+    sentence = scan_of(None, tmp_path).sentence
+    assert "1 NVIDIA GPU can be seen on PCI. The kernel's own driver (nouveau) is loaded" in sentence
+    assert "blacklist nouveau" in sentence and "install" not in sentence
     found = scan_of(FakeLibrary([]), tmp_path)
     assert found.state is MachineState.GPU_LOST and "NVRM" in found.sentence
 

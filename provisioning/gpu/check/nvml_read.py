@@ -9,10 +9,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from provisioning.gpu.check.hindrances import COMPUTE_MODES, FABRIC_STATES
-from provisioning.gpu.missing import NEWER_DRIVER, none_shown
+from provisioning.gpu.missing import NEWER_DRIVER, NOUVEAU, has_nouveau, none_shown
 
 FIX = "Install the NVIDIA driver (nvidia-smi must list the GPU), then run the check again."
 MIB = 1024 * 1024
@@ -57,8 +58,8 @@ class Lost(Exception):
 class Reader:
     """One device of NVML. `handle` is the device or MIG instance itself, `parent` the GPU it is on."""
 
-    def __init__(self, nvml: Any, uuid: str) -> None:
-        self.nvml = nvml
+    def __init__(self, nvml: Any, uuid: str, *, root: Path = Path("/")) -> None:
+        self.nvml, self._root = nvml, root
         self.uuid = uuid
         self._missing: set[str] = set()
         try:
@@ -67,7 +68,10 @@ class Reader:
             raise NoDevice("The NVIDIA driver is not installed here.", "libnvidia-ml.so.1", FIX) from error
         except nvml.NVMLError as error:
             library = "NVIDIA kernel driver"
-            raise NoDevice(f"NVML does not start: {error}.", library, _fix_of(nvml, error)) from error
+            text, fix = f"NVML does not start: {error}.", _fix_of(nvml, error, root)
+            if version := _loaded(root):
+                text += f" The kernel module that is loaded is {version}."
+            raise NoDevice(text, library, fix) from error
         try:
             self.handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
             self.mig = bool(nvml.nvmlDeviceIsMigDeviceHandle(self.handle))
@@ -221,6 +225,24 @@ class Reader:
         }
         value["unavailable"] = sorted(self._missing)
         return value
+
+    def board(self) -> dict[str, Any]:
+        """What is asked once, before a run: the board's own memory, and what else the machine has loaded."""
+        n, device = self.nvml, self.parent
+        version = _text(self.ask("inforom", lambda: n.nvmlDeviceGetInforomImageVersion(device)))
+        return {
+            "inforom_version": version or None,
+            "inforom_valid": self.ask("inforom", self._is_inforom_valid),
+            "nouveau": has_nouveau(self._root),
+        }
+
+    def _is_inforom_valid(self) -> bool:
+        """Its checksums, by the driver."""
+        try:
+            self.nvml.nvmlDeviceValidateInforom(self.parent)
+        except self.nvml.NVMLError_CorruptedInforom:
+            return False
+        return True
 
     def sample(self) -> dict[str, Any]:
         """The quick values, ten times a second."""
@@ -402,9 +424,19 @@ def _bus(raw: str) -> str:
     return f"{domain[-4:]}:{rest}" if rest else ""
 
 
-def _fix_of(nvml: Any, error: Any) -> str:
+def _loaded(root: Path) -> str:
+    """The version of NVIDIA's kernel module; empty where none is loaded."""
+    try:
+        return (root / "sys/module/nvidia/version").read_text().strip()[:40]
+    except (OSError, UnicodeError):
+        return ""
+
+
+def _fix_of(nvml: Any, error: Any, root: Path) -> str:
     if isinstance(error, getattr(nvml, "NVMLError_LibRmVersionMismatch", ())):
         return "The driver was updated while loaded: reboot the node, or reload the NVIDIA kernel modules."
     if isinstance(error, getattr(nvml, "NVMLError_NoPermission", ())):
         return "Give this user access to /dev/nvidiactl and /dev/nvidia*."
+    if has_nouveau(root):
+        return NOUVEAU
     return "Load the kernel module (modprobe nvidia) and look at dmesg for NVRM lines."

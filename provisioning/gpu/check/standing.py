@@ -1,7 +1,7 @@
 """How a device stands before any load: errors since its last reset, links down, lowered limits. Pure.
 
 A lowered clock or power limit was somebody's choice, and no fault: it is told, and a figure that is low by it
-takes nobody out.
+takes nobody out. Nor does persistence mode, or a driver that is loaded besides.
 """
 
 from __future__ import annotations
@@ -13,12 +13,20 @@ from typing import Any
 from provisioning.gpu.check.types import Action, Finding, Severity, Status, TestResult
 
 LOWERED = frozenset({"clocks_lowered", "power_lowered"})
+PERSISTENCE = (
+    "Persistence mode is off: while nobody has the GPU open its driver lets go of it, and the next start "
+    "waits. Turn it on: nvidia-smi -pm 1, or nvidia-persistenced."
+)
+NOUVEAU_BESIDES = (
+    "The kernel's own driver (nouveau) is loaded besides NVIDIA's, and may take a GPU after the next reboot. "
+    "Keep it out: “blacklist nouveau” in /etc/modprobe.d/nouveau.conf."
+)
 _CLOCKS = (("sm", "SM"), ("memory", "memory"))
 
 
 def before_load(snapshot: Mapping[str, Any]) -> list[Finding]:
     """What the first snapshot says besides what `health.state` looks at."""
-    return [*_errors(snapshot), *_links(snapshot), *_limits(snapshot)]
+    return [*_errors(snapshot), *_board(snapshot), *_links(snapshot), *_limits(snapshot)]
 
 
 def _errors(snapshot: Mapping[str, Any]) -> list[Finding]:
@@ -27,6 +35,24 @@ def _errors(snapshot: Mapping[str, Any]) -> list[Finding]:
         return []
     text = f"{count} uncorrectable ECC errors since its last reset: it has to be reset before it is used."
     return [Finding("ecc_standing", Severity.FAIL, text, Action.DRAIN_AND_RESET)]
+
+
+def _board(snapshot: Mapping[str, Any]) -> list[Finding]:
+    """The board's own memory, and how its driver is kept. What is not told is no finding."""
+    found = []
+    if snapshot.get("inforom_valid") is False:
+        version = snapshot.get("inforom_version")
+        text = (
+            f"The InfoROM{f' {version}' if version else ''} is corrupt: what the board keeps there, as rows "
+            "of memory that were remapped, may be lost. Have it flashed by the vendor's tool, or replace "
+            "the GPU."
+        )
+        found.append(Finding("inforom", Severity.FAIL, text, Action.INSPECT))
+    if snapshot.get("persistence") is False:
+        found.append(Finding("persistence_off", Severity.INFO, PERSISTENCE))
+    if snapshot.get("nouveau"):
+        found.append(Finding("nouveau", Severity.INFO, NOUVEAU_BESIDES))
+    return found
 
 
 def _links(snapshot: Mapping[str, Any]) -> list[Finding]:

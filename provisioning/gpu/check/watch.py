@@ -26,7 +26,8 @@ def watch(out: Out, nvml: Any, config: dict[str, Any], stop_fd: int) -> None:
         reader = Reader(nvml, config["uuid"])
         events = reader.watch_xids()
         facts = reader.facts(tuple(config.get("peers", ())))
-        out.send("ready", nonce=nonce, facts=facts, before=reader.snapshot(), xid_events=events is not None)
+        before = {**reader.snapshot(), **reader.board()}
+        out.send("ready", nonce=nonce, facts=facts, before=before, xid_events=events is not None)
         while True:
             started = time.monotonic()
             sample = reader.sample()

@@ -37,6 +37,8 @@ def found(snapshot: dict[str, Any]) -> list[tuple[str, Severity, Action, str]]:
         links(4, 14, nvlinks_of_siblings=None, nvlinks_switched=False),
         links(0, 18, nvlinks_of_siblings=18, nvlinks_switched=True, mig_mode=True),
         {"nvlinks": None, "nvlinks_of_siblings": None},
+        {"inforom_valid": True, "inforom_version": "G520.0200.00.05", "persistence": True, "nouveau": False},
+        {"inforom_valid": None, "inforom_version": None, "persistence": None},
         LIMITS,
         LIMITS | {"app_sm_clock_mhz": 1981, "power_limit_set_mw": 700_001},
         LIMITS | {"app_sm_clock_mhz": None, "power_limit_set_mw": None},
@@ -51,6 +53,23 @@ def test_errors_since_the_last_reset_do_not_pass() -> None:
     ((code, severity, action, text),) = found({"ecc_uncorrected": 1})
     assert (code, severity, action) == ("ecc_standing", Severity.FAIL, Action.DRAIN_AND_RESET)
     assert text.startswith("1 uncorrectable")
+
+
+def test_a_board_whose_own_memory_is_corrupt_does_not_pass() -> None:
+    ((code, severity, action, text),) = found({"inforom_valid": False, "inforom_version": "G520.0200.00.05"})
+    assert (code, severity, action) == ("inforom", Severity.FAIL, Action.INSPECT)
+    assert text.startswith("The InfoROM G520.0200.00.05 is corrupt: ") and "flashed" in text
+    ((_, _, _, text),) = found({"inforom_valid": False})
+    assert text.startswith("The InfoROM is corrupt: ")
+
+
+def test_how_the_driver_is_kept_is_told_and_nothing_follows() -> None:
+    ((code, severity, action, text),) = found({"persistence": False})
+    assert (code, severity, action) == ("persistence_off", Severity.INFO, Action.NONE)
+    assert "nvidia-smi -pm 1" in text
+    ((code, severity, action, text),) = found({"nouveau": True})
+    assert (code, severity, action) == ("nouveau", Severity.INFO, Action.NONE)
+    assert "blacklist nouveau" in text
 
 
 def test_a_link_that_is_down_from_the_start_does_not_pass() -> None:

@@ -6,7 +6,7 @@
 
 enum {
   OK, UNINITIALIZED, INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 6, INSUFFICIENT = 7, TIMEOUT = 10,
-  LOST = 15, VERSION = 25, UNKNOWN = 999
+  CORRUPT_INFOROM = 14, LOST = 15, VERSION = 25, UNKNOWN = 999
 };
 static int open_count, files[MAX_GPUS];
 
@@ -261,6 +261,7 @@ API int nvmlDeviceGetSramEccErrorStatus(void *device, Sram *out) {
 }
 #endif
 
+#include "board.h"
 /* Fields by number: the last one of each branch is one less than NVML_FI_MAX of its header. */
 #define LAST_FIELD (RELEASE >= 580 ? 273 : RELEASE >= 570 ? 268 : RELEASE >= 550 ? 199 : 196)
 typedef struct {

@@ -90,6 +90,24 @@ def test_how_a_machine_is_set_up(
     assert ("prohibited" if "compute_mode" in line else text) in scrubbed.text
 
 
+def test_a_library_of_another_version_than_the_driver(machine: Make, check: Check) -> None:
+    machine(580, *KINDS["H100"], "nvml_refuses 18")
+    report, scrubbed = check(GPU, plan=SHORT), run_scrub(GPU)
+    assert (report.verdict, report.exit_code, report.tests) == (Verdict.INCONCLUSIVE, 4, ())
+    assert report.unavailable is not None and "ismatch" in report.unavailable.text
+    assert "reload the NVIDIA kernel modules" in report.unavailable.fix
+    assert scrubbed.verdict == Scrub.INCONCLUSIVE
+    assert "reload the NVIDIA kernel modules" in scrubbed.text, scrubbed.text
+
+
+def test_persistence_mode_that_is_off_is_told_and_passes(with_kernels: Make, check: Check) -> None:
+    made = with_kernels(550, *KINDS["A100"])
+    (made.folder / "persistence-off").touch()
+    report = check(GPU, plan=[EXACT])
+    assert (report.verdict, codes(report)) == (Verdict.PASS, set()), render(report)
+    assert "nvidia-smi -pm 1" in render(report)
+
+
 def test_an_exclusive_mode_lets_one_process_in(with_kernels: Make, check: Check) -> None:
     made = with_kernels(580, *KINDS["H100"], "compute_mode 3")
     assert check(GPU, plan=SHORT).verdict == Verdict.PASS
@@ -135,6 +153,7 @@ def test_what_an_earlier_tenant_has_left_is_counted_and_cleared(with_kernels: Ma
         (("remap_pending",), "residue", Verdict.FAIL, Action.DRAIN_AND_RESET, "remap_pending", Scrub.CLEAN),
         (("remap_failed",), "residue", Verdict.FAIL, Action.REPLACE, "remap_failure", Scrub.CLEAN),
         (("sram",), "residue", Verdict.FAIL, Action.REPLACE, "sram_threshold", Scrub.CLEAN),
+        (("inforom",), "residue", Verdict.FAIL, Action.INSPECT, "inforom", Scrub.CLEAN),
         (("recovery", 2), "residue", Verdict.FAIL, Action.REBOOT, "recovery_action", Scrub.CLEAN),
         (("throttle", 64), "pcie", Verdict.FAIL, Action.INSPECT, "thermal_throttling", Scrub.CLEAN),
         (("links_down", 3), "pcie", Verdict.DEGRADED, Action.INSPECT, "nvlink_missing", Scrub.CLEAN),

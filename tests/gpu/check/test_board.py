@@ -1,0 +1,86 @@
+"""What the check asks once, before a run: the board's own memory, and which drivers are loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from provisioning.gpu.check.nvml_read import Lost, NoDevice, Reader
+from tests.gpu.fake_nvml import LOST, UNSUPPORTED, Err, FakeLibrary, h100_mig, h200, installed
+
+VERSION = "G520.0200.00.05"
+
+
+def board(library: FakeLibrary, root: Path, uuid: str = "") -> dict[str, Any]:
+    with installed(library):
+        return Reader(pynvml, uuid or library.gpus[0].uuid, root=root).board()
+
+
+@pytest.mark.parametrize(
+    ("said", "valid"),
+    [
+        (True, True),
+        (Err(pynvml.NVML_ERROR_CORRUPTED_INFOROM), False),
+        (Err(UNSUPPORTED), None),
+        (Err(pynvml.NVML_ERROR_NO_PERMISSION), None),
+        (Err(pynvml.NVML_ERROR_UNKNOWN), None),
+    ],
+)
+def test_the_inforom(tmp_path: Path, said: Any, valid: bool | None) -> None:
+    found = board(FakeLibrary([h200(nvmlDeviceValidateInforom=said)]), tmp_path)
+    assert found == {"inforom_valid": valid, "inforom_version": VERSION, "nouveau": False}
+
+
+def test_one_without_an_inforom_says_nothing_of_it(tmp_path: Path) -> None:
+    none = {
+        name: Err(UNSUPPORTED) for name in ("nvmlDeviceValidateInforom", "nvmlDeviceGetInforomImageVersion")
+    }
+    assert board(FakeLibrary([h200(**none)]), tmp_path)["inforom_version"] is None
+    # A driver that lacks the functions.
+    old = FakeLibrary([h200()], without=tuple(none))
+    assert board(old, tmp_path) == {"inforom_valid": None, "inforom_version": None, "nouveau": False}
+
+
+def test_that_of_an_instance_is_its_gpus(tmp_path: Path) -> None:
+    gpu = h100_mig()
+    gpu.values["nvmlDeviceValidateInforom"] = Err(pynvml.NVML_ERROR_CORRUPTED_INFOROM)
+    assert board(FakeLibrary([gpu]), tmp_path, gpu.instances[0].uuid)["inforom_valid"] is False
+
+
+def test_a_lost_one_is_lost(tmp_path: Path) -> None:
+    library = FakeLibrary([h200()])
+    with installed(library):
+        reader = Reader(pynvml, library.gpus[0].uuid, root=tmp_path)
+        library.gpus[0].broken = LOST
+        with pytest.raises(Lost):
+            reader.board()
+
+
+def test_nouveau_besides(tmp_path: Path) -> None:
+    (tmp_path / "sys/module/nouveau").mkdir(parents=True)
+    assert board(FakeLibrary([h200()]), tmp_path)["nouveau"] is True
+
+
+def why(root: Path, code: int) -> NoDevice:
+    with installed(FakeLibrary([h200()], init=Err(code))), pytest.raises(NoDevice) as raised:
+        Reader(pynvml, "GPU-1", root=root)
+    return raised.value
+
+
+def test_why_nvml_does_not_start(tmp_path: Path) -> None:
+    unloaded, mismatch = pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    assert why(tmp_path, unloaded).fix.startswith("Load the kernel module (modprobe nvidia)")
+    (tmp_path / "sys/module/nouveau").mkdir(parents=True)
+    assert "blacklist nouveau" in why(tmp_path, unloaded).fix
+    # It is named where it has the GPUs, and not where NVIDIA's own driver is loaded.
+    assert why(tmp_path, mismatch).fix == (
+        "The driver was updated while loaded: reboot the node, or reload the NVIDIA kernel modules."
+    )
+    assert "/dev/nvidiactl" in why(tmp_path, pynvml.NVML_ERROR_NO_PERMISSION).fix
+    assert "kernel module that is loaded" not in str(why(tmp_path, mismatch))
+    (tmp_path / "sys/module/nvidia").mkdir()
+    (tmp_path / "sys/module/nvidia/version").write_text("570.124.06\n")
+    assert str(why(tmp_path, mismatch)).endswith("The kernel module that is loaded is 570.124.06.")
