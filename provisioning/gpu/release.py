@@ -45,8 +45,9 @@ def released(*, lease_s: float = LEASE_S) -> Iterator[int]:
     with (folder / _NAME).open("a+") as file:
         _take(file)
         file.truncate(0)
-        # Monotonic time is the machine's own, and the same for all of its processes.
-        file.write(f"{time.monotonic() + lease_s:.3f}")
+        # Monotonic time is the machine's own, and the same for all of its processes. Whole: rounded, it could
+        # be later than asked for.
+        file.write(repr(time.monotonic() + lease_s))
         file.flush()
         yield file.fileno()
 
