@@ -105,6 +105,11 @@ class Reader:
             self._missing.add(name)
             return None
 
+    @property
+    def unavailable(self) -> list[str]:
+        """What was asked since the last snapshot began, with it, and is not offered."""
+        return sorted(self._missing)
+
     # --- who it is ---
     def facts(self, peers: tuple[str, ...] = ()) -> dict[str, Any]:
         n, device = self.nvml, self.parent
@@ -223,7 +228,7 @@ class Reader:
             "processes": self.processes(),
             **self.sample(),
         }
-        value["unavailable"] = sorted(self._missing)
+        value["unavailable"] = self.unavailable
         return value
 
     def board(self) -> dict[str, Any]:

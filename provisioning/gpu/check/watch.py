@@ -26,7 +26,7 @@ def watch(out: Out, nvml: Any, config: dict[str, Any], stop_fd: int) -> None:
         reader = Reader(nvml, config["uuid"])
         events = reader.watch_xids()
         facts = reader.facts(tuple(config.get("peers", ())))
-        before = {**reader.snapshot(), **reader.board()}
+        before = {**reader.snapshot(), **reader.board(), "unavailable": reader.unavailable}
         out.send("ready", nonce=nonce, facts=facts, before=before, xid_events=events is not None)
         while True:
             started = time.monotonic()

@@ -42,6 +42,11 @@ def test_one_without_an_inforom_says_nothing_of_it(tmp_path: Path) -> None:
     # A driver that lacks the functions.
     old = FakeLibrary([h200()], without=tuple(none))
     assert board(old, tmp_path) == {"inforom_valid": None, "inforom_version": None, "nouveau": False}
+    # Nor is it a finding; it stands among what is not told.
+    with installed(old):
+        reader = Reader(pynvml, old.gpus[0].uuid, root=tmp_path)
+        assert "inforom" not in reader.snapshot()["unavailable"]
+        assert reader.board() and "inforom" in reader.unavailable
 
 
 def test_that_of_an_instance_is_its_gpus(tmp_path: Path) -> None:
