@@ -35,6 +35,9 @@ MountName = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,39}(:rw)?$")]
 WHOLE_DEVICE_MILLI = 1000
 HOME_HOLD = "home_hold"
 """Of a node's `facts`: a `HomeHold`, where there is a limit."""
+PRESSURE = "pressure"
+"""Of a node's `facts`: `cpu`, `memory`, `io` → percent of the last minute in which something on the machine
+waited for it, None where the kernel does not tell."""
 HOME_LIMIT = "home_limit_mib"
 """Of a pool's `config`: how much a home may hold, 0 for any amount. The portal adds it to what it sends."""
 

@@ -190,7 +190,13 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
         child=serializers.CharField(), help_text="What requests may need: `rdma`, `memory_tier:cxl`, …"
     )
     labels = serializers.DictField(child=serializers.CharField())
-    facts = serializers.JSONField(help_text="What else inventory knows: processor, NUMA nodes, RDMA, …")
+    facts = serializers.JSONField(
+        help_text=(
+            "What else inventory knows: processor, NUMA nodes, RDMA, … `pressure` has for `cpu`, `memory` "
+            "and `io` the percent of the last minute in which something on the machine waited for it; "
+            "null where the kernel does not tell."
+        )
+    )
 
     class Meta:
         model = Node

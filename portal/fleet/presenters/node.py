@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.urls import reverse
 from django.utils.translation import gettext as _
@@ -29,6 +30,7 @@ from portal.workspaces.homes.evacuation_presenters import words_of
 from portal.workspaces.homes.places import are_apart
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
+from provisioning.types import PRESSURE
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,17 @@ def _homes(actor: User, node: Node) -> tuple[str, str]:
     return (words_of(there), going) if there.homes or going else ("", "")
 
 
+def _waited(told: Any) -> str:
+    """In words what a node tells of its pressure; what it does not tell is left out."""
+    names = {"cpu": _("CPU"), "memory": _("memory"), "io": _("disks")}
+    known = told if isinstance(told, dict) else {}
+    return ", ".join(
+        _("%(name)s %(percent)s %%") % {"name": name, "percent": format_number(value)}
+        for key, name in names.items()
+        if isinstance(value := known.get(key), int | float)
+    )
+
+
 def _facts_of_node(node: Node, counts: Counts) -> Iterable[tuple[str, str]]:
     prefix = resources.SIMULATED if node.pool.simulated else ""
     cpu = counts.get(prefix + resources.CPU, Count())
@@ -121,6 +134,8 @@ def _facts_of_node(node: Node, counts: Counts) -> Iterable[tuple[str, str]]:
     yield _("Memory"), free % {"free": format_memory(memory.free), "total": format_memory(memory.total)}
     yield _("Limits of workspaces"), str(pools.limits_of(node))
     facts = node.facts
+    if waited := _waited(facts.get(PRESSURE)):
+        yield _("Waited for in the last minute"), waited
     processor = facts.get("cpu") or {}
     if processor.get("model"):
         yield _("Processor"), str(processor["model"])

@@ -5,11 +5,19 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from provisioning.drivers.local import cgroups, disk, gpus, home_mount, limits
+from provisioning.drivers.local import cgroups, disk, gpus, home_mount, limits, pressure
 from provisioning.drivers.local.environment import Environment
 from provisioning.gpu import host as hardware
 from provisioning.gpu.facts import MachineState
-from provisioning.types import HOME_HOLD, HeldEnvironment, HomeHold, Isolation, LimitEnforcement, NodeInfo
+from provisioning.types import (
+    HOME_HOLD,
+    PRESSURE,
+    HeldEnvironment,
+    HomeHold,
+    Isolation,
+    LimitEnforcement,
+    NodeInfo,
+)
 
 RESERVE_MIB = 1024
 MAX_HELD = 512
@@ -76,6 +84,7 @@ def node_info(
         facts={
             **facts.as_json(),
             "missing_gpus": list(scan.missing),
+            PRESSURE: pressure.look(),
             **({HOME_HOLD: home_hold.value} if home_limit_mib else {}),
         },
         environments=held[:MAX_HELD],

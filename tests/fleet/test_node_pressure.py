@@ -1,0 +1,34 @@
+"""What work on a node waited for stands on its page and in REST, and is held against no place."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.inventory.models import Node
+from portal.reclaim.models import Discontent
+from portal.reclaim.rebalancing import proposing
+from tests.factories import local_pool_with, node_info
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ({"cpu": 96.4, "memory": 0.0, "io": 1.5}, "CPU 96 %, memory 0 %, disks 2 %"),
+        ({"cpu": None, "memory": 12.0, "io": None}, "memory 12 %"),
+        ({"cpu": None, "memory": None, "io": None}, None),
+        ({"cpu": "high"}, None),
+        ("high", None),
+        (None, None),
+    ],
+)
+def test_a_node_says_what_was_waited_for(told, shown, olga, as_user, with_token):
+    local_pool_with(node_info(facts={"pressure": told}))
+    node = Node.objects.get()
+    page = as_user(olga).get(f"/gpus/nodes/{node.pk}/").content.decode()
+    assert ("Waited for in the last minute" in page) == (shown is not None)
+    assert shown is None or shown in page
+    assert with_token(olga).get(f"/api/v1/nodes/{node.pk}").json()["facts"] == {"pressure": told}
+    proposing.run()
+    assert not Discontent.objects.exists()

@@ -1,0 +1,40 @@
+"""What the kernel says of a machine on which work waits: told as it is, or not at all."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioning.drivers.local import pressure
+
+TOLD = """some avg10=53.78 avg60={} avg300=28.38 total=35044381526
+full avg10=0.00 avg60=99.00 avg300=0.00 total=0
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "read"),
+    [
+        ("43.00", 43.0), ("0.00", 0.0), ("0.06", 0.1), ("100.00", 100.0), ("7", 7.0),
+        ("", None), ("-1.00", None), ("nan", None), ("1e9", None),
+    ],
+)  # fmt: skip
+def test_the_minute_in_which_some_waited_is_read(tmp_path, told, read):
+    (tmp_path / "cpu").write_text(TOLD.format(told))
+    assert pressure.look(tmp_path) == {"cpu": read, "memory": None, "io": None}
+
+
+def test_a_kernel_that_tells_nothing_and_a_file_that_cannot_be_read_are_not_zero(tmp_path):
+    (tmp_path / "io").mkdir()
+    nothing = dict.fromkeys(pressure.RESOURCES)
+    assert pressure.look(tmp_path) == pressure.look(tmp_path / "none") == nothing
+
+
+@given(st.binary(max_size=200))
+def test_whatever_stands_there_is_a_percentage_or_nothing(tmp_path_factory, told):
+    folder = tmp_path_factory.getbasetemp() / "pressure"
+    folder.mkdir(exist_ok=True)
+    (folder / "memory").write_bytes(told)
+    read = pressure.look(folder)["memory"]
+    assert read is None or 0 <= read <= 100
