@@ -17,6 +17,7 @@ setup(
     package_data={
         "": ["*"],
         "provisioning.agent.apps": ["*.dist-info/*"],
+        "provisioning.agent.jupyter.config": ["*.d/*"],
         **{f"berth_files.{name}": ["**/*"] for name in BESIDE},
     },
 )

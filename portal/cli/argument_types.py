@@ -14,6 +14,16 @@ def port(text: str) -> int:
     return number
 
 
+def forward(text: str) -> tuple[int, int]:
+    """`[LOCAL:]PORT`: a port of this machine, 0 for any that is free, and one inside a workspace."""
+    local, colon, inside = text.rpartition(":")
+    try:
+        number = port(inside)
+        return (0 if colon and int(local) == 0 else port(local) if colon else number), number
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text} is neither PORT nor LOCAL:PORT") from error
+
+
 def one_workspace(command: argparse.ArgumentParser) -> None:
     command.add_argument("workspace", help="its name or id")
     command.add_argument("--team", default="", metavar="SLUG", help="where you have the name in two teams")

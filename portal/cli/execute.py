@@ -7,21 +7,19 @@ import contextlib
 import json
 import socket
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 
+from portal.cli import inside
 from portal.cli.client import BerthClient
 from portal.cli.commands import find
-from portal.cli.errors import CliError, NotSignedIn, Refused, Unreachable, Usage
+from portal.cli.errors import CliError, Unreachable, Usage
 from portal.cli.loopback import LOOPBACK, Connection
 from portal.cli.signals import held_signals
 
-ROUTE_S = 30.0
-"""So long its address may answer 503: the front door hears of it some moments after it is ready."""
 OPEN_S = 30.0
 # What runs in the kernel. Jupyter drops what comes faster than a megabyte a second; it is written slower.
 PROGRAM = """\
@@ -60,10 +58,7 @@ def execute(client: BerthClient, arguments: argparse.Namespace) -> int:
     if not argv:
         raise Usage("No command was given.", "Write it after the name: berth exec NAME -- nvidia-smi")
     workspace = find(client, arguments)
-    if workspace["state"] != "running":
-        raise CliError(
-            f"{workspace['name']} is {workspace['state']}.", f"Run `berth start {workspace['id']} --wait`."
-        )
+    inside.require_running(workspace)
     with client.connect(workspace) as connection, _kernel(connection, workspace["name"]) as kernel:
         return _execute(connection, kernel, argv)
 
@@ -71,8 +66,7 @@ def execute(client: BerthClient, arguments: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def _kernel(connection: Connection, name: str) -> Iterator[str]:
     """A kernel of our own; it ends with us, and what it has started with it."""
-    made = _asked(connection, "POST", "/api/kernels", name)
-    kernel = str(made["id"])
+    kernel = _made(connection, name)
     try:
         yield kernel
     except KeyboardInterrupt:
@@ -84,42 +78,13 @@ def _kernel(connection: Connection, name: str) -> Iterator[str]:
             connection.http.delete(f"/api/kernels/{kernel}")
 
 
-def _closed(answer: httpx.Response) -> bool:
-    return answer.is_redirect or answer.status_code in (401, 403)
-
-
-def _page(connection: Connection, name: str) -> httpx.Response:
-    """The workspace's first page: whether it is the door that is closed, or an app knows no kernels."""
-    try:
-        return connection.http.get("/")
-    except httpx.HTTPError as error:
-        raise Unreachable(f"{name} does not answer: {error}.", "Try again.") from error
-
-
-def _asked(connection: Connection, method: str, path: str, name: str) -> dict[str, Any]:
-    ends_at = time.monotonic() + ROUTE_S
-    while True:
-        try:
-            answer = connection.http.request(method, path, json={"name": "python3"})
-        except httpx.HTTPError as error:
-            raise Unreachable(f"{name} does not answer: {error}.", "Try again.") from error
-        if answer.status_code != 503 or time.monotonic() > ends_at:
-            break
-        time.sleep(0.5)
-    if _closed(answer) and _closed(_page(connection, name)):
-        raise NotSignedIn(
-            f"This token may not enter {name}.", "Use one with the scope workspaces:connect, of its user."
-        )
+def _made(connection: Connection, name: str) -> str:
+    answer = inside.ask(connection, "POST", "/api/kernels", name, json={"name": "python3"})
     with contextlib.suppress(ValueError):
         found = answer.json()
         if answer.is_success and isinstance(found, dict) and found.get("id"):
-            return found
-    raise Refused(
-        f"{name} runs no Jupyter that takes commands (it answered {answer.status_code}).",
-        "Choose a template of JupyterLab, such as jupyterlab or terminal.",
-        status=answer.status_code,
-        code="no_jupyter",
-    )
+            return str(found["id"])
+    raise inside.no_jupyter(name, "takes commands", answer.status_code)
 
 
 def _execute(connection: Connection, kernel: str, argv: list[str]) -> int:

@@ -21,6 +21,7 @@ MODULES = {
     **dict.fromkeys(LOOKING, "looking"),
     "cp": "copying",
     "execute": "execute",
+    "port_forward": "forwarding",
     "logs": "logs",
     "queue": "watching",
     "events": "watching",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from portal.cli import config, parser_groups
-from portal.cli.argument_types import hours, one_workspace, positive, wait
+from portal.cli.argument_types import forward, hours, one_workspace, positive, wait
 
 ENVIRONMENT = "the software, of `berth environments`; default: the template's"
 EPILOG = """\
@@ -144,6 +144,14 @@ def parser() -> argparse.ArgumentParser:
     run.usage = "berth exec [--team SLUG] NAME -- COMMAND …"
     one_workspace(run)
     run.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="with its arguments")
+    lead = command("port-forward", "port_forward", "Lead ports of this machine to ports inside a workspace.")
+    lead.description = (
+        "Lead ports of this machine's loopback address to ports inside a workspace, as of TensorBoard or a "
+        "debugger, until it ends or you interrupt. By its Jupyter: the template has to have one."
+    )
+    one_workspace(lead)
+    ports = "where it is to be had here, 0 for any that is free (default: the same port); and inside"
+    lead.add_argument("forwards", nargs="+", type=forward, metavar="[LOCAL:]PORT", help=ports)
     stop = command("stop", "stop", "Stop a workspace; its files stay.")
     one_workspace(stop)
     wait(stop, "until nothing of it runs")

@@ -5,9 +5,11 @@ This machine has no GPU: the variables for the flavor and the check say so. Noth
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,9 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
+from portal.cli import inside
+from portal.cli.loopback import Connection
 from provisioning.service.environ import ROOT
 from tests.e2e import pipelines
+from tests.e2e.kernels import channels, execute
 from tests.e2e.pipelines import Job, Outcome
 from tests.e2e.test_approval import CLEAN_UP, SET_UP
 from tests.instance import Api, Berth, eventually
@@ -162,3 +169,75 @@ def test_one_that_waits_in_the_queue_passes_when_there_is_room(
     assert outcome.passed, outcome
     assert "pending, position 1" in outcome.output
     assert nothing_is_left(ada, berth)
+
+
+SERVE = """
+import http.server, threading
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "11")
+        self.end_headers()
+        self.wfile.write(b"from inside")
+    def log_message(self, *_):
+        pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+print(server.server_port)
+"""
+
+
+def test_a_port_is_led_here_for_its_user_alone_and_as_long_as_the_token_holds(
+    berth: Berth, ada: Api, tmp_path: Path
+) -> None:
+    made = ada.create("jupyterlab", "cpu-small", name="forwards")
+    ada.wait(made["id"], "running")
+    origin = berth.origin(made["id"])
+    with Connection(origin, ada.token) as connection:
+        asked = inside.ask(connection, "POST", "/api/kernels", "it", json={"name": "python3"})
+    with channels(origin, ada.token, asked.json()["id"]) as channel:
+        port = int(execute(channel, SERVE))
+
+    def status(token: str, **headers: str) -> int:
+        with Connection(origin, token) as connection:
+            target = connection.websocket(f"/berth/forward/{port}")
+        plug = socket.create_connection((target.host, target.port), timeout=20)
+        try:
+            with connect(
+                target.uri, sock=plug, additional_headers={**target.headers, **headers}, open_timeout=30
+            ):
+                return 101
+        except InvalidStatus as refused:
+            return refused.response.status_code
+
+    assert status(ada.token) == 101
+    narrow = ada.json("POST", "tokens", {"name": "narrow", "scopes": ["workspaces:read"]})["secret"]
+    for token in ("berth_" + "x" * 43, berth.tokens["ben"], narrow):
+        assert status(token) in {401, 403}
+    # A page, also one of the workspace's own origin.
+    assert {status(ada.token, Origin=each) for each in (origin, "http://evil.example")} == {403}
+
+    short = ada.json("POST", "tokens", {"name": "short", "scopes": ["workspaces:read", "workspaces:connect"]})
+    process = subprocess.Popen(
+        [Path(sys.executable).parent / "berth", "port-forward", made["id"], f"0:{port}", "--json"],
+        env={**os.environ, "BERTH_URL": berth.url, "BERTH_TOKEN": short["secret"], "HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        local = json.loads(process.stdout.readline())["local_port"]
+        line = http.client.HTTPConnection("127.0.0.1", local, timeout=30)
+        line.request("GET", "/")
+        assert line.getresponse().read() == b"from inside"
+        assert ada.ask("DELETE", f"tokens/{short['id']}").status_code == 204
+        # What is open is cut, and the command ends.
+        assert line.sock is not None and line.sock.recv(1) == b""
+        assert process.wait(60) == 3
+        line.close()
+    finally:
+        process.kill()
+        process.communicate()
+    ada.act(made["id"], "delete")
+    ada.wait(made["id"], "terminated")

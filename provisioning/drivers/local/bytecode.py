@@ -16,7 +16,7 @@ def make(root: Path) -> None:
     """
     if sys.dont_write_bytecode:
         return
-    for folder in sorted({path.parent for path in root.glob("*/*.py")}):
+    for folder in sorted({path.parent for path in root.glob("*/**/*.py")}):
         compileall.compile_dir(folder, maxlevels=0, quiet=2)
         _show(folder)
 

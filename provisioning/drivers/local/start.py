@@ -286,6 +286,7 @@ def app_env(
         **packages.certificates(),
         "TMPDIR": temporary,
         "JUPYTER_CONFIG_DIR": f"{home}/.jupyter",
+        "JUPYTER_CONFIG_PATH": f"{jupyter}/config",
         "JUPYTER_DATA_DIR": f"{home}/.local/share/jupyter",
         "JUPYTER_RUNTIME_DIR": f"{temporary}/jupyter",
         "IPYTHONDIR": f"{home}/.ipython",

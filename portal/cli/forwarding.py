@@ -1,0 +1,234 @@
+"""`berth port-forward`: ports of this machine that lead to ports inside a workspace.
+
+Each connection is a WebSocket of its own to an extension of the workspace's Jupyter, which leads it on (its
+docstring has the protocol: `provisioning/agent/jupyter/extensions/berth_forward.py`). Connections live in a
+thread with an event loop; the main thread looks whether the workspace runs still.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import errno
+import json
+import socket
+import sys
+import threading
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+
+from portal.cli import inside
+from portal.cli.client import BerthClient
+from portal.cli.commands import find
+from portal.cli.errors import CliError, Unreachable, Usage
+from portal.cli.loopback import LOOPBACK, Connection
+
+LOOK_S = 5.0
+OPEN_S = 30.0
+AGAIN_S = 1.0
+PIECE = 1 << 16
+PATH = "/berth/forward"
+END = "end"
+NOTHING_LISTENS = 4001
+OLD = " One that has run since before Berth was updated has to be started anew."
+
+
+def port_forward(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Forward until the workspace ends or somebody interrupts; never returns."""
+    workspace = find(client, arguments)
+    inside.require_running(workspace)
+    name = workspace["name"]
+    with client.connect(workspace) as connection, contextlib.ExitStack() as held:
+        answer = inside.ask(connection, "GET", PATH, name)
+        if not _forwards(answer):
+            raise inside.no_jupyter(name, "forwards ports", answer.status_code, OLD)
+        listeners = [(held.enter_context(_listener(local, port)), port) for local, port in arguments.forwards]
+        forwards = Forwards(connection, name)
+        held.callback(forwards.close)
+        for listener, port in listeners:
+            forwards.add(listener, port)
+            _say(listener.getsockname()[1], port, name, as_json=arguments.json)
+        return forwards.watch(client, workspace["id"])
+
+
+def _forwards(answer: Any) -> bool:
+    with contextlib.suppress(ValueError):
+        said = answer.json()
+        return bool(answer.is_success and isinstance(said, dict) and said.get("version"))
+    return False
+
+
+def _listener(local: int, port: int) -> socket.socket:
+    """Listens on the loopback address alone. Raises `Usage`."""
+    try:
+        return socket.create_server((LOOPBACK, local), backlog=128)
+    except OSError as error:
+        why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be had: {error.strerror}"
+        raise Usage(
+            f"Port {local} of this machine {why}.", f"Write 0:{port} for any that is free."
+        ) from error
+
+
+def _say(local: int, port: int, name: str, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"address": LOOPBACK, "local_port": local, "port": port}), flush=True)
+    else:
+        print(f"{LOOPBACK}:{local} leads to port {port} of {name}.", flush=True)
+
+
+class _Connect(connect):
+    """A redirect means that the door is closed; the token goes nowhere else."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
+
+
+class Forwards:
+    """Listeners and their connections, in a thread of their own."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self._connection, self._name = connection, name
+        self._soon = threading.Event()
+        self._ports: dict[socket.socket, int] = {}
+        self._leading: set[asyncio.Task[None]] = set()
+        self._ending = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def add(self, listener: socket.socket, port: int) -> None:
+        """Lead what comes to `listener` to the workspace's `port`."""
+        listener.setblocking(False)
+        self._ports[listener] = port
+        self._loop.call_soon_threadsafe(self._listen, listener)
+
+    def _listen(self, listener: socket.socket) -> None:
+        if not self._ending:
+            self._loop.add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Take one connection. Not by a task, which would lose one that comes as it is cancelled."""
+        try:
+            line, _ = listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            # As many are open as may be.
+            self._note(f"No more connections can be taken: {error.strerror}.")
+            self._loop.remove_reader(listener)
+            self._loop.call_later(AGAIN_S, self._listen, listener)
+            return
+        task = self._loop.create_task(self._lead(self._ports[listener], line))
+        self._leading.add(task)
+        task.add_done_callback(self._leading.discard)
+
+    def watch(self, client: BerthClient, workspace_id: str) -> int:
+        """Look on until the workspace runs no more, or may not be seen. Raises what has become of it."""
+        while True:
+            self._soon.wait(LOOK_S)
+            self._soon.clear()
+            try:
+                state = client.workspace(workspace_id)["state"]
+            except Unreachable:
+                continue  # the portal may be restarting; connections do not mind
+            if state != "running":
+                raise CliError(
+                    f"{self._name} is {state}: nothing is forwarded any more.",
+                    f"Run `berth start {workspace_id} --wait`, then forward again.",
+                )
+
+    def close(self) -> None:
+        """End all connections."""
+
+        async def end() -> None:
+            self._ending = True
+            for listener in self._ports:
+                self._loop.remove_reader(listener)
+            await asyncio.sleep(0)  # now all have begun, and end what they have opened
+            ending = list(self._leading)
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _lead(self, port: int, line: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=line)
+        try:
+            async with self._open(port) as channel:
+                await _both(reader, writer, channel)
+        except ConnectionClosed as closed:
+            if closed.rcvd is not None and closed.rcvd.code == NOTHING_LISTENS:
+                self._note(f"Nothing listens on port {port} of {self._name}.")
+            else:
+                self._note(f"A connection to port {port} of {self._name} was cut off.", look=True)
+        except InvalidStatus as refused:
+            status = refused.response.status_code
+            self._note(f"{self._name} lets no connection to port {port} in ({status}).", look=True)
+        except (WebSocketException, OSError, TimeoutError) as error:
+            self._note(f"{self._name} does not answer: {error or type(error).__name__}.", look=True)
+        except asyncio.CancelledError:
+            writer.transport.abort()  # all ends, whether it has been read or not
+            raise
+        finally:
+            writer.close()
+
+    def _open(self, port: int) -> connect:
+        target = self._connection.websocket(f"{PATH}/{port}")
+        options: dict[str, Any] = {}
+        if target.host == LOOPBACK:
+            # A name below localhost, which is not resolved.
+            options = {"host": target.host, "port": target.port, "proxy": None}
+        return _Connect(
+            target.uri,
+            additional_headers=target.headers,
+            compression=None,
+            max_size=None,
+            open_timeout=OPEN_S,
+            # Who takes nothing for long answers no ping either, and is all right.
+            ping_timeout=None,
+            **options,
+        )
+
+    def _note(self, text: str, *, look: bool = False) -> None:
+        print(text, file=sys.stderr, flush=True)
+        if look:
+            self._soon.set()
+
+
+async def _both(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, channel: ClientConnection
+) -> None:
+    """Carry bytes both ways until both sides are over. Raises `ConnectionClosed` where it is cut."""
+    sending = asyncio.create_task(_send(reader, channel))
+    try:
+        async for piece in channel:
+            if piece == END:
+                with contextlib.suppress(OSError):
+                    writer.write_eof()
+            elif isinstance(piece, bytes):
+                writer.write(piece)
+                await writer.drain()
+        await writer.drain()
+    except OSError:
+        pass  # whoever was connected here has gone, which is nobody's fault
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+
+
+async def _send(reader: asyncio.StreamReader, channel: ClientConnection) -> None:
+    try:
+        while data := await reader.read(PIECE):
+            await channel.send(data)
+        await channel.send(END)
+    except OSError:
+        await channel.close()
+    except ConnectionClosed:
+        return  # who receives is told why

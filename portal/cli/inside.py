@@ -1,0 +1,65 @@
+"""What commands ask inside a workspace: requests to the Jupyter that runs there, by its own origin."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import httpx
+
+from portal.cli.errors import CliError, NotSignedIn, Refused, Unreachable
+from portal.cli.loopback import Connection
+
+ROUTE_S = 30.0
+"""So long its address may answer 503: the front door hears of it some moments after it is ready."""
+
+
+def require_running(workspace: dict[str, Any]) -> None:
+    """Raise `CliError` unless it runs."""
+    if workspace["state"] != "running":
+        raise CliError(
+            f"{workspace['name']} is {workspace['state']}.", f"Run `berth start {workspace['id']} --wait`."
+        )
+
+
+def ask(connection: Connection, method: str, path: str, name: str, **options: Any) -> httpx.Response:
+    """What Jupyter answers. Raises `NotSignedIn` where the door is closed, and `Unreachable`."""
+    ends_at = time.monotonic() + ROUTE_S
+    while True:
+        try:
+            answer = connection.http.request(method, path, **options)
+        except httpx.HTTPError as error:
+            raise Unreachable(f"{name} does not answer: {error}.", "Try again.") from error
+        if answer.status_code != 503 or time.monotonic() > ends_at:
+            break
+        time.sleep(0.5)
+    if _closed(answer) and _closed(_page(connection, name)):
+        raise not_let_in(name)
+    return answer
+
+
+def not_let_in(name: str) -> NotSignedIn:
+    return NotSignedIn(
+        f"This token may not enter {name}.", "Use one with the scope workspaces:connect, of its user."
+    )
+
+
+def no_jupyter(name: str, what: str, status: int, more: str = "") -> Refused:
+    return Refused(
+        f"{name} runs no Jupyter that {what} (it answered {status}).",
+        f"Choose a template of JupyterLab, such as jupyterlab or terminal.{more}",
+        status=status,
+        code="no_jupyter",
+    )
+
+
+def _closed(answer: httpx.Response) -> bool:
+    return answer.is_redirect or answer.status_code in (401, 403)
+
+
+def _page(connection: Connection, name: str) -> httpx.Response:
+    """The workspace's first page: whether the door is closed, or an app knows no such thing."""
+    try:
+        return connection.http.get("/")
+    except httpx.HTTPError as error:
+        raise Unreachable(f"{name} does not answer: {error}.", "Try again.") from error

@@ -1,0 +1,137 @@
+"""Jupyter Server's extension by which `berth port-forward` reaches a port inside the workspace.
+
+A WebSocket to `berth/forward/PORT` is led to 127.0.0.1:PORT of the network in which this server runs, and to
+no other host. Binary messages are the bytes of the connection; the text `end` says that a side sends no more,
+which WebSockets cannot say otherwise. Bytes are taken only as fast as the other side takes them.
+
+Who may come this far may run what they like in a kernel. Pages may not: a request of a browser is refused
+whatever its origin is, for a page of the workspace's own could be one that somebody else has written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from jupyter_server.base.handlers import APIHandler, JupyterHandler  # type: ignore[import-not-found]
+from jupyter_server.utils import url_path_join  # type: ignore[import-not-found]
+from tornado import web  # type: ignore[import-not-found,import-untyped,unused-ignore]
+from tornado.iostream import StreamClosedError  # type: ignore[import-not-found,import-untyped,unused-ignore]
+from tornado.websocket import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    WebSocketClosedError,
+    WebSocketHandler,
+)
+
+HOST = "127.0.0.1"
+PIECE = 1 << 16
+CONNECT_S = 10.0
+VERSION = 1
+END = "end"
+OF_BROWSERS = ("Origin", "Sec-Websocket-Origin", "Sec-Fetch-Site")
+"""Headers of which a browser sends at least one with a WebSocket, and programs none."""
+# Reasons for which a connection is closed, from the numbers that are everyone's own (RFC 6455, 7.4.2).
+NOTHING_LISTENS = 4001
+CUT_OFF = 4002
+
+
+class VersionHandler(APIHandler):  # type: ignore[misc]
+    """Whether there is this extension, and which."""
+
+    @web.authenticated  # type: ignore[untyped-decorator,unused-ignore]
+    def get(self) -> None:
+        self.finish({"version": VERSION})
+
+
+class ForwardHandler(WebSocketHandler, JupyterHandler):  # type: ignore[misc]
+    """One connection."""
+
+    # A side that takes nothing for long answers no ping either, and is all right.
+    ping_interval = None
+    writer: asyncio.StreamWriter | None = None
+    sending: asyncio.Task[None] | None = None
+    ours_over = theirs_over = False
+
+    def set_default_headers(self) -> None:
+        """Those of pages have no place here."""
+
+    def check_origin(self, origin: str) -> bool:
+        return False
+
+    async def get(self, port: str) -> None:
+        # Not by `check_origin` alone, which newer versions of Tornado ask about other origins only.
+        if not self.current_user or any(name in self.request.headers for name in OF_BROWSERS):
+            raise web.HTTPError(403)
+        if not 1 <= int(port) <= 65535:
+            raise web.HTTPError(400, "Ports are from 1 to 65535.")
+        if int(port) == self.settings["berth_own_port"]:
+            raise web.HTTPError(400, "This is Jupyter's own port; open the workspace instead.")
+        await super().get(port)
+
+    async def open(self, port: str) -> None:
+        self.set_nodelay(True)
+        try:
+            reader, writer = await asyncio.wait_for(asyncio.open_connection(HOST, int(port)), CONNECT_S)
+        except (OSError, asyncio.TimeoutError):  # noqa: UP041 - two classes in Python 3.10
+            self.close(NOTHING_LISTENS, "nothing listens there")
+            return
+        self.writer = writer
+        self.sending = asyncio.ensure_future(self._send(reader))
+
+    async def on_message(self, piece: str | bytes) -> None:
+        # The next one is read when this is done.
+        if self.writer is None:
+            return
+        try:
+            if isinstance(piece, bytes):
+                self.writer.write(piece)
+                await self.writer.drain()
+            elif piece == END:
+                self.theirs_over = True
+                self.writer.write_eof()
+                self._close_if_over()
+        except OSError:
+            self.close(CUT_OFF, "the other side has gone")
+
+    async def _send(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while data := await reader.read(PIECE):
+                await self.write_message(data, binary=True)
+            await self.write_message(END)
+        except (WebSocketClosedError, StreamClosedError):
+            return
+        except OSError:
+            self.close(CUT_OFF, "the other side has gone")
+            return
+        self.ours_over = True
+        self._close_if_over()
+
+    def _close_if_over(self) -> None:
+        if self.ours_over and self.theirs_over:
+            self.close(1000)
+
+    def on_close(self) -> None:
+        if self.sending is not None:
+            self.sending.cancel()
+        if self.writer is not None:
+            with contextlib.suppress(OSError):
+                if self.ours_over and self.theirs_over:
+                    self.writer.close()
+                else:
+                    self.writer.transport.abort()
+
+
+def _jupyter_server_extension_points() -> list[dict[str, str]]:
+    return [{"module": __name__}]
+
+
+def _load_jupyter_server_extension(serverapp: Any) -> None:
+    base = serverapp.web_app.settings["base_url"]
+    serverapp.web_app.settings["berth_own_port"] = serverapp.port
+    serverapp.web_app.add_handlers(
+        ".*$",
+        [
+            (url_path_join(base, "berth/forward"), VersionHandler),
+            (url_path_join(base, "berth/forward/([0-9]{1,5})"), ForwardHandler),
+        ],
+    )

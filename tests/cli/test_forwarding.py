@@ -1,0 +1,239 @@
+"""`berth port-forward` against what stands for a workspace: an origin that speaks the extension's protocol.
+
+The extension is tried in `tests/provisioning/local/test_port_forward.py`, both together in `tests/e2e`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+from websockets.sync.server import ServerConnection, serve
+
+from portal.accounts.models import ApiToken
+from portal.cli import forwarding
+from portal.cli.client import BerthClient
+from portal.cli.loopback import Connection
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from tests.factories import WorkspaceFactory
+
+COUNTS, ECHOES, NOBODY, CLOSED = 7001, 7002, 7003, 7004
+LIMIT_S = 20
+
+
+class Origin:
+    """A workspace's origin. `status` is what it answers to the question whether it forwards."""
+
+    status = 200
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.server = serve(self.lead, "127.0.0.1", 0, process_request=self.answer, max_size=None)
+        self.url = f"http://127.0.0.1:{self.server.socket.getsockname()[1]}"
+        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread.start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.thread.join(LIMIT_S)
+
+    def answer(self, channel: ServerConnection, request: Any) -> Any:
+        assert request.headers["Authorization"].startswith("Bearer ")
+        assert "Origin" not in request.headers
+        if request.path in ("/", "/berth/forward"):
+            return channel.respond(self.status, json.dumps({"version": 1}))
+        self.asked.append(request.path)
+        return channel.respond(403, "") if request.path.endswith(f"/{CLOSED}") else None
+
+    def lead(self, channel: ServerConnection) -> None:
+        port = int(channel.request.path.rpartition("/")[2])  # type: ignore[union-attr]
+        if port == NOBODY:
+            channel.close(4001, "nothing listens there")
+            return
+        size = 0
+        for message in channel:
+            if message == "end":
+                channel.send(b"%d bytes" % size)
+                channel.send("end")
+                channel.close()
+                return
+            size += len(message)
+            if port == ECHOES:
+                channel.send(message)
+
+
+@pytest.fixture
+def origin(bob: Any, team: Any, pool: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Origin]:
+    """That of bob's workspace `job`, which runs."""
+    WorkspaceFactory(owner=bob, team=team, pool=pool, name="job", state=State.RUNNING)
+    found = Origin()
+    monkeypatch.setattr(BerthClient, "connect", lambda self, _: Connection(found.url, self._token))
+    monkeypatch.setattr(forwarding, "LOOK_S", 0.2)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[int], None]], None]]:
+    """Has something done with the local port as soon as the command listens; interrupts it after that."""
+    ports: queue.Queue[int] = queue.Queue()
+    say, watch, threads = forwarding._say, forwarding.Forwards.watch, []
+    watching = threading.Event()
+
+    def said(local: int, *given: Any, **more: Any) -> None:
+        say(local, *given, **more)
+        ports.put(local)
+
+    def watched(*given: Any) -> int:
+        watching.set()
+        try:
+            return watch(*given)
+        finally:
+            watching.clear()
+
+    monkeypatch.setattr(forwarding, "_say", said)
+    monkeypatch.setattr(forwarding.Forwards, "watch", watched)
+    # Where these tests run in the background of a shell, it is ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def begin(work: Callable[[int], None], *, interrupt: bool = True) -> None:
+        def run() -> None:
+            try:
+                local = ports.get(timeout=LIMIT_S)
+                watching.wait(LIMIT_S)
+                work(local)
+            except Exception as error:
+                failures.append(error)
+            finally:
+                connection.close()
+                if watching.is_set() and (interrupt or failures):
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        threads.append(threading.Thread(target=run))
+        threads[-1].start()
+
+    failures: list[Exception] = []
+    yield begin
+    for thread in threads:
+        thread.join(LIMIT_S)
+    signal.signal(signal.SIGINT, before)
+    assert not failures, failures
+
+
+def exchanged(port: int, data: bytes) -> bytes:
+    """What is answered on a local port to `data` and its end."""
+    with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as line:
+        line.sendall(data)
+        line.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: line.recv(65536), b""))
+
+
+def ended(line: socket.socket) -> bool:
+    try:
+        return line.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_bytes_go_both_ways_until_somebody_interrupts(as_bob: Any, origin: Origin, meanwhile: Any) -> None:
+    used = []
+
+    def work(port: int) -> None:
+        used.append(port)
+        assert exchanged(port, b"x" * 3_000_000) == b"3000000 bytes"
+        lines = [socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) for _ in range(40)]
+        for size, line in enumerate(lines):
+            line.sendall(b"y" * size)
+            line.shutdown(socket.SHUT_WR)
+        for size, line in enumerate(lines):
+            with line:
+                assert b"".join(iter(lambda line=line: line.recv(99), b"")) == b"%d bytes" % size
+        # On no other address of this machine.
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.2", port), timeout=LIMIT_S)
+        # One that is left open ends with the command.
+        used.append(socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S))
+
+    meanwhile(work)
+    ran = as_bob("port-forward", "job", f"0:{COUNTS}", f"0:{ECHOES}", "--json")
+    port, line = used
+    with line:
+        assert ended(line)
+    assert ran.code == 130, ran
+    said = [json.loads(each) for each in ran.out.splitlines()]
+    assert said[0] == {"address": "127.0.0.1", "local_port": port, "port": COUNTS}
+    assert said[1]["port"] == ECHOES and said[1]["local_port"] not in (0, port)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+    assert set(origin.asked) == {f"/berth/forward/{COUNTS}"}
+
+
+def test_a_connection_that_leads_nowhere_ends_and_is_told(
+    as_bob: Any, origin: Origin, meanwhile: Any, unused_port: int
+) -> None:
+    def work(port: int) -> None:
+        assert port == unused_port
+        assert exchanged(port, b"x") == b""
+
+    meanwhile(work)
+    ran = as_bob("port-forward", "job", f"{unused_port}:{NOBODY}")
+    assert ran.code == 130
+    assert ran.out == f"127.0.0.1:{unused_port} leads to port {NOBODY} of job.\n"
+    assert ran.err == f"Nothing listens on port {NOBODY} of job.\nInterrupted.\n"
+    meanwhile(lambda port: exchanged(port, b"x") and None)
+    ran = as_bob("port-forward", "job", f"0:{CLOSED}")
+    assert ran.code == 130 and "(403)" in ran.err
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def test_it_ends_with_the_workspace_and_with_the_token(as_bob: Any, origin: Origin, meanwhile: Any) -> None:
+    def stop(port: int) -> None:
+        with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as line:
+            line.sendall(b"x")
+            assert line.recv(1) == b"x"
+            Workspace.objects.update(state=State.STOPPED)
+            assert ended(line)
+
+    meanwhile(stop, interrupt=False)
+    ran = as_bob("port-forward", "job", f"0:{ECHOES}")
+    assert ran.code == 1 and "job is stopped: nothing is forwarded any more." in ran.err
+    Workspace.objects.update(state=State.RUNNING)
+    meanwhile(lambda _: ApiToken.objects.all().delete() and None, interrupt=False)
+    ran = as_bob("port-forward", "job", f"0:{ECHOES}", "--json")
+    assert ran.code == 3
+    assert json.loads(ran.out.splitlines()[1])["error"]["message"]
+
+
+def test_what_cannot_be_forwarded_is_said_at_once(as_bob: Any, origin: Origin) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ran = as_bob("port-forward", "job", "0:80", f"{port}:80")
+        assert ran.code == 2 and f"Port {port} of this machine is taken." in ran.err and "0:80" in ran.err
+        assert ran.out == ""
+    for wrong in ("0", "65536", "a", "1:2:3", "-1:80", "80:0"):
+        assert as_bob("port-forward", "job", "--", wrong).code == 2, wrong
+    origin.status = 404
+    ran = as_bob("port-forward", "job", "0:80")
+    assert ran.code == 1 and "runs no Jupyter that forwards ports" in ran.err
+    origin.status = 403
+    ran = as_bob("port-forward", "job", "0:80")
+    assert ran.code == 3 and "workspaces:connect" in ran.err
+    Workspace.objects.update(state=State.STOPPED)
+    ran = as_bob("port-forward", "job", "0:80")
+    assert ran.code == 1 and "berth start" in ran.err
+    assert as_bob("port-forward", "theirs", "0:80").code == 5
+    assert origin.asked == []
