@@ -64,8 +64,8 @@ def get(path: Path, target: str = "/", *, timeout_s: float = 20.0) -> tuple[int,
         connection.close()
 
 
-def get_json(path: Path, target: str = "/") -> Any:
-    return json.loads(get(path, target)[1])
+def get_json(path: Path, target: str = "/", *, timeout_s: float = 20.0) -> Any:
+    return json.loads(get(path, target, timeout_s=timeout_s)[1])
 
 
 def run_in_network(pid: int, code: str) -> str:

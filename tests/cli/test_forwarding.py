@@ -11,6 +11,7 @@ import queue
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -87,18 +88,20 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[i
     """Has something done with the local port as soon as the command listens; interrupts it after that."""
     ports: queue.Queue[int] = queue.Queue()
     say, watch, threads = forwarding._say, forwarding.Forwards.watch, []
-    watching = threading.Event()
+    watching, over = threading.Event(), threading.Event()
 
     def said(local: int, *given: Any, **more: Any) -> None:
         say(local, *given, **more)
         ports.put(local)
 
     def watched(*given: Any) -> int:
+        over.clear()
         watching.set()
         try:
             return watch(*given)
         finally:
             watching.clear()
+            over.set()
 
     monkeypatch.setattr(forwarding, "_say", said)
     monkeypatch.setattr(forwarding.Forwards, "watch", watched)
@@ -115,8 +118,11 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[i
                 failures.append(error)
             finally:
                 connection.close()
-                if watching.is_set() and (interrupt or failures):
+                # Again where one is lost: Python swallows an interrupt that comes in a destructor.
+                until = time.monotonic() + LIMIT_S
+                while (interrupt or failures) and watching.is_set() and time.monotonic() < until:
                     os.kill(os.getpid(), signal.SIGINT)
+                    over.wait(1.0)
 
         threads.append(threading.Thread(target=run))
         threads[-1].start()

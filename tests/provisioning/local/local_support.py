@@ -154,9 +154,9 @@ def socket_of(observation: Observation) -> Path:
     return next(path for path in found if path.exists())
 
 
-def ask(observation: Observation, expression: str) -> Any:
+def ask(observation: Observation, expression: str, *, timeout_s: float = 20.0) -> Any:
     """The value of a Python expression, evaluated inside the workspace."""
-    return get_json(socket_of(observation), "/?" + quote(expression))
+    return get_json(socket_of(observation), "/?" + quote(expression), timeout_s=timeout_s)
 
 
 def is_root() -> bool:
