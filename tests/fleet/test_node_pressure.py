@@ -1,12 +1,10 @@
-"""What work on a node waited for stands on its page and in REST, and is held against no place."""
+"""What work on a node waited for stands on its page and in REST."""
 
 from __future__ import annotations
 
 import pytest
 
 from portal.inventory.models import Node
-from portal.reclaim.models import Discontent
-from portal.reclaim.rebalancing import proposing
 from tests.factories import local_pool_with, node_info
 
 pytestmark = pytest.mark.django_db
@@ -30,5 +28,3 @@ def test_a_node_says_what_was_waited_for(told, shown, olga, as_user, with_token)
     assert ("Waited for in the last minute" in page) == (shown is not None)
     assert shown is None or shown in page
     assert with_token(olga).get(f"/api/v1/nodes/{node.pk}").json()["facts"] == {"pressure": told}
-    proposing.run()
-    assert not Discontent.objects.exists()
