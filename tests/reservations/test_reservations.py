@@ -21,8 +21,9 @@ pytestmark = pytest.mark.django_db
 H100 = "gpu:simulated-h100"
 
 
-def times(start_h=24, hours=4):
-    start = (timezone.now() + dt.timedelta(hours=start_h)).replace(second=0, microsecond=0)
+def times(start_h=24, hours=4, now=None):
+    """Whole minutes. With `now` several begin in the same one, however long it takes to ask for them."""
+    start = ((now or timezone.now()) + dt.timedelta(hours=start_h)).replace(second=0, microsecond=0)
     return {"starts_at": start, "ends_at": start + dt.timedelta(hours=hours)}
 
 
@@ -106,14 +107,14 @@ def test_members_do_not_ask_and_owners_do_not_book(bob, alice, team, pool):
 
 
 def test_no_more_is_booked_than_there_is_at_any_moment(booker, team, pool):
-    other = TeamFactory(name="Speech")
-    ask(booker, other, 6, start_h=26, hours=2)
-    ask(booker, team, 2, start_h=24, hours=4)
+    other, now = TeamFactory(name="Speech"), timezone.now()
+    ask(booker, other, 6, start_h=26, hours=2, now=now)
+    ask(booker, team, 2, start_h=24, hours=4, now=now)
     with pytest.raises(StateConflict) as refused:
-        ask(booker, team, 1, start_h=24, hours=4)
+        ask(booker, team, 1, start_h=24, hours=4, now=now)
     assert "Speech" in refused.value.message
     assert refused.value.extra["next_start"]
-    assert ask(booker, team, 6, start_h=24, hours=2).status == ReservationStatus.BOOKED
+    assert ask(booker, team, 6, start_h=24, hours=2, now=now).status == ReservationStatus.BOOKED
 
 
 @pytest.mark.parametrize(
