@@ -95,6 +95,11 @@ def health(server: SystemdMachine) -> dict[str, bool]:
         return {}
 
 
+def all_well(server: SystemdMachine) -> bool:
+    parts = health(server)
+    return bool(parts) and all(parts.values())
+
+
 def active(server: SystemdMachine) -> set[str]:
     listed = server.ask("systemctl", "list-units", "--plain", "--no-legend", "--state=active", "berth*")
     return {line.split()[0] for line in listed.splitlines()}
@@ -136,12 +141,19 @@ def test_a_server_from_the_document(server: SystemdMachine) -> None:
     token, secret = do(server, " ".join([*AS_BERTH, f"'{SNIPPET}'"])).split()
     command = re.sub(r"berth-join\.\S+", token, join)
     do(server, f"export BERTH_NOTEBOOK_ENV={environment}\n{command}")
-    eventually(lambda: all(health(server).values()), limit_s=LIMIT_S, what=lambda: f"{health(server)}")
+    eventually(lambda: all_well(server), limit_s=LIMIT_S, what=lambda: f"{health(server)}")
+    # A worker answers before the portal has taken in what its node has: until then a start is refused.
+    eventually(
+        lambda: any(node["online"] for node in api(server, secret, "GET", "nodes")["results"]),
+        limit_s=LIMIT_S,
+        what=lambda: f"{api(server, secret, 'GET', 'nodes')}",
+    )
 
     made = api(
         server, secret, "POST", "workspaces", {"team": "default", "template": "files", "flavor": "tiny"}
     )
-    where = f"workspaces/{made.get('id')}"
+    assert "id" in made, made
+    where = f"workspaces/{made['id']}"
     eventually(
         lambda: api(server, secret, "GET", where)["state"] == "running",
         limit_s=LIMIT_S,
@@ -160,11 +172,7 @@ def test_a_server_from_the_document(server: SystemdMachine) -> None:
         what="systemd starts it again",
     )
     server.ask("systemctl", "restart", "berth.target")
-    eventually(
-        lambda: health(server) and all(health(server).values()),
-        limit_s=LIMIT_S,
-        what="all run after a restart",
-    )
+    eventually(lambda: all_well(server), limit_s=LIMIT_S, what="all run after a restart")
     assert api(server, secret, "GET", where)["state"] == "running"
     api(server, secret, "DELETE", where)
     server.ask("systemctl", "stop", "berth.target")
