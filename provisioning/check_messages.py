@@ -25,6 +25,7 @@ class CheckCommand:
     `run` and `lease` come back with every answer. `deadline_s` bounds the whole from its beginning.
     `baseline` and `node_median` are figures by name, measured with the software `baseline_of`;
     `baseline_mib` is what a clean device had free. `bus` is the device's PCI address, where it is known.
+    `peers` are UUIDs of idle devices that a check may measure its links to.
     """
 
     kind: str
@@ -41,6 +42,7 @@ class CheckCommand:
     baseline_mib: int | None = None
     change: MigRepartition | None = None
     bus: str = ""
+    peers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

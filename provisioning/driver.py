@@ -20,7 +20,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
@@ -176,12 +176,14 @@ class Driver(ABC):
         baseline: Mapping[str, float] | None = None,
         node_median: Mapping[str, float] | None = None,
         baseline_of: str = "",
+        peers: Sequence[str] = (),
         deadline_s: float | None = None,
         on_progress: Callable[[Progress], object] | None = None,
     ) -> Report:
         """The report of the CUDA validation workload on one device; never raises for what the device does.
 
         `baseline_of`: the software that both baselines were measured with; with another they do not hold.
+        `peers`: UUIDs of idle devices; links to them are measured where that can be done.
         Here: on this machine, in processes of its own. A driver whose devices are elsewhere has its own way,
         or says that it cannot.
         """
@@ -196,6 +198,8 @@ class Driver(ABC):
             baseline=baseline,
             node_median=node_median,
             baseline_of=baseline_of,
+            peers=peers,
+            peers_required=False,
             deadline_s=deadline_s,
             on_progress=on_progress,
         )

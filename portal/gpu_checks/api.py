@@ -38,7 +38,7 @@ from portal.common.scopes import Scope
 from portal.events import live, stream
 from portal.gpu_checks import resets, runs, selectors, settings
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
-from portal.inventory.models import CheckLevel, Pool
+from portal.inventory.models import CheckLevel, Device, Pool
 from portal.inventory.selectors import pool_by_slug
 from provisioning.gpu.check import schema
 
@@ -78,6 +78,12 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
     )
     action = serializers.CharField(allow_blank=True, help_text="As `recovery`, which takes its place.")
     asked_by = serializers.CharField(source="asked_by.username", default=None, allow_null=True)
+    peers = serializers.SlugRelatedField[Device](
+        slug_field="uuid",
+        many=True,
+        read_only=True,
+        help_text="UUIDs of the linked devices that were kept free for it, to measure the links to them.",
+    )
     progress = ProgressSerializer()
     measures = serializers.JSONField(help_text="Judged figures by name: value, unit, and their floors.")
 
@@ -95,7 +101,7 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
                 "started_at",
                 "finished_at",
             ),
-            *("progress", "measures"),
+            *("peers", "progress", "measures"),
         ]
         read_only_fields = fields
 
@@ -147,7 +153,7 @@ class GpuCheckViewSet(ReadViewSet):
     lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[GpuCheckRun]:
-        return selectors.checks().defer("report")
+        return selectors.checks().prefetch_related("peers").defer("report")
 
     def get_object(self) -> GpuCheckRun:
         return selectors.check_by_id(self.kwargs["check_id"])

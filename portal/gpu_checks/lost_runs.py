@@ -7,9 +7,8 @@ from uuid import UUID
 from django.db.models import Q
 from django.utils import timezone
 
-from portal.gpu_checks import results, runs
-from portal.gpu_checks.models import GpuCheckRun
-from portal.inventory.models import Device
+from portal.gpu_checks import peers, results, runs
+from portal.gpu_checks.models import OPEN, GpuCheckRun
 
 
 def sweep_lost() -> int:
@@ -17,7 +16,7 @@ def sweep_lost() -> int:
     now = timezone.now()
     nodes: set[UUID] = set()
     lost = 0
-    late = GpuCheckRun.objects.filter(status__in=runs.OPEN).filter(
+    late = GpuCheckRun.objects.filter(status__in=OPEN).filter(
         Q(lease="") | Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now)
     )
     for run_id, node_id in late.values_list("pk", "device__node_id"):
@@ -26,5 +25,5 @@ def sweep_lost() -> int:
     for node_id in sorted(nodes):
         runs.send_waiting(node_id)
     # Whatever became of its run (rows can be deleted), a device without one is nobody's patient.
-    Device.objects.filter(checking=True).exclude(checks__status__in=runs.OPEN).update(checking=False)
+    peers.release_unheld(list(peers.unheld().values_list("pk", flat=True)))
     return lost

@@ -38,6 +38,9 @@ class CheckStatus(models.TextChoices):
     LOST = "lost", _("Lost")
 
 
+OPEN = (CheckStatus.QUEUED, CheckStatus.RUNNING)
+
+
 class CheckVerdict(models.TextChoices):
     """The words of `provisioning.gpu.check`; a clean scrub is a pass."""
 
@@ -54,6 +57,7 @@ class GpuCheckRun(models.Model):
     A device has one open run at most. `report` is what came back, in the published schema; `measures` are
     its judged figures by name, with their floors, for trends. What a simulated pool says is marked
     `simulated` and says nothing about any device. `plan` is the layout change: `destroy` and `create`.
+    `peers` are idle devices that it measures its links to, and that are kept free as long as it is open.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -80,6 +84,7 @@ class GpuCheckRun(models.Model):
     progress = models.JSONField(default=dict, blank=True)
     report = models.JSONField(default=dict, blank=True)
     measures = models.JSONField(default=dict, blank=True)
+    peers = models.ManyToManyField(Device, related_name="peer_checks", blank=True)
     lease = models.CharField(max_length=32, blank=True)
     lease_expires_at = models.DateTimeField(null=True, blank=True)
     attempts = models.PositiveSmallIntegerField(default=0)
@@ -107,4 +112,4 @@ class GpuCheckRun(models.Model):
 
     @property
     def open(self) -> bool:
-        return self.status in (CheckStatus.QUEUED, CheckStatus.RUNNING)
+        return self.status in OPEN

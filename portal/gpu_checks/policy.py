@@ -19,11 +19,9 @@ from portal.common.actors import SYSTEM
 from portal.common.errors import PortalError
 from portal.events.kinds import AuditKind
 from portal.events.models import EventTarget, TargetKind
-from portal.gpu_checks import lost_runs, runs
-from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks import lost_runs, runs, selectors
+from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.inventory.models import AllocatedDevice, CheckLevel, CordonCause, Device, Pool, PoolState
-from portal.workspaces.lifecycle import State
-from portal.workspaces.models import Workspace
 from provisioning.types import DeviceKind
 
 log = logging.getLogger(__name__)
@@ -98,19 +96,15 @@ def _of_pool(pool: Pool, now: datetime) -> int:
 def _may_check(pool: Pool, free: int) -> int:
     """How many more of the free devices may be checked now."""
     under_way = (
-        GpuCheckRun.objects.filter(device__node__pool=pool, device__cordoned=False, status__in=runs.OPEN)
+        GpuCheckRun.objects.filter(device__node__pool=pool, device__cordoned=False, status__in=OPEN)
         # These devices are somebody's.
         .exclude(cause=CheckCause.HAND_OUT)
         .count()
     )
     if free + under_way == 1:
         # The only device: when nobody waits for it.
-        return 0 if _somebody_waits() else 1 - under_way
+        return 0 if selectors.somebody_waits() else 1 - under_way
     return max(1, (free + under_way) // SHARE_OF_FREE) - under_way
-
-
-def _somebody_waits() -> bool:
-    return Workspace.objects.filter(state=State.PENDING).exists()
 
 
 def _ask(wish: Wish) -> bool:
@@ -215,7 +209,7 @@ def _second_looks(devices: list[Device], now: datetime) -> Iterator[Wish]:
 
 def _again_at(device: Device, kind: CheckKind) -> datetime:
     """After 5, 10, 20 … minutes, counted from the last failure."""
-    ended = GpuCheckRun.objects.filter(device=device, kind=kind).exclude(status__in=runs.OPEN)
+    ended = GpuCheckRun.objects.filter(device=device, kind=kind).exclude(status__in=OPEN)
     failures = 0
     last: datetime | None = None
     for verdict, at in ended.order_by("-created_at").values_list("verdict", "finished_at")[:10]:

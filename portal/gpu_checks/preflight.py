@@ -20,7 +20,7 @@ from portal.events import services as events
 from portal.events.kinds import AuditKind
 from portal.gpu_checks import repartitions, results, runs
 from portal.gpu_checks.domain_events import HandOutCheckEnded
-from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.inventory.cordons import display_name
 from portal.inventory.models import AllocatedDevice, Device
 from portal.workspaces import dispatch, reconcile
@@ -124,11 +124,11 @@ def proceed(event: PreflightDue) -> None:
     """The checks of a locked workspace have taken their time: give up on those under way, and conclude."""
     workspace = event.workspace
     now = timezone.now()
-    changes = list(repartitions.of(workspace).filter(status__in=runs.OPEN).order_by("device_id"))
+    changes = list(repartitions.of(workspace).filter(status__in=OPEN).order_by("device_id"))
     if any(each.report and results.conclude_change(each.pk) for each in changes):
         # It has been handed on there, and its row is another one now.
         return
-    under_way = changes or list(runs_of(workspace).filter(status__in=runs.OPEN).order_by("device_id"))
+    under_way = changes or list(runs_of(workspace).filter(status__in=OPEN).order_by("device_id"))
     deadline_s = CHANGE_DEADLINE_S if changes else DEADLINE_S
     until = (workspace.checks_began_at or now) + timedelta(seconds=deadline_s)
     if under_way and now < until:
@@ -263,7 +263,7 @@ def scrub_after(event: AllocationsReleased) -> int:
     for device in devices:
         if device.allocated.filter(active=True).exists():
             continue
-        if device.checks.filter(status__in=runs.OPEN).exists():
+        if device.checks.filter(status__in=OPEN).exists():
             # Its tenant has not come to use it: the check before hand-out is still going on.
             continue
         runs.make_run(actor=SYSTEM, device=device, kind=CheckKind.SCRUB, cause=CheckCause.RECLAIM)

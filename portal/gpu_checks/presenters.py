@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext
@@ -167,7 +168,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One run in full."""
+    """One run in full. `peers`: id and name of the devices that its links were measured to."""
 
     row: Row
     device_name: str
@@ -180,6 +181,7 @@ class Page:
     software: str
     may: bool
     cancellable: bool
+    peers: tuple[tuple[UUID, str], ...]
     now: str
     took_s: float | None
 
@@ -242,6 +244,7 @@ def page(actor: User, run: GpuCheckRun) -> Page:
         software=", ".join(f"{name} {version}" for name, version in (report.get("software") or {}).items()),
         may=actor.operates,
         cancellable=actor.operates and run.status == CheckStatus.QUEUED,
+        peers=tuple((peer.pk, display_name(peer)) for peer in run.peers.order_by("index")),
         now=test_title(str(run.progress.get("test"))) if run.progress.get("test") else "",
         took_s=(run.finished_at - run.started_at).total_seconds()
         if run.finished_at and run.started_at

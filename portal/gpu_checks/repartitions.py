@@ -21,8 +21,8 @@ from portal.common.reasons.codes import CheckCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
-from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
-from portal.gpu_checks.runs import OPEN, SILENT_S, change_of, end, make_run, record
+from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.runs import SILENT_S, change_of, end, make_run, record
 from portal.inventory import polling
 from portal.inventory.cordons import cordon_device, display_name
 from portal.inventory.domain_events import NodesChanged

@@ -26,8 +26,9 @@ from portal.common.reasons.codes import CheckCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, sentence_of
 from portal.common.texts import strip_nul
-from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
-from portal.gpu_checks.runs import OPEN, end, make_run, record, request_check, request_scrub
+from portal.gpu_checks import selectors
+from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.runs import end, make_run, record, request_check, request_scrub
 from portal.inventory.cordons import cordon_device, display_name, locked_device
 from portal.inventory.models import Allocation, CheckLevel, CordonCause, Device, Node, PlacementLock
 from portal.workspaces.models import Workspace
@@ -114,7 +115,7 @@ def refusal(device: Device) -> Reason | None:
         return Reason(CheckCode.DEVICE_GONE, {"device": name})
     if not device.node.online:
         return Reason(CheckCode.NODE_NOT_ANSWERING, {"node": device.node.name})
-    under_way = device.checks.filter(status__in=OPEN).first()
+    under_way = selectors.open_run_on(device)
     if under_way is not None:
         return Reason(CheckCode.CHECK_UNDER_WAY, {"kind": under_way.kind, "device": name})
     if device.allocated.filter(active=True).exists():

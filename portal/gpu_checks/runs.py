@@ -29,8 +29,9 @@ from portal.events import services as events
 from portal.events.kinds import AuditKind
 from portal.events.models import TargetKind
 from portal.events.services import Target
-from portal.gpu_checks import baselines
-from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, GpuCheckRun
+from portal.gpu_checks import baselines, peers
+from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, GpuCheckRun
+from portal.gpu_checks.selectors import open_run_on
 from portal.inventory import node_commands
 from portal.inventory.cordons import display_name, locked_device
 from portal.inventory.domain_events import CapacityFreed, NodesChanged
@@ -42,7 +43,6 @@ from provisioning.types import DeviceKind, MigRepartition
 
 log = logging.getLogger(__name__)
 
-OPEN = (CheckStatus.QUEUED, CheckStatus.RUNNING)
 BEGIN_WITHIN_S = 30
 """A message to a node is void after this."""
 SILENT_S = 60
@@ -112,9 +112,9 @@ def _request(
         # Only cycles grant capacity, under this lock: none may be giving the device away just now.
         PlacementLock.hold()
     device = locked_device(device_id)
-    under_way = device.checks.filter(status__in=OPEN).first()
+    under_way = open_run_on(device)
     if under_way is not None:
-        if (under_way.kind, under_way.level) == (kind, level):
+        if (under_way.device_id, under_way.kind, under_way.level) == (device.pk, kind, level):
             return under_way
         raise StateConflict(
             Reason(CheckCode.CHECK_UNDER_WAY, {"kind": under_way.kind, "device": display_name(device)}),
@@ -145,7 +145,16 @@ def _request(
             Reason(CheckCode.DEVICE_IN_USE, {"kind": kind.value, "device": display_name(device)}),
             code=ProblemCode.DEVICE_IN_USE,
         )
-    return make_run(actor=actor, device=device, kind=kind, level=level, cause=cause, workspace=workspace)
+    its_peers = peers.choose(device) if workspace is None and kind == CheckKind.CHECK else []
+    return make_run(
+        actor=actor,
+        device=device,
+        kind=kind,
+        level=level,
+        cause=cause,
+        workspace=workspace,
+        its_peers=its_peers if level != CheckLevel.QUICK else [],
+    )
 
 
 def make_run(
@@ -157,8 +166,12 @@ def make_run(
     level: CheckLevel = CheckLevel.QUICK,
     workspace: Workspace | None = None,
     change: MigRepartition | None = None,
+    its_peers: Collection[Device] = (),
 ) -> GpuCheckRun:
-    """Queue a run for a locked device that has none open, and send it once the transaction has held."""
+    """Queue a run for a locked device that has none open, and send it once the transaction has held.
+
+    `its_peers` are locked, too, and free.
+    """
     run = GpuCheckRun.objects.create(
         device=device,
         kind=kind,
@@ -171,6 +184,8 @@ def make_run(
     )
     device.checking = True
     device.save(update_fields=["checking"])
+    if its_peers:
+        peers.hold(run, its_peers)
     emit(NodesChanged((device.node_id,)))
     noun = f"a {level} check" if kind == CheckKind.CHECK else f"a {NOUN[kind]}"
     record(run, device, "asked", f"asks for {noun} of {display_name(device)}", actor=actor)
@@ -261,6 +276,7 @@ def _send_run(run: GpuCheckRun, now: datetime) -> None:
         baseline_mib=baselines.clean_free_mib(device) if scrub else None,
         change=change_of(run),
         bus=str(device.facts.get("pci_bus_id") or ""),
+        peers=tuple(run.peers.order_by("index").values_list("uuid", flat=True)),
     )
     to = node_commands.queue_of(pool, device.node.name)
     transaction.on_commit(partial(_send, f"node.gpu_{run.kind}", to, messages.dump(command)))
@@ -325,6 +341,7 @@ def end(run: GpuCheckRun, status: CheckStatus, **fields: Any) -> None:
     run.save(update_fields=list(fields))
     run.device.checking = False
     run.device.save(update_fields=["checking"])
+    peers.release(run)
     send_on_commit(run.device.node_id)
     transaction.on_commit(partial(live.publish_check, run.pk))
     emit(NodesChanged((run.device.node_id,)))

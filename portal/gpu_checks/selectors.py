@@ -9,8 +9,10 @@ from django.db.models import QuerySet
 from portal.common.errors import NotFound
 from portal.common.reasons.codes import CheckCode, InventoryCode
 from portal.common.reasons.reason import Reason
-from portal.gpu_checks.models import CheckKind, CheckStatus, GpuCheckRun
+from portal.gpu_checks.models import OPEN, CheckKind, CheckStatus, GpuCheckRun
 from portal.inventory.models import Device
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
 
 TREND_RUNS = 30
 
@@ -59,3 +61,14 @@ def device_by_name(name: str) -> Device:
     if found is None:
         raise NotFound(Reason(InventoryCode.NO_SUCH_DEVICE))
     return found
+
+
+def open_run_on(device: Device) -> GpuCheckRun | None:
+    """What is under way on a device: a run of its own, or one of another device that needs its links."""
+    runs = GpuCheckRun.objects.filter(status__in=OPEN).select_related("device", "device__node")
+    return runs.filter(device=device).first() or runs.filter(peers=device).first()
+
+
+def somebody_waits() -> bool:
+    """Whether a workspace waits for capacity."""
+    return Workspace.objects.filter(state=State.PENDING).exists()

@@ -135,7 +135,9 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
     warning = serializers.CharField(
         help_text="What a check holds against it that does not keep it from work."
     )
-    checking = serializers.BooleanField(help_text="A check or a scrub is on it: nothing is placed on it.")
+    checking = serializers.BooleanField(
+        help_text="A check or a scrub is on it, or a check measures the link to it: nothing is placed on it."
+    )
     passed_at = serializers.DateTimeField(allow_null=True, help_text="When it last passed a check.")
     mig_start = serializers.IntegerField(help_text="Memory slice at which it begins; -1: not told.")
     numa = serializers.IntegerField(help_text="NUMA node; -1: not known.")

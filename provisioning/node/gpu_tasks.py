@@ -135,6 +135,7 @@ def _work(driver: Driver, command: CheckCommand, on_progress: _ProgressSender) -
             baseline=command.baseline or None,
             node_median=command.node_median or None,
             baseline_of=command.baseline_of,
+            peers=command.peers,
             deadline_s=command.deadline_s,
             on_progress=on_progress,
         )

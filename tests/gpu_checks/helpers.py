@@ -13,9 +13,9 @@ from provisioning.check_messages import CheckAnswer, CheckCommand
 from provisioning.drivers.simulated import faults
 from provisioning.gpu.check.types import Verdict
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
-from provisioning.types import Failure, NodeInfo
+from provisioning.types import DeviceInfo, Failure, NodeInfo
 from tests.broker import Broker
-from tests.factories import local_pool_with
+from tests.factories import local_pool_with, node_info
 
 
 def checked_pool(*nodes: NodeInfo, slug: str = "this-machine") -> Pool:
@@ -24,6 +24,18 @@ def checked_pool(*nodes: NodeInfo, slug: str = "this-machine") -> Pool:
     Pool.objects.filter(pk=pool.pk).update(check_every_h=168, hand_out_max_age_h=24)
     pool.refresh_from_db()
     return pool
+
+
+def linked_node(name: str, gpus: int, *, of: int = 8) -> NodeInfo:
+    """A node whose GPUs are joined by NVLinks, in islands of `of`."""
+    devices = tuple(
+        DeviceInfo(
+            uuid=f"GPU-{name}-{index}", index=index, model="NVIDIA H100 80GB HBM3", memory_mib=81_559,
+            island=f"nvlink-{index // of}",
+        )
+        for index in range(gpus)
+    )  # fmt: skip
+    return node_info(name, devices=devices)
 
 
 def commands(sent: Broker) -> list[CheckCommand]:

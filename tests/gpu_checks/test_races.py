@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.db import connection
+from django.utils import timezone
 
 from portal.catalog import selectors
 from portal.catalog.models import Flavor
@@ -22,7 +23,7 @@ from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.factories import node_info
-from tests.gpu_checks.helpers import answer, checked_pool, commands, only
+from tests.gpu_checks.helpers import answer, checked_pool, commands, linked_node, only
 from tests.workspaces.helpers import check_invariants
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -70,6 +71,34 @@ def test_no_device_is_given_away_while_its_check_is_asked_for(alice, team, catal
     assert not held & checked
     assert len(held) + len(checked) == DEVICES
     assert set(Device.objects.filter(checking=True).values_list("pk", flat=True)) == checked
+    check_invariants()
+
+
+def test_no_peer_is_given_away_or_named_twice(alice, team, catalog, sent):
+    checked_pool(linked_node("node-1", 8), linked_node("node-2", 8))
+    Pool.objects.update(hand_out_max_age_h=0)
+    Device.objects.update(passed_at=timezone.now())
+    template = selectors.all_templates().get(slug="jupyterlab")
+    flavor = Flavor.objects.get(accelerator_count=1)
+
+    def person(number: int):
+        return lambda: services.create(
+            actor=alice, team=team, template=template, flavor=flavor, name=f"w-{number}"
+        )
+
+    def operator(device: Device):
+        return lambda: runs.request_check(actor=SYSTEM, device_id=device.pk, level="standard")
+
+    checked = Device.objects.filter(index__in=[0, 4])
+    found = at_once(*(person(number) for number in range(4)), *map(operator, checked))
+    assert sum(isinstance(each, Workspace) for each in found) == 4
+    cycle.run()
+    held = list(AllocatedDevice.objects.filter(active=True).values_list("device", flat=True))
+    own = list(GpuCheckRun.objects.values_list("device", flat=True))
+    named = list(GpuCheckRun.objects.filter(peers__isnull=False).values_list("peers", flat=True))
+    assert own and len(held) == 4
+    assert len({*held, *own, *named}) == len(held) + len(own) + len(named), "each is for one thing"
+    assert set(Device.objects.filter(checking=True).values_list("pk", flat=True)) == {*own, *named}
     check_invariants()
 
 

@@ -8,7 +8,7 @@ from portal.catalog import selectors
 from portal.common.actors import SYSTEM
 from portal.common.errors import PortalError, StateConflict
 from portal.gpu_checks import lost_runs, runs, settings
-from portal.gpu_checks.models import CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import OPEN, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.inventory import polling
 from portal.inventory.models import AllocatedDevice, CordonCause, Device, Pool
 from portal.scheduling import admission, cycle
@@ -167,7 +167,7 @@ def test_two_at_once_never_change_one_gpu_twice(pool, make, alice, settle):
     flavor = FlavorFactory(accelerator_count=1, mig_profile="2g.20gb", pool=pool).slug
     both = [make(alice, flavor), make(alice, flavor)]
     cycle.run()
-    assert GpuCheckRun.objects.filter(status__in=runs.OPEN).count() == 1
+    assert GpuCheckRun.objects.filter(status__in=OPEN).count() == 1
     settle()
     assert {state(each) for each in both} == {State.RUNNING, State.PENDING} or all(
         state(each) == State.RUNNING for each in both

@@ -40,9 +40,11 @@ class Scripted:
         self.begun: list[str] = []
         self.error: Exception | None = None
         self.progress: list[Progress] = []
+        self.peers: tuple[str, ...] = ()
 
     def check_device(self, uuid: str, level: str, *, on_progress: Any, **kwargs: Any) -> Any:
         self.begun.append(uuid)
+        self.peers = kwargs["peers"]
         for each in self.progress:
             on_progress(each)
         assert self.hold.wait(20)
@@ -104,6 +106,16 @@ def test_a_check_goes_on_while_its_task_has_ended(driver: Scripted, sent: Broker
     assert (answer.run, answer.lease, answer.uuid, answer.failure) == ("r1", "a" * 32, "GPU-1", None)
     assert answer.report is not None and answer.report["schema"] == "berth.gpu-check/1"
     assert sent.of("control.apply_gpu_check")[0].queue == "control"
+
+
+def test_peers_are_named_to_the_driver(driver: Scripted, sent: Broker) -> None:
+    sending = messages.dump(command(peers=("GPU-2", "GPU-3")))
+    done(gpu_tasks.begin(messages.load(sending, CheckCommand)))
+    assert driver.peers == ("GPU-2", "GPU-3")
+    # What a control plane of an older version sends has none.
+    del sending["peers"]
+    done(gpu_tasks.begin(messages.load(sending | {"lease": "b" * 32}, CheckCommand)))
+    assert driver.peers == ()
 
 
 def test_tasks_take_what_the_control_plane_sends(driver: Scripted, sent: Broker) -> None:

@@ -17,6 +17,7 @@ from portal.events.models import Event, TargetKind
 from portal.fleet.presenters import pools
 from portal.fleet.presenters.history import newest_events
 from portal.gpu_checks.presenters import RECOVERY, Block, block, format_report_text
+from portal.gpu_checks.selectors import open_run_on
 from portal.inventory import selectors, series
 from portal.inventory.cordons import display_name
 from portal.inventory.device_states import LOOKS, DeviceState, StateLook
@@ -129,8 +130,16 @@ def why(device: Any) -> str:
             return _("%(node)s is cordoned: %(reason)s.") % {"node": node.name, "reason": node.cordon_reason}
         return _("%(node)s is cordoned.") % {"node": node.name}
     if device.checking:
-        return _("A check or a scrub is on it: it takes work again when that has passed.")
+        return _why_checking(device)
     return format_report_text(device.warning)
+
+
+def _why_checking(device: Device) -> str:
+    run = open_run_on(device)
+    if run is None or run.device_id == device.pk:
+        return _("A check or a scrub is on it: it takes work again when that has passed.")
+    name = display_name(run.device)
+    return _("The check of %(device)s measures its link to it, for a minute or so.") % {"device": name}
 
 
 def _parts(device: Device, now: datetime) -> Iterable[Part]:

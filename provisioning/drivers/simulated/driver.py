@@ -195,6 +195,7 @@ class SimulatedDriver(Driver):
         baseline: Mapping[str, float] | None = None,
         node_median: Mapping[str, float] | None = None,
         baseline_of: str = "",
+        peers: Sequence[str] = (),
         deadline_s: float | None = None,
         on_progress: Callable[[Progress], object] | None = None,
     ) -> Report:

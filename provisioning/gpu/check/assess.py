@@ -96,7 +96,7 @@ def assess(
     if settled is not None:
         status, text = settled
     else:
-        status, text = _of_figures(judged)
+        status, text = _of_links(judged) if test.probe == "peers" else _of_figures(judged)
         if test.probe == "pcie" and link_state and status in (Status.PASSED, Status.MEASURED):
             status, text = Status.WARNED, f"The PCIe link ran at {link_state} under load"
     return TestResult(
@@ -122,6 +122,16 @@ def _of_figures(judged: Sequence[Judgement]) -> tuple[Status, str]:
     if open_:
         return Status.MEASURED, "; ".join(f"{j.metric}: {j.text}" for j in open_)
     return Status.PASSED, "; ".join(f"{j.metric} {j.value:g} {j.unit}" for j in judged) or "No error"
+
+
+def _of_links(judged: Sequence[Judgement]) -> tuple[Status, str]:
+    """A link has two ends: what is slow to one peer, and to another is not, is not this end's."""
+    linked = [j for j in judged if not j.advisory]
+    low = [j for j in linked if j.status == Status.FAILED]
+    status, text = _of_figures(judged)
+    if low and len(low) < len(linked):
+        status, text = Status.WARNED, f"{text}; its other links are not: look at the other end of this first"
+    return status, text
 
 
 def _describe(j: Judgement) -> str:

@@ -47,7 +47,9 @@ def dtypes(capability: tuple[int, int] | None) -> tuple[str, ...]:
     return tuple(name for name, since in SINCE.items() if capability >= since)
 
 
-def plan_for(level: Level, facts: Facts, peers: Sequence[str] = ()) -> tuple[Test, ...]:
+def plan_for(
+    level: Level, facts: Facts, peers: Sequence[str] = (), *, peers_required: bool = True
+) -> tuple[Test, ...]:
     """The tests of a level, in order: correctness first, for a wrong device needs no figures."""
     known = dtypes(facts.compute_capability)
     tests = [
@@ -68,7 +70,7 @@ def plan_for(level: Level, facts: Facts, peers: Sequence[str] = ()) -> tuple[Tes
         *(Test(f"burn_{name}", "burn", 45.0, params={"dtype": name, "seconds": 10.0}) for name in burns),
     ]
     if peers and not facts.mig:
-        tests.append(Test("peers", "peers", 60.0))
+        tests.append(Test("peers", "peers", 60.0, required=peers_required))
     if full:
         tests += [
             Test("modulo20", "modulo20", 180.0),

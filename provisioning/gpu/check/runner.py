@@ -38,6 +38,7 @@ def run_check(
     on_progress: Callable[[Progress], object] | None = None,
     deadline_s: float | None = None,
     peers: Sequence[str] = (),
+    peers_required: bool = True,
     simulation: Simulation | None = None,
     child: Sequence[str] = (),
     watcher: Sequence[str] = (),
@@ -50,8 +51,8 @@ def run_check(
     `level`: quick, standard, extended. `baseline` and `node_median`: `Report.measures` of earlier passes of
     this device (or model), and the median of its neighbours; `baseline_of` is the `Report.software_key` that
     both were measured with, and with another one they do not hold. `peers`: UUIDs of idle devices whose links
-    are to be measured (standard and extended). `deadline_s`: for the whole; beyond it the check is broken
-    off. The rest is for tests.
+    are to be measured (standard and extended); without `peers_required` it is no matter where they cannot be.
+    `deadline_s`: for the whole; beyond it the check is broken off. The rest is for tests.
 
     A figure below its floor is measured again, alone on this machine, before it counts. Blocks until the
     report is there; the reports of two devices may be asked for from two threads. Only `KeyboardInterrupt`
@@ -72,8 +73,8 @@ def run_check(
     ) -> tuple[Check, tuple[TestResult, ...], list[Finding]]:
         check = Check(
             uuid, wanted,
-            peers=tuple(peers), deadline_s=max(0.0, until - time.monotonic()), on_progress=on_progress,
-            simulation=simulation,
+            peers=tuple(peers), peers_required=peers_required,
+            deadline_s=max(0.0, until - time.monotonic()), on_progress=on_progress, simulation=simulation,
             child=child or python("provisioning.gpu.check.child"),
             watcher=watcher or python("provisioning.gpu.check.watch"),
             timing=timing or Timing(), plan=of, turns=turns, alone=alone,

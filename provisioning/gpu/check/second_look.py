@@ -35,7 +35,8 @@ def _of_both(test: TestResult, again: TestResult | None) -> TestResult:
     if again is None or again.status == Status.SKIPPED:
         why = again.text if again is not None else "Not reached"
         text = f"{test.text}; it could not be measured again alone: {why}"
-        return replace(test, status=Status.SKIPPED, text=text)
+        # What was low once and not measured again is not known, though nobody had asked for it.
+        return replace(test, status=Status.SKIPPED, required=True, text=text)
     if again.status == Status.FAILED:
         return replace(again, text=f"{again.text}; measured twice, the second time alone")
     return replace(again, text=f"{again.text}; measured again alone, after: {test.text}")

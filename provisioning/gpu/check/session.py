@@ -69,6 +69,7 @@ class Check:
         level: Level,
         *,
         peers: tuple[str, ...],
+        peers_required: bool = True,
         deadline_s: float,
         on_progress: Callable[[Progress], object] | None,
         simulation: Simulation | None,
@@ -80,7 +81,7 @@ class Check:
         alone: bool = False,
     ) -> None:
         self.level, self.peers, self.simulation, self.timing = level, peers, simulation, timing
-        self._turns, self._alone = turns, alone
+        self._turns, self._alone, self._peers_required = turns, alone, peers_required
         self.state = CheckState(Facts(uuid), self.report_progress)
         self._on_progress, self._given_plan = on_progress, plan
         self._child_argv, self._watcher_argv = child, watcher
@@ -150,7 +151,10 @@ class Check:
 
     def _start_child(self) -> None:
         state = self.state
-        state.plan = tuple(self._given_plan or plan_for(self.level, state.facts, self.peers))
+        state.plan = tuple(
+            self._given_plan
+            or plan_for(self.level, state.facts, self.peers, peers_required=self._peers_required)
+        )
         config: dict[str, Any] = {
             "nonce": state.nonce,
             "uuid": state.facts.uuid,

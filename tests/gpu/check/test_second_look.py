@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,6 +79,9 @@ def test_what_could_not_be_measured_again_is_open() -> None:
     assert skipped.text == "5 is below 48; it could not be measured again alone: busy"
     assert merge().text.endswith("alone: Not reached")
     assert merge(result("address", Status.FAILED)).status == Status.SKIPPED
+    optional = replace(LOW, required=False)
+    (open_,) = merged([optional], [], ("pcie",))
+    assert open_.required, "what was low once is not passed over"
 
 
 def test_each_finding_is_told_once() -> None:

@@ -129,6 +129,15 @@ def test_a_fault_fails_the_test_that_is_made_for_it(
         assert report.tests[1].text.startswith("Not run: The context was lost")
 
 
+def test_peers_that_nobody_asked_for_may_be_left_out(check: Check) -> None:
+    optional = Test("peers", "peers", 20.0, required=False)
+    report = check("residue", optional, cuda={"no_peer": 1, "devices": 2})
+    assert statuses(report) == {"residue": Status.PASSED, "peers": Status.SKIPPED}
+    assert not [each for each in report.findings if each.code == "test_peers"]
+    report = check("residue", optional, cuda={"devices": 2})
+    assert statuses(report)["peers"] == Status.PASSED
+
+
 def test_a_wrong_product_names_its_multiprocessor(check: Check) -> None:
     """That of an own kernel; the made-up device has one block in a product of this size, on number 0."""
     report = check(BF16, cuda={"product_word": 100, "product_flip": 1})

@@ -1,0 +1,294 @@
+"""Which devices a check measures its links to; how they are kept free for it, and given back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.urls import reverse
+from django.utils import timezone
+
+from portal.catalog.models import Flavor
+from portal.common.actors import SYSTEM
+from portal.common.errors import StateConflict
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import PlacementCode
+from portal.gpu_checks import lost_runs, peers, policy, resets, runs
+from portal.gpu_checks.models import OPEN, CheckCause, CheckStatus, GpuCheckRun
+from portal.inventory.cordons import cordon_device
+from portal.inventory.models import CheckLevel, Device, Pool
+from portal.scheduling import capacity
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from tests.factories import WorkspaceFactory
+from tests.gpu_checks.helpers import answer, checked_pool, fresh, linked_node, only, run_of
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def gpus(catalog) -> list[Device]:
+    """Six linked GPUs on one node, all of them proven."""
+    pool = checked_pool(linked_node("node-1", 6))
+    Device.objects.filter(node__pool=pool).update(passed_at=timezone.now())
+    return list(Device.objects.filter(node__pool=pool).order_by("index"))
+
+
+def ask(device: Device, level: str = CheckLevel.STANDARD, **fields) -> GpuCheckRun:
+    return runs.request_check(actor=SYSTEM, device_id=device.pk, level=level, **fields)
+
+
+@pytest.fixture
+def hold(gpus, make, alice) -> Callable[[int], set[int]]:
+    """Let so many workspaces have one GPU each; which ones have been taken."""
+
+    def taken(number: int) -> set[int]:
+        Pool.objects.update(hand_out_max_age_h=0)
+        one = Flavor.objects.filter(accelerator_count=1).order_by("slug").first()
+        for _ in range(number):
+            make(alice, one.slug)
+        found = Device.objects.filter(allocated__active=True).values_list("index", flat=True)
+        assert len(set(found)) == number
+        return set(found)
+
+    return taken
+
+
+def indexes(run: GpuCheckRun) -> list[int]:
+    return list(run.peers.order_by("index").values_list("index", flat=True))
+
+
+def busy(device: Device) -> set[int]:
+    """The GPUs of its node that take no work as they are checked."""
+    state = next(iter(capacity.load().values())).nodes[0]
+    found = {each.uuid for each in state.devices if each.unusable}
+    assert all(each.unusable.code is PlacementCode.DEVICE_CHECKING for each in state.devices if each.unusable)
+    return set(Device.objects.filter(uuid__in=found).values_list("index", flat=True))
+
+
+def test_two_idle_neighbours_are_named_and_kept_free(gpus, sent, django_capture_on_commit_callbacks):
+    with django_capture_on_commit_callbacks(execute=True):
+        run = ask(gpus[0])
+    assert indexes(run) == [1, 2]
+    command = only(sent)
+    assert command.peers == (gpus[1].uuid, gpus[2].uuid)
+    assert busy(gpus[0]) == {0, 1, 2}
+    with django_capture_on_commit_callbacks(execute=True):
+        assert answer(command)
+    assert busy(gpus[0]) == set()
+    assert run_of(command).status == CheckStatus.DONE
+    assert indexes(run) == [1, 2], "who they were stays known"
+
+
+@pytest.mark.parametrize("level", [CheckLevel.STANDARD, CheckLevel.EXTENDED])
+def test_levels_with_links(gpus, level):
+    assert indexes(ask(gpus[3], level)) == [0, 1]
+
+
+def test_a_quick_check_and_a_scrub_have_none(gpus):
+    assert indexes(ask(gpus[0], CheckLevel.QUICK)) == []
+    assert indexes(runs.request_scrub(actor=SYSTEM, device_id=gpus[1].pk)) == []
+    assert not fresh(gpus[2]).checking
+
+
+def test_a_check_before_hand_out_has_none(gpus, hold):
+    (mine,) = hold(1)
+    workspace = Workspace.objects.get()
+    run = ask(gpus[mine], cause=CheckCause.HAND_OUT, workspace=workspace)
+    assert run.workspace == workspace and indexes(run) == []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"island": ""},
+        {"island": "nvlink-7"},
+        {"healthy": False},
+        {"present": False},
+        {"cordoned": True},
+        {"checking": True},
+        {"mig_mode": True},
+        {"passed_at": None},
+        {"kind": "mig"},
+    ],
+    ids=str,
+)
+def test_who_is_no_peer(gpus, changed):
+    Device.objects.filter(pk__in=[gpus[1].pk, gpus[4].pk]).update(**changed)
+    assert indexes(ask(gpus[0])) == [2, 3]
+
+
+def test_what_somebody_has_is_no_peer(gpus, hold):
+    free = sorted(set(range(6)) - hold(2))
+    assert indexes(ask(gpus[free[0]])) == free[1:3]
+
+
+def test_one_neighbour_alone_would_prove_nothing(gpus):
+    Device.objects.filter(index__gte=2).update(island="nvlink-1")
+    assert indexes(ask(gpus[0])) == []
+    assert indexes(ask(gpus[2])) == [3, 4]
+
+
+def test_neighbours_on_another_node_are_none(catalog):
+    pool = checked_pool(linked_node("node-1", 2), linked_node("node-2", 4))
+    Device.objects.filter(node__pool=pool).update(passed_at=timezone.now())
+    first = Device.objects.get(uuid="GPU-node-1-0")
+    assert indexes(ask(first)) == []
+
+
+def test_one_device_of_the_pool_stays_free(gpus, hold):
+    free = sorted(set(range(6)) - hold(3))
+    assert indexes(ask(gpus[free[0]])) == []
+
+
+def test_with_one_more_free_it_has_peers(gpus, hold):
+    free = sorted(set(range(6)) - hold(2))
+    assert len(indexes(ask(gpus[free[0]]))) == 2
+
+
+def test_nobody_waits_for_it(gpus):
+    WorkspaceFactory(state=State.PENDING)
+    assert indexes(ask(gpus[0])) == []
+
+
+def test_a_device_without_links_and_a_simulated_one(catalog, gpus):
+    Device.objects.filter(pk=gpus[0].pk).update(island="")
+    assert indexes(ask(gpus[0])) == []
+    Pool.objects.update(simulated=True)
+    assert indexes(ask(gpus[1])) == []
+
+
+def test_pairs_take_turns(gpus, sent, django_capture_on_commit_callbacks):
+    seen = []
+    for week in range(4):
+        with django_capture_on_commit_callbacks(execute=True):
+            run = ask(gpus[0])
+        seen.append(indexes(run))
+        with django_capture_on_commit_callbacks(execute=True):
+            answer(only(sent))
+        GpuCheckRun.objects.filter(pk=run.pk).update(created_at=timezone.now() - timedelta(days=30 - week))
+    assert seen == [[1, 2], [3, 4], [1, 5], [2, 3]]
+
+
+# --- while it is a peer ----------------------------------------------------------------------------
+
+
+def test_nothing_else_is_done_with_a_peer(gpus):
+    run = ask(gpus[0])
+    peer = gpus[1]
+    for request in (
+        lambda: ask(peer),
+        lambda: ask(peer, CheckLevel.QUICK),
+        lambda: runs.request_scrub(actor=SYSTEM, device_id=peer.pk),
+    ):
+        with pytest.raises(StateConflict) as refused:
+            request()
+        assert refused.value.code is ProblemCode.CHECK_UNDER_WAY
+        assert refused.value.extra["run"] == str(run.pk)
+    cordon_device(actor=SYSTEM, device_id=peer.pk, reason="looked at")
+    with pytest.raises(StateConflict):
+        resets.request_reset(actor=SYSTEM, device_id=peer.pk)
+    assert ask(gpus[0]) == run, "asking for what is under way answers with that"
+
+
+def test_two_checks_share_no_peer(gpus):
+    first, second = ask(gpus[0]), ask(gpus[3])
+    assert indexes(first) == [1, 2]
+    assert indexes(second) == [], "with two more of them nothing would stay free"
+    assert not fresh(gpus[4]).checking
+
+
+def test_the_schedule_takes_peers_and_leaves_those_of_others_alone(
+    gpus, sent, clock, django_capture_on_commit_callbacks
+):
+    with django_capture_on_commit_callbacks(execute=True):
+        for device in gpus:
+            ask(device, CheckLevel.QUICK)
+            answer(only(sent))
+    clock.shift(169 * 3600)
+    with django_capture_on_commit_callbacks(execute=True):
+        policy.run()
+    runs_open = list(GpuCheckRun.objects.filter(status__in=OPEN))
+    assert [(run.level, run.cause, len(indexes(run))) for run in runs_open] == [("standard", "schedule", 2)]
+    with django_capture_on_commit_callbacks(execute=True):
+        policy.run()
+    assert list(GpuCheckRun.objects.filter(status__in=OPEN)) == runs_open
+
+
+def test_a_run_that_is_lost_gives_them_back(gpus, sent, clock, django_capture_on_commit_callbacks):
+    with django_capture_on_commit_callbacks(execute=True):
+        run = ask(gpus[0])
+        for _ in range(runs.MAX_ATTEMPTS):
+            only(sent)
+            clock.shift(runs.BEGIN_WITHIN_S + 1)
+            lost_runs.sweep_lost()
+    run.refresh_from_db()
+    assert run.status == CheckStatus.LOST
+    assert busy(gpus[0]) == set()
+
+
+def test_a_run_that_is_taken_back_gives_them_back(gpus, olga, django_capture_on_commit_callbacks):
+    run = ask(gpus[0])
+    with django_capture_on_commit_callbacks(execute=True):
+        runs.cancel_check(actor=olga, run_id=run.pk)
+    assert busy(gpus[0]) == set()
+
+
+def test_a_failure_gives_them_back_and_takes_out_the_device_alone(
+    gpus, sent, django_capture_on_commit_callbacks
+):
+    with django_capture_on_commit_callbacks(execute=True):
+        ask(gpus[0])
+    with django_capture_on_commit_callbacks(execute=True):
+        assert answer(only(sent), "ecc")
+    assert [device.index for device in Device.objects.filter(cordoned=True)] == [0]
+    assert not Device.objects.filter(checking=True).exists()
+
+
+def test_the_sweep_lets_go_of_what_a_killed_process_left(gpus, sent):
+    """The run's own transaction has held, and what was to follow it was cut off."""
+    run = ask(gpus[0])
+    GpuCheckRun.objects.filter(pk=run.pk).update(status=CheckStatus.DONE)
+    assert set(peers.unheld().values_list("index", flat=True)) == {0, 1, 2}
+    lost_runs.sweep_lost()
+    assert not Device.objects.filter(checking=True).exists()
+
+
+def test_the_sweep_leaves_open_runs_alone(gpus, sent):
+    ask(gpus[0])
+    lost_runs.sweep_lost()
+    assert busy(gpus[0]) == {0, 1, 2}
+
+
+def test_letting_go_leaves_a_peer_that_has_a_new_run(gpus, django_capture_on_commit_callbacks):
+    """Between the end of the run and the release of its peers, one of them was taken for another."""
+    run = ask(gpus[0])
+    GpuCheckRun.objects.filter(pk=run.pk).update(status=CheckStatus.DONE)
+    Device.objects.filter(pk=gpus[1].pk).update(checking=False)
+    again = ask(gpus[1], CheckLevel.QUICK)
+    peers.release_unheld([gpus[1].pk, gpus[2].pk])
+    assert again.open and fresh(gpus[1]).checking
+    assert not fresh(gpus[2]).checking
+
+
+# --- as it is shown --------------------------------------------------------------------------------
+
+
+def test_pages_say_what_is_going_on(client, gpus, olga):
+    run = ask(gpus[0])
+    client.force_login(olga)
+    page = client.get(reverse("gpu_checks:check", args=[run.pk])).content.decode()
+    assert "Kept free for it" in page and reverse("fleet:device", args=[gpus[2].pk]) in page
+    page = client.get(reverse("fleet:device", args=[gpus[1].pk])).content.decode()
+    assert "measures its link to it" in page
+    page = client.get(reverse("fleet:device", args=[gpus[0].pk])).content.decode()
+    assert "A check or a scrub is on it" in page
+
+
+def test_rest_names_them(client, gpus, olga):
+    run = ask(gpus[0])
+    client.force_login(olga)
+    listed = client.get("/api/v1/gpu-checks").json()["results"]
+    assert listed[0]["peers"] == [gpus[1].uuid, gpus[2].uuid]
+    assert client.get(f"/api/v1/gpu-checks/{run.pk}").json()["peers"] == listed[0]["peers"]
