@@ -1,7 +1,7 @@
-"""`nvidia-smi` of a made-up machine, as far as resets go: it refuses while anybody has the GPU open.
+"""`nvidia-smi` of a made-up machine: lists its GPUs (`-L`), and resets one unless anybody has it open.
 
-What it does besides stands in `tool` beside it: `fails`, `linked`, `hangs` (until the file is gone). Each
-reset is a line in `resets`.
+What else it does with a reset stands in `tool` beside it: `fails`, `linked`, `hangs` (until the file is
+gone). Each reset is a line in `resets`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import os
 import sys
 import time
 from pathlib import Path
+
+import pynvml
 
 FOLDER = Path(__file__).parent
 OFF = FOLDER / "persistence-off"
@@ -30,7 +32,24 @@ def is_open(device: Path) -> bool:
     return False
 
 
+def list_gpus() -> int:
+    """By NVML, as the real one."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        print(f"NVIDIA-SMI has failed: {error}")
+        return 9
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        name, uuid = pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetUUID(handle)
+        print(f"GPU {index}: {name} (UUID: {uuid})")
+    pynvml.nvmlShutdown()
+    return 0
+
+
 def main(arguments: list[str]) -> int:
+    if arguments == ["-L"]:
+        return list_gpus()
     bus = arguments[arguments.index("-i") + 1]
     if arguments[0] == "-pm":
         OFF.unlink(missing_ok=True)
