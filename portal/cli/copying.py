@@ -103,7 +103,8 @@ def _put(client: BerthClient, arguments: argparse.Namespace, sources: list[str],
     counts = {"files": sent, "size_bytes": size, "left_out": plan.left_out}
     if arguments.json:
         return print_json({"from": sources, "to": target, **counts})
-    return print_line(f"{arguments.workspace}:{target}: {_counted(sent, size)}")
+    where = f"{arguments.workspace}:{target}:" if target else f"{arguments.workspace}:"
+    return print_line(f"{where} {_counted(sent, size)}")
 
 
 def _planned(sources: list[str], target: str, *, is_folder: bool) -> _Plan:

@@ -172,7 +172,7 @@ def test_a_folder_there_and_back(as_bob: Any, home: Path, here: Path) -> None:
 def test_where_it_goes_is_as_with_cp(as_bob: Any, home: Path, here: Path) -> None:
     (home / "data").mkdir()
     assert as_bob("cp", "-r", "project/data", "mine:data").code == 0
-    assert as_bob("cp", "-r", "project/data", "mine:new").code == 0
+    assert as_bob("cp", "-r", "project/data", "mine:new").out.startswith("mine:new: 2 files, ")
     assert as_bob("cp", "-r", "project/data/.", "mine:data").code == 0
     assert told(home / "new") == told(home / "data/data") == told(here / "project/data")
     assert (home / "data/100%").read_bytes() == b"all"
@@ -192,7 +192,7 @@ def test_where_it_goes_is_as_with_cp(as_bob: Any, home: Path, here: Path) -> Non
 
 
 def test_what_is_there_is_replaced_only_by_force(as_bob: Any, home: Path, here: Path) -> None:
-    assert as_bob("cp", "-r", "project", "mine:").code == 0
+    assert as_bob("cp", "-r", "project", "mine:").out == "mine: 4 files, 20 bytes\n"
     (home / "project/run.sh").write_text("newer")
     (home / "project/kept").write_text("kept")
     shutil.rmtree(home / "project/data")
