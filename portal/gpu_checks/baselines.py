@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun
-from portal.inventory.models import Device
+from portal.inventory.models import CheckLevel, Device
+from provisioning.gpu.check.thresholds import lacks_datasheet
 
 ENOUGH_DEVICES = 3
 """With fewer others a median says more about them than about the model."""
 ENOUGH_NEIGHBOURS = 2
+AGREE = 0.1
+"""Figures of a model without a datasheet lie within this share of their median."""
 MAX_DEVICES = 64
 DRIVER, SOFTWARE = "driver_version", "software"
 """Stand beside `free_mib` among the measures of a run."""
@@ -33,6 +36,8 @@ def of(device: Device) -> Baselines:
     """What a check of this device is held against, of passes with the software that its node had last.
 
     What the node has by now is known only by the check itself: with other software it leaves all this aside.
+    Without a datasheet there would be no first pass: there, what enough devices of the model agree on counts,
+    if nothing else was held against them.
     """
     alike = Device.objects.filter(
         model=device.model, kind=device.kind, node__pool__simulated=device.node.pool.simulated
@@ -41,18 +46,20 @@ def of(device: Device) -> Baselines:
     if not software:
         return Baselines()
     others = alike.exclude(pk=device.pk)
-    fleet = _medians(_last_passes(others, software), ENOUGH_DEVICES)
+    fleet = _medians(_last_figures(others, software, _PASSED), ENOUGH_DEVICES)
+    if not device.node.pool.simulated:
+        fleet = _agreed(_last_figures(alike, software, _NOT_REFUTED), device.model) | fleet
     fleet.pop("free_mib", None)
-    own = GpuCheckRun.objects.filter(device=device, **_PASSED).order_by("-created_at").first()
+    own = GpuCheckRun.objects.filter(_PASSED, device=device).order_by("-created_at").first()
     if own is not None and software_of(own) == software and "free_mib" in (had := figures(own)):
         fleet["free_mib"] = had["free_mib"]
-    neighbours = _last_passes(others.filter(node=device.node_id), software)
+    neighbours = _last_figures(others.filter(node=device.node_id), software, _PASSED)
     return Baselines(software, fleet, _medians(neighbours, ENOUGH_NEIGHBOURS))
 
 
 def _software_of(devices: QuerySet[Device]) -> str:
-    """What the newest pass of any of these devices was measured with."""
-    newest = GpuCheckRun.objects.filter(device__in=devices, **_PASSED).order_by("-created_at").first()
+    """What the newest pass of any of these devices, or what was as good as one, was measured with."""
+    newest = GpuCheckRun.objects.filter(_NOT_REFUTED, device__in=devices).order_by("-created_at").first()
     return software_of(newest) if newest is not None else ""
 
 
@@ -76,19 +83,21 @@ def _same_driver(run: GpuCheckRun, device: Device) -> bool:
     return bool(run.measures.get("free_mib", {}).get(DRIVER) == device.node.driver_version)
 
 
-_PASSED: dict[str, Any] = {"kind": CheckKind.CHECK, "verdict": CheckVerdict.PASS}
+_PASSED = Q(kind=CheckKind.CHECK, verdict=CheckVerdict.PASS)
+_NOT_REFUTED = _PASSED | Q(kind=CheckKind.CHECK, unjudged=True)
 
 
-def _last_passes(devices: QuerySet[Device], software: str) -> list[dict[str, float]]:
-    """The figures of the last pass of each device, if it was with this software."""
+def _last_figures(devices: QuerySet[Device], software: str, which: Q) -> list[dict[str, float]]:
+    """The newest figures of each device, of its last such run of each level, if it was with this software."""
     later = GpuCheckRun.objects.filter(
-        device=OuterRef("device"), created_at__gt=OuterRef("created_at"), **_PASSED
+        which, device=OuterRef("device"), level=OuterRef("level"), created_at__gt=OuterRef("created_at")
     )
-    runs = GpuCheckRun.objects.filter(device__in=devices, **_PASSED).filter(~Exists(later))
-    found: dict[UUID, dict[str, float]] = {}
-    for run in runs.only("device", "measures").order_by("-created_at")[:MAX_DEVICES]:
+    runs = GpuCheckRun.objects.filter(which, device__in=devices).filter(~Exists(later))
+    found: defaultdict[UUID, dict[str, float]] = defaultdict(dict)
+    newest_first = runs.only("device", "measures").order_by("-created_at")
+    for run in newest_first[: MAX_DEVICES * len(CheckLevel)]:
         if software_of(run) == software:
-            found.setdefault(run.device_id, figures(run))
+            found[run.device_id] = figures(run) | found[run.device_id]
     return list(found.values())
 
 
@@ -105,3 +114,15 @@ def _medians(of: list[dict[str, float]], enough: int) -> dict[str, float]:
     names = {name for each in of for name in each}
     values = {name: [each[name] for each in of if name in each] for name in names}
     return {name: median(found) for name, found in sorted(values.items()) if len(found) >= enough}
+
+
+def _agreed(of: list[dict[str, float]], model: str) -> dict[str, float]:
+    """What enough devices agree on, of the figures for which the model has no datasheet."""
+    found = {}
+    for name in sorted({name for each in of for name in each if lacks_datasheet(name, model)}):
+        values = [each[name] for each in of if name in each]
+        middle = median(values)
+        near = [value for value in values if abs(value - middle) <= AGREE * middle]
+        if len(near) >= ENOUGH_DEVICES:
+            found[name] = median(near)
+    return found

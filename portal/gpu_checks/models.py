@@ -57,6 +57,7 @@ class GpuCheckRun(models.Model):
     A device has one open run at most. `report` is what came back, in the published schema; `measures` are
     its judged figures by name, with their floors, for trends. What a simulated pool says is marked
     `simulated` and says nothing about any device. `plan` is the layout change: `destroy` and `create`.
+    `unjudged`: nothing else kept it from a pass than figures for which no floor is known.
     `peers` are idle devices that it measures its links to, and that are kept free as long as it is open.
     """
 
@@ -81,6 +82,7 @@ class GpuCheckRun(models.Model):
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
     plan = models.JSONField(default=dict, blank=True)
+    unjudged = models.BooleanField(default=False)
     progress = models.JSONField(default=dict, blank=True)
     report = models.JSONField(default=dict, blank=True)
     measures = models.JSONField(default=dict, blank=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -24,7 +25,7 @@ from provisioning.check_messages import CheckAnswer
 from provisioning.gpu.check import schema
 from provisioning.gpu.check import verdict as judging
 from provisioning.gpu.check.report import software_key
-from provisioning.gpu.check.types import Action, Finding, Severity, Status, TestResult
+from provisioning.gpu.check.types import Action, Finding, Severity, Status, TestResult, Verdict
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Reading:
     measures: dict[str, Any] = field(default_factory=dict)
     free_mib: int | None = None
     of_the_parent: bool = False
+    unjudged: bool = False
 
 
 class Unsound(Exception):
@@ -85,11 +87,22 @@ def of_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
         summary=_summary(report, counts, tests) if pretended else report["summary"],
         report=report,
         measures=_measures(tests, run, _software(report)),
+        unjudged=counts == CheckVerdict.INCONCLUSIVE and not pretended and _is_unjudged(tests, findings),
         of_the_parent=any(
             each.code.startswith(HEALTH_OF_THE_GPU) and each.severity in (Severity.FAIL, Severity.HUNG)
             for each in findings
         ),
     )
+
+
+def _is_unjudged(tests: Sequence[TestResult], findings: Sequence[Finding]) -> bool:
+    """Whether it would be a pass but for figures that there was nothing to hold against."""
+    measured = {test.name for test in tests if test.required and test.status == Status.MEASURED}
+    codes = {f"test_{name}" for name in measured}
+    others = [test for test in tests if test.name not in measured]
+    kept = [each for each in findings if each.code not in codes]
+    decided, _ = judging.decide([*kept, *judging.of_tests(others)], others, simulated=False)
+    return bool(measured) and decided == Verdict.PASS
 
 
 def of_scrub(answer: CheckAnswer, run: GpuCheckRun) -> Reading:

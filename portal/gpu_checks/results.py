@@ -128,6 +128,7 @@ def apply_answer(answer: CheckAnswer) -> bool:
             summary=strip_nul(found.summary)[:2000],
             report=strip_nul_json(found.report),
             measures=found.measures,
+            unjudged=found.unjudged,
         )
         _act(run, found)
         _hand_out(run, workspace)

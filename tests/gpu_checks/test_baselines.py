@@ -93,3 +93,144 @@ def test_a_pass_that_does_not_say_its_software_is_none(gpus: list[Device], check
     for device in gpus[:4]:
         check(device, NEW, driver="")
     assert baselines.of(gpus[4]) == baselines.Baselines()
+
+
+# --- models without a datasheet -----------------------------------------------------------------------
+
+UNKNOWN = "NVIDIA GH200 480GB"
+
+
+def unjudged(command: CheckCommand, copied: float = 3600.0, *more: dict[str, Any], **changes: Any) -> bool:
+    """The answer of a sound device of a model that has no floor; `more` are findings besides."""
+    report = real_report(command)
+    for test in report["tests"]:
+        if test["name"] == "copy":
+            (judged,) = test["judgements"]
+            judged |= {"value": copied, "status": "measured", "fail_below": 0.0, "warn_below": 0.0}
+            judged |= {"against": "none", "text": "Not judged: no floor is known for it."}
+            test |= {"status": "measured", "text": "Not judged", "measures": {"copy_gb_s": copied}}
+    found = {"code": "test_copy", "severity": "inconclusive", "text": "Not judged", "action": "retry"}
+    facts = {**report["facts"], "name": UNKNOWN, "driver_version": "580.10"}
+    given = {"verdict": "inconclusive", "exit_code": 3, "findings": [found, *more], "software": NEW}
+    return answer(command, tests=report["tests"], facts=facts, **(given | changes))
+
+
+@pytest.fixture
+def unlisted(gpus: list[Device], sent: Any) -> Any:
+    """Have devices of a model without a datasheet checked, with what they copied."""
+    Device.objects.update(model=UNKNOWN)
+
+    def check(*copied: float, **changes: Any) -> list[GpuCheckRun]:
+        found = []
+        for device, figure in zip(gpus, copied, strict=False):
+            runs.request_check(actor=SYSTEM, device_id=device.pk)
+            command = only(sent)
+            assert unjudged(command, figure, **changes)
+            found.append(run_of(command))
+        return found
+
+    return check
+
+
+def test_three_devices_that_agree_are_the_first_baseline_of_a_model(
+    gpus: list[Device], unlisted: Any, sent: Any
+) -> None:
+    assert [(run.verdict, run.unjudged) for run in unlisted(3600, 3700)] == [("inconclusive", True)] * 2
+    assert "copy_gb_s" not in asked(gpus[2], sent).baseline
+    unlisted(3600, 3700, 3650)
+    command = asked(gpus[3], sent)
+    assert command.baseline["copy_gb_s"] == 3650
+    assert command.baseline_of == "580.10; nvrtc 13.5; cublas 13.1"
+    # One of the three is held against them, too: it may pass from now on, and be handed out.
+    assert asked(gpus[0], sent).baseline["copy_gb_s"] == 3650
+
+
+def test_the_figures_of_a_sick_device_are_left_out(gpus: list[Device], unlisted: Any, sent: Any) -> None:
+    unlisted(3600, 1800, 3700, 3650)
+    assert asked(gpus[1], sent).baseline["copy_gb_s"] == 3650
+
+
+def test_devices_that_do_not_agree_are_no_baseline(gpus: list[Device], unlisted: Any, sent: Any) -> None:
+    unlisted(3600, 1800, 3700)
+    assert "copy_gb_s" not in asked(gpus[3], sent).baseline
+
+
+def test_passes_go_before_what_was_only_not_refuted(gpus: list[Device], unlisted: Any, sent: Any) -> None:
+    unlisted(3600, 3700, 3650)
+    for device in gpus[:4]:
+        runs.request_check(actor=SYSTEM, device_id=device.pk)
+        assert answer(only(sent), software=NEW, facts=FACTS | {"driver_version": "580.10"})
+    passed = GpuCheckRun.objects.filter(verdict="pass").first()
+    assert passed is not None and not passed.unjudged
+    expected = passed.measures["copy_gb_s"]["value"]
+    assert asked(gpus[4], sent).baseline["copy_gb_s"] == expected
+
+
+def test_a_fleet_of_three_keeps_its_baseline_when_it_has_passed(
+    gpus: list[Device], unlisted: Any, sent: Any
+) -> None:
+    """Each of them has two others alone, of which no median is made."""
+    unlisted(3600, 3700, 3650)
+    for device in gpus[:3]:
+        runs.request_check(actor=SYSTEM, device_id=device.pk)
+        assert answer(only(sent), software=NEW, facts=FACTS | {"driver_version": "580.10"})
+    assert "copy_gb_s" in asked(gpus[0], sent).baseline
+
+
+def test_another_driver_begins_anew(gpus: list[Device], unlisted: Any, sent: Any) -> None:
+    unlisted(3600, 3700, 3650, 3600)
+    unlisted(3000, 3100, software=OLD)
+    assert "copy_gb_s" not in asked(gpus[0], sent).baseline
+    unlisted(3000, 3100, 3050, software=OLD)
+    assert asked(gpus[0], sent).baseline["copy_gb_s"] == 3050
+
+
+def test_figures_of_a_thorough_check_outlast_a_quick_one(
+    gpus: list[Device], unlisted: Any, sent: Any
+) -> None:
+    made = unlisted(3600, 3700, 3650)
+    for run in made:
+        figures = run.measures | {"gemm_bf16_tflops": {"value": 600.0, "unit": "TFLOP/s"}}
+        GpuCheckRun.objects.filter(pk=run.pk).update(level="standard", measures=figures)
+    unlisted(3000, 3000, 3000)
+    found = asked(gpus[3], sent).baseline
+    assert (found["copy_gb_s"], found["gemm_bf16_tflops"]) == (3000, 600)
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [
+        {"code": "ecc_corrected", "severity": "degraded", "text": "x", "action": "inspect"},
+        {"code": "processes_unknown", "severity": "inconclusive", "text": "x", "action": "inspect"},
+    ],
+)
+def test_what_has_more_against_it_is_no_baseline(
+    gpus: list[Device], unlisted: Any, sent: Any, finding: dict[str, Any]
+) -> None:
+    for device in gpus[:4]:
+        runs.request_check(actor=SYSTEM, device_id=device.pk)
+        command = only(sent)
+        assert unjudged(command, 3600, finding)
+        assert not run_of(command).unjudged
+    assert baselines.of(gpus[4]) == baselines.Baselines()
+
+
+def test_a_test_that_did_not_run_is_no_figure_without_a_floor(gpus: list[Device], sent: Any) -> None:
+    Device.objects.update(model=UNKNOWN)
+    runs.request_check(actor=SYSTEM, device_id=gpus[0].pk)
+    command = only(sent)
+    skipped = [
+        test | ({"status": "skipped", "text": "Not run"} if test["name"] == "address" else {})
+        for test in real_report(command)["tests"]
+    ]
+    found = {"code": "test_address", "severity": "inconclusive", "text": "Not run", "action": "retry"}
+    assert answer(command, tests=skipped, findings=[found], verdict="inconclusive", exit_code=3)
+    assert not run_of(command).unjudged
+
+
+def test_a_listed_model_has_its_datasheet_and_no_agreement(
+    gpus: list[Device], unlisted: Any, sent: Any
+) -> None:
+    unlisted(3600, 3700, 3650, 3600)
+    Device.objects.update(model="NVIDIA H100 80GB HBM3")
+    assert "copy_gb_s" not in asked(gpus[4], sent).baseline

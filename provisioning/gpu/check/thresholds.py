@@ -191,6 +191,13 @@ def _peak_value(metric: str, facts: Facts, peak: Peak) -> tuple[float, Floor] | 
     return value, GEMM if speed != dtype else GEMM_SUSTAINED
 
 
+def lacks_datasheet(metric: str, name: str) -> bool:
+    """Whether a figure is one that needs a floor, and the model's datasheet has none for it."""
+    peak = peak_of(name)
+    judged = metric in MEMORY_METRICS or metric.endswith("_tflops")
+    return judged and (peak is None or _peak_value(metric, Facts("", name=name), peak) is None)
+
+
 def comparable(baseline_of: str, software: str) -> bool:
     """Whether a baseline that was measured with `baseline_of` holds for figures of `software`.
 
@@ -257,7 +264,7 @@ def judge(
         reason = (
             "measured by the check's own kernel"
             if own_kernel
-            else f"no floor is known for {facts.name or 'it'}"
+            else f"no floor is known for {facts.name or 'it'}, nor three of them that agree"
         )
         return Judgement(
             metric,

@@ -716,6 +716,35 @@ def test_an_unjudged_figure_is_no_pass() -> None:
     )
 
 
+def test_a_new_model_is_judged_by_what_its_fleet_agrees_on() -> None:
+    new = Facts("GPU-1", name="NVIDIA GH200 480GB")
+    status, text = status_of(COPY, done(copy_gb_s=3600.0), new)
+    assert status == Status.MEASURED and "no floor is known for NVIDIA GH200 480GB" in text
+    for value, expected in ((3600.0, Status.PASSED), (3000.0, Status.FAILED)):
+        assert status_of(COPY, done(copy_gb_s=value), new, baseline={"copy_gb_s": 3650.0})[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("metric", "name", "lacks"),
+    [
+        ("copy_gb_s", "NVIDIA GH200 480GB", True),
+        ("gemm_bf16_tflops", "NVIDIA H200 NVL", True),
+        ("gemm_bf16_own_tflops", "NVIDIA H200 NVL", True),
+        ("copy_gb_s", "NVIDIA H200", False),
+        ("gemm_bf16_tflops", "NVIDIA H200", False),
+        ("copy_gb_s", "NVIDIA A10G", False),
+        ("gemm_bf16_tflops", "NVIDIA A10G", True),
+        ("gemm_fp8_tflops", "NVIDIA A100-SXM4-80GB", True),
+        # Judged otherwise, or not at all.
+        ("to_host_gb_s", "NVIDIA GH200 480GB", False),
+        ("peer_gb_s:GPU-2", "NVIDIA GH200 480GB", False),
+        ("free_mib", "NVIDIA GH200 480GB", False),
+    ],
+)
+def test_which_figures_no_datasheet_has(metric: str, name: str, lacks: bool) -> None:
+    assert thresholds.lacks_datasheet(metric, name) is lacks
+
+
 def test_peers_are_judged_by_their_links() -> None:
     test = Test("peers", "peers", 1.0)
     linked = Facts("GPU-1", links={"GPU-2": 18}, compute_capability=(9, 0))
