@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from drf_spectacular.utils import extend_schema_field
+from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 
-from portal.catalog import rules, selectors
+from portal.catalog import documents, rules, selectors
 from portal.catalog.models import (
     COMPUTE_CAPABILITIES,
     LARGEST,
@@ -26,9 +26,9 @@ from portal.catalog.models import (
     UpstreamAuth,
     WorkLost,
 )
-from portal.common.api import StrictSerializer
 from portal.common.problem_serializers import ReasonSerializer
 from portal.common.reasons.wording import message_of
+from portal.common.renamed import RenamedSerializer, takes_its_place
 from provisioning import mounts as folders
 from provisioning.git_urls import MAX_REF, MAX_URL
 from provisioning.types import WHOLE_DEVICE_MILLI
@@ -90,6 +90,18 @@ class ResourcesSerializer(serializers.Serializer[Any]):
         }
 
 
+def _hours(column: str, words: str) -> serializers.IntegerField:
+    return serializers.IntegerField(source=column, allow_null=True, read_only=True, help_text=words)
+
+
+def _former_hours(column: str) -> serializers.IntegerField:
+    words = takes_its_place(documents.RENAMED[column])
+    return serializers.IntegerField(allow_null=True, read_only=True, help_text=words)
+
+
+LIFETIMES = tuple(name for both in documents.RENAMED.items() for name in both)
+
+
 class EntrySerializer(serializers.ModelSerializer[Any]):
     """What templates and flavors show alike."""
 
@@ -104,6 +116,15 @@ class EntrySerializer(serializers.ModelSerializer[Any]):
         "and auditors are told."
     )
     deprecated = serializers.BooleanField(help_text="Still to be had, but marked.")
+    default_lifetime_hours = _hours(
+        "default_lifetime_h",
+        "Hours after which such a workspace stops, where nothing is asked for; 0 is no end.",
+    )
+    default_lifetime_h = _former_hours("default_lifetime_h")
+    max_lifetime_hours = _hours(
+        "max_lifetime_h", "Hours that may be asked for at most, extensions included; 0 is no end."
+    )
+    max_lifetime_h = _former_hours("max_lifetime_h")
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField(), allow_null=True))
     def get_teams(self, entry: Template | Flavor) -> list[str] | None:
@@ -116,6 +137,7 @@ class EntrySerializer(serializers.ModelSerializer[Any]):
 COMMAND = ("argv", "env", "startup")
 
 
+@extend_schema_serializer(deprecate_fields=[*documents.RENAMED, "cuda_version", "compute_capability"])
 class TemplateSerializer(EntrySerializer):
     """What can be run. Where no node has its program, `available` is false and `reason` says so."""
 
@@ -124,10 +146,10 @@ class TemplateSerializer(EntrySerializer):
     )
     # The names of these two before 2026-11, kept for clients that read them.
     cuda_version = serializers.CharField(
-        source="min_cuda", read_only=True, help_text="The same as `min_cuda`."
+        source="min_cuda", read_only=True, help_text=takes_its_place("min_cuda")
     )
     compute_capability = serializers.CharField(
-        source="min_compute_capability", help_text="The same as `min_compute_capability`."
+        source="min_compute_capability", help_text=takes_its_place("min_compute_capability")
     )
     team = serializers.CharField(
         source="team.slug", allow_null=True, default=None, help_text="Whose own it is; null: the site's."
@@ -155,7 +177,7 @@ class TemplateSerializer(EntrySerializer):
             *("egress", "egress_allow", "git_url", "git_ref", "git_secret", "dotfiles_url", "mounts"),
             *("team", "teams", "argv", "env", "startup", "install_hint", "ready_path", "upstream_auth"),
             *("activity", "enabled", "position", "deprecated", "successor", "updated_at", "environment"),
-            *("default_lifetime_h", "max_lifetime_h"),
+            *LIFETIMES,
         ]
         read_only_fields = fields
 
@@ -195,6 +217,7 @@ class TemplateSerializer(EntrySerializer):
         return selectors.TemplateOffer(template, blocker)
 
 
+@extend_schema_serializer(deprecate_fields=[*documents.RENAMED])
 class FlavorSerializer(EntrySerializer):
     """The size of a workspace. With `pool` it can be had only there."""
 
@@ -214,7 +237,7 @@ class FlavorSerializer(EntrySerializer):
             *("slug", "name", "description", "resources", "pool", "simulated", "work_lost", "teams"),
             *("cpu_milli", "memory_mib", "disk_mib", "nodes", "accelerator_count", "accelerator_model"),
             *("accelerator_models", "accelerator_milli", "accelerator_memory_mib", "mig_profile", "within"),
-            *("preemptible", "expected_s", "default_lifetime_h", "max_lifetime_h", "price_cents"),
+            *("preemptible", "expected_s", *LIFETIMES, "price_cents"),
             *("enabled", "position", "deprecated", "successor", "updated_at"),
         ]
         read_only_fields = fields
@@ -263,29 +286,33 @@ def _whole(least: int = 0, most: int = LARGEST, **options: Any) -> serializers.I
     return serializers.IntegerField(min_value=least, max_value=most, **{"required": False, **options})
 
 
-class EntryChangeSerializer(StrictSerializer):
+def _lifetime(words: str, **options: Any) -> serializers.IntegerField:
+    return _whole(0, MAX_LIFETIME_H, allow_null=True, help_text=words, **options)
+
+
+@extend_schema_serializer(deprecate_fields=[*documents.RENAMED])
+class EntryChangeSerializer(RenamedSerializer):
     """What may be written of templates and flavors alike."""
 
+    renamed = documents.RENAMED
     name = serializers.CharField(max_length=80)
     description = serializers.CharField(max_length=200, allow_blank=True, required=False)
     enabled = serializers.BooleanField(required=False)
     position = serializers.IntegerField(min_value=0, max_value=LARGEST, required=False)
     deprecated = serializers.BooleanField(required=False)
     teams = _slugs(help_text="Short names of the teams that may use it; null: everybody.")
-    default_lifetime_h = _whole(
-        0,
-        MAX_LIFETIME_H,
-        allow_null=True,
-        help_text="Hours after which such a workspace stops where nothing is asked for; 0: no end. Of "
+    default_lifetime_hours = _lifetime(
+        "Hours after which such a workspace stops where nothing is asked for; 0: no end. Of "
         "template and flavor the shorter holds; null in both: as the site says.",
+        source="default_lifetime_h",
     )
-    max_lifetime_h = _whole(
-        0,
-        MAX_LIFETIME_H,
-        allow_null=True,
-        help_text="Hours that may be asked for at most, with extensions; 0: no end. Of template and flavor "
+    default_lifetime_h = _lifetime(takes_its_place("default_lifetime_hours"))
+    max_lifetime_hours = _lifetime(
+        "Hours that may be asked for at most, with extensions; 0: no end. Of template and flavor "
         "the shorter holds; null in both: as the site says.",
+        source="max_lifetime_h",
     )
+    max_lifetime_h = _lifetime(takes_its_place("max_lifetime_hours"))
 
 
 class TemplateChangeSerializer(EntryChangeSerializer):

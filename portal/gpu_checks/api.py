@@ -34,6 +34,7 @@ from portal.common.api import (
 )
 from portal.common.errors import NotFound
 from portal.common.etags import IF_MATCH
+from portal.common.renamed import RenamedSerializer, takes_its_place
 from portal.common.scopes import Scope
 from portal.events import live, stream
 from portal.gpu_checks import resets, runs, selectors, settings
@@ -266,17 +267,36 @@ class GpuCheckSchema(ApiView):
         return Response(schema(), content_type="application/schema+json")
 
 
-class PoolChecksSerializer(StrictSerializer):
-    """When a pool's devices are checked. Hours; 0 is never."""
+def _hours(column: str, words: str) -> serializers.IntegerField:
+    return serializers.IntegerField(
+        source=column, min_value=0, max_value=settings.MAX_HOURS, required=False, help_text=words
+    )
 
-    check_every_h = serializers.IntegerField(min_value=0, max_value=settings.MAX_HOURS, required=False)
-    check_level = serializers.ChoiceField(CheckLevel.choices, required=False)
-    hand_out_max_age_h = serializers.IntegerField(
+
+def _former_hours(column: str) -> serializers.IntegerField:
+    return serializers.IntegerField(
         min_value=0,
         max_value=settings.MAX_HOURS,
         required=False,
-        help_text="A device whose last pass is older is checked before it is handed out.",
+        help_text=takes_its_place(settings.RENAMED[column]),
     )
+
+
+@extend_schema_serializer(deprecate_fields=list(settings.RENAMED))
+class PoolChecksSerializer(RenamedSerializer):
+    """When a pool's devices are checked. Hours; 0 is never."""
+
+    renamed = settings.RENAMED
+    check_every_hours = _hours(
+        "check_every_h", "After how many hours a device that is free is checked again; 0 for never."
+    )
+    check_every_h = _former_hours("check_every_h")
+    check_level = serializers.ChoiceField(CheckLevel.choices, required=False)
+    hand_out_max_age_hours = _hours(
+        "hand_out_max_age_h",
+        "A device whose last pass is older, in hours, is checked before it is handed out; 0 for never.",
+    )
+    hand_out_max_age_h = _former_hours("hand_out_max_age_h")
     check_required = serializers.BooleanField(
         required=False, help_text="Keep a device back when its check could not be run at all."
     )

@@ -15,6 +15,7 @@ from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound
 from portal.common.reasons.codes import CheckCode, InventoryCode
 from portal.common.reasons.reason import Reason
+from portal.common.renamed import with_both
 from portal.events import services as events
 from portal.events.kinds import AuditKind
 from portal.inventory.domain_events import CapacityChanged, CapacityFreed
@@ -25,6 +26,8 @@ NAMES = (
     "check_every_h", "check_level", "hand_out_max_age_h", "check_required", "scrub_required",
     "mig_repartition",
 )  # fmt: skip
+RENAMED = {"check_every_h": "check_every_hours", "hand_out_max_age_h": "hand_out_max_age_hours"}
+"""What REST and the site file call them: hours are `_hours` there."""
 
 
 def values_of(pool: Pool) -> list[object]:
@@ -66,7 +69,7 @@ def set_checks(
             kind=AuditKind.POOL_CHECKS_SET,
             pool=pool,
             message=f"sets when devices of {pool.name} are checked",
-            data={name: getattr(pool, name) for name in NAMES},
+            data=with_both(RENAMED, {name: getattr(pool, name) for name in NAMES}),
         )
     return pool
 

@@ -142,7 +142,6 @@ MORE: Mapping[str, str] = {
     "done": "How much of it is done.",
     "elapsed_ms": "For how long it has been under way, in milliseconds.",
     "text": "What it does just now, in words.",
-    "check_every_h": "After how many hours a device that is free is checked again; 0 for never.",
     "check_level": "How thorough these checks are.",
     "online": "Whether its node was heard of late.",
     "used_cpu_milli": "Thousandths of a CPU core that workspaces hold.",

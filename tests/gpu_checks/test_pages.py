@@ -225,13 +225,15 @@ def test_operators_set_when_a_pool_is_checked(olga, bob, as_user, operator, h100
     page.post(f"{url}checks/", form | {"check_every_h": "often"})
     assert "Hours are whole numbers" in text(page.get(url))
     assert operator.put("pools/this-machine/checks", {"check_required": True}).json() == {
+        "check_every_hours": 24,
         "check_every_h": 24,
         "check_level": "quick",
+        "hand_out_max_age_hours": 0,
         "hand_out_max_age_h": 0,
         "check_required": True,
         "scrub_required": True,
         "mig_repartition": False,
     }
-    problem(operator.put("pools/this-machine/checks", {"check_every_h": -1}), 400, "invalid")
+    problem(operator.put("pools/this-machine/checks", {"check_every_hours": -1}), 400, "invalid")
     problem(operator.put("pools/this-machine/checks", {"check_level": "deep"}), 400, "invalid")
     problem(operator.put("pools/none/checks", {}), 404, "not_found")

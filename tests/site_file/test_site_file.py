@@ -34,7 +34,7 @@ SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "site.schema.json"
 FILE = """\
 berth: 1
 pools:
-  lab: {driver: local, name: The lab, config: {spares: 0}, check_every_h: 24}
+  lab: {driver: local, name: The lab, config: {spares: 0}, check_every_hours: 24}
 cohorts:
   inner: {parent: outer}
   outer: {weight_milli: 2000, quotas: {"gpu:h100": {nominal: 8000}}}
@@ -459,8 +459,8 @@ of_templates = st.fixed_dictionaries(
         "start_timeout_s": st.integers(5, 3600),
         "stop_timeout_s": st.integers(0, 300),
         "work_lost": st.sampled_from(["always", "accelerated", "never"]),
-        "default_lifetime_h": st.none() | st.integers(0, 8784),
-        "max_lifetime_h": st.none() | st.integers(0, 8784),
+        "default_lifetime_hours": st.none() | st.integers(0, 8784),
+        "max_lifetime_hours": st.none() | st.integers(0, 8784),
         "position": st.integers(0, 1000),
         "deprecated": st.booleans(),
     },
@@ -504,8 +504,8 @@ of_flavors = st.fixed_dictionaries(
         "preemptible": st.booleans(),
         "work_lost": st.sampled_from(["", "always", "never"]),
         "expected_s": st.integers(60, 86_400),
-        "default_lifetime_h": st.none() | st.integers(0, 24),
-        "max_lifetime_h": st.none() | st.integers(48, 1000),
+        "default_lifetime_hours": st.none() | st.integers(0, 24),
+        "max_lifetime_hours": st.none() | st.integers(48, 1000),
         "price_cents": st.none() | st.integers(0, 10**6),
         "position": st.integers(0, 1000),
         "deprecated": st.booleans(),
@@ -519,7 +519,7 @@ of_pools = st.fixed_dictionaries(
         "rebalancing": st.sampled_from(list(RebalancingPolicy.values)),
         "enabled": st.booleans(),
         "retiring": st.booleans(),
-        "check_every_h": st.integers(0, 100),
+        "check_every_hours": st.integers(0, 100),
     },
 )
 
