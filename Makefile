@@ -13,7 +13,7 @@ BERTH_HOME ?= var
 NOTEBOOK_ENV = $(abspath $(BERTH_HOME))/environments/notebook
 RESULTS := test-results
 # Bytecode is kept even where Python is asked not to: the tests start Python some hundred times.
-PYTEST = PYTHONDONTWRITEBYTECODE= timeout --foreground --signal=INT --kill-after=60 3300 $(RUN) -m pytest -q -n 2 -o faulthandler_timeout=180
+PYTEST = PYTHONDONTWRITEBYTECODE= timeout --foreground --signal=INT --kill-after=60 3600 $(RUN) -m pytest -q -n 2 -o faulthandler_timeout=180
 # $(call phase,NAME,ARGUMENTS): its exit code is for tests.tally, and the next phase runs in any case.
 phase = @mkdir -p $(RESULTS); echo "== $(1)"; $(PYTEST) --junitxml=$(RESULTS)/$(1).xml -o cache_dir=$(RESULTS)/$(1).cache $(2) $(ARGS); \
 	echo $$? > $(RESULTS)/$(1).code
