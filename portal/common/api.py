@@ -118,9 +118,11 @@ def _of_another_type(field: serializers.Field[Any, Any, Any, Any], value: Any) -
     return str(field.error_messages["invalid"]) if text or boolean else ""
 
 
-def body_of(request: Request, serializer: type[serializers.Serializer[Any]]) -> dict[str, Any]:
-    """The request's body as `serializer` understands it. Raises DRF's `ValidationError`."""
-    body = serializer(data=request.data)
+def body_of(
+    request: Request, serializer: type[serializers.Serializer[Any]], **context: Any
+) -> dict[str, Any]:
+    """The request's body as `serializer` in this context has it. Raises DRF's `ValidationError`."""
+    body = serializer(data=request.data, context=context)
     body.is_valid(raise_exception=True)
     given: dict[str, Any] = body.validated_data
     return given

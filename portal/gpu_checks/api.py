@@ -326,7 +326,9 @@ class PoolChecks(ApiView):
         errors=[400, 404, 412, 415],
     )
     def put(self, request: UserRequest, slug: str) -> Response:
-        given = body_of(request, PoolChecksSerializer)
+        pool = pool_by_slug(slug)
+        current = {name: getattr(pool, name) for name in settings.RENAMED}
+        given = body_of(request, PoolChecksSerializer, current=current)
         expected = etags.expected_by(request)
         return _checks(settings.set_checks(actor=request.user, slug=slug, expected=expected, **given))
 

@@ -110,11 +110,15 @@ def test_when_a_pool_is_checked_is_set_by_either_name(
     for wrong in (None, -1, 10_000):
         refused = problem(operator.put(CHECKS, named(check_every=wrong)), 400, "invalid")
         assert list(refused["errors"]) == list(named(check_every=wrong))
-    # All of it as it was read is no change, and what differs is refused.
+    # All of it as it was read is no change, and one changed there is changed by whichever name.
     assert operator.put(CHECKS, changed.json())["ETag"] == changed["ETag"]
-    differ = problem(operator.put(CHECKS, changed.json() | named(check_every=9)), 400, "invalid")
+    again = operator.put(CHECKS, changed.json() | named(check_every=9, hand_out_max_age=0)).json()
+    assert [again[name] for both in OF_CHECKS.items() for name in both] == [9, 9, 0, 0]
+    # Where neither name says what is so, nobody knows what is meant.
+    both = again | {"check_every_hours": 10, "check_every_h": 11, "hand_out_max_age_hours": 3}
+    differ = problem(operator.put(CHECKS, both), 400, "invalid")
     assert differ["reason"]["code"] == "names_differ"
-    assert api(bob).get(CHECKS).json() == changed.json()
+    assert api(bob).get(CHECKS).json() == again
 
 
 @pytest.mark.parametrize(
