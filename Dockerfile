@@ -4,6 +4,11 @@ FROM python:3.11-slim-bookworm AS build
 WORKDIR /opt/berth
 # `gpu` has what the GPU check needs as well: compose.gpu.yaml.
 ARG LOCK=portal
+# Where packages come from, where that is not pip's own index.
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_TRUSTED_HOST
+ARG PIP_DEFAULT_TIMEOUT
 COPY requirements/${LOCK}.lock requirements/
 RUN python -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements/${LOCK}.lock
 # What workspaces run stands apart: a notebook cannot import the portal.

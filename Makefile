@@ -25,7 +25,7 @@ marked = $(shell grep -rl --include='test_*.py' 'mark.$(1)' tests)
 # What differs where the node's user is not root: sandboxes, networks, filters, folders of probes.
 ordinary = tests/security tests/provisioning/local/test_local_sandbox.py tests/provisioning/local/test_scratch.py
 
-.PHONY: ldap documents screenshots help up down status test test-kernel test-ordinary test-units test-servers lint types check bench clean environment environment-dev notebook \
+.PHONY: ldap documents screenshots help up down status test test-compose test-kernel test-ordinary test-units test-servers lint types check bench clean environment environment-dev notebook \
 	notebook-if-possible
 
 help: ## Show this list
@@ -73,6 +73,9 @@ test-ordinary: environment-dev ## As root: the tests about sandboxes once more, 
 
 test-kernel: environment-dev ## In a virtual machine: what this machine's kernel lacks (quotas of projects); as root, takes minutes
 	@$(RUN) -m pytest -q -n 0 -p no:cacheprovider tests/kernel/virtual.py $(ARGS)
+
+test-compose: environment-dev ## The image and compose.yaml on a Docker engine, with an upgrade; as root, takes a quarter of an hour
+	@$(RUN) -m pytest -q -n 0 -x --capture=no -p no:cacheprovider tests/compose/whole.py $(ARGS)
 
 lint: environment-dev ## Check style and the directions of imports
 	@$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(VENV)/bin/lint-imports

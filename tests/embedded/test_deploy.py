@@ -1,4 +1,4 @@
-"""compose.yaml, the Dockerfile and what they call. They are read here, not run: that needs an engine."""
+"""compose.yaml, the Dockerfile and what they call. They are read here; `make test-compose` runs them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import yaml
 from portal.embedded.environment import Instance
 from provisioning.service.environ import ROOT
 from provisioning.signing import public_text
+from tests.compose.stack import BUILD_ARGUMENTS
 
 # Of what may be left off as a whole.
 OPTIONAL_SECRETS = {"BERTH_PROXY_SECRET", "BERTH_AUDIT_WEBHOOK_SECRET", "BERTH_OIDC_CLIENT_SECRET"}
@@ -189,6 +190,11 @@ def test_what_the_dockerfile_copies_is_there_and_reaches_the_build() -> None:
                 assert (ROOT / source.replace("${LOCK}", lock)).exists(), source
             allowed = source if not source.startswith("requirements/") else "requirements/*.lock"
             assert f"!{allowed}" in ignored, source
+
+
+def test_the_build_may_be_told_where_packages_come_from() -> None:
+    taken = set(re.findall(r"^ARG (PIP_\w+)$", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE))
+    assert taken == {name for name in BUILD_ARGUMENTS if name.startswith("PIP_")} != set()
 
 
 def test_render_writes_what_the_servers_read(instance: Instance) -> None:

