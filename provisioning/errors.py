@@ -85,6 +85,14 @@ class BackendUnavailable(ProvisioningError):
     blame = Blame.OPERATOR
 
 
+class GpuBeingReset(ProvisioningError):
+    """A GPU of the node is being reset: for that long, nobody may ask the driver for any of its GPUs."""
+
+    code = "gpu_being_reset"
+    retryable = True
+    blame = Blame.BACKEND
+
+
 class StartFailed(ProvisioningError):
     """The backend refused or failed to start the environment; nothing is left behind."""
 

@@ -38,7 +38,7 @@ from portal.inventory.domain_events import (
 )
 from portal.inventory.inventory_sync import UNSEEN_STATES, apply_devices
 from portal.inventory.models import Device, Node, Pool, PoolState
-from provisioning.errors import ProvisioningError
+from provisioning.errors import GpuBeingReset, ProvisioningError
 from provisioning.registry import driver_class
 from provisioning.types import Failure, Inventory, NodeInfo
 
@@ -139,11 +139,15 @@ def apply_inventory(*, pool: Pool, inventory: Inventory) -> None:
 
 
 def apply_inventory_failure(*, pool: Pool, failure: Failure) -> None:
-    """The driver could not take stock: say so, and ask again soon. Nothing is concluded about what runs."""
+    """The driver could not take stock: say so, and ask again soon. Nothing is concluded about what runs.
+
+    While a GPU is being reset there is nothing to say: what was seen before counts until the node can look.
+    """
     Pool.objects.filter(pk=pool.pk).update(
         inventory_due_at=timezone.now() + timedelta(seconds=min(ASK_AGAIN_S, settings.INVENTORY_INTERVAL_S))
     )
-    _set_state(pool, PoolState.UNREACHABLE, failure.message)
+    if failure.code != GpuBeingReset.code:
+        _set_state(pool, PoolState.UNREACHABLE, failure.message)
 
 
 def _set_state(pool: Pool, state: PoolState, message: str) -> None:

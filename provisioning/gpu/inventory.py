@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -62,13 +63,20 @@ _STATES: tuple[tuple[type[NvmlProblem], MachineState], ...] = (
 _bounded = Bounded()
 
 
-def scan(*, root: Path = Path("/"), timeout_s: float = SCAN_TIMEOUT_S, bounded: Bounded = _bounded) -> Scan:
+def scan(
+    *,
+    root: Path = Path("/"),
+    timeout_s: float = SCAN_TIMEOUT_S,
+    patience_s: float = math.inf,
+    bounded: Bounded = _bounded,
+) -> Scan:
     """All GPUs with their facts, and the state of the machine. Never raises for what the driver does.
 
     A GPU that does not answer does not hide the others. A driver that hangs is given up after
-    `timeout_s`. `root` holds the /proc and /sys to read. Waits while a GPU of this machine is being reset.
+    `timeout_s`. `root` holds the /proc and /sys to read. Waits while a GPU of this machine is being reset;
+    raises `release.StillAsked` when that takes longer than `patience_s`.
     """
-    release.wait()
+    release.wait(patience_s)
     try:
         return bounded.call(lambda: _scan(root), timeout_s=timeout_s)
     except NvmlProblem as problem:

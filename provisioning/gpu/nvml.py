@@ -15,6 +15,7 @@ from typing import Any
 
 import pynvml
 
+from provisioning.gpu import forks
 from provisioning.gpu.problems import (
     LIBRARY,
     UNAVAILABLE,
@@ -93,14 +94,16 @@ def _number(value: Any) -> int | None:
 def session() -> Iterator[Nvml]:
     """Open NVML for the length of the block. Raises `NvmlProblem` where that is not possible.
 
-    Sessions nest and may be open in several threads: the library counts them.
+    Sessions may be open in several threads: the library counts them. One that is opened while this process
+    is about to fork waits for that.
     """
-    _must("nvmlInit")
-    try:
-        yield Nvml()
-    finally:
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
+    with forks.session():
+        _must("nvmlInit")
+        try:
+            yield Nvml()
+        finally:
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
 
 
 class Nvml:

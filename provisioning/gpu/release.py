@@ -1,13 +1,15 @@
 """Letting go of NVML for a while: no GPU can be reset while a process of this machine has it open.
 
 Whoever resets a GPU holds a file locked, with a deadline in it. The sampler, the watcher and inventory look
-at it and keep NVML closed meanwhile. When the holder ends or is killed, the kernel gives the lock back; when
-it hangs, the deadline passes. In either case all take NVML up again by themselves.
+at it and keep NVML closed meanwhile; so they do for a moment when their process forks (`forks`). When the
+holder ends or is killed, the kernel gives the lock back; when it hangs, the deadline passes. In either case
+all take NVML up again by themselves.
 """
 
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import tempfile
 import time
@@ -15,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+from provisioning.gpu import forks
 
 LEASE_S = 120.0
 """NVML is taken up again after this at the latest, whatever has become of the reset."""
@@ -25,6 +29,10 @@ _NAME = "nvml-released"
 
 class Taken(Exception):
     """Another GPU of this machine is being reset."""
+
+
+class StillAsked(Exception):
+    """A GPU of this machine is being reset, for longer than somebody wanted to wait."""
 
 
 def lock_folder() -> Path:
@@ -68,6 +76,10 @@ def _take(file: IO[str]) -> None:
 
 def is_asked() -> bool:
     """Whether NVML is to be left closed now."""
+    return forks.is_asked() or _is_held()
+
+
+def _is_held() -> bool:
     try:
         file = (lock_folder() / _NAME).open()
     except OSError:
@@ -81,9 +93,12 @@ def is_asked() -> bool:
         return False
 
 
-def wait() -> None:
-    """Until NVML may be opened."""
+def wait(limit_s: float = math.inf) -> None:
+    """Until NVML may be opened. Raises `StillAsked` when that takes longer than `limit_s`."""
+    until = time.monotonic() + limit_s
     while is_asked():
+        if time.monotonic() >= until:
+            raise StillAsked
         time.sleep(LOOK_S)
 
 

@@ -93,7 +93,7 @@ class Sampler:
     `devices_source` names the devices; it is asked again every `refresh_s`, and soon after a device was
     lost. `sink` gets the rollups of one minute in a list; while it fails they are kept and offered again.
     Without a driver nothing runs: the threads end by themselves. While a GPU of this machine is being reset
-    (`release`), nothing is read and the driver is left closed.
+    (`release`), nothing is read and the driver is left closed; so it is while this process forks.
     """
 
     def __init__(

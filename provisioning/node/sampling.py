@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 from celery import Celery, bootsteps
+from celery.signals import worker_before_create_process
 
 from provisioning import messages, redis_client
 from provisioning.celery_config import CONTROL_QUEUE, KEY_PREFIX
+from provisioning.gpu import forks
 from provisioning.gpu.problems import LIBRARY
 from provisioning.gpu.samples import Sample
 from provisioning.node.identity import node_name
@@ -159,6 +161,13 @@ class SamplerStep(bootsteps.StartStopStep):  # type: ignore[misc]
             self._sampler = None
 
 
+def _close_nvml(**_: object) -> None:
+    """Before a pool process is forked: what is started anew later has no GPU open that nobody could reset."""
+    if not forks.prepare():
+        log.warning("a pool process is started while NVML is open: the NVIDIA driver does not answer")
+
+
 def install(app: Celery) -> None:
     """Give every worker of `app` a sampler."""
     app.steps["consumer"].add(SamplerStep)
+    worker_before_create_process.connect(_close_nvml)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from provisioning.drivers.local import gpus
+from provisioning.errors import GpuBeingReset
 from provisioning.gpu import inventory, release
 from provisioning.gpu.facts import MachineState
 
@@ -35,6 +37,16 @@ def test_what_was_not_written_yet_asks_nobody() -> None:
     with release.released():
         (release.lock_folder() / "nvml-released").write_text("")
         assert not release.is_asked()
+
+
+def test_who_has_no_patience_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "PATIENCE_S", 0.0)
+    with release.released():
+        with pytest.raises(release.StillAsked):
+            release.wait(0)
+        with pytest.raises(GpuBeingReset) as told:
+            gpus.scan()
+    assert told.value.retryable
 
 
 def test_inventory_waits_until_the_driver_may_be_opened(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from portal.inventory.counting import Count
 from portal.inventory.models import Device, Node, Pool, PoolState
 from portal.inventory.node_commands import config_of
 from portal.workspaces import services as workspaces
+from provisioning.errors import GpuBeingReset
 from provisioning.registry import driver_for
 from provisioning.types import DeviceInfo, DeviceKind, Failure
 from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool
@@ -202,6 +203,18 @@ def test_the_same_failure_again_is_one_event(pool):
     for _ in range(3):
         services.apply_inventory_failure(pool=pool, failure=failure)
     assert kinds(pool).count("pool.unreachable") == 1
+
+
+def test_while_a_gpu_is_being_reset_all_stays_as_it_was_seen(pool, clock):
+    pool.refresh_from_db()
+    before = (pool.state, pool.state_message, list(Device.objects.order_by("pk").values()))
+    failure = Failure(GpuBeingReset.code, "A GPU is being reset.", retryable=True, blame="backend")
+    services.apply_inventory_failure(pool=pool, failure=failure)
+    pool.refresh_from_db()
+    assert (pool.state, pool.state_message, list(Device.objects.order_by("pk").values())) == before
+    assert "pool.unreachable" not in kinds(pool)
+    clock.shift(11)
+    assert pool in services.pools_due(), "asked again soon"
 
 
 def test_a_pool_that_stays_silent_is_unreachable_and_takes_nothing_new(local_pool, sent, clock, settings):

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from provisioning.gpu import inventory
+from provisioning.errors import GpuBeingReset
+from provisioning.gpu import inventory, release
 from provisioning.gpu.facts import GpuFacts, MachineState, MigInstance
 from provisioning.types import DeviceInfo, DeviceKind
 
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+PATIENCE_S = 10.0
+"""For how long a reset is waited for: a task of the node has less than a minute for all that it does."""
 CAPABILITIES = "proc/driver/nvidia/capabilities"
 
 
@@ -31,8 +34,14 @@ class GpuScan:
 
 
 def scan(*, root: Path = Path("/")) -> GpuScan:
-    """Every GPU, and its MIG instances where MIG mode is on. Never raises for what the driver does."""
-    found = inventory.scan(root=root)
+    """Every GPU, and its MIG instances where MIG mode is on. Never raises for what the driver does.
+
+    Raises `GpuBeingReset` where a reset keeps it from looking.
+    """
+    try:
+        found = inventory.scan(root=root, patience_s=PATIENCE_S)
+    except release.StillAsked as error:
+        raise GpuBeingReset("A GPU of this node is being reset. Wait two minutes at most.") from error
     devices: list[DeviceInfo] = []
     for gpu in found.gpus:
         nodes = _nodes(gpu, root)

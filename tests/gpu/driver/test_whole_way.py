@@ -1,10 +1,13 @@
-"""From an XID to the people whom it concerns: the processes of a whole instance, over NVML in C.
+"""The processes of a whole instance, over NVML in C: from an XID to the people whom it concerns, and who has
+a GPU open.
 
-How long that takes is printed, and in the report; figures are in docs/measurements.md.
+How long the former takes is printed, and in the report; figures are in docs/measurements.md.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -13,12 +16,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from provisioning.gpu.reset_run import holders_of
 from tests import instance
 from tests.gpu.driver.machine import GPU, Machine
-from tests.gpu.driver.test_checks import Make
 from tests.instance import Api, Berth, eventually
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("gpu-whole-way")]
 LIMIT_S = 60
 # Each asks for more than the one before, so that it is an entry of its own in the history.
 ORDER = ((92, "inspect"), (62, "reset"), (95, "drain_and_reset"), (79, "reboot"), (64, "replace"))
@@ -44,18 +47,20 @@ for device in Device.objects.filter(cordoned=True):
 """
 
 
-@pytest.fixture
-def host(machine: Make) -> Machine:
+@pytest.fixture(scope="module")
+def host(libraries: dict[int, Path], tmp_path_factory: pytest.TempPathFactory) -> Machine:
     """An H100 under R570, without CUDA."""
-    made: Machine = machine(570, f"gpu H100 {GPU}")
+    folder = tmp_path_factory.mktemp("host") / "driver"
+    made = Machine.at(folder, libraries[570], 570, [f"gpu H100 {GPU}"])
     (made.folder / "libcuda.so.1").unlink()
     return made
 
 
-@pytest.fixture
-def berth(host: Machine, tmp_path: Path) -> Iterator[Berth]:
+@pytest.fixture(scope="module")
+def berth(host: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Berth]:
     """All of its processes are on that machine."""
-    with instance.running(tmp_path / "berth", environment=None) as found:
+    folder = tmp_path_factory.mktemp("whole") / "berth"
+    with instance.running(folder, environment=None, LD_LIBRARY_PATH=str(host.folder)) as found:
         eventually(
             lambda: found.rows("SELECT 1 FROM inventory_device") or None, limit_s=LIMIT_S, what="the GPU"
         )
@@ -134,3 +139,24 @@ def test_an_xid_takes_the_gpu_out_and_its_holder_is_told(
     print("seconds from an XID to the holder's notice:", notice_s, "and to the cordon:", took_s)
     # The work goes on as long as it can.
     assert api.workspace(workspace)["state"] == "running"
+
+
+def children(pid: int) -> set[int]:
+    return {int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+
+
+def test_a_pool_process_that_is_started_anew_has_no_gpu_open(host: Machine, berth: Berth) -> None:
+    """Or no GPU of the node could be reset until its worker is restarted."""
+    worker = berth.services()["node"]["pid"]
+    device = host.root / "dev/nvidia0"
+
+    def only_the_worker() -> bool:
+        return holders_of(device) == (worker,)
+
+    eventually(only_the_worker, limit_s=LIMIT_S, what=lambda: str(holders_of(device)))
+    before = children(worker)
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: len(children(worker) - before) == len(before), limit_s=LIMIT_S, what=berth.last_lines)
+    # The sampler and the watcher take it up again; an inventory may have it open for a moment.
+    eventually(only_the_worker, limit_s=LIMIT_S, what=lambda: str(holders_of(device)))

@@ -1,0 +1,83 @@
+"""NVML is closed before this process forks, opened again after it, and never waited for without an end."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from provisioning.gpu import forks, release
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forks, "_here", forks._Sessions())
+
+
+@pytest.fixture
+def holder() -> Iterator[threading.Event]:
+    """Somebody who has NVML open until it is asked for, as the sampler; set once it is closed."""
+    opened, closed = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with forks.session():
+            opened.set()
+            while not release.is_asked():
+                closed.wait(0.01)
+        closed.set()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert opened.wait(30)
+    yield closed
+    forks.prepare()
+    thread.join(30)
+
+
+def fork() -> int:
+    """What a child finds open, as its exit code."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(forks._here.open)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_it_is_closed_for_the_fork_and_may_be_opened_after_it(holder: threading.Event) -> None:
+    assert not release.is_asked()
+    assert forks.prepare()
+    assert holder.is_set() and release.is_asked()
+    assert fork() == 0
+    assert not release.is_asked()
+    with forks.session():
+        assert forks._here.open == 1
+
+
+def test_who_opens_it_meanwhile_waits_for_the_fork() -> None:
+    assert forks.prepare()
+    opened = threading.Event()
+
+    def open_it() -> None:
+        with forks.session():
+            opened.set()
+
+    thread = threading.Thread(target=open_it)
+    thread.start()
+    assert not opened.wait(0.1)
+    fork()
+    assert opened.wait(30)
+    thread.join(30)
+
+
+def test_what_hangs_is_not_waited_for_and_a_fork_that_fails_ends_by_itself() -> None:
+    with forks.session():
+        assert not forks.prepare(wait_s=0.05, hold_s=0.1)
+    with forks.session():
+        assert not release.is_asked()
+
+
+def test_nothing_is_waited_for_where_nothing_is_open() -> None:
+    assert forks.prepare(wait_s=0)
+    fork()
+    assert not release.is_asked()
