@@ -7,6 +7,7 @@ from typing import Any
 
 from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
+from rest_framework.fields import empty
 
 from portal.catalog import documents, rules, selectors
 from portal.catalog.models import (
@@ -99,6 +100,19 @@ def _former_hours(column: str) -> serializers.IntegerField:
     return serializers.IntegerField(allow_null=True, read_only=True, help_text=words)
 
 
+class HoursField(serializers.FloatField):
+    """Hours of what is kept in whole seconds."""
+
+    def run_validation(self, data: Any = empty) -> Any:
+        hours = super().run_validation(data)
+        return round(hours * 3600) if isinstance(hours, float) else hours
+
+    def to_representation(self, value: Any) -> Any:
+        return round(value / 3600, 4)
+
+
+EXPECTED = {"expected_s": "expected_hours"}
+EXPECTED_WORDS = "How long such a workspace is expected to run, in hours, where nobody says otherwise."
 LIFETIMES = tuple(name for both in documents.RENAMED.items() for name in both)
 
 
@@ -217,7 +231,7 @@ class TemplateSerializer(EntrySerializer):
         return selectors.TemplateOffer(template, blocker)
 
 
-@extend_schema_serializer(deprecate_fields=[*documents.RENAMED])
+@extend_schema_serializer(deprecate_fields=[*documents.RENAMED, *EXPECTED])
 class FlavorSerializer(EntrySerializer):
     """The size of a workspace. With `pool` it can be had only there."""
 
@@ -230,6 +244,10 @@ class FlavorSerializer(EntrySerializer):
         help_text="When work of this size is lost if it has to make room; empty is as the template says.",
     )
     accelerator_models = serializers.ListField(child=serializers.CharField())
+    expected_hours = HoursField(source="expected_s", read_only=True, help_text=EXPECTED_WORDS)
+    expected_s = serializers.IntegerField(
+        read_only=True, help_text=f"In seconds, as `{EXPECTED['expected_s']}`, which takes its place."
+    )
 
     class Meta:
         model = Flavor
@@ -237,7 +255,7 @@ class FlavorSerializer(EntrySerializer):
             *("slug", "name", "description", "resources", "pool", "simulated", "work_lost", "teams"),
             *("cpu_milli", "memory_mib", "disk_mib", "nodes", "accelerator_count", "accelerator_model"),
             *("accelerator_models", "accelerator_milli", "accelerator_memory_mib", "mig_profile", "within"),
-            *("preemptible", "expected_s", *LIFETIMES, "price_cents"),
+            *("preemptible", "expected_hours", "expected_s", *LIFETIMES, "price_cents"),
             *("enabled", "position", "deprecated", "successor", "updated_at"),
         ]
         read_only_fields = fields
@@ -411,9 +429,11 @@ class TemplateCreateSerializer(TemplateChangeSerializer):
     )
 
 
+@extend_schema_serializer(deprecate_fields=[*documents.RENAMED, *EXPECTED])
 class FlavorChangeSerializer(EntryChangeSerializer):
     """The fields of a flavor that may be changed."""
 
+    renamed = documents.RENAMED | EXPECTED
     cpu_milli = _whole(100, required=True)
     memory_mib = _whole(128, required=True)
     disk_mib = _whole()
@@ -429,7 +449,16 @@ class FlavorChangeSerializer(EntryChangeSerializer):
     within = serializers.ChoiceField(Bond.choices, required=False)
     preemptible = serializers.BooleanField(required=False)
     work_lost = serializers.ChoiceField(WorkLost.choices, allow_blank=True, required=False)
-    expected_s = _whole(60, MAX_EXPECTED_S)
+    expected_hours = HoursField(
+        source="expected_s",
+        min_value=1 / 60,
+        max_value=MAX_EXPECTED_S / 3600,
+        required=False,
+        help_text=EXPECTED_WORDS,
+    )
+    expected_s = _whole(
+        60, MAX_EXPECTED_S, help_text=f"In seconds, as `{EXPECTED['expected_s']}`, which takes its place."
+    )
     price_cents = _whole(
         0,
         MAX_PRICE_CENTS,

@@ -105,7 +105,7 @@ class StrictSerializer(serializers.Serializer[Any]):
 
 
 def _of_another_type(field: serializers.Field[Any, Any, Any, Any], value: Any) -> str:
-    """What is wrong with a number in the place of text, or anything but a boolean in that of one.
+    """What is wrong with a number in the place of text, or where a boolean has or has not to be one.
 
     Django REST framework takes both for what they could mean; the document for programs does not. Empty
     where nothing is.
@@ -115,7 +115,8 @@ def _of_another_type(field: serializers.Field[Any, Any, Any, Any], value: Any) -
         return next((said for each in held if (said := _of_another_type(field.child, each))), "")
     text = isinstance(field, serializers.CharField) and isinstance(value, int | float)
     boolean = isinstance(field, serializers.BooleanField) and not isinstance(value, bool | None)
-    return str(field.error_messages["invalid"]) if text or boolean else ""
+    number = isinstance(field, serializers.IntegerField | serializers.FloatField) and isinstance(value, bool)
+    return str(field.error_messages["invalid"]) if text or boolean or number else ""
 
 
 def body_of(

@@ -69,7 +69,6 @@ MORE: Mapping[str, str] = {
     "git_ref": "Branch, tag or commit of its repository; empty for the repository's own choice.",
     "upstream_auth": "What the front door adds to requests on their way to its program.",
     "work_lost": "Whether what it computes is lost when it has to make room.",
-    "expected_s": "For how long one is expected to run, in seconds, where its user says nothing.",
     "icon": "Which of the icons that there are.",
     "install_hint": "What to install on a node so that it runs there.",
     "min_cuda": "Oldest version of CUDA that it runs with, as `12.4`; empty for any.",

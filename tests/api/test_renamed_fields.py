@@ -95,6 +95,31 @@ def test_a_version_is_the_same_by_whichever_name_it_was_made(api: Any, olga: Any
     assert lifetimes(operator.post("flavors/small/versions/1/restore", {}))[2:] == [None, None]
 
 
+def test_how_long_a_flavor_is_needed_is_in_hours_as_a_workspaces_is(api: Any, olga: Any) -> None:
+    operator = api(olga)
+
+    def expected(answer: Any) -> list[float]:
+        assert answer.status_code in (200, 201), answer.content
+        return [answer.json()["expected_hours"], answer.json()["expected_s"]]
+
+    def change(**given: Any) -> Any:
+        return operator.send("PATCH", "flavors/small", given)
+
+    assert expected(operator.post("flavors", SMALL | {"expected_hours": 1.5})) == [1.5, 5400]
+    assert Flavor.objects.get(slug="small").expected_s == 5400
+    assert expected(change(expected_s=28_801)) == [8.0003, 28_801]
+    assert expected(change(expected_hours=8.0003)) == [8.0003, 28_801]
+    assert expected(change(name="Other")) == [8.0003, 28_801]
+    assert expected(change(expected_hours=1 / 60, expected_s=60)) == [0.0167, 60]
+    assert expected(change(expected_hours=720)) == [720, 2_592_000]
+    for wrong in (0, 720.1, None, "nan", True, 1e300):
+        refused = problem(change(expected_hours=wrong), 400, "invalid")
+        assert list(refused["errors"]) == ["expected_hours"], wrong
+    differ = problem(change(expected_hours=2, expected_s=7201), 400, "invalid")
+    assert differ["reason"]["code"] == "names_differ"
+    assert expected(operator.get("flavors/small")) == [720, 2_592_000]
+
+
 def test_when_a_pool_is_checked_is_set_by_either_name(
     api: Any, olga: Any, bob: Any, pool: Any, named: Any
 ) -> None:
