@@ -1,6 +1,7 @@
 """In a machine of its own kernel: control groups of version 2 hold workspaces to what they were given.
 
-`virtual.py` runs it there, as root, where version 1 is not mounted.
+`virtual.py` runs it there, as root and as an ordinary user who has been given a group, where version 1 is
+not mounted.
 """
 
 from __future__ import annotations
@@ -13,9 +14,20 @@ import pytest
 
 from provisioning.drivers.local import cgroups, limits
 from provisioning.types import Observation, ObservedState, ResourceRequest, WorkspaceSpec
+from tests.instance import eventually
 from tests.provisioning.local.local_support import Pool
 
 START_S = 300
+FEW = 64
+FORK = """
+import os, time
+while True:
+    try:
+        if not os.fork():
+            time.sleep(900)
+    except OSError:
+        time.sleep(0.1)
+"""
 EAT = "x = []\nwhile True: x.append(bytearray(b'x' * (8 << 20)))"
 
 
@@ -36,6 +48,26 @@ def begun(pool: Pool, spec: WorkspaceSpec, state: ObservedState) -> Observation:
     return pool.wait(lambda: pool.driver.observe(spec.ref), state, timeout_s=START_S)
 
 
+def group_of(pool: Pool, spec: WorkspaceSpec) -> Path:
+    """The control group of a workspace that is being started, once it has processes."""
+    (above,) = cgroups.detect(pool.driver.instance).parents
+    pool.start(spec)
+    return eventually(
+        lambda: next((each for each in above.glob("*/") if _is_its(each)), None),
+        limit_s=START_S,
+        what="a group with its processes",
+    )
+
+
+def _is_its(group: Path) -> bool:
+    return not group.name.startswith(cgroups.PROBE) and bool(cgroups.pids([group]))
+
+
+def number_in(file: Path, name: str) -> int:
+    """Of a file with a name and a number in each line."""
+    return int(dict(line.split() for line in file.read_text().splitlines())[name])
+
+
 def test_all_limits_hold(pool: Pool) -> None:
     host = cgroups.detect(pool.driver.instance)
     assert (host.version, host.holds) == (2, frozenset(limits.REQUIRED)), host
@@ -46,3 +78,19 @@ def test_out_of_memory_is_seen_and_named(pool: Pool) -> None:
     seen = begun(pool, spec, ObservedState.FAILED)
     assert (seen.code, seen.exit_code) == ("out_of_memory", 137), seen
     assert "64 MiB" in seen.message
+
+
+def test_whoever_wants_more_of_the_cpu_waits(pool: Pool) -> None:
+    spec = patient(pool.spec("python3", "-c", "while True: pass", resources=ResourceRequest(100, 128)))
+    group = group_of(pool, spec)
+    assert (group / "cpu.max").read_text().split() == ["10000", "100000"]
+    eventually(
+        lambda: number_in(group / "cpu.stat", "nr_throttled") > 5, limit_s=START_S, what="it had to wait"
+    )
+
+
+def test_whoever_forks_without_end_is_stopped(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "PIDS_MAX", FEW)
+    group = group_of(pool, patient(pool.spec("python3", "-c", FORK, resources=ResourceRequest(1000, 512))))
+    eventually(lambda: number_in(group / "pids.events", "max") > 0, limit_s=START_S, what="it was stopped")
+    assert len(cgroups.pids([group])) <= FEW
