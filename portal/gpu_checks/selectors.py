@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from uuid import UUID
 
 from django.db.models import QuerySet
@@ -65,8 +66,16 @@ def device_by_name(name: str) -> Device:
 
 def open_run_on(device: Device) -> GpuCheckRun | None:
     """What is under way on a device: a run of its own, or one of another device that needs its links."""
-    runs = GpuCheckRun.objects.filter(status__in=OPEN).select_related("device", "device__node")
+    runs = GpuCheckRun.objects.filter(status__in=OPEN)
     return runs.filter(device=device).first() or runs.filter(peers=device).first()
+
+
+def checked_with(devices: Iterable[Device]) -> dict[UUID, Device]:
+    """Of these devices, those that are kept free for another one's open check, with that one; one query."""
+    checking = [each.pk for each in devices if each.checking]
+    held = GpuCheckRun.peers.through.objects.filter(device__in=checking, gpucheckrun__status__in=OPEN)
+    rows = held.select_related("gpucheckrun__device__node")
+    return {row.device_id: row.gpucheckrun.device for row in rows}
 
 
 def somebody_waits() -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
@@ -284,6 +286,18 @@ def test_pages_say_what_is_going_on(client, gpus, olga):
     assert "measures its link to it" in page
     page = client.get(reverse("fleet:device", args=[gpus[0].pk])).content.decode()
     assert "A check or a scrub is on it" in page
+
+
+def test_a_nodes_page_asks_once_for_all_of_its_devices(client, gpus, olga, django_assert_max_num_queries):
+    client.force_login(olga)
+    where = reverse("fleet:node", args=[gpus[0].node_id])
+    client.get(where)
+    with CaptureQueriesContext(connection) as idle:
+        client.get(where)
+    ask(gpus[0])
+    with django_assert_max_num_queries(len(idle) + 1):
+        page = client.get(where).content.decode()
+    assert page.count("measures its link to it") == 2
 
 
 def test_rest_names_them(client, gpus, olga):

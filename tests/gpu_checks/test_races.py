@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from django.db import connection
@@ -47,23 +48,24 @@ def at_once(*acts):
         return list(threads.map(do, acts))
 
 
+def people(number: int, actor, team):
+    """So many that start a workspace with one GPU each."""
+    template = selectors.all_templates().get(slug="jupyterlab")
+    flavor = Flavor.objects.get(accelerator_count=1)
+    return [
+        partial(services.create, actor=actor, team=team, template=template, flavor=flavor, name=f"w-{each}")
+        for each in range(number)
+    ]
+
+
 def test_no_device_is_given_away_while_its_check_is_asked_for(alice, team, catalog, sent):
     checked_pool(node_info(gpus=DEVICES))
     Pool.objects.update(hand_out_max_age_h=0)
-    template = selectors.all_templates().get(slug="jupyterlab")
-    flavor = Flavor.objects.get(accelerator_count=1)
-
-    def person(number: int):
-        return lambda: services.create(
-            actor=alice, team=team, template=template, flavor=flavor, name=f"w-{number}"
-        )
 
     def operator(device: Device):
         return lambda: runs.request_check(actor=SYSTEM, device_id=device.pk)
 
-    found = at_once(
-        *(person(number) for number in range(DEVICES)), *(operator(device) for device in Device.objects.all())
-    )
+    found = at_once(*people(DEVICES, alice, team), *(operator(device) for device in Device.objects.all()))
     assert sum(isinstance(each, Workspace) for each in found) == DEVICES
     cycle.run()
     held = set(AllocatedDevice.objects.filter(active=True).values_list("device", flat=True))
@@ -78,19 +80,12 @@ def test_no_peer_is_given_away_or_named_twice(alice, team, catalog, sent):
     checked_pool(linked_node("node-1", 8), linked_node("node-2", 8))
     Pool.objects.update(hand_out_max_age_h=0)
     Device.objects.update(passed_at=timezone.now())
-    template = selectors.all_templates().get(slug="jupyterlab")
-    flavor = Flavor.objects.get(accelerator_count=1)
-
-    def person(number: int):
-        return lambda: services.create(
-            actor=alice, team=team, template=template, flavor=flavor, name=f"w-{number}"
-        )
 
     def operator(device: Device):
         return lambda: runs.request_check(actor=SYSTEM, device_id=device.pk, level="standard")
 
     checked = Device.objects.filter(index__in=[0, 4])
-    found = at_once(*(person(number) for number in range(4)), *map(operator, checked))
+    found = at_once(*people(4, alice, team), *map(operator, checked))
     assert sum(isinstance(each, Workspace) for each in found) == 4
     cycle.run()
     held = list(AllocatedDevice.objects.filter(active=True).values_list("device", flat=True))

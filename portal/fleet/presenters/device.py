@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
@@ -17,7 +18,7 @@ from portal.events.models import Event, TargetKind
 from portal.fleet.presenters import pools
 from portal.fleet.presenters.history import newest_events
 from portal.gpu_checks.presenters import RECOVERY, Block, block, format_report_text
-from portal.gpu_checks.selectors import open_run_on
+from portal.gpu_checks.selectors import checked_with
 from portal.inventory import selectors, series
 from portal.inventory.cordons import display_name
 from portal.inventory.device_states import LOOKS, DeviceState, StateLook
@@ -94,7 +95,7 @@ def device_page(actor: User, device: Device, now: datetime) -> DevicePage:
         name=display_name(device),
         state=state,
         look=LOOKS[state],
-        why=why(device),
+        why=why(device, checked_with([device])),
         recovery=str(RECOVERY.get(device.recovery, "")),
         idle_s=series.idle_s(device, now) if state is DeviceState.IDLE else 0,
         holders=tuple(dict.fromkeys(holder for row in rows for holder in row.holders)),
@@ -107,8 +108,11 @@ def device_page(actor: User, device: Device, now: datetime) -> DevicePage:
     )
 
 
-def why(device: Any) -> str:
-    """Why it takes no work now, in one sentence; empty where it does. The order is that of the states."""
+def why(device: Any, with_check_of: Mapping[UUID, Device]) -> str:
+    """Why it takes no work now, in one sentence; empty where it does. The order is that of the states.
+
+    `with_check_of`: as `gpu_checks.selectors.checked_with` has it.
+    """
     node, pool = device.node, device.node.pool
     if not device.present:
         return _("Its node does not see it any more.")
@@ -130,16 +134,12 @@ def why(device: Any) -> str:
             return _("%(node)s is cordoned: %(reason)s.") % {"node": node.name, "reason": node.cordon_reason}
         return _("%(node)s is cordoned.") % {"node": node.name}
     if device.checking:
-        return _why_checking(device)
+        other = with_check_of.get(device.pk)
+        if other is None:
+            return _("A check or a scrub is on it: it takes work again when that has passed.")
+        words = _("The check of %(device)s measures its link to it, for a minute or so.")
+        return words % {"device": display_name(other)}
     return format_report_text(device.warning)
-
-
-def _why_checking(device: Device) -> str:
-    run = open_run_on(device)
-    if run is None or run.device_id == device.pk:
-        return _("A check or a scrub is on it: it takes work again when that has passed.")
-    name = display_name(run.device)
-    return _("The check of %(device)s measures its link to it, for a minute or so.") % {"device": name}
 
 
 def _parts(device: Device, now: datetime) -> Iterable[Part]:

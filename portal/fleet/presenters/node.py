@@ -17,6 +17,7 @@ from portal.events.models import Event, TargetKind
 from portal.fleet.presenters import pools
 from portal.fleet.presenters.device import why
 from portal.fleet.presenters.history import newest_events
+from portal.gpu_checks.selectors import checked_with
 from portal.inventory import counting, missing_gpus, resources, selectors
 from portal.inventory.counting import Count, Counts
 from portal.inventory.device_states import KNOWN, LOOKS, DeviceState, StateLook
@@ -79,9 +80,10 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
     only = Node.objects.filter(pk=node.pk)
     counts = counting.by_pool(only, now, counting.counted(devices)).get(node.pool_id, {})
     rows = []
+    with_check_of = checked_with(devices)
     for device in devices:
         state = DeviceState(device.state)
-        rows.append((device, state, LOOKS[state], why(device)))
+        rows.append((device, state, LOOKS[state], why(device, with_check_of)))
     machine = of_nodes(node.pool, [node.name]).get(node.name)
     homes, homes_go_to = _homes(actor, node)
     missing = [_of_missing(each) for each in missing_gpus.of_node(node, devices)]
