@@ -11,11 +11,11 @@ import logging
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from provisioning.gpu import release
+from provisioning.gpu.outbox import Outbox
 from provisioning.gpu.problems import DeviceGone, GpuLost, NoDriver, NvmlProblem, TimedOut
 from provisioning.gpu.ring import CAPACITY, Ring
 from provisioning.gpu.rollup import MINUTE_S, ProcessTally, Rollup, minute
@@ -115,7 +115,7 @@ class Sampler:
         self._deadline_s = deadline_s
         self._refresh_s = refresh_s
         self._capacity = capacity
-        self._sender = _Sender(sink)
+        self._sender: Outbox[Rollup] = Outbox(sink, what="samples", limit=MAX_WAITING)
         self._sources: list[Source] = []
         self._refresh_at = 0.0
         self._seen_driver = False
@@ -321,58 +321,3 @@ class Sampler:
     def flush(self) -> bool:
         """Hand on what waits, in this thread; False when the sink failed."""
         return self._sender.flush()
-
-
-class _Sender:
-    """Hands batches to the sink in a thread of its own, oldest first; what fails is offered again."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._waiting: deque[list[Rollup]] = deque()
-        self._ready = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._failed = False
-
-    def ensure_running(self, end: threading.Event) -> None:
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, args=(end,), name="gpu-samples", daemon=True)
-            self._thread.start()
-
-    def wake(self) -> None:
-        with self._ready:
-            self._ready.notify()
-
-    def put(self, batch: list[Rollup]) -> None:
-        with self._ready:
-            self._waiting.append(batch)
-            if len(self._waiting) > MAX_WAITING:
-                dropped = self._waiting.popleft()
-                log.warning("samples of the minute %d were dropped: too many wait", dropped[0].start_s)
-            self._ready.notify()
-
-    def flush(self) -> bool:
-        """Offer what waits, until the sink fails; True when nothing is left."""
-        while True:
-            with self._ready:
-                if not self._waiting:
-                    return True
-                batch = self._waiting[0]
-            try:
-                self._sink(batch)
-            except Exception as error:
-                if not self._failed:
-                    log.warning("samples cannot be handed on (%s); they are kept", error)
-                self._failed = True
-                return False
-            self._failed = False
-            with self._ready:
-                if self._waiting and self._waiting[0] is batch:
-                    self._waiting.popleft()
-
-    def _run(self, end: threading.Event) -> None:
-        while not end.is_set():
-            self.flush()
-            with self._ready:
-                if not self._waiting or self._failed:
-                    # A batch wakes it at once; otherwise it looks up now and then whether it should end.
-                    self._ready.wait(RETRY_S)

@@ -29,6 +29,7 @@ from provisioning.node.identity import node_name
 if TYPE_CHECKING:
     from provisioning.gpu.rollup import Rollup
     from provisioning.gpu.sampler import Sampler
+    from provisioning.node.guarding import Guard
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +128,7 @@ class SamplerStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         super().__init__(consumer, **kwargs)
         self._sampler: Sampler | None = None
+        self._guard: Guard | None = None
         self._live: Live | None = None
         self._timer: Any = None
 
@@ -136,12 +138,14 @@ class SamplerStep(bootsteps.StartStopStep):  # type: ignore[misc]
                 return
             # Only here: a machine without a GPU need not load what sums samples up.
             from provisioning.gpu import sampler, sources
+            from provisioning.node import guarding
 
             sink = Sender(
                 consumer.app, pool_slug=os.environ.get("BERTH_NODE_POOL", ""), node_name=node_name()
             )
             self._sampler = sampler.Sampler(1, sources.NvmlDevices(), sink)
             self._sampler.start()
+            self._guard = guarding.start(consumer.app, self._sampler.latest)
         self._live = Live(consumer.app.conf.broker_url, self._sampler)
         self._timer = consumer.timer.call_repeatedly(LIVE_INTERVAL_S, self._live.show)
 
@@ -156,6 +160,9 @@ class SamplerStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def shutdown(self, consumer: Any) -> None:
         self.stop(consumer)
+        if self._guard is not None:
+            self._guard.stop(timeout_s=2.0)
+            self._guard = None
         if self._sampler is not None:
             self._sampler.stop(timeout_s=2.0)
             self._sampler = None

@@ -383,7 +383,7 @@ def test_the_message_to_the_control_plane():
 def test_the_step_does_nothing_without_the_library(monkeypatch):
     monkeypatch.setattr(sampling, "LIBRARY", "libnvidia-ml-is-not-here.so.1")
     step = sampling.SamplerStep.__new__(sampling.SamplerStep)
-    step._sampler = step._live = step._timer = None
+    step._sampler = step._guard = step._live = step._timer = None
     before = threading.active_count()
     step.start(None)
     step.shutdown(None)
@@ -436,7 +436,7 @@ def test_the_step_goes_on_sampling_while_the_broker_is_away(monkeypatch):
     app = SimpleNamespace(conf=SimpleNamespace(broker_url="redis://127.0.0.1:1/0"))
     consumer = SimpleNamespace(app=app, timer=timer)
     step = sampling.SamplerStep.__new__(sampling.SamplerStep)
-    step._sampler = step._live = step._timer = None
+    step._sampler = step._guard = step._live = step._timer = None
     step.start(consumer)
     try:
         until(lambda: device.reads)

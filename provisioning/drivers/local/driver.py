@@ -35,6 +35,7 @@ from provisioning.drivers.local import (
     partitions,
     processes,
     scratch,
+    share_guard,
     staging,
     state,
 )
@@ -54,6 +55,7 @@ from provisioning.drivers.local.launching import AGENT
 from provisioning.drivers.local.log_files import read_log
 from provisioning.drivers.local.observation import observe_workspace
 from provisioning.drivers.local.sandbox import USER_NAME
+from provisioning.drivers.local.share_guard import Shares
 from provisioning.drivers.local.spares import Kind, Spares
 from provisioning.drivers.local.start import Settings, checkout_of, launch, start_network
 from provisioning.drivers.local.suspending import PROVIDES_SUSPEND, Suspending
@@ -71,8 +73,8 @@ from provisioning.errors import (
 )
 from provisioning.gpu.scrub import ScrubVerdict
 from provisioning.preloading import recipes_among
+from provisioning.share_messages import PROVIDES_SHARES
 from provisioning.types import (
-    WHOLE_DEVICE_MILLI,
     Capability,
     DeviceInfo,
     DeviceKind,
@@ -179,8 +181,6 @@ class LocalDriver(Driver):
             raise InvalidSpec("This pool is one machine. Choose a flavor with one node.")
         if request.cpu_milli < 1 or request.memory_mib < 1:
             raise InvalidSpec("CPU and memory must be more than zero. Choose another flavor.")
-        if request.accelerators.count and request.accelerators.share_milli != WHOLE_DEVICE_MILLI:
-            raise InvalidSpec("This pool gives whole GPUs only. Choose a flavor with a whole GPU.")
 
     def accepts_endpoint(self, endpoint: str, ref: WorkspaceRef) -> bool:
         """See `Driver.accepts_endpoint`: the socket of this very start."""
@@ -213,6 +213,7 @@ class LocalDriver(Driver):
         found, warning = self._isolation()
         with disk_errors(self.home):
             self.quotas.tell(self.home_limit_mib)
+            scan = self._scan()
             node = host.node_info(
                 name=self.node_name,
                 homes=self.homes,
@@ -221,7 +222,7 @@ class LocalDriver(Driver):
                 isolation=found.level,
                 isolation_warning=warning,
                 cgroup_host=cgroups.detect(self.instance),
-                scan=self._scan(),
+                scan=scan,
                 held=self.environments.held(),
                 programs=environment.named(os.environ.get(environment.VARIABLE) or ""),
                 home_limit_mib=self.home_limit_mib,
@@ -235,6 +236,8 @@ class LocalDriver(Driver):
         )
         if self.sandbox_mode == GVISOR and node.devices:
             node = replace(node, devices=(), warnings=(*node.warnings, NO_GPUS))
+        if not share_guard.refused(scan):
+            node = replace(node, provides=(*node.provides, PROVIDES_SHARES))
         if node.devices and not self.suspending().granted(node.driver_version):
             # Of this node alone, so no capability of its pool, which may have others.
             node = replace(node, provides=(*node.provides, PROVIDES_SUSPEND))
@@ -266,13 +269,15 @@ class LocalDriver(Driver):
                 return seen
             disk.require_room(self.homes)
             self.quotas.tell(self.home_limit_mib)
-            devices = self._devices(here)
+            devices, shares = self._devices(here)
             listed = self.mounts if sandbox.bwrap else ""
             shown = mounts.shown(spec.mounts, listed, own=self._own_folders()) if spec.mounts else ()
             if uid != state.NODE_USER:
                 ownership.require_open(devices)
             with self._environment(spec.environment) as found:
-                settings = replace(self._settings(sandbox, found), uid=uid, egress=policy, mounts=shown)
+                settings = replace(
+                    self._settings(sandbox, found), uid=uid, egress=policy, mounts=shown, shares=shares
+                )
                 if not take_over_spare(spec, folder, settings, devices, self.spares):
                     launch(spec, folder, settings, devices, operation_lock=lock)
         return self.observe(spec.ref)
@@ -374,6 +379,10 @@ class LocalDriver(Driver):
         """The processes of all workspaces here. Raises `OSError`."""
         claimed = state.claimed(self.base)
         return [process.pid for process in processes.scan(self.instance, spares=claimed)]
+
+    def shares(self) -> Shares:
+        """The parts of GPUs that workspaces here have, and who holds what of them."""
+        return Shares(self.base, self.instance)
 
     def own_packages(self, spec: PackagesOf) -> list[str]:
         """`name==version` of what a user has installed on top of an environment. Raises `InvalidSpec`."""
@@ -595,10 +604,10 @@ class LocalDriver(Driver):
             )
         return placement.nodes[0]
 
-    def _devices(self, here: NodePlacement) -> tuple[DeviceInfo, ...]:
-        """The granted devices as they are now. Raises `NoCapacity` when one is gone."""
+    def _devices(self, here: NodePlacement) -> tuple[tuple[DeviceInfo, ...], tuple[state.GpuShare, ...]]:
+        """The granted devices as they are now, and the parts of them. Raises `NoCapacity`."""
         if not here.devices:
-            return ()
+            return (), ()
         if self.sandbox_mode == GVISOR:
             raise NoCapacity(NO_GPUS)
         scan = gpus.scan()
@@ -616,7 +625,10 @@ class LocalDriver(Driver):
                 f"GPU {cut[0]} has been cut into MIG instances. Start the workspace again to get another.",
                 detail=f"in MIG mode: {cut}",
             )
-        return granted
+        shares = share_guard.parts(here.devices, present)
+        if shares and (refused := share_guard.refused(scan)):
+            raise NoCapacity(f"{refused} Choose a flavor with a whole GPU.")
+        return granted, shares
 
 
 def _number(name: str, configured: JsonScalar, environ: str | None) -> int:

@@ -31,6 +31,8 @@ class GpuScan:
     driver_version: str = ""
     cuda_version: str = ""
     missing: tuple[str, ...] = ()
+    untold: tuple[str, ...] = ()
+    """GPUs of which the driver does not tell who computes there; without those in MIG mode."""
 
 
 def scan(*, root: Path = Path("/")) -> GpuScan:
@@ -55,6 +57,7 @@ def scan(*, root: Path = Path("/")) -> GpuScan:
         driver_version=found.driver_version,
         cuda_version=found.cuda_version,
         missing=found.missing,
+        untold=tuple(gpu.uuid for gpu in found.gpus if gpu.processes is None and not gpu.mig_mode),
     )
 
 

@@ -37,6 +37,7 @@ from provisioning.drivers.local.spares import programs_at, write_etc
 from provisioning.drivers.local.staging import Mount, staged, user
 from provisioning.drivers.local.state import (
     NODE_USER,
+    GpuShare,
     Record,
     WorkspaceDir,
     gateway_folder,
@@ -73,6 +74,7 @@ class Settings:
     """By which the kernel holds homes, where it can."""
     uid: int = NODE_USER
     """Whose the workspace's home is, and its processes are where it was no spare (`uids.py`)."""
+    shares: tuple[GpuShare, ...] = ()
 
 
 def launch(
@@ -189,6 +191,7 @@ def new_record(
         environment=spec.environment,
         egress=settings.egress.egress.value,
         egress_allow=settings.egress.words(),
+        shares=settings.shares,
     )
 
 

@@ -49,12 +49,21 @@ NODE_USER = -1
 
 
 @dataclass(frozen=True, slots=True)
+class GpuShare:
+    """A part of a GPU's memory that a workspace may hold, and all of the GPU's, in MiB."""
+
+    uuid: str
+    part_mib: int
+    device_mib: int
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """The driver's record of the generation last started. Written before anything is launched.
 
     `oom_kills` and `kept_within_memory` are what its control groups have said last (`cgroups.py`).
     `home` is the home's key, `uid` whose it was (`uids.py`), `egress` and `egress_allow` what it may reach;
-    records of older versions name neither home nor egress.
+    records of older versions name neither home nor egress. `shares` are the GPUs of which it has a part only.
     """
 
     workspace_id: str
@@ -78,6 +87,7 @@ class Record:
     environment: str = ""
     egress: str = ""
     egress_allow: str = ""
+    shares: tuple[GpuShare, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +207,10 @@ class WorkspaceDir:
     def write_record(self, record: Record) -> None:
         write_atomically(self.path / "record.json", json.dumps(asdict(record)).encode())
 
+    def changed_at(self) -> tuple[int, ...]:
+        """Differs wherever `record` may: the times, in ns, and inodes of the files that it is made of."""
+        return (*_stamp(self.path / "record.json"), *_stamp(self._closed))
+
     def prepare(self, uid: int = NODE_USER, door: int | None = None) -> None:
         """An empty runtime folder, the traces of an earlier attempt removed; the lock file stays.
 
@@ -276,6 +290,14 @@ class WorkspaceDir:
         if not text:
             text = read_tail(self.launch_log)
         return "\n".join(text.splitlines()[-lines:]) if lines > 0 else ""
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_ino
 
 
 def _padded(generation: int) -> bytes:

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,12 @@ class Machine:
         """A process that computes here, by NVML."""
         with (self.folder / "processes").open("a") as file:
             file.write(f"{uuid} {pid}\n")
+
+    def holds(self, uuid: str, memory_mib: Mapping[int, int]) -> None:
+        """These processes, and no others, hold as much of the device; -1: NVML does not tell."""
+        temporary = self.folder / "processes.new"
+        temporary.write_text("".join(f"{uuid} {pid} {mib}\n" for pid, mib in memory_mib.items()))
+        temporary.replace(self.folder / "processes")
 
     def start(self, module: str, *arguments: str) -> subprocess.Popen[str]:
         """A process of this machine; the test ends it."""

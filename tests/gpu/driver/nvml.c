@@ -336,8 +336,13 @@ API int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, P
       seen[n++] = (Process){pid, 500 * MIB, -1, -1};
   if (dir) closedir(dir);
   FILE *in = fopen(at("processes"), "r");
-  while (in && n < 64 && fscanf(in, "%63s %d", name, &pid) == 2)
-    if (!strcmp(name, uuid)) seen[n++] = (Process){pid, 100 * MIB, -1, -1};
+  char line[256];
+  long long mib = 100;
+  while (in && n < 64 && fgets(line, sizeof line, in)) {
+    int words = sscanf(line, "%63s %d %lld", name, &pid, &mib);
+    if (words >= 2 && !strcmp(name, uuid))
+      seen[n++] = (Process){pid, words == 2 ? 100 * MIB : mib < 0 ? UINT64_MAX : mib * MIB, -1, -1};
+  }
   if (in) fclose(in);
   int fits = n <= (int)*count;
   if (fits && out) memcpy(out, seen, n * sizeof *seen);

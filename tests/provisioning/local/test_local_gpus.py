@@ -80,7 +80,7 @@ def test_the_driver_reports_it_and_refuses_what_has_been_cut(make_pool, monkeypa
         whole, instance, _ = node.devices
         with pytest.raises(NoCapacity, match="cut into MIG"):
             driver._devices(NodePlacement("n", (DeviceGrant(whole.uuid),)))
-        assert driver._devices(NodePlacement("n", (DeviceGrant(instance.uuid),))) == (instance,)
+        assert driver._devices(NodePlacement("n", (DeviceGrant(instance.uuid),))) == ((instance,), ())
         with pytest.raises(NoCapacity, match="no longer there"):
             driver._devices(NodePlacement("n", (DeviceGrant("GPU-gone"),)))
     assert Capability.MIG in found.capabilities

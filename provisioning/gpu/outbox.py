@@ -1,0 +1,70 @@
+"""Hands batches on in a thread of its own, oldest first; what cannot be handed on now is offered again."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+RETRY_S = 5.0
+
+
+class Outbox(Generic[T]):
+    """`sink` gets lists of `what`; it may raise. Of more than `limit` that wait the oldest is dropped."""
+
+    def __init__(self, sink: Callable[[list[T]], None], *, what: str, limit: int) -> None:
+        self._sink, self._what, self._limit = sink, what, limit
+        self._waiting: deque[list[T]] = deque()
+        self._ready = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._failed = False
+
+    def ensure_running(self, end: threading.Event) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(
+                target=self._run, args=(end,), name=f"gpu-{self._what}", daemon=True
+            )
+            self._thread.start()
+
+    def wake(self) -> None:
+        with self._ready:
+            self._ready.notify()
+
+    def put(self, batch: list[T]) -> None:
+        with self._ready:
+            self._waiting.append(batch)
+            if len(self._waiting) > self._limit:
+                self._waiting.popleft()
+                log.warning("%s were dropped: too many wait", self._what)
+            self._ready.notify()
+
+    def flush(self) -> bool:
+        """Offer what waits, until the sink fails; True when nothing is left."""
+        while True:
+            with self._ready:
+                if not self._waiting:
+                    return True
+                batch = self._waiting[0]
+            try:
+                self._sink(batch)
+            except Exception as error:
+                if not self._failed:
+                    log.warning("%s cannot be handed on (%s); they are kept", self._what, error)
+                self._failed = True
+                return False
+            self._failed = False
+            with self._ready:
+                if self._waiting and self._waiting[0] is batch:
+                    self._waiting.popleft()
+
+    def _run(self, end: threading.Event) -> None:
+        while not end.is_set():
+            self.flush()
+            with self._ready:
+                if not self._waiting or self._failed:
+                    # A batch wakes it at once; otherwise it looks up now and then whether it should end.
+                    self._ready.wait(RETRY_S)

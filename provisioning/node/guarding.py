@@ -1,0 +1,166 @@
+"""Holds workspaces to their parts of shared GPUs, in a thread of the node's worker beside the sampler.
+
+It looks at what the sampler has read; NVML is not opened for it. A worker that starts anew counts from its
+own start, so that nothing ends sooner than was said.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from celery import Celery
+
+from provisioning import messages
+from provisioning.celery_config import CONTROL_QUEUE
+from provisioning.drivers.local import processes, share_guard
+from provisioning.drivers.local.driver import LocalDriver
+from provisioning.drivers.local.share_guard import Holder, Shares
+from provisioning.gpu.outbox import Outbox
+from provisioning.gpu.samples import Sample
+from provisioning.gpu.shares import Act, Over, decide
+from provisioning.node.identity import node_name
+from provisioning.share_messages import ShareNote, ShareNotes, ShareStep
+from provisioning.types import PoolConfig
+
+log = logging.getLogger(__name__)
+ROUND_S = 1.0
+FRESH_S = 3.0
+"""An older sample says nothing about now."""
+RETELL_S = 60.0
+"""Who goes over and back all the time is told of so often."""
+MAX_WAITING = 64
+MAX_NOTES = 64
+Key = tuple[str, int, str]
+SIGNALS = {ShareStep.ASKED: signal.SIGTERM, ShareStep.KILLED: signal.SIGKILL}
+
+
+class Sender:
+    """Tells the control plane. Raises what the broker raises; the outbox offers it again."""
+
+    def __init__(self, app: Celery, *, pool_slug: str, node: str) -> None:
+        self._app, self._pool_slug, self._node = app, pool_slug, node
+
+    def __call__(self, notes: list[ShareNote]) -> None:
+        self._app.send_task(
+            "control.apply_share_notes",
+            kwargs={"found": messages.dump(ShareNotes(self._pool_slug, self._node, tuple(notes)))},
+            queue=CONTROL_QUEUE,
+        )
+
+
+class Guard(threading.Thread):
+    """Looks once a second until it is stopped. `latest` gives the newest samples by UUID."""
+
+    def __init__(
+        self,
+        shares: Shares,
+        latest: Callable[[], Mapping[str, Sample]],
+        tell: Callable[[list[ShareNote]], None],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(name="gpu-shares", daemon=True)
+        self._shares, self._latest, self._clock = shares, latest, clock
+        self._outbox: Outbox[ShareNote] = Outbox(tell, what="notes of shared GPUs", limit=MAX_WAITING)
+        self._end = threading.Event()
+        self._over: dict[Key, Over] = {}
+        self._told_at: dict[tuple[Key, ShareStep], float] = {}
+        self._untold_back: set[Key] = set()
+
+    def run(self) -> None:
+        self._outbox.ensure_running(self._end)
+        while not self._end.wait(ROUND_S):
+            try:
+                notes = self.round(time.monotonic())
+            except Exception as error:
+                # What cannot be read now is looked at again in the next second.
+                log.warning("shared GPUs were not looked at: %s", error)
+                continue
+            for first in range(0, len(notes), MAX_NOTES):
+                self._outbox.put(notes[first : first + MAX_NOTES])
+
+    def stop(self, timeout_s: float) -> None:
+        self._end.set()
+        self._outbox.wake()
+        if self.is_alive():
+            self.join(timeout_s)
+
+    def round(self, now: float) -> list[ShareNote]:
+        """Act where it is due; what is to be told. Raises `OSError`."""
+        holders = self._shares.holders()
+        keys = {_key(each) for each in holders}
+        self._over = {key: over for key, over in self._over.items() if key in keys}
+        self._told_at = {told: at for told, at in self._told_at.items() if told[0] in keys}
+        self._untold_back &= keys
+        if not holders:
+            return []
+        samples = self._latest()
+        notes: list[ShareNote] = []
+        for uuid in sorted({each.share.uuid for each in holders}):
+            sample = samples.get(uuid)
+            if sample is None or not 0 <= self._clock() - sample.at_s <= FRESH_S:
+                continue
+            seen = self._shares.seen(uuid, holders, sample)
+            for holder in holders:
+                if holder.share.uuid != uuid or holder.name not in seen:
+                    continue
+                key = _key(holder)
+                over, acts = decide(self._over.get(key), seen[holder.name], now)
+                self._over.pop(key, None)
+                if over is not None:
+                    self._over[key] = over
+                notes += [note for act in acts if (note := self._carry_out(holder, act, now)) is not None]
+        return notes
+
+    def _carry_out(self, holder: Holder, act: Act, now: float) -> ShareNote | None:
+        """Do what is due; the note of it, or None where it was told of late or nothing was done."""
+        name = ""
+        if act.process is not None:
+            name = processes.name_of(act.process.pid)
+            if not processes.send(act.process.identity, SIGNALS[act.step]):
+                return None
+            log.warning(
+                "%s: %s (%d) of workspace %s, which holds %d of its %d MiB of %s",
+                act.step.value, name, act.process.pid, holder.workspace_id, act.used_mib,
+                holder.share.part_mib, holder.share.uuid,
+            )  # fmt: skip
+        elif not self._is_to_be_told(_key(holder), act.step, now):
+            return None
+        return ShareNote(
+            holder.workspace_id, holder.generation, holder.share.uuid, act.step.value, act.used_mib,
+            holder.share.part_mib, name[:80], act.ends_in_s,
+        )  # fmt: skip
+
+    def _is_to_be_told(self, key: Key, step: ShareStep, now: float) -> bool:
+        """UNKNOWN once, OVER once a minute, and BACK where that was told."""
+        if step is ShareStep.BACK:
+            told = key not in self._untold_back
+            self._untold_back.discard(key)
+            return told
+        at = self._told_at.get((key, step))
+        if at is not None and (step is ShareStep.UNKNOWN or now - at < RETELL_S):
+            self._untold_back.add(key)
+            return False
+        self._told_at[key, step] = now
+        self._untold_back.discard(key)
+        return True
+
+
+def _key(holder: Holder) -> Key:
+    return holder.name, holder.generation, holder.share.uuid
+
+
+def start(app: Celery, latest: Callable[[], Mapping[str, Sample]]) -> Guard | None:
+    """A guard of this machine's local pool that has begun; None where the operator lets no GPU be shared."""
+    if not share_guard.is_on():
+        return None
+    shares = LocalDriver(PoolConfig("local", "local")).shares()
+    sender = Sender(app, pool_slug=os.environ.get("BERTH_NODE_POOL", ""), node=node_name())
+    guard = Guard(shares, latest, sender)
+    guard.start()
+    return guard

@@ -1,0 +1,179 @@
+"""What is done about a workspace that holds more than its part of a GPU: the rule, second by second."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioning.gpu.shares import (
+    GRACE_S,
+    KILL_AFTER_S,
+    STEADY_S,
+    Act,
+    Held,
+    Over,
+    Rank,
+    Seen,
+    decide,
+    is_full,
+    next_to_end,
+    part_mib,
+)
+from provisioning.share_messages import ShareStep
+
+PART = 40_000
+ENDS = (ShareStep.ASKED, ShareStep.KILLED)
+
+
+def seen(*amounts: int | None, part: int = PART, urgent: bool = False) -> Seen:
+    return Seen(part, tuple(Held(100 + n, 7, amount) for n, amount in enumerate(amounts)), urgent)
+
+
+def play(looks: list[Seen], before: Over | None = None, *, every_s: float = 1.0) -> list[tuple[float, Act]]:
+    """What is done, and when, of these looks one after the other."""
+    over, done = before, []
+    for number, look in enumerate(looks):
+        over, acts = decide(over, look, number * every_s)
+        done += [(number * every_s, act) for act in acts]
+    return done
+
+
+def steps(done: list[tuple[float, Act]]) -> list[tuple[float, ShareStep, int | None]]:
+    return [(at, act.step, act.process.pid if act.process else None) for at, act in done]
+
+
+def test_who_keeps_to_its_part_hears_nothing() -> None:
+    assert play([seen(30_000, 10_000)] * 60) == []
+
+
+def test_told_first_then_asked_then_killed() -> None:
+    done = play([seen(1_000, 45_000)] * 30)
+    assert steps(done) == [
+        (0, ShareStep.OVER, None),
+        (GRACE_S, ShareStep.ASKED, 101),
+        (GRACE_S + KILL_AFTER_S, ShareStep.KILLED, 101),
+    ]
+    assert (done[0][1].used_mib, done[0][1].ends_in_s) == (46_000, 20)
+
+
+def test_the_next_one_is_ended_while_it_is_still_over() -> None:
+    three = seen(25_000, 45_000, 24_000)
+    # The largest has ended when it was asked; the two others are too much as well.
+    done = play([three] * 21 + [seen(25_000, 0, 24_000)] * 30)
+    assert [each for each in steps(done) if each[1] in ENDS] == [
+        (20, ShareStep.ASKED, 101),
+        (25, ShareStep.ASKED, 100),
+        (30, ShareStep.KILLED, 100),
+        (35, ShareStep.ASKED, 102),
+        (40, ShareStep.KILLED, 102),
+    ]
+
+
+def test_back_in_time_nothing_is_ended() -> None:
+    done = play([seen(45_000)] * 19 + [seen(30_000)] * 20)
+    assert steps(done) == [(0, ShareStep.OVER, None), (19 + STEADY_S, ShareStep.BACK, None)]
+
+
+def test_over_and_back_by_turns_gains_nothing() -> None:
+    done = play(([seen(45_000)] * 3 + [seen(30_000)] * 2) * 10)
+    assert (20, ShareStep.ASKED, 100) in steps(done)
+    assert [each.step for _, each in done].count(ShareStep.OVER) == 1
+
+
+def test_a_neighbour_without_its_own_does_not_wait() -> None:
+    done = play([seen(1_000, 45_000, urgent=True)] * 7)
+    assert steps(done) == [
+        (0, ShareStep.OVER, None), (0, ShareStep.ASKED, 101), (5, ShareStep.KILLED, 101),
+    ]  # fmt: skip
+    assert done[0][1].ends_in_s == 0
+    # It has its own, or the workspace its part: no haste.
+    assert play([seen(40_000, urgent=True)] * 30) == []
+
+
+def test_what_is_not_told_ends_nothing() -> None:
+    done = play([seen(1_000, None, 90_000)] * 40)
+    assert {act.step for _, act in done} == {ShareStep.UNKNOWN}
+
+
+def test_after_a_gap_the_time_counts_anew() -> None:
+    over, _ = decide(None, seen(45_000), 0.0)
+    over, acts = decide(over, seen(45_000), 19.0)
+    assert acts == ()
+    over, acts = decide(over, seen(45_000), 24.0)
+    assert acts == (), "nobody knows what was held between"
+
+
+def test_the_agent_never_and_the_app_last() -> None:
+    agent, app, work = Held(1, 1, 90_000, Rank.AGENT), Held(2, 1, 30_000, Rank.APP), Held(3, 1, 10, Rank.WORK)
+    assert next_to_end(Seen(1, (agent, app, work)), frozenset()) == work
+    assert next_to_end(Seen(1, (agent, app)), frozenset()) == app
+    assert next_to_end(Seen(1, (agent, app)), frozenset({app.identity})) is None
+    assert next_to_end(Seen(1, (agent, Held(4, 1, 0))), frozenset()) is None
+
+
+def test_a_number_that_serves_another_process_now_is_not_the_same() -> None:
+    first, second = Seen(1, (Held(5, 1, 50),)), Seen(1, (Held(5, 2, 50),))
+    done = play([first] * 21 + [second] * 10)
+    assert [act.step for _, act in done if act.step in ENDS] == [
+        ShareStep.ASKED, ShareStep.ASKED, ShareStep.KILLED,
+    ]  # fmt: skip
+
+
+def test_parts() -> None:
+    assert part_mib(81_559, 500, 0) == 40_779
+    assert part_mib(81_559, 500, 20_000) == 20_000
+    assert is_full(1_000, 981) and not is_full(1_000, 980) and not is_full(1_000, None)
+
+
+HELD = st.builds(
+    Held,
+    pid=st.integers(1, 4),
+    start_ticks=st.integers(1, 2),
+    memory_mib=st.one_of(st.none(), st.integers(0, 60)),
+    rank=st.sampled_from(Rank),
+)
+SEEN = st.builds(
+    Seen,
+    part_mib=st.sampled_from([0, 20, 50]),
+    processes=st.lists(HELD, max_size=4, unique_by=lambda each: each.identity).map(tuple),
+    urgent=st.booleans(),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.5, 1.0, 4.0, 6.0, 12.0]), SEEN), max_size=60))
+def test_nothing_ends_early_or_without_cause(history: list[tuple[float, Seen]]) -> None:
+    over: Over | None = None
+    now, over_since, last_end, asked = 0.0, None, None, None
+    previous = None
+    for step_s, look in history:
+        now += step_s
+        used = look.used_mib
+        excess = used is not None and used > look.part_mib
+        if excess and (over_since is None or (previous is not None and now - previous > 5.0)):
+            over_since = now
+        over, acts = decide(over, look, now)
+        ended = [act for act in acts if act.step in ENDS]
+        assert len(ended) <= 1
+        for act in ended:
+            assert excess and act.process in look.processes and act.process.rank is not Rank.AGENT
+            assert look.urgent or now - over_since >= GRACE_S
+            assert last_end is None or now - last_end >= KILL_AFTER_S
+            if act.step is ShareStep.KILLED:
+                assert act.process.identity == asked, "nothing is killed that was not asked"
+            asked, last_end = act.process.identity, now
+        if any(act.step is ShareStep.BACK for act in acts) or over is None:
+            over_since = last_end = asked = None
+        previous = now if excess or (over is not None) else None
+
+
+@pytest.mark.parametrize("urgent", [True, False])
+def test_who_stays_over_loses_all_but_its_agent(urgent: bool) -> None:
+    processes = {(n, 1): Held(n, 1, 10_000, Rank.AGENT if n == 1 else Rank.WORK) for n in range(1, 6)}
+    over: Over | None = None
+    for second in range(120):
+        over, acts = decide(over, Seen(9_000, tuple(processes.values()), urgent), float(second))
+        for act in acts:
+            if act.step is ShareStep.KILLED:
+                del processes[act.process.identity]
+    assert list(processes) == [(1, 1)]
