@@ -46,6 +46,7 @@ from portal.workspaces.models import Workspace
 from portal.workspaces.resizing import request_with
 from portal.workspaces.software import with_software
 from provisioning import mounts
+from provisioning.share_messages import PROVIDES_SHARES
 from provisioning.types import Placement
 
 REQUEST = "request"
@@ -437,6 +438,8 @@ def _never(placement_request: PlacementRequest, reasons: blockers.NodeReasons) -
         return Reason(
             AdmissionCode.NO_NODE_SHOWS_FOLDERS, {"template": template.name, "folders": list(template.mounts)}
         )
+    if _fits_without_guard(placement_request):
+        return Reason(AdmissionCode.NO_NODE_HOLDS_SHARES)
     return blockers.too_large(reasons)
 
 
@@ -466,6 +469,18 @@ def _fits_without_folders(placement_request: PlacementRequest) -> bool:
     return any(
         each.ever_takes(each.adapted(request, placement_request.software)) for each in placement_request.pools
     )
+
+
+def _fits_without_guard(placement_request: PlacementRequest) -> bool:
+    """Whether it would fit somewhere if nothing had to hold it to its part of a GPU."""
+    wanted = without_environments(placement_request.request)
+    for each in placement_request.pools:
+        request = each.adapted(wanted, placement_request.software)
+        if PROVIDES_SHARES in request.needs:
+            needs = tuple(need for need in request.needs if need != PROVIDES_SHARES)
+            if each.ever_takes(replace(request, needs=needs)):
+                return True
+    return False
 
 
 def _not_admitted(verdict: Verdict) -> PortalError:

@@ -40,6 +40,7 @@ from portal.scheduling.engine.placement.types import (
     Version,
 )
 from portal.workspaces.homes import places as home_places
+from provisioning.share_messages import PROVIDES_SHARES
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     DeviceGrant,
@@ -176,6 +177,10 @@ class PoolNodes:
         if self.pool.simulated:
             return without_environments(request)
         wanted = request.accelerators
+        needs = request.needs
+        if wanted.count and wanted.share_milli < WHOLE_DEVICE_MILLI:
+            # Of a real GPU everybody on it can take all of the memory, where no guard holds them to a part.
+            needs = (*needs, PROVIDES_SHARES)
         least = software.min_compute_capability
         if least is not None and not wanted.model:
             # Of the models that would do, those that can run it; with none of them no node provides it.
@@ -191,7 +196,7 @@ class PoolNodes:
             nodes=request.nodes,
             accelerators=wanted,
             labels=request.labels,
-            needs=request.needs,
+            needs=needs,
             software=software,
         )
 

@@ -41,6 +41,7 @@ class PlacementCode(StrEnum):
     FEATURE_MISSING = "feature_missing"
     ENVIRONMENT_MISSING = "node_lacks_environment"
     FOLDER_MISSING = "node_lacks_folder"
+    SHARES_NOT_HELD = "node_holds_no_gpu_shares"
     CUDA_TOO_OLD = "cuda_too_old"
     COMPUTE_CAPABILITY_TOO_LOW = "compute_capability_too_low"
     NODE_LACKS_PROGRAM = "node_lacks_program"
@@ -74,6 +75,7 @@ NOT_SUITED = frozenset(
         PlacementCode.HOME_AWAY,
         PlacementCode.FEATURE_MISSING,
         PlacementCode.FOLDER_MISSING,
+        PlacementCode.SHARES_NOT_HELD,
         PlacementCode.CUDA_TOO_OLD,
         PlacementCode.COMPUTE_CAPABILITY_TOO_LOW,
         PlacementCode.NODE_LACKS_PROGRAM,
@@ -99,6 +101,7 @@ class AdmissionCode(StrEnum):
     NO_NODE_HAS_PROGRAM = "no_node_has_program"
     NO_NODE_HAS_SOFTWARE = "no_node_has_software"
     NO_NODE_SHOWS_FOLDERS = "no_node_shows_folders"
+    NO_NODE_HOLDS_SHARES = "no_node_holds_gpu_shares"
     NO_NODE_LARGE_ENOUGH = "no_node_large_enough"
 
 

@@ -140,6 +140,10 @@ TEXTS: dict[StrEnum, Text] = {
         gettext_lazy("Choose another template, or ask an operator to list them in a node's BERTH_MOUNTS."),
         listed("folders"),
     ),
+    AdmissionCode.NO_NODE_HOLDS_SHARES: Text(
+        gettext_lazy("No node that could take it holds workspaces to their part of a GPU."),
+        gettext_lazy("Choose a size with a whole GPU or a MIG instance, or ask an operator for such a node."),
+    ),
     AdmissionCode.NO_NODE_LARGE_ENOUGH: Text(
         gettext_lazy("No node is large enough: %(nodes)s."), _SMALLER, _nodes
     ),

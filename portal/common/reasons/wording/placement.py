@@ -122,6 +122,7 @@ TEXTS: dict[StrEnum, Text] = {
     PlacementCode.HOME_LOST: Text(_("your home folder was on %(node)s, which was removed")),
     PlacementCode.FEATURE_MISSING: Text(_("lacks %(name)s")),
     PlacementCode.FOLDER_MISSING: Text(_("shows no folder %(name)s")),
+    PlacementCode.SHARES_NOT_HELD: Text(_("does not hold workspaces to their part of a GPU")),
     PlacementCode.ENVIRONMENT_MISSING: Text(_("does not have its software environment yet")),
     PlacementCode.CUDA_TOO_OLD: Text(_("lacks CUDA %(version)s or newer"), prepare=_version),
     PlacementCode.COMPUTE_CAPABILITY_TOO_LOW: Text(
@@ -172,6 +173,7 @@ _PREDICATES = frozenset(
         PlacementCode.HOME_ELSEWHERE,
         PlacementCode.FEATURE_MISSING,
         PlacementCode.FOLDER_MISSING,
+        PlacementCode.SHARES_NOT_HELD,
         PlacementCode.CUDA_TOO_OLD,
         PlacementCode.COMPUTE_CAPABILITY_TOO_LOW,
         PlacementCode.NODE_LACKS_PROGRAM,

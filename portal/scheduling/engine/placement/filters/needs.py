@@ -6,6 +6,7 @@ from portal.common.reasons.codes import PlacementCode
 from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
 from portal.scheduling.engine.placement.types import NodeCapacity, software_of
+from provisioning.share_messages import PROVIDES_SHARES
 from provisioning.types import ResourceRequest
 
 ENVIRONMENT = "environment:"
@@ -34,6 +35,8 @@ def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
     missing = sorted(set(request.needs) - set(node.provides))
     if missing and missing[0].startswith(ENVIRONMENT):
         return Reason(PlacementCode.ENVIRONMENT_MISSING)
+    if missing and missing[0] == PROVIDES_SHARES:
+        return Reason(PlacementCode.SHARES_NOT_HELD)
     if missing and missing[0].startswith(FOLDER):
         return Reason(PlacementCode.FOLDER_MISSING, {"name": missing[0].removeprefix(FOLDER)})
     if missing:

@@ -1,0 +1,78 @@
+"""Shares of real GPUs: given only where a node holds workspaces to their part of the memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.common.reasons.codes import AdmissionCode, PlacementCode
+from portal.inventory.models import Node, Pool
+from portal.scheduling import fits, placement_request
+from portal.scheduling.admission import Outcome
+from portal.workspaces.lifecycle import State
+from provisioning.share_messages import PROVIDES_SHARES
+from tests.factories import FlavorFactory, local_pool_with, node_info
+from tests.scheduling.test_software_requirements import needs, verdict
+from tests.snapshots import rows_changed
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def half(catalog, monkeypatch):
+    """The size of half a GPU, which the driver does not refuse."""
+    monkeypatch.setattr(placement_request, "refused_by_driver", lambda *_: "")
+    return FlavorFactory(slug="half", accelerator_count=1, accelerator_milli=500)
+
+
+@pytest.fixture
+def nodes(half):
+    """One whose guard holds workspaces to their part, and one without."""
+    pool = local_pool_with(
+        node_info("none", gpus=2), node_info("guards", gpus=1, provides=(PROVIDES_SHARES,))
+    )
+    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_h=0, scrub_required=False)
+    return pool
+
+
+def test_shares_go_where_they_are_guarded_and_whole_gpus_anywhere(nodes, half, make, alice, bob):
+    FlavorFactory(slug="whole", accelerator_count=1)
+    assert (fits.where(half).pools[0].nodes_now, fits.where(half).pools[0].starts_now) == (1, 2)
+    shares = [make(alice, "half") for _ in range(3)]
+    placed = [each.allocations.get().node.name for each in shares if each.state == State.PROVISIONING]
+    assert placed == ["guards", "guards"]
+    assert make(bob, "whole").allocations.get().node.name == "none"
+
+
+def test_who_waits_reads_that_the_other_node_does_not_hold_shares(nodes, make, alice, bob, team):
+    for _ in range(2):
+        make(alice, "half")
+    rows_changed()
+    waits = verdict(team, bob, "half")
+    assert waits.outcome is Outcome.QUEUED
+    codes = {node: reason.code for node, reason in waits.reasons}
+    assert codes == {
+        "none": PlacementCode.SHARES_NOT_HELD,
+        "guards": PlacementCode.DEVICE_SHARES_SHORT,
+    }
+
+
+def test_the_choice_says_that_no_node_holds_shares(nodes, team, alice):
+    Node.objects.filter(name="guards").update(provides=[])
+    rows_changed()
+    refused = verdict(team, alice, "half")
+    assert refused.outcome is Outcome.IMPOSSIBLE
+    assert refused.reason.code is AdmissionCode.NO_NODE_HOLDS_SHARES
+    assert "part of a GPU" in refused.message and "whole GPU" in refused.next_action
+    assert {reason.code for _, reason in refused.reasons} == {PlacementCode.SHARES_NOT_HELD}
+
+
+def test_what_no_guard_would_help_is_told_as_it_is(nodes, team, alice):
+    FlavorFactory(slug="three-halves", accelerator_count=3, accelerator_milli=500)
+    assert verdict(team, alice, "three-halves").reason.code is AdmissionCode.NO_NODE_LARGE_ENOUGH
+    needs(mounts=["imagenet"])
+    assert verdict(team, alice, "half").reason.code is AdmissionCode.NO_NODE_SHOWS_FOLDERS
+
+
+def test_simulated_shares_need_no_guard(half, team, alice, pool):
+    FlavorFactory(slug="simulated-half", pool=pool, accelerator_count=1, accelerator_milli=500)
+    assert verdict(team, alice, "simulated-half").outcome is Outcome.FITS_NOW
