@@ -1,0 +1,121 @@
+"""Two people on one GPU, through the processes of a whole instance over NVML in C: each keeps to its half."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from provisioning.drivers.local import processes
+from provisioning.types import external_name
+from tests import instance
+from tests.gpu.driver.machine import GPU, Machine
+from tests.gpu.driver.test_whole_way import LIMIT_S
+from tests.instance import Api, Berth, eventually
+from tests.provisioning.local.local_support import PROBE
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("gpu-shares")]
+BEGIN = f"""
+import time, django
+django.setup()
+from portal.catalog.models import Flavor, Template
+from portal.common.actors import SYSTEM
+from portal.gpu_checks import runs
+from portal.gpu_checks.models import GpuCheckRun
+from portal.inventory.cordons import lift_cordon
+from portal.inventory.models import Device, Pool
+
+# Only NVML is here: the device could be neither checked nor scrubbed, and would not be handed out.
+Pool.objects.update(check_every_h=0, hand_out_max_age_h=0, check_required=False, scrub_required=False)
+Flavor.objects.create(
+    slug="half", name="Half a GPU", cpu_milli=100, memory_mib=256, accelerator_count=1, accelerator_milli=500
+)
+Template.objects.create(
+    slug="probe", name="Probe", program="bash", argv=["python3", "-c", {PROBE!r}, "{{port}}"], ready_path="/",
+    open_path="/", start_timeout_s=60, stop_timeout_s=2, position=901,
+)
+# One on schedule may have begun before that.
+while GpuCheckRun.objects.filter(status__in=runs.OPEN).exists():
+    time.sleep(0.1)
+for device in Device.objects.filter(cordoned=True):
+    lift_cordon(actor=SYSTEM, device_id=device.pk)
+"""
+# Goes on when it is asked to end, as a kernel does in the midst of a cell.
+STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+
+
+@pytest.fixture(scope="module")
+def host(libraries: dict[int, Path], tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """An H100 under R570, without CUDA."""
+    folder = tmp_path_factory.mktemp("host") / "driver"
+    made = Machine.at(folder, libraries[570], 570, [f"gpu H100 {GPU}"])
+    (made.folder / "libcuda.so.1").unlink()
+    return made
+
+
+@pytest.fixture(scope="module")
+def berth(host: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Berth]:
+    """All of its processes are on that machine."""
+    folder = tmp_path_factory.mktemp("shares") / "berth"
+    with instance.running(folder, environment=None, LD_LIBRARY_PATH=str(host.folder)) as found:
+        eventually(
+            lambda: found.rows("SELECT 1 FROM inventory_device") or None, limit_s=LIMIT_S, what="the GPU"
+        )
+        found.run("-c", BEGIN, DJANGO_SETTINGS_MODULE="portal.settings")
+        yield found
+
+
+def inside(berth: Berth, user: str, workspace: str, expression: str) -> Any:
+    """The value of an expression in somebody's workspace."""
+    answer = httpx.get(
+        f"http://127.0.0.1:{berth.port}/?{quote(expression)}",
+        headers={"Host": berth.host(workspace), "Authorization": f"Bearer {berth.tokens[user]}"},
+        timeout=20,
+    )
+    return answer.raise_for_status().json()
+
+
+def work_of(berth: Berth, user: str, workspace: str) -> int:
+    """A process that its app has started, by its number on the machine."""
+    number = inside(
+        berth, user, workspace, f"__import__('subprocess').Popen([sys.executable, '-c', {STUBBORN!r}]).pid"
+    )
+
+    def look() -> int | None:
+        its = berth.owned(external_name(workspace))
+        found = [each.pid for each in its if processes.numbers_of(each.pid)[-1:] == (number,)]
+        return found[0] if found else None
+
+    return eventually(look, limit_s=LIMIT_S, what="the process")
+
+
+def test_two_halves_are_kept_apart(host: Machine, berth: Berth) -> None:
+    ada, ben = berth.api("ada"), berth.api("ben")
+    try:
+        _two_halves(host, berth, ada, ben)
+    finally:
+        ada.close()
+        ben.close()
+
+
+def _two_halves(host: Machine, berth: Berth, ada: Api, ben: Api) -> None:
+    hers, his = (api.create("probe", "half")["id"] for api in (ada, ben))
+    for api, workspace in ((ada, hers), (ben, his)):
+        api.wait(workspace, "running", limit_s=LIMIT_S)
+    held = berth.rows("SELECT milli, device_id FROM inventory_allocateddevice WHERE active")
+    assert [row["milli"] for row in held] == [500, 500] and len({row["device_id"] for row in held}) == 1
+    greedy, small = work_of(berth, "ada", hers), work_of(berth, "ada", hers)
+    modest = work_of(berth, "ben", his)
+
+    host.holds(GPU, {greedy: 45_000, small: 2_000, modest: 30_000})
+    eventually(lambda: processes.start_ticks(greedy) is None, limit_s=LIMIT_S, what=berth.last_lines)
+    host.holds(GPU, {small: 2_000, modest: 30_000})
+
+    assert processes.start_ticks(small) is not None and processes.start_ticks(modest) is not None
+    for api, workspace in ((ada, hers), (ben, his)):
+        assert api.workspace(workspace)["state"] == "running"
+    assert inside(berth, "ada", hers, "1 + 1") == 2, "her app goes on"
