@@ -1,4 +1,4 @@
-"""What we make of an H100 as it really answered (driver 580.159.04), idle and under load."""
+"""What we make of an H100 and an H200 as they really answered (driver 580.159.04), idle and under load."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from provisioning.gpu import inventory
 from provisioning.gpu.check.nvml_read import Reader
+from provisioning.gpu.check.thresholds import peak_of
 from provisioning.gpu.facts import MachineState
 from provisioning.gpu.sources import NvmlDevices
 from tests.gpu.fake_nvml import FakeLibrary, h200, installed
@@ -80,6 +81,30 @@ def test_a_sample_under_load(busy: Replay, tmp_path: Path) -> None:
     assert (process.pid, process.sm_pct, process.memory_mib) == (755, 99, 2610)
     assert second.energy_mj is not None and first.energy_mj is not None
     assert second.energy_mj - first.energy_mj == 324_598, "324 J in a second at 324 W"
+
+
+@pytest.mark.parametrize("state", ["idle", "busy"])
+def test_an_h200(state: str, tmp_path: Path) -> None:
+    with replayed(RECORDED / f"h200-r580-{state}.json.gz") as replay:
+        (gpu,) = inventory.scan(root=tmp_path).gpus
+        reader = Reader(pynvml, UUID)
+        facts, seen = reader.facts(), reader.snapshot()
+        (source,) = NvmlDevices()()
+        sample = source.read(time.time())
+        assert replay.unknown == []
+    assert (gpu.uuid, gpu.model, gpu.memory_mib) == (UUID, "NVIDIA H200", 143_771)
+    assert (gpu.trouble, gpu.links.total, gpu.pcie.max_gen) == ("", 0, 5)
+    assert (facts["name"], facts["compute_capability"]) == ("NVIDIA H200", [9, 0])
+    assert peak_of(facts["name"]) is not None, "it is judged by its datasheet"
+    assert (seen["recovery_action"], seen["unavailable"]) == ("none", ["retired_pending"])
+    if state == "idle":
+        assert gpu.processes == ()
+        assert (sample.gpu_util_pct, sample.throttle, sample.power_mw) == (0, 0, 127_371)
+        return
+    # Held by its power limit of 700 W.
+    assert (sample.gpu_util_pct, sample.throttle, sample.power_mw) == (100, 4, 690_567)
+    assert sample.processes is not None
+    assert [(each.pid, each.memory_mib) for each in sample.processes] == [(653, 1130)]
 
 
 def test_a_recording_says_again_what_was_said(tmp_path: Path) -> None:
