@@ -46,7 +46,7 @@ def _free(device: Device) -> QuerySet[Device]:
         Device.objects.filter(
             node__pool=device.node.pool_id, node__online=True, node__cordoned=False,
             kind=DeviceKind.GPU.value, present=True, healthy=True, cordoned=False, checking=False,
-            mig_mode=False,
+            mig_mode=False, unscrubbed=False,
         )
         .exclude(pk=device.pk)
         .exclude(pk__in=held.values("device"))

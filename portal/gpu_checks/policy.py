@@ -78,11 +78,11 @@ def _of_pool(pool: Pool, now: datetime) -> int:
     if not wishes:
         return 0
     busy = runs.busy_on_nodes({device.node_id for device in devices})
-    free = sum(1 for device in devices if not device.cordoned and device.healthy)
+    free = sum(1 for device in devices if not _is_out(device) and device.healthy)
     left = _may_check(pool, free)
     queued = 0
     for wish in wishes:
-        out = wish.device.cordoned
+        out = _is_out(wish.device)
         if busy[wish.device.node_id] >= ON_A_NODE or (not out and left < 1):
             continue
         if not _ask(wish):
@@ -93,10 +93,17 @@ def _of_pool(pool: Pool, now: datetime) -> int:
     return queued
 
 
+def _is_out(device: Device) -> bool:
+    """Whether nothing is placed on it anyhow: to check or scrub it takes nothing from anybody."""
+    return device.cordoned or device.unscrubbed
+
+
 def _may_check(pool: Pool, free: int) -> int:
     """How many more of the free devices may be checked now."""
     under_way = (
-        GpuCheckRun.objects.filter(device__node__pool=pool, device__cordoned=False, status__in=OPEN)
+        GpuCheckRun.objects.filter(
+            device__node__pool=pool, device__cordoned=False, device__unscrubbed=False, status__in=OPEN
+        )
         # These devices are somebody's.
         .exclude(cause=CheckCause.HAND_OUT)
         .count()
@@ -124,8 +131,10 @@ def _idle(pool: Pool) -> QuerySet[Device]:
     """Devices that nobody uses and nothing else is done with; GPUs that are split are not among them."""
     devices = Device.objects.filter(node__pool=pool, node__online=True, present=True, checking=False)
     if not pool.check_every_h:
-        # Only what a check or a scrub took out is looked at, so the others need not be read.
-        devices = devices.filter(cordoned=True, cordon_cause__in=[CordonCause.CHECK, CordonCause.SCRUB])
+        # Only what a check or a scrub took out, or that waits for one, is looked at, so the others need
+        # not be read.
+        out = Q(cordoned=True, cordon_cause__in=[CordonCause.CHECK, CordonCause.SCRUB])
+        devices = devices.filter(out | Q(unscrubbed=True))
     return (
         devices.exclude(Q(mig_mode=True, kind=DeviceKind.GPU.value))
         .exclude(pk__in=_held(pool))
@@ -142,6 +151,10 @@ def _held(pool: Pool) -> QuerySet[AllocatedDevice, Any]:
 def _wishes(pool: Pool, devices: list[Device], now: datetime) -> Iterator[Wish]:
     out = [device for device in devices if device.cordoned]
     yield from _second_looks(out, now)
+    kept_back = [device for device in devices if device.unscrubbed and not device.cordoned]
+    for device in kept_back:
+        # Its last holder has left, and nobody has scrubbed it since: that one never used it, say.
+        yield Wish(0, device, CheckKind.SCRUB, CheckLevel.QUICK, CheckCause.RECLAIM)
     if not pool.check_every_h:
         return
     last = _last_checks(pool)
@@ -151,7 +164,7 @@ def _wishes(pool: Pool, devices: list[Device], now: datetime) -> Iterator[Wish]:
     for device in devices:
         checked = last.get(device.pk)
         back = returned.get(device.uuid)
-        if device.cordoned and device.cordon_cause == CordonCause.OPERATOR:
+        if device in kept_back or (device.cordoned and device.cordon_cause == CordonCause.OPERATOR):
             continue
         if back is not None and (checked is None or checked.last < back):
             yield Wish(0, device, CheckKind.CHECK, CheckLevel.QUICK, CheckCause.RETURNED)

@@ -14,6 +14,7 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
+from portal.common.domain_events import emit
 from portal.common.reasons.codes import CheckCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.events import services as events
@@ -22,6 +23,7 @@ from portal.gpu_checks import repartitions, results, runs
 from portal.gpu_checks.domain_events import HandOutCheckEnded
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.inventory.cordons import display_name
+from portal.inventory.domain_events import NodesChanged
 from portal.inventory.models import AllocatedDevice, Device
 from portal.workspaces import dispatch, reconcile
 from portal.workspaces.domain_events import AllocationsReleased, PreflightDue
@@ -247,21 +249,27 @@ def _look_again(workspace: Workspace, until: datetime) -> None:
 def scrub_after(event: AllocationsReleased) -> int:
     """Scrub devices whose holder has just left, before anybody else gets them; how many scrubs were queued.
 
-    In the transaction that releases them. Not those that somebody else is on, nor those that are gone;
-    simulated ones only where their pool requires it. Real memory is always scrubbed.
+    In the transaction that releases them; simulated ones only where their pool requires it. Real memory is
+    always scrubbed. One that somebody else has a part of, or that is not there, cannot be: where its pool
+    requires scrubs, nobody gets anything of it until it can. The policy looks after those that nobody scrubs
+    here.
     """
-    if not event.used or not event.devices:
+    if not event.devices:
         return 0
     devices = (
         Device.objects.select_for_update(of=("self",))
         .select_related("node", "node__pool")
-        .filter(pk__in=event.devices, present=True)
+        .filter(pk__in=event.devices)
         .filter(Q(node__pool__simulated=False) | Q(node__pool__scrub_required=True))
         .order_by("pk")
     )
     queued = 0
     for device in devices:
-        if device.allocated.filter(active=True).exists():
+        if not event.used and not device.unscrubbed:
+            continue
+        if not device.present or device.allocated.filter(active=True).exists():
+            if event.used:
+                _keep_back(device)
             continue
         if device.checks.filter(status__in=OPEN).exists():
             # Its tenant has not come to use it: the check before hand-out is still going on.
@@ -269,3 +277,10 @@ def scrub_after(event: AllocationsReleased) -> int:
         runs.make_run(actor=SYSTEM, device=device, kind=CheckKind.SCRUB, cause=CheckCause.RECLAIM)
         queued += 1
     return queued
+
+
+def _keep_back(device: Device) -> None:
+    if device.node.pool.scrub_required and not device.unscrubbed:
+        device.unscrubbed = True
+        device.save(update_fields=["unscrubbed"])
+        emit(NodesChanged((device.node_id,)))

@@ -247,7 +247,8 @@ def _passed(run: GpuCheckRun, found: report_reader.Reading) -> None:
     device = run.device
     if run.kind == CheckKind.SCRUB:
         device.clean_free_mib = found.free_mib
-        device.save(update_fields=["clean_free_mib"])
+        device.unscrubbed = False
+        device.save(update_fields=["clean_free_mib", "unscrubbed"])
     else:
         device.passed_at = run.finished_at
         device.save(update_fields=["passed_at"])

@@ -18,8 +18,8 @@ from portal.common.reasons.reason import Reason
 from portal.common.renamed import with_both
 from portal.events import services as events
 from portal.events.kinds import AuditKind
-from portal.inventory.domain_events import CapacityChanged, CapacityFreed
-from portal.inventory.models import CheckLevel, Pool
+from portal.inventory.domain_events import CapacityChanged, CapacityFreed, NodesChanged
+from portal.inventory.models import CheckLevel, Device, Pool
 
 MAX_HOURS = 24 * 365
 NAMES = (
@@ -61,6 +61,8 @@ def set_checks(
             raise InvalidInput(Reason(CheckCode.SETTINGS_NOT_VALID), errors={name: [too_many]})
     if changed:
         pool.save(update_fields=list(changed))
+        if changed.get("scrub_required") is False:
+            _give_all(pool)
         if "mig_repartition" in changed:
             emit(CapacityChanged())
             emit(CapacityFreed())
@@ -72,6 +74,16 @@ def set_checks(
             data=with_both(RENAMED, {name: getattr(pool, name) for name in NAMES}),
         )
     return pool
+
+
+def _give_all(pool: Pool) -> None:
+    """What waited for a scrub need not any more."""
+    waiting = Device.objects.filter(node__pool=pool, unscrubbed=True)
+    nodes = tuple(set(waiting.order_by().values_list("node_id", flat=True)))
+    if nodes:
+        waiting.update(unscrubbed=False)
+        emit(NodesChanged(nodes))
+        emit(CapacityFreed())
 
 
 def from_form(data: Any) -> dict[str, Any]:

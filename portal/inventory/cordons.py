@@ -106,7 +106,10 @@ def lift_cordon(*, actor: User | SystemActor, device_id: UUID, reason: str = "")
         return device
     cause = device.cordon_cause
     device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery = False, "", "", ""
-    device.save(update_fields=["cordoned", "cordon_reason", "cordon_cause", "recovery"])
+    if cause == CordonCause.SCRUB:
+        # It is clean, or an operator hands it out all the same.
+        device.unscrubbed = False
+    device.save(update_fields=["cordoned", "cordon_reason", "cordon_cause", "recovery", "unscrubbed"])
     emit(NodesChanged((device.node_id,)))
     events.record(
         actor=actor,

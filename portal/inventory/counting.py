@@ -6,7 +6,7 @@ names of `inventory.resources`. MIG instances are counted, the GPU that they are
 - *total*: what there is, whatever its state;
 - *in service*: of that, what is neither failed nor cordoned nor offline;
 - *allocated*: what workspaces hold, wherever it is;
-- *free*: what is in service, under no check, and held by nobody.
+- *free*: what is in service, under no check, waits for no scrub, and is held by nobody.
 """
 
 from __future__ import annotations
@@ -78,7 +78,10 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class CountedDevice:
-    """A device that can be handed out: a GPU that is not split, or a MIG instance. `allocated` of 1000."""
+    """A device that can be handed out: a GPU that is not split, or a MIG instance. `allocated` of 1000.
+
+    `kept_back`: what of it is not allocated is not handed out before a scrub.
+    """
 
     node: UUID
     pool: UUID
@@ -88,6 +91,7 @@ class CountedDevice:
     simulated: bool
     allocated: int
     state: DeviceState
+    kept_back: bool = False
 
     def add_to(self, tally: Tally, *names: str) -> None:
         """Count it in its resources, or under the names given."""
@@ -99,7 +103,7 @@ class CountedDevice:
             ),
             allocated=self.allocated,
             in_service=in_service,
-            takes_work=in_service and self.state is not DeviceState.CHECKING,
+            takes_work=in_service and self.state is not DeviceState.CHECKING and not self.kept_back,
         )
 
 
@@ -115,6 +119,7 @@ def counted(rows: Iterable[Any]) -> list[CountedDevice]:
             row.node.pool.simulated,
             row.used_milli or 0,
             DeviceState(row.state),
+            row.kept_back,
         )
         for row in rows
         if not row.partitioned
@@ -126,13 +131,21 @@ def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedD
     found = with_state(Device.objects.filter(KNOWN, node__in=nodes.order_by()), now or timezone.now())
     rows: Iterable[Any] = found.order_by("node__name", "index", "mig_start", "uuid").values_list(
         "partitioned", "node_id", "node__pool_id", "model", "mig_profile", "kind", "node__pool__simulated",
-        "used_milli", "state",
+        "used_milli", "state", "kept_back",
     )  # fmt: skip
     return [
         CountedDevice(
-            node, pool, model, profile, kind == DeviceKind.MIG.value, simulated, held or 0, DeviceState(state)
+            node,
+            pool,
+            model,
+            profile,
+            kind == DeviceKind.MIG.value,
+            simulated,
+            held or 0,
+            DeviceState(state),
+            kept_back,
         )
-        for partitioned, node, pool, model, profile, kind, simulated, held, state in rows
+        for partitioned, node, pool, model, profile, kind, simulated, held, state, kept_back in rows
         if not partitioned
     ]
 

@@ -82,6 +82,10 @@ LOOKS: dict[DeviceState, StateLook] = {
 }
 
 _ACTIVE = AllocatedDevice.objects.filter(device=OuterRef("pk"), active=True)
+UNSCRUBBED = Q(unscrubbed=True, mig_mode=False)
+"""Nobody gets a part of it until everybody has left it and it was scrubbed (`gpu_checks.preflight`).
+
+Of a GPU in MIG mode its instances are handed out, and each is scrubbed by itself."""
 FOUND_BAD = Q(healthy=False) | Q(cordoned=True, cordon_cause__in=(CordonCause.CHECK, CordonCause.SCRUB))
 
 
@@ -92,7 +96,8 @@ def with_state(devices: QuerySet[Device], now: datetime) -> QuerySet[Any]:
       is as its instances are;
     - `used_milli`: how much of 1000 is allocated, None when nothing is;
     - `partitioned`: it has MIG instances. These are what is allocated and counted; the GPU is not;
-    - `gpu_out`: it is an instance, and its GPU takes no work.
+    - `gpu_out`: it is an instance, and its GPU takes no work;
+    - `kept_back`: it waits for everybody to leave it, and for a scrub. What of it is not held is not free.
     """
     parts = Device.objects.filter(parent_uuid=OuterRef("uuid"), node=OuterRef("node"), present=True)
     its_gpu = Device.objects.filter(uuid=OuterRef("parent_uuid"), node=OuterRef("node"), present=True)
@@ -102,6 +107,7 @@ def with_state(devices: QuerySet[Device], now: datetime) -> QuerySet[Any]:
         used_milli=Subquery(held, output_field=IntegerField()),
         partitioned=flag(~Q(kind=DeviceKind.MIG.value) & Q(Exists(parts))),
         gpu_out=flag(_is_instance() & Q(trouble)),
+        kept_back=flag(UNSCRUBBED),
         state=_state(parts, its_gpu, now),
     )
 
@@ -151,6 +157,7 @@ def _state(parts: QuerySet[Device], its_gpu: QuerySet[Device], now: datetime) ->
         return _is_instance() & Q(Exists(its_gpu.filter(where)))
 
     own = _ladder(
+        (~Q(Exists(_ACTIVE)) & UNSCRUBBED, DeviceState.CHECKING),
         (~Q(Exists(_ACTIVE)), DeviceState.FREE),
         (is_idle(now), DeviceState.IDLE),
         (Q(used_milli__gte=WHOLE_DEVICE_MILLI), DeviceState.ALLOCATED),

@@ -138,6 +138,9 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
     checking = serializers.BooleanField(
         help_text="A check or a scrub is on it, or a check measures the link to it: nothing is placed on it."
     )
+    kept_back = serializers.BooleanField(
+        help_text="Somebody has left it: nobody else gets a part of it until all have and it was scrubbed."
+    )
     passed_at = serializers.DateTimeField(allow_null=True, help_text="When it last passed a check.")
     mig_start = serializers.IntegerField(help_text="Memory slice at which it begins; -1: not told.")
     numa = serializers.IntegerField(help_text="NUMA node; -1: not known.")
@@ -150,7 +153,7 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
             *("id", "uuid", "pool", "node", "index", "model", "memory_mib", "kind", "parent_uuid"),
             *("state", "healthy", "health_note", "present", "simulated", "used_milli"),
             *("partitioned", "cordoned", "cordon_reason", "cordon_cause", "recovery", "warning"),
-            *("checking", "passed_at"),
+            *("checking", "kept_back", "passed_at"),
             *("mig_mode", "mig_profile", "mig_start", "compute_capability", "numa", "island", "facts"),
         ]
         read_only_fields = fields

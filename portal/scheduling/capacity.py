@@ -54,7 +54,7 @@ FEW = 200
 DEVICE_COLUMNS = (
     "node_id", "pk", "uuid", "model", "memory_mib", "kind", "parent_uuid", "mig_mode", "mig_profile",
     "mig_start", "island", "numa", "healthy", "health_note", "cordoned", "cordon_reason", "checking",
-    "warning", "layout_fixed_until", "compute_capability",
+    "unscrubbed", "warning", "layout_fixed_until", "compute_capability",
 )  # fmt: skip
 MIG_MODE = DEVICE_COLUMNS.index("mig_mode")
 
@@ -307,7 +307,7 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapa
 
 def _device(row: Sequence[Any], taken: tuple[int, int], layout: Geometry | None) -> DeviceCapacity:
     _, _, uuid, model, memory_mib, kind, parent, mig_mode, profile, start, island, numa, *health = row
-    healthy, note, cordoned, reason, checking, warning, fixed_until, _ = health
+    healthy, note, cordoned, reason, checking, unscrubbed, warning, fixed_until, _ = health
     unusable: Reason | None = None
     if cordoned:
         unusable = Reason(PlacementCode.DEVICE_CORDONED, {"note": reason})
@@ -315,6 +315,8 @@ def _device(row: Sequence[Any], taken: tuple[int, int], layout: Geometry | None)
         unusable = Reason(PlacementCode.DEVICE_UNHEALTHY, {"note": note})
     elif checking:
         unusable = Reason(PlacementCode.DEVICE_CHECKING)
+    elif unscrubbed and not mig_mode:
+        unusable = Reason(PlacementCode.DEVICE_UNSCRUBBED)
     return DeviceCapacity(
         uuid=uuid,
         model=model,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from portal.inventory.models import Node
+from portal.inventory.models import Device, Node
 from tests.api.conftest import problem
-from tests.factories import simulated_pool
+from tests.factories import FlavorFactory, simulated_pool
 
 pytestmark = pytest.mark.django_db
 
@@ -37,6 +37,24 @@ def test_nodes_and_devices_show_what_is_used(api: Any, bob: Any, make: Any, pool
     assert {device["uuid"] for device in devices} == set(used["devices"])
     assert api(bob).get(f"devices/{devices[0]['id']}").json() == devices[0]
     assert api(bob).get(f"nodes/{used['id']}").json() == used
+
+
+def gpus_of(program: Any) -> dict[str, Any]:
+    """The amounts of the pool's GPUs, of any model."""
+    rows = program.get("pools/sim").json()["resources"]
+    return next(row for row in rows if "gpu" in row["resource"])
+
+
+def test_what_waits_for_a_scrub_is_not_free(api: Any, bob: Any, make: Any, pool: Any) -> None:
+    FlavorFactory(slug="half", pool=pool, accelerator_count=1, accelerator_milli=500)
+    held = make(bob, "half").allocations.get().devices.get()
+    assert api(bob).get(f"devices/{held.device_id}").json()["kept_back"] is False
+    before = gpus_of(api(bob))
+    Device.objects.filter(pk=held.device_id).update(unscrubbed=True)
+    row = api(bob).get(f"devices/{held.device_id}").json()
+    assert (row["state"], row["kept_back"], row["used_milli"]) == ("shared", True, 500)
+    after = gpus_of(api(bob))
+    assert (after["free"], after["in_service"]) == (before["free"] - 500, before["in_service"])
 
 
 @pytest.mark.parametrize("path", ["pools", "nodes", "devices"])

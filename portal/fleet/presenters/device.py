@@ -139,6 +139,12 @@ def why(device: Any, with_check_of: Mapping[UUID, Device]) -> str:
             return _("A check or a scrub is on it: it takes work again when that has passed.")
         words = _("The check of %(device)s measures its link to it, for a minute or so.")
         return words % {"device": display_name(other)}
+    if device.kept_back:
+        if device.used_milli:
+            return _(
+                "Somebody has left it: nobody else gets a part of it until all have and it was scrubbed."
+            )
+        return _("It is scrubbed before anybody gets it.")
     return format_report_text(device.warning)
 
 

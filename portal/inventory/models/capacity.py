@@ -198,6 +198,9 @@ class Device(models.Model):
     warning = models.TextField(blank=True)
     # While a check or a scrub is on it, nothing is placed on it.
     checking = models.BooleanField(default=False)
+    # Somebody who had a share of it has left while others were still on it, and it has not been scrubbed
+    # since: nobody else gets a part of it before it is empty and a scrub has shown its memory clean.
+    unscrubbed = models.BooleanField(default=False)
     passed_at = models.DateTimeField(null=True, blank=True)
     # What it had free when it was last clean: less than that the next time is a leak.
     clean_free_mib = models.PositiveIntegerField(null=True, blank=True)

@@ -31,6 +31,7 @@ class PlacementCode(StrEnum):
     DEVICE_CORDONED = "device_cordoned"
     DEVICE_UNHEALTHY = "device_unhealthy"
     DEVICE_CHECKING = "device_checking"
+    DEVICE_UNSCRUBBED = "device_unscrubbed"
     PARENT_UNUSABLE = "parent_unusable"
     LABEL_MISSING = "label_missing"
     HOME_ELSEWHERE = "home_elsewhere"

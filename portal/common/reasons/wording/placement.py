@@ -111,6 +111,7 @@ TEXTS: dict[StrEnum, Text] = {
     PlacementCode.DEVICE_CORDONED: Text(_("cordoned%(note)s"), prepare=_noted),
     PlacementCode.DEVICE_UNHEALTHY: Text(_("unhealthy%(note)s"), prepare=_noted),
     PlacementCode.DEVICE_CHECKING: Text(_("is being checked")),
+    PlacementCode.DEVICE_UNSCRUBBED: Text(_("waits until everybody has left it and it has been scrubbed")),
     PlacementCode.PARENT_UNUSABLE: Text(_("its GPU is out: %(parent)s"), prepare=_parent),
     PlacementCode.LABEL_MISSING: Text(_("lacks the label %(name)s=%(value)s")),
     PlacementCode.HOME_ELSEWHERE: Text(

@@ -1,0 +1,222 @@
+"""Memory of a GPU that several share: what somebody has left there is cleared before anybody else comes."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.common.actors import SYSTEM
+from portal.common.reasons.codes import PlacementCode
+from portal.gpu_checks import policy, preflight, runs, settings
+from portal.gpu_checks.models import CheckCause, CheckKind, GpuCheckRun
+from portal.inventory import counting, selectors
+from portal.inventory.cordons import lift_cordon
+from portal.inventory.models import AllocatedDevice, CordonCause, Device, Node, Pool
+from portal.scheduling import capacity, cycle, placement_request
+from portal.workspaces import services
+from portal.workspaces.domain_events import AllocationsReleased
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from provisioning.share_messages import PROVIDES_SHARES
+from tests.factories import FlavorFactory, node_info
+from tests.gpu_checks.helpers import checked_pool, commands, fresh, only, scrubbed
+from tests.workspaces.helpers import answer as node_says
+from tests.workspaces.helpers import check_invariants, run_until_ready
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def gpu(clock, catalog, monkeypatch) -> Device:
+    """The one GPU of a real pool that gives shares; it is not checked before hand-out."""
+    monkeypatch.setattr(placement_request, "refused_by_driver", lambda *_: "")
+    pool = checked_pool(node_info(gpus=1, provides=(PROVIDES_SHARES,)))
+    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_h=0, check_every_h=0)
+    FlavorFactory(slug="half", accelerator_count=1, accelerator_milli=500)
+    return Device.objects.get(node__pool=pool)
+
+
+@pytest.fixture
+def two(gpu, make, alice, bob, sent) -> list[Workspace]:
+    """Two that have half of it each, and run."""
+    found = []
+    for user in (alice, bob):
+        workspace = make(user, "half")
+        run_until_ready(sent, workspace)
+        found.append(workspace)
+    return found
+
+
+def leave(workspace: Workspace, sent) -> None:
+    services.delete(actor=workspace.owner, workspace_id=workspace.pk)
+    assert node_says(sent, "delete", "absent")
+
+
+def never_began(workspace: Workspace) -> None:
+    """It gives back what it held before a program of it ran there."""
+    held = AllocatedDevice.objects.filter(allocation__workspace=workspace, active=True)
+    devices = tuple(held.values_list("device_id", flat=True))
+    held.update(active=False)
+    preflight.scrub_after(AllocationsReleased(workspace, devices, used=False))
+
+
+def placed_as(device: Device) -> PlacementCode | None:
+    """Why nothing is placed on it, as the scheduler sees it; and the count says the same."""
+    pool = device.node.pool
+    nodes = capacity.load([pool])[pool.pk]
+    (found,) = nodes.nodes[0].devices
+    counts = counting.by_pool(Node.objects.filter(pool=pool))[pool.pk]
+    (name,) = [each for each in counts if each.startswith("gpu:")]
+    assert capacity.totals([nodes]).get(name, 0) == counts[name].schedulable
+    assert bool(counts[name].free) == (found.unusable is None and found.free_milli > 0)
+    return found.unusable.code if found.unusable else None
+
+
+def state_of(device: Device):
+    (found,) = selectors.devices_with_state().filter(pk=device.pk)
+    return found
+
+
+def test_nobody_comes_to_a_gpu_that_somebody_has_left_before_all_have(two, gpu, make, alice, sent):
+    first, second = two
+    assert placed_as(gpu) is None
+    leave(first, sent)
+    assert fresh(gpu).unscrubbed and not commands(sent)
+    assert placed_as(gpu) is PlacementCode.DEVICE_UNSCRUBBED
+    waiting = make(alice, "half")
+    assert waiting.state == State.PENDING
+    assert (state_of(gpu).state, state_of(gpu).kept_back) == ("shared", True)
+    leave(second, sent)
+    scrub = only(sent)
+    assert (scrub.kind, GpuCheckRun.objects.get().cause) == ("scrub", CheckCause.RECLAIM)
+    assert scrubbed(scrub)
+    assert not fresh(gpu).unscrubbed
+    cycle.run()
+    waiting.refresh_from_db()
+    assert waiting.state == State.PROVISIONING
+    check_invariants()
+
+
+def test_its_page_says_why_the_rest_is_given_to_nobody(two, gpu, alice, sent, as_user):
+    words = "nobody else gets a part of it until all have"
+    assert words not in as_user(alice).get(f"/gpus/devices/{gpu.pk}/").content.decode()
+    leave(two[0], sent)
+    assert words in as_user(alice).get(f"/gpus/devices/{gpu.pk}/").content.decode()
+
+
+def test_what_the_last_one_never_used_is_scrubbed_for_those_before(two, gpu, sent):
+    leave(two[0], sent)
+    never_began(two[1])
+    assert only(sent).kind == "scrub"
+
+
+def test_what_nobody_has_used_is_not_scrubbed(two, gpu, sent):
+    for each in two:
+        never_began(each)
+    assert not commands(sent) and not fresh(gpu).unscrubbed
+
+
+@pytest.mark.parametrize("every_h", [0, 168])
+def test_the_policy_scrubs_what_is_empty_and_was_not_scrubbed(gpu, sent, every_h):
+    """A check was open when the last one left, say."""
+    Pool.objects.update(check_every_h=every_h)
+    Device.objects.update(unscrubbed=True)
+    assert placed_as(gpu) is PlacementCode.DEVICE_UNSCRUBBED
+    assert (state_of(gpu).state, state_of(gpu).kept_back) == ("checking", True)
+    assert policy.run() == 1
+    assert policy.run() == 0
+    scrub = only(sent)
+    assert scrub.kind == "scrub"
+    assert placed_as(gpu) is PlacementCode.DEVICE_CHECKING
+    assert scrubbed(scrub)
+    assert placed_as(gpu) is None and state_of(gpu).state == "free"
+
+
+def test_a_check_that_was_open_when_the_last_one_left_is_no_scrub(two, gpu, sent):
+    leave(two[0], sent)
+    never_began(two[1])
+    GpuCheckRun.objects.update(kind=CheckKind.CHECK)
+    run = GpuCheckRun.objects.get()
+    runs.end(runs.locked_run(run.pk), "done", verdict="pass")
+    assert placed_as(gpu) is PlacementCode.DEVICE_UNSCRUBBED
+    commands(sent)
+    assert policy.run() == 1
+    assert only(sent).kind == "scrub"
+
+
+def test_the_policy_leaves_alone_what_somebody_is_on(two, gpu, sent):
+    leave(two[0], sent)
+    assert policy.run() == 0
+    assert not commands(sent)
+
+
+def test_memory_that_is_not_clean_keeps_it_out_until_an_operator_says_otherwise(two, gpu, sent, olga):
+    for each in two:
+        leave(each, sent)
+    assert scrubbed(only(sent), "leak")
+    assert (fresh(gpu).cordon_cause, fresh(gpu).unscrubbed) == (CordonCause.SCRUB, True)
+    lift_cordon(actor=olga, device_id=gpu.pk)
+    assert placed_as(gpu) is None
+
+
+def test_an_operators_own_cordon_says_nothing_of_its_memory(gpu, olga, sent):
+    Device.objects.update(unscrubbed=True, cordoned=True, cordon_cause=CordonCause.OPERATOR)
+    assert policy.run() == 0
+    lift_cordon(actor=olga, device_id=gpu.pk)
+    assert placed_as(gpu) is PlacementCode.DEVICE_UNSCRUBBED
+
+
+def test_without_required_scrubs_nothing_is_kept_back(two, gpu, make, alice, sent):
+    Pool.objects.update(scrub_required=False)
+    leave(two[0], sent)
+    assert not fresh(gpu).unscrubbed
+    assert make(alice, "half").state == State.PROVISIONING
+
+
+def test_who_no_longer_requires_scrubs_gives_out_what_waited(two, gpu, make, alice, sent, olga):
+    leave(two[0], sent)
+    waiting = make(alice, "half")
+    assert waiting.state == State.PENDING
+    settings.set_checks(actor=olga, slug="this-machine", scrub_required=False)
+    assert not fresh(gpu).unscrubbed
+    cycle.run()
+    waiting.refresh_from_db()
+    assert waiting.state == State.PROVISIONING
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_simulated_gpus_wait_only_where_scrubs_are_required(pool, make, alice, bob, sent, required):
+    Pool.objects.filter(pk=pool.pk).update(scrub_required=required, hand_out_max_age_h=0)
+    FlavorFactory(slug="part", pool=pool, accelerator_count=1, accelerator_milli=500)
+    first, second = make(alice, "part"), make(bob, "part")
+    device = Device.objects.filter(allocated__active=True).distinct().get()
+    held = AllocatedDevice.objects.filter(allocation__workspace=first)
+    held.update(active=False)
+    preflight.scrub_after(AllocationsReleased(first, (device.pk,), used=True))
+    assert fresh(device).unscrubbed is required
+    assert second.state == State.PROVISIONING
+
+
+def test_a_gpu_that_is_gone_when_it_is_left_is_scrubbed_when_it_is_back(two, gpu, sent):
+    for each in two:
+        Device.objects.update(present=False)
+        leave(each, sent)
+    assert not commands(sent) and fresh(gpu).unscrubbed
+    Device.objects.update(present=True)
+    assert placed_as(gpu) is PlacementCode.DEVICE_UNSCRUBBED
+    assert policy.run() == 1
+    assert scrubbed(only(sent))
+    assert placed_as(gpu) is None
+
+
+def test_a_gpu_that_was_split_meanwhile_gives_its_instances(gpu):
+    Device.objects.update(unscrubbed=True, mig_mode=True)
+    assert not state_of(gpu).kept_back
+    (found,) = capacity.load([gpu.node.pool])[gpu.node.pool_id].nodes[0].devices
+    assert found.unusable is None
+
+
+def test_an_operator_puts_nothing_back_for_the_system(gpu):
+    """A clean scrub lifts its own cordon, and with it what waited."""
+    Device.objects.update(unscrubbed=True, cordoned=True, cordon_cause=CordonCause.SCRUB)
+    lift_cordon(actor=SYSTEM, device_id=gpu.pk)
+    assert not fresh(gpu).unscrubbed
