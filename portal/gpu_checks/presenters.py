@@ -81,6 +81,7 @@ _METRICS: Mapping[str, str | Promise] = {
     "write_gb_s": _("Memory write"),
     "to_device_gb_s": _("PCIe to the device"),
     "to_host_gb_s": _("PCIe to the host"),
+    "both_ways_gb_s": _("PCIe both ways at once"),
     "free_mib": _("Free memory"),
     "coverage_per_mille": _("Memory covered"),
 }
@@ -287,6 +288,9 @@ def metric_title(name: str) -> str:
         return text % {"type": dtype.upper()}
     if name.startswith("peer_gb_s:"):
         return gettext("Link to %(device)s…") % {"device": name.removeprefix("peer_gb_s:")[:12]}
+    if name.startswith("peer_both_ways_gb_s:"):
+        device = name.removeprefix("peer_both_ways_gb_s:")[:12]
+        return gettext("Link to %(device)s…, both ways at once") % {"device": device}
     return str(_METRICS.get(name) or name.replace("_", " "))
 
 

@@ -138,6 +138,7 @@ class Device:
         self.context = self.call("cuDevicePrimaryCtxRetain", self.handle)
         self.call("cuCtxSetCurrent", self.context)
         self.stream = self.call("cuStreamCreate", 0)
+        self._beside: tuple[Any, Any, Any] | None = None
         self._log = self.alloc(ctypes.sizeof(ErrorLog))
         self._flag_host: int = self.call("cuMemHostAlloc", 64, driver.CU_MEMHOSTALLOC_DEVICEMAP)
         self._flag = int(self.call("cuMemHostGetDevicePointer", self._flag_host, 0))
@@ -322,10 +323,30 @@ class Device:
             self.call("cuEventDestroy", start)
             self.call("cuEventDestroy", end)
 
+    @contextmanager
+    def beside(self) -> Iterator[Any]:
+        """A second stream: what is queued on it in the block runs while the first one's does.
+
+        It begins after all that the first had before the block, which goes on after both.
+        """
+        if self._beside is None:
+            stream = self.call("cuStreamCreate", 0)
+            self._beside = (stream, self.call("cuEventCreate", 0), self.call("cuEventCreate", 0))
+        stream, begun, done = self._beside
+        self.call("cuEventRecord", begun, self.stream)
+        self.call("cuStreamWaitEvent", stream, begun, 0)
+        yield stream
+        self.call("cuEventRecord", done, stream)
+        self.call("cuStreamWaitEvent", self.stream, done, 0)
+
     def close(self) -> None:
         """Gives memory and context back; a broken context does not stop it."""
         steps: list[Callable[[], Any]] = [lambda a=a: self.call("cuMemFree", a) for a in self._blocks]  # type: ignore[misc]
         steps.append(lambda: self.call("cuMemFreeHost", self._flag_host))
+        if self._beside is not None:
+            stream, *events = self._beside
+            steps += [lambda e=e: self.call("cuEventDestroy", e) for e in events]  # type: ignore[misc]
+            steps.append(lambda: self.call("cuStreamDestroy", stream))
         steps.append(lambda: self.call("cuStreamDestroy", self.stream))
         steps.append(lambda: self.call("cuDevicePrimaryCtxRelease", self.handle))
         for step in steps:

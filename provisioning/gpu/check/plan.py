@@ -66,7 +66,7 @@ def plan_for(
     tests += [
         Test("inversions", "inversions", 240.0 if full else 120.0, params={"full": full}),
         Test("bandwidth", "memory", 30.0),
-        Test("pcie", "pcie", 30.0, params={"seconds": 1.0}),
+        Test("pcie", "pcie", 30.0, params={"seconds": 1.0, "both_ways": True}),
         *(Test(f"burn_{name}", "burn", 45.0, params={"dtype": name, "seconds": 10.0}) for name in burns),
     ]
     if peers and not facts.mig:

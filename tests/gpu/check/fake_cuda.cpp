@@ -163,7 +163,11 @@ API cuDevicePrimaryCtxRetain(void** context, int device) {
 }
 API cuDevicePrimaryCtxRelease(int) { return drain(); }
 API cuCtxSetCurrent(void*) { return OK; }
-API cuStreamCreate(void** stream, unsigned) { return *stream = (void*)0x2000, OK; }
+static u64 streams = 0x2000; // of the second one a fault may be asked for: `beside_flip`
+API cuStreamCreate(void** stream, unsigned) { return *stream = (void*)streams, streams += 0x1000, OK; }
+static void beside(void* stream, void* to, size_t size) {
+  if (stream > (void*)0x2000 && number("beside_flip", 0)) ((char*)to)[size / 2] ^= 4;
+}
 API cuStreamDestroy(void*) { return drain(); }
 API cuStreamSynchronize(void*) { return drain(); }
 API cuMemGetInfo(size_t* free_bytes, size_t* total) {
@@ -198,13 +202,14 @@ API cuMemsetD8Async(u64 to, unsigned char value, size_t size, void*) {
   return broken;
 }
 static void moved(size_t size, double gb_s) { now_ms += size / gb_s / 1e6; }
-API cuMemcpyHtoDAsync(u64 to, const void* from, size_t size, void*) {
+API cuMemcpyHtoDAsync(u64 to, const void* from, size_t size, void* stream) {
   // Pageable memory is taken at once, as a driver does; pinned buffers are larger here.
   std::string data;
   if (size <= 65536) data.assign((const char*)from, size);
   queue.push_back([=] {
     memcpy((void*)to, size <= 65536 ? data.data() : from, size);
     moved(size, number("pcie_gb_s", 54));
+    beside(stream, (void*)to, size);
     memory_faults();
   });
   return broken;
@@ -228,9 +233,10 @@ API cuMemcpyDtoDAsync(u64 to, u64 from, size_t size, void*) {
 }
 API cuDeviceCanAccessPeer(int* can, int, int) { return *can = !number("no_peer", 0), OK; }
 API cuCtxEnablePeerAccess(void*, unsigned) { return OK; }
-API cuMemcpyPeerAsync(u64 to, void*, u64 from, void*, size_t size, void*) {
+API cuMemcpyPeerAsync(u64 to, void*, u64 from, void*, size_t size, void* stream) {
   queue.push_back([=] {
     memmove((void*)to, (void*)from, size);
+    beside(stream, (void*)to, size);
     moved(size, number("peer_gb_s", 390));
   });
   return broken;
@@ -245,6 +251,7 @@ API cuEventRecord(void* event, void*) {
   queue.push_back([=] { *(double*)event = now_ms; });
   return broken;
 }
+API cuStreamWaitEvent(void*, void*, unsigned) { return broken; } // all is done in the order in which it came
 API cuEventSynchronize(void*) { return drain(); }
 API cuEventElapsedTime(float* ms, void* start, void* end) {
   return *ms = (float)(*(double*)end - *(double*)start), OK;
@@ -314,7 +321,7 @@ API cuGetProcAddress_v2(const char* symbol, void** found, int version, u64, int*
       ENTRY(cuStreamSynchronize), ENTRY(cuMemGetInfo), ENTRY(cuMemAlloc), ENTRY(cuMemFree), ENTRY(cuMemHostAlloc),
       ENTRY(cuMemFreeHost), ENTRY(cuMemHostGetDevicePointer), ENTRY(cuMemsetD8Async), ENTRY(cuMemcpyHtoDAsync),
       ENTRY(cuMemcpyDtoHAsync), ENTRY(cuMemcpyDtoDAsync), ENTRY(cuDeviceCanAccessPeer), ENTRY(cuCtxEnablePeerAccess),
-      ENTRY(cuMemcpyPeerAsync), ENTRY(cuEventCreate), ENTRY(cuEventDestroy), ENTRY(cuEventRecord),
+      ENTRY(cuMemcpyPeerAsync), ENTRY(cuEventCreate), ENTRY(cuEventDestroy), ENTRY(cuEventRecord), ENTRY(cuStreamWaitEvent),
       ENTRY(cuEventSynchronize), ENTRY(cuEventElapsedTime), ENTRY(cuModuleLoadData), ENTRY(cuModuleGetFunction),
       ENTRY(cuLaunchKernel), ENTRY(cuGetProcAddress_v2), {"cuGetProcAddress", (void*)cuGetProcAddress_v2},
   };

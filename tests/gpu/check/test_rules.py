@@ -560,7 +560,7 @@ def test_the_standard_level() -> None:
         *FIRST,
         ("inversions", "inversions", 120.0, {"full": False}),
         ("bandwidth", "memory", 30.0, {}),
-        ("pcie", "pcie", 30.0, {"seconds": 1.0}),
+        ("pcie", "pcie", 30.0, {"seconds": 1.0, "both_ways": True}),
         burn("bf16"),
         burn("fp32"),
     ]
@@ -577,7 +577,7 @@ def test_the_extended_level() -> None:
         *FIRST,
         ("inversions", "inversions", 240.0, {"full": True}),
         ("bandwidth", "memory", 30.0, {}),
-        ("pcie", "pcie", 30.0, {"seconds": 1.0}),
+        ("pcie", "pcie", 30.0, {"seconds": 1.0, "both_ways": True}),
         *map(burn, TYPES),
         ("peers", "peers", 60.0, {}),
         ("modulo20", "modulo20", 180.0, {}),

@@ -57,7 +57,7 @@ def test_the_tests_of_the_higher_levels(check: Check, tmp_path: Path) -> None:
         burn(),
         Test("inversions", "inversions", 20.0, params={"full": False}),
         Test("bandwidth", "memory", 20.0),
-        Test("pcie", "pcie", 20.0, params={"seconds": 0.2}),
+        Test("pcie", "pcie", 20.0, params={"seconds": 0.2, "both_ways": True}),
         Test("peers", "peers", 20.0),
         Test("modulo20", "modulo20", 20.0),
         Test("bit_fade", "bit_fade", 20.0, params={"seconds": 0.05}),
@@ -72,9 +72,12 @@ def test_the_tests_of_the_higher_levels(check: Check, tmp_path: Path) -> None:
     assert by_name["exact_bf16"].detail["by"] == ["own kernel (wgmma)", "own kernel", "cublas"]
     assert by_name["burn_bf16"].judgements[0].against == "datasheet"
     assert any(j.metric.startswith("peer_gb_s:GPU-") for j in by_name["peers"].judgements)
+    assert by_name["pcie"].measures["both_ways_gb_s"] > 0
+    assert any(name.startswith("peer_both_ways_gb_s:GPU-") for name in by_name["peers"].measures)
 
 
 MEMORY = ("residue", "address")
+BOTH_WAYS = Test("pcie", "pcie", 20.0, params={"seconds": 0.2, "both_ways": True})
 BF16 = Test("exact_bf16", "exact", 20.0, params={"dtype": "bf16"})
 
 
@@ -96,6 +99,9 @@ BF16 = Test("exact_bf16", "exact", 20.0, params={"dtype": "bf16"})
         ({"random_flip": 1 << 17}, (burn(),), {"burn_bf16"}),
         ({"random_flip": 1 << 17}, (burn("fp32"),), {"burn_fp32"}),
         ({"pcie_flip": 1}, ("pcie",), {"pcie"}),
+        # Wrong only while the other direction is busy, too.
+        ({"beside_flip": 1}, (BOTH_WAYS,), {"pcie"}),
+        ({"beside_flip": 1, "devices": 2}, ("peers",), {"peers"}),
         ({"copy_gb_s": 3000, "driver_copy_gb_s": 3000}, ("copy",), {"copy"}),
         ({"pcie_gb_s": 20}, ("pcie",), {"pcie"}),
         ({"ecc": "count_nonzero"}, MEMORY, {"residue"}),

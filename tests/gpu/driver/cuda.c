@@ -278,13 +278,14 @@ API int cuMemHostGetDevicePointer_v2(u64 *device, void *host, unsigned flags) {
 }
 
 /* --- streams and events ------------------------------------------------------------------------------------------- */
-static char stream_mark, events_mark;
+static char stream_marks[4], events_mark;
+static int streams;
 #define STREAM(s) \
   READY;          \
-  if (s && s != (void *)&stream_mark) return INVALID_HANDLE
+  if (s && ((char *)(s) < stream_marks || (char *)(s) >= stream_marks + streams)) return INVALID_HANDLE
 API int cuStreamCreate(void **stream, unsigned flags) {
   READY;
-  return *stream = &stream_mark, OK;
+  return streams == sizeof stream_marks ? OUT_OF_MEMORY : (*stream = &stream_marks[streams++], OK);
 }
 API int cuStreamDestroy_v2(void *stream) { return drain(); }
 API int cuStreamSynchronize(void *stream) {
@@ -329,6 +330,11 @@ API int cuEventRecord(Event *event, void *stream) {
   STREAM(stream);
   if (event->mark != &events_mark) return INVALID_HANDLE;
   return add((Op){.kind = TIME, .to = (u64)&event->ms});
+}
+/* All streams share one queue, so what was recorded before is waited for anyhow. */
+API int cuStreamWaitEvent(void *stream, Event *event, unsigned flags) {
+  STREAM(stream);
+  return event->mark == &events_mark && !flags ? OK : INVALID_HANDLE;
 }
 API int cuEventSynchronize(Event *event) {
   READY;
@@ -418,7 +424,7 @@ static const struct { const char *name; int since; void *function; } table[] = {
     HAS(cuMemHostAlloc, 2020), HAS(cuMemFreeHost, 2000), HAS_V2(cuMemHostGetDevicePointer, 3020),
     HAS(cuMemsetD8Async, 3020), HAS_V2(cuMemcpyHtoDAsync, 3020), HAS_V2(cuMemcpyDtoHAsync, 3020),
     HAS_V2(cuMemcpyDtoDAsync, 3020), HAS(cuEventCreate, 2000), HAS_V2(cuEventDestroy, 4000), HAS(cuEventRecord, 2000),
-    HAS(cuEventSynchronize, 2000), HAS(cuEventElapsedTime, 2000),
+    HAS(cuEventSynchronize, 2000), HAS(cuEventElapsedTime, 2000), HAS(cuStreamWaitEvent, 3020),
 #if RELEASE >= 570
     HAS_V2(cuEventElapsedTime, 12080),
 #endif

@@ -104,7 +104,10 @@ def _memory(bench: Bench, *, everything: bool) -> Outcome:
 
 
 def pcie(bench: Bench) -> Outcome:
-    """To the device and back through pinned memory, long enough to see the link's state under load."""
+    """To the device and back through pinned memory, long enough to see the link's state under load.
+
+    With `both_ways`, then in both directions at the same time; that figure, the sum of both, is told only.
+    """
     device, size, tally = bench.device, bench.sizes.pcie_bytes, Tally()
     words = size // 8
     down: list[float] = []
@@ -130,12 +133,30 @@ def pcie(bench: Bench) -> Outcome:
             if len(up) >= 3 and not going():
                 break
         _check(bench, target, words, tally, "host and back")
-    measures = {**rate_of("to_device_gb_s", down), **rate_of("to_host_gb_s", up), "buffer_mib": size // 2**20}
+        measures = {
+            **rate_of("to_device_gb_s", down), **rate_of("to_host_gb_s", up), "buffer_mib": size // 2**20,
+        }  # fmt: skip
+        if bench.params.get("both_ways"):
+            half = size // 2
+
+            def both_ways() -> None:
+                with device.beside() as other:
+                    device.call("cuMemcpyDtoHAsync", host, source, half, device.stream)
+                    device.call("cuMemcpyHtoDAsync", target + half, host + half, half, other)
+
+            device.clear(target, size)
+            measures |= rate_of("both_ways_gb_s", _samples(bench, both_ways, 2 * half, 5))
+            # What came to the host meanwhile goes back to be looked at.
+            device.call("cuMemcpyHtoDAsync", target, host, half, device.stream)
+            _check(bench, target, words, tally, "both ways at once")
     return Outcome(errors=tally.errors, measures=measures, detail=tally.detail())
 
 
 def peers(bench: Bench) -> Outcome:
-    """To every peer and back; the slower direction counts. A peer is another visible device."""
+    """To every peer and back; the slower direction counts. A peer is another visible device.
+
+    Then in both directions at the same time; that figure, the sum of both, is told only.
+    """
     device, size, tally = bench.device, bench.sizes.copy_bytes // 2, Tally()
     if device.count < 2:
         raise Skip("No peer is visible.")
@@ -170,6 +191,28 @@ def peers(bench: Bench) -> Outcome:
                     out, back = (rate_of("x", _samples(bench, w, size, 10))["x"] for w in (go, come))
                     _check(bench, target, words, tally, f"peer {uuid}")
                     measures[f"peer_gb_s:GPU-{uuid}"] = min(out, back)
+
+                    def both_ways(there: int = there, context: object = context) -> None:
+                        half = size // 2
+                        with device.beside() as other:
+                            device.call(
+                                "cuMemcpyPeerAsync", there, context, source, device.context, half,
+                                device.stream,
+                            )  # fmt: skip
+                            device.call(
+                                "cuMemcpyPeerAsync", target + half, device.context, there + half, context,
+                                half, other,
+                            )  # fmt: skip
+
+                    device.clear(target, size)
+                    measures |= {
+                        f"peer_both_ways_gb_s:GPU-{uuid}":
+                        rate_of("x", _samples(bench, both_ways, size // 2 * 2, 10))["x"]
+                    }  # fmt: skip
+                    device.call(
+                        "cuMemcpyPeerAsync", target, device.context, there, context, size // 2, device.stream
+                    )
+                    _check(bench, target, words, tally, f"peer {uuid}, both ways at once")
                 finally:
                     device.call("cuCtxSetCurrent", context)
                     device.call("cuMemFree", there)
