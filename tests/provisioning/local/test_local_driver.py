@@ -16,8 +16,6 @@ from provisioning.drivers.local import host as local_host
 from provisioning.drivers.local.state import WorkspaceDir
 from provisioning.errors import Conflict, InvalidSpec, MissingDependency, NoCapacity, Stale, StartFailed
 from provisioning.types import (
-    AcceleratorRequest,
-    Capability,
     DeviceGrant,
     Isolation,
     LimitedResource,
@@ -322,17 +320,6 @@ def test_a_granted_device_that_is_gone_is_no_capacity(make_pool):
     placement = Placement((NodePlacement(pool.driver.node_name, (DeviceGrant("GPU-gone"),)),))
     with pytest.raises(NoCapacity):
         pool.driver.ensure_started(pool.spec(), placement)
-
-
-@pytest.mark.parametrize("milli", [1, 500, 999])
-def test_no_share_of_a_real_gpu_is_given(make_pool, milli):
-    # Two workspaces on one GPU could take each other's memory: nothing here would hold them to their parts.
-    pool = make_pool()
-    spec = pool.spec()
-    share = replace(spec.resources, accelerators=AcceleratorRequest(count=1, share_milli=milli))
-    with pytest.raises(InvalidSpec):
-        pool.driver.validate(replace(spec, resources=share))
-    assert Capability.SHARED_GPU not in pool.driver.inventory().capabilities
 
 
 @pytest.mark.parametrize("name", ["..", ".", "/etc", "a/b", "", "a:b", "-x", "a\nb", "a\0b", ".deleting-ada"])

@@ -320,10 +320,21 @@ def test_in_a_container_nobody_can_be_told_apart(tmp_path: Path, pool: Pool) -> 
     assert "container" in share_guard.refused(scan, proc=tmp_path / "none")
 
 
-def test_a_part_is_refused_where_it_cannot_be_held(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(share_guard.VARIABLE, "off")
+@pytest.mark.parametrize("milli", [1, 500, 999])
+@pytest.mark.parametrize("why", ["switched off", "in a container", "a driver that does not tell"])
+def test_a_part_is_refused_where_it_cannot_be_held(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, milli: int, why: str
+) -> None:
+    """Whatever the portal sends: nothing here would hold two workspaces to their parts."""
+    scan = gpus.scan()
+    if why == "switched off":
+        monkeypatch.setenv(share_guard.VARIABLE, "off")
+    elif why == "in a container":
+        monkeypatch.setattr(share_guard, "FIRST_PID_NAMESPACE", 1)
+    else:
+        monkeypatch.setattr(gpus, "scan", lambda: replace(scan, untold=(GPU,)))
     with pytest.raises(NoCapacity, match="whole GPU"):
-        half(pool)
+        half(pool, milli=milli)
     half(pool, milli=1000)
 
 
