@@ -23,10 +23,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.drivers.local import egress, network, processes
+from provisioning.drivers.local import egress, isolation, network, processes
 from provisioning.drivers.local.isolation import probe
 from provisioning.endpoints import PORTAL_SOCKET, SOCKET_HEADER, socket_name
-from provisioning.errors import InvalidSpec
+from provisioning.errors import InvalidSpec, MissingDependency
 from provisioning.node.gateway import Certificates, caddy_config, node_name
 from provisioning.types import Observation, ObservedState
 from tests.certificates import Authority
@@ -66,6 +66,38 @@ def listening(address: str) -> Iterator[int]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+# --- where no network can be made ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gone", "package"), [("pasta", "the package “passt”"), ("nft", "the package “nftables”")]
+)
+def test_where_it_would_be_shared_several_users_are_refused_and_one_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str, package: str
+) -> None:
+    if not probe().bwrap:
+        pytest.skip(probe().warning)
+    found = shutil.which
+    monkeypatch.setattr(
+        network.shutil, "which", lambda name, **search: None if name == gone else found(name, **search)
+    )
+    monkeypatch.setattr(isolation, "_known", {})
+    pool = Pool(tmp_path)
+    try:
+        monkeypatch.setenv("BERTH_MULTIUSER", "1")
+        with pytest.raises(MissingDependency) as caught:
+            pool.start(pool.spec())
+        assert caught.value.code == "isolation_required" and package in caught.value.message
+        assert pool.driver.list_owned() == ()
+        monkeypatch.delenv("BERTH_MULTIUSER")
+        (node,) = pool.driver.inventory().nodes
+        (warning,) = [each for each in node.warnings if "share this machine's network" in each]
+        assert package in warning
+        pool.run(pool.spec())
+    finally:
+        pool.close()
 
 
 # --- this machine --------------------------------------------------------------------------------

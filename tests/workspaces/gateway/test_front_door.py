@@ -37,6 +37,7 @@ from tests.certificates import Authority
 pytestmark = pytest.mark.engine
 TOKEN = front_door.token_of(SECRET)
 ID = "11111111-2222-3333-4444-555555555555"
+LARGE_BYTES = 5 * 10**9
 
 
 @pytest.fixture
@@ -293,6 +294,45 @@ def test_an_upload_to_a_workspace_passes_as_it_comes_and_has_no_limit(door: Stac
         answer = httpx.post(url, content=parts(), headers=headers, timeout=60)
     assert answer.text == "taken"
     assert sizes == [65536 + (16 << 20)]
+
+
+def test_an_upload_of_five_gigabytes_passes(door: Stack, tmp_path: Path) -> None:
+    """To what counts it as fast as it comes; the file has no byte on the disk."""
+    file = tmp_path / "large"
+    with file.open("wb") as made:
+        made.truncate(LARGE_BYTES)
+    sizes: list[int] = []
+
+    def count(listener: socket.socket) -> None:
+        line, _ = listener.accept()
+        with line:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += line.recv(65536)
+            size = len(head.partition(b"\r\n\r\n")[2])
+            room = memoryview(bytearray(1 << 20))
+            while size < LARGE_BYTES and (got := line.recv_into(room)):
+                size += got
+            sizes.append(size)
+            line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\ntaken")
+
+    home = door.folder / WS_A
+    home.mkdir(exist_ok=True)
+    place = home / "app.9.sock"
+    with contextlib.chdir(home), socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(place.name)
+        listener.listen()
+        threading.Thread(target=count, args=(listener,), daemon=True).start()
+        workspace_views.put(door.redis, door.view(socket=f"{WS_A}.9", endpoint="", revision=2))
+        headers = {"host": door.host(), "authorization": "Bearer good"}
+        with file.open("rb") as sent:
+            url = f"http://127.0.0.1:{door.proxy_port}/upload"
+            answer = httpx.put(
+                url, content=iter(lambda: sent.read(1 << 20), b""), timeout=300,
+                headers={**headers, "content-length": str(LARGE_BYTES)},
+            )  # fmt: skip
+    place.unlink()
+    assert answer.text == "taken" and sizes == [LARGE_BYTES]
 
 
 @pytest.mark.parametrize("kind", [b"text/plain", b"text/event-stream"])
