@@ -16,6 +16,8 @@ import pytest
 
 from provisioning.host import keys, membership
 from provisioning.host.folder import NodeFolder
+from provisioning.service import notebook, venvs
+from provisioning.service.console import Problem
 from provisioning.service.environ import ROOT
 from provisioning.signing import public_text
 from tests.host.authority import Authority
@@ -42,6 +44,39 @@ def test_it_joins_and_keeps_its_keys_to_itself(
     assert {path.name for path in (folder.home / "node").iterdir()} == {
         "node.json", "node.key", "node.pem", "authority.pem", "signing.key", "control.pub",
     }  # fmt: skip
+
+
+def test_it_makes_what_notebooks_run_in(
+    join: Berth, folder: NodeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the lock that comes with Berth, in the node's own folder; nothing is fetched here."""
+    built: list[tuple[Path, Path]] = []
+
+    def build(target: Path, lock: Path, **_: object) -> None:
+        target.mkdir()
+        built.append((target, lock))
+
+    monkeypatch.setattr(venvs, "build", build)
+    monkeypatch.delenv("BERTH_SKIP_NOTEBOOK")
+    done = join()
+    assert done.code == 0, done.err
+    [(made, lock)] = built
+    assert lock == notebook.LOCK and "packages installed" in done.out
+    assert (folder.environments / notebook.NAME).readlink() == made and made.parent == folder.environments
+
+
+@pytest.mark.parametrize("error", [Problem("No index answers.", "Try again."), OSError(28, "No space left")])
+def test_without_it_the_machine_has_joined_and_says_how_to_go_on(
+    join: Berth, folder: NodeFolder, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(venvs, "build", fails)
+    monkeypatch.delenv("BERTH_SKIP_NOTEBOOK")
+    done = join()
+    assert done.code == 0 and membership.load(folder).name == "b"
+    assert f"Later: berth node environment --home {folder.home}" in done.out
 
 
 def test_a_second_join_says_what_the_machine_is(join: Berth, doors: Doors) -> None:
