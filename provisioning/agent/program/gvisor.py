@@ -1,9 +1,9 @@
 """The agent in gVisor: what starts it from the outside, and what comes first on the inside.
 
 Standard library only, Python 3.9 or newer.
-`agent.py --around-gvisor LISTENER PORT RUNSC [ARGUMENT…]` runs in bubblewrap's sandbox. It joins the
+`agent.py --around-gvisor LISTENER PORT COUNTER RUNSC [ARGUMENT…]` runs in bubblewrap's sandbox. It joins the
 connections of LISTENER, a listening Unix socket that the driver has passed on, to PORT, where the app will
-listen; runs RUNSC, which starts the agent in gVisor; has the agent end by SIGTERM when it gets that itself;
+listen, and keeps in the file COUNTER how many bytes it has passed on, for the agent to read; runs RUNSC, which starts the agent in gVisor; has the agent end by SIGTERM when it gets that itself;
 and ends when RUNSC has. It holds what else the driver has left open, the lock that says we live.
 
 `agent.py --inside-gvisor UID CONFIG` is what RUNSC starts. Files of the workspace's user are those of user 0
@@ -20,8 +20,9 @@ import platform
 import signal
 import struct
 import sys
+from mmap import mmap
 
-from .way import become_relay
+from .way import COUNTER_BYTES, become_relay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,9 +38,10 @@ XATTR_OF_LINKS = {"x86_64": (192, 195), "aarch64": (9, 12)}
 
 def around(arguments: list[str]) -> int:
     """Run what is described above until runsc has ended; its exit code."""
-    listener, port, argv = int(arguments[0]), int(arguments[1]), arguments[2:]
+    listener, port, argv = int(arguments[0]), int(arguments[1]), arguments[3:]
     lifeline, held = os.pipe()
-    relay = start_relay(listener, port, lifeline, held)
+    passed = counter(arguments[2])
+    relay = start_relay(listener, port, lifeline, held, passed)
     runsc, ending = start(argv), 0
 
     def on_term(_number: int, _frame: FrameType | None) -> None:
@@ -56,7 +58,20 @@ def around(arguments: list[str]) -> int:
         if pid == ending:
             ending = 0  # asked too early, it did nothing, and whoever wants the end asks again
         if pid == relay:
-            relay = start_relay(listener, port, lifeline, held)
+            relay = start_relay(listener, port, lifeline, held, passed)
+
+
+def counter(path: str) -> memoryview:
+    """A number in a new file, which relays share. Raises `OSError`.
+
+    Made before anything of the workspace runs, and held open: what becomes of the name later is nothing here.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        os.ftruncate(descriptor, COUNTER_BYTES)
+        return memoryview(mmap(descriptor, COUNTER_BYTES)).cast("Q")
+    finally:
+        os.close(descriptor)
 
 
 def termination(argv: list[str]) -> list[str]:
@@ -67,12 +82,12 @@ def termination(argv: list[str]) -> list[str]:
     return [*argv[: argv.index("run")], "kill", argv[-1], "TERM"]
 
 
-def start_relay(listener: int, port: int, lifeline: int, held: int) -> int:
+def start_relay(listener: int, port: int, lifeline: int, held: int, passed: memoryview) -> int:
     """The process that joins connections; it ends when `held` has been closed."""
     pid = os.fork()
     if pid == 0:
         os.close(held)
-        become_relay(listener, port, lifeline)
+        become_relay(listener, port, lifeline, passed)
     return pid
 
 

@@ -59,7 +59,7 @@ class Observer:
         if self.way.direct and self.unclaimed:
             own, traffic = self.unclaimed.counted()
             activity["connections"] = None if found is None or own is None else found[1] + own
-        if self.way.listener >= 0:
+        if self.way.counts:
             # Where connections come to the app in another way nobody could count.
             activity["traffic_bytes"] = traffic
         try:

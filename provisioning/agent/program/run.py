@@ -170,7 +170,8 @@ class Agent:
         except OSError as error:
             self.log.note("the app could not be started: %s" % error)
             return self.ended_before("exec_failed", 127)
-        self.way = Way(self.listener, self.app, self.unclaimed, self.log)
+        counted_at = str(self.config.get("traffic_path") or "")
+        self.way = Way(self.listener, self.app, self.unclaimed, self.log, counted_at)
         self.way.find(self.ready)
         return self.keep()
 

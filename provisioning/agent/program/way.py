@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,14 +15,25 @@ if TYPE_CHECKING:
     from .unclaimed import Unclaimed
 
 
-class Way:
-    """How connections of `listener`, a descriptor or -1, come to `app`."""
+COUNTER_BYTES = 8
+"""A number without sign in the machine's own order."""
 
-    def __init__(self, listener: int, app: App, unclaimed: Unclaimed | None, log: Log) -> None:
+
+class Way:
+    """How connections of `listener`, a descriptor or -1, come to `app`.
+
+    `counted_at` is the file in which a relay outside of gVisor says how many bytes it has passed on; empty
+    where there is none.
+    """
+
+    def __init__(
+        self, listener: int, app: App, unclaimed: Unclaimed | None, log: Log, counted_at: str = ""
+    ) -> None:
         self.listener = listener
         self.app = app
         self.unclaimed = unclaimed
         self.log = log
+        self.counted_at = counted_at
         self.direct: bool | None = None if unclaimed and listener >= 0 else False  # None: not known yet
         self.relay_pid = 0
         self.lifeline = -1
@@ -64,8 +76,30 @@ class Way:
         self.relay_pid, self.lifeline = pid, held
 
     def traffic_bytes(self) -> int | None:
-        """What relays have passed on until now, in both directions; None where there was none."""
+        """What relays have passed on until now, in both directions; None where it is not known."""
+        if self.counted_at:
+            return read_counter(self.counted_at)
         return None if self.passed is None else int(self.passed[0])
+
+    @property
+    def counts(self) -> bool:
+        """Whether somebody counts what comes to the app and leaves it."""
+        return self.listener >= 0 or bool(self.counted_at)
+
+
+def read_counter(path: str) -> int | None:
+    """The number in the file; None where it cannot be read. A workspace may have put anything there."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        data = os.read(descriptor, COUNTER_BYTES)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return int.from_bytes(data, sys.byteorder) if len(data) == COUNTER_BYTES else None
 
 
 def become_relay(listener: int, port: int, lifeline: int, passed: memoryview | None = None) -> None:

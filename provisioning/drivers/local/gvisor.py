@@ -40,6 +40,8 @@ MOUNTED = "/berth/mounted"
 RUNSC_PATH = "/berth/runsc"
 BUNDLE_PATH = "/berth/bundle"
 CONFIG = "config.json"
+TRAFFIC = "traffic"
+"""In the workspace's runtime folder: how many bytes have come to its app and left it."""
 NOFILE = 20_000
 NEEDED = (
     "Install gVisor from July 2024 or newer: the package “runsc” of Debian 13, or of gVisor's own repository."
@@ -65,7 +67,8 @@ def argv(plan: SandboxPlan) -> tuple[str, ...]:
     for key, value in sorted(plan.env.items()):
         shown += ["--setenv", key, value]
     outside = (plan.python, "-I", "-S", AGENT_PROGRAM_PATH, "--around-gvisor", "{app}", str(plan.port))
-    return (*shown, "--", *outside, *runsc_argv())
+    run = next(number for number, (_, inside, _) in enumerate(_folders(plan)) if inside == RUN_PATH)
+    return (*shown, "--", *outside, f"{MOUNTED}/{run}/{TRAFFIC}", *runsc_argv())
 
 
 def bundle(plan: SandboxPlan, rlimits: Mapping[str, int]) -> dict[str, Any]:

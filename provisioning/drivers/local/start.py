@@ -234,6 +234,7 @@ def agent_config(
         "stop_timeout_s": spec.app.stop_timeout_s,
         "state_path": f"{run}/state.json",
         "log_path": f"{run}/app.log",
+        "traffic_path": f"{run}/{gvisor.TRAFFIC}" if settings.sandbox.runsc else "",
         "devices": [device.uuid for device in devices],
         "secrets": spec.secrets,
         "secrets_dir": SECRETS_PATH if settings.sandbox.bwrap else "",

@@ -1,0 +1,55 @@
+"""The number by which a relay outside of gVisor tells the agent inside what it has passed on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from provisioning.agent.program.gvisor import counter
+from provisioning.agent.program.way import Way, read_counter
+
+
+def way(counted_at: str = "") -> Way:
+    parts: Any = SimpleNamespace()
+    return Way(-1, parts, None, parts, counted_at)
+
+
+def test_what_is_added_outside_is_read_inside(tmp_path: Path) -> None:
+    path = str(tmp_path / "traffic")
+    passed, inside = counter(path), way(path)
+    assert inside.counts and inside.traffic_bytes() == 0
+    passed[0] += (1 << 40) + 7
+    assert inside.traffic_bytes() == (1 << 40) + 7
+    # What the workspace does with the name reaches no file of anybody's.
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"as it was")
+    (tmp_path / "traffic").unlink()
+    (tmp_path / "traffic").symlink_to(victim)
+    passed[0] += 1
+    assert victim.read_bytes() == b"as it was" and inside.traffic_bytes() is None
+
+
+def test_a_file_that_is_there_already_is_nobodys_counter(tmp_path: Path) -> None:
+    (tmp_path / "traffic").write_bytes(bytes(8))
+    with pytest.raises(FileExistsError):
+        counter(str(tmp_path / "traffic"))
+
+
+@pytest.mark.parametrize("kind", ["missing", "short", "folder", "pipe"])
+def test_what_cannot_be_read_is_not_known(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "traffic"
+    if kind == "short":
+        path.write_bytes(b"1234567")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    assert read_counter(str(path)) is None
+
+
+def test_without_a_listener_or_a_counter_nobody_counts() -> None:
+    assert not way().counts
