@@ -19,6 +19,7 @@ from portal.inventory.device_states import LOOKS, DeviceState
 from portal.inventory.models import CordonCause, Device, DeviceSeries, Node, Pool
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from provisioning.share_messages import PROVIDES_SHARES
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.factories import FlavorFactory, local_pool_with, node_info, simulated_pool
 from tests.rows import preempt_at
@@ -295,6 +296,24 @@ def test_draining_asks_first_then_tells_everybody_there(lab, make, alice, olga, 
     workspace = Workspace.objects.get(pk=workspace.pk)
     assert workspace.state == State.RUNNING and preempt_at(workspace) is not None
     assert Node.objects.get(pk=node.pk).cordoned
+
+
+def test_of_a_real_gpu_it_is_said_how_a_share_is_held(catalog, make, alice, as_user, tmp_path):
+    """Simulated ones run nothing: nothing is ended there."""
+    simulated_pool(str(tmp_path))
+    local_pool_with(node_info(gpus=1, provides=(PROVIDES_SHARES,)))
+    Pool.objects.update(hand_out_max_age_h=0)
+    words = "Memory is held to its part by ending processes"
+    FlavorFactory(slug="half", accelerator_count=1, accelerator_milli=500)
+    of_it = {"pool": Pool.objects.get(slug="sim"), "cpu_milli": 100, "memory_mib": 64}
+    FlavorFactory(slug="sim-half", accelerator_count=1, accelerator_milli=500, **of_it)
+    client = as_user(alice)
+    for slug, told in (("half", True), ("sim-half", False)):
+        assert (words in text(client.get(f"/workspaces/new/?template=jupyterlab&flavor={slug}"))) is told
+        made = make(alice, slug, name=slug)
+        assert (words in text(client.get(f"/workspaces/{made.pk}/"))) is told
+        held = Device.objects.get(allocated__allocation__workspace=made)
+        assert (words in text(client.get(f"/gpus/devices/{held.pk}/"))) is told
 
 
 def test_every_state_has_a_look():
