@@ -164,6 +164,7 @@ NOTHING_SEEN: dict[str, Any] = {
     "heartbeat_at": None,
     "gpu_idle_since": None,
     "checkouts": {},
+    "gpu_shares": {},
 }
 """The status of a workspace that has just been asked for."""
 

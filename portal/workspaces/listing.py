@@ -53,7 +53,7 @@ _RELATED: dict[str, tuple[str, ...]] = {
     "flavor": ("slug", "pool__simulated"),
     "pool": ("slug", "simulated"),
     "queue_entry": ("outcome", "position", "eta_at", "eta_basis", "reason", "blocker"),
-    "status": ("reason", "activity", "heartbeat_at", "checkouts"),
+    "status": ("reason", "activity", "heartbeat_at", "checkouts", "gpu_shares"),
     "preemption": ("preempt_at", "cause"),
     "environment_version": ("number", "environment__slug"),
 }
@@ -69,7 +69,9 @@ _HELD_COLUMNS = (
 )
 
 # Kept as JSON, and read as its text.
-_JSON = frozenset({"resources", "secrets", "git", "checkouts", "reason", "eta_basis", "blocker", "activity"})
+_JSON = frozenset(
+    {"resources", "secrets", "git", "checkouts", "gpu_shares", "reason", "eta_basis", "blocker", "activity"}
+)
 
 COLUMNS = (*_OWN, *(f"{name}__{column}" for name, columns in _RELATED.items() for column in columns))
 

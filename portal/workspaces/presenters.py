@@ -10,13 +10,22 @@ from urllib.parse import urlencode
 
 from django.db.models import Q, QuerySet
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
 from portal.common.formatting import format_memory, format_size
 from portal.common.reasons.codes import Rule
 from portal.events.models import Event
-from portal.workspaces import checkout_reports, egress, own_packages, policies, secret_delivery, selectors
+from portal.workspaces import (
+    checkout_reports,
+    egress,
+    own_packages,
+    policies,
+    secret_delivery,
+    selectors,
+    share_overuse,
+)
 from portal.workspaces.homes import limits as home_limits
 from portal.workspaces.homes import lost as lost_homes
 from portal.workspaces.homes import presenters as home_presenters
@@ -183,6 +192,7 @@ class Detail:
     lost_home: LostHome | None
     secrets: secret_delivery.SecretsNote | None
     checkouts: list[checkout_reports.CheckoutRow]
+    gpu_shares: list[share_overuse.ShareRow]
     egress: str
     next_egress: str
     folders: list[tuple[str, bool]]
@@ -281,6 +291,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         lost_home=lost_homes.open_of(workspace) if workspace.state in HOMELESS else None,
         secrets=secret_delivery.note_of(workspace),
         checkouts=checkout_reports.note_of(workspace),
+        gpu_shares=share_overuse.of(workspace, timezone.now()),
         egress=reach,
         next_egress=next_reach,
         folders=[(mounts.inside(each), each.endswith(mounts.WRITABLE)) for each in workspace.template.mounts],

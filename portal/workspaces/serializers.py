@@ -11,6 +11,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db.models import Prefetch, QuerySet
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.functional import cached_property
 from django.utils.translation import get_language
 from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
@@ -21,15 +22,17 @@ from portal.accounts.authentication import require_scope
 from portal.catalog.models import MAX_LIFETIME_H
 from portal.catalog.serializers import ResourcesSerializer
 from portal.common.api import StrictSerializer
+from portal.common.reasons.codes import ShareCode
 from portal.common.reasons.wording import message_of, reason_of, sentence_of
 from portal.common.representation import stamp
 from portal.common.scopes import Scope
 from portal.events.models import Event
 from portal.inventory.models import AllocatedDevice, Allocation
-from portal.workspaces import checkout_reports, selectors
+from portal.workspaces import checkout_reports, selectors, share_overuse
 from portal.workspaces.lifecycle import DesiredState, State, TerminationReason
 from portal.workspaces.listing import ListedWorkspace
 from portal.workspaces.models import Workspace, origin_around
+from portal.workspaces.share_overuse import ShareRow
 from portal.workspaces.troubles import error_code_of
 from provisioning.types import CheckoutKind
 
@@ -243,6 +246,21 @@ class LeavingSerializer(serializers.Serializer[Any]):
     reason = serializers.CharField()
 
 
+class GpuOveruseSerializer(serializers.Serializer[ShareRow]):
+    """A shared GPU of which it takes more than its part, or nobody knows how much it takes."""
+
+    device = serializers.CharField(help_text="UUID of the GPU.")
+    code = serializers.ChoiceField([each.value for each in ShareCode if each is not ShareCode.BACK])
+    message = serializers.CharField()
+    used_mib = serializers.IntegerField(help_text="What its processes hold there; 0 where it is unknown.")
+    part_mib = serializers.IntegerField(help_text="What it may hold.")
+    since = serializers.DateTimeField()
+    ends_at = serializers.DateTimeField(
+        allow_null=True,
+        help_text="From when on a process of it may be ended; null where that has begun, or none will be.",
+    )
+
+
 class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     """A workspace. Its `url` opens in the browser of its user, or with a bearer token of theirs."""
 
@@ -266,6 +284,9 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     )
     nodes = serializers.SerializerMethodField(help_text="Names of the nodes that it is on.")
     devices = serializers.SerializerMethodField()
+    gpu_overuse = serializers.SerializerMethodField(
+        help_text="Shared GPUs of whose memory it takes more than its part now, by what its node told last."
+    )
     stages = serializers.SerializerMethodField()
     queue = serializers.SerializerMethodField(help_text="How it stands while it waits, or null.")
     leaving = serializers.SerializerMethodField(help_text="That it has to make room, or null.")
@@ -301,7 +322,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
         fields = [
             *("id", "name", "state", "wanted", "reason", "error", "simulated", "url", "portal_url"),
             *("team", "owner", "template", "flavor", "pool", "nodes", "devices", "resources", "stages"),
-            "gpu_released",
+            *("gpu_released", "gpu_overuse"),
             *("generation", "created_at", "state_since", "requested_at", "admitted_at", "placed_at"),
             *("launched_at", "ready_at", "heartbeat_at", "activity"),
             *("queue", "leaving", "priority", "preemptible", "expected_hours"),
@@ -324,6 +345,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             **shown,
             "error": self.get_error(workspace),
             "queue": self.get_queue(workspace),
+            "gpu_overuse": self.get_gpu_overuse(workspace),
             "stages": [
                 {**one, "seconds": stage.seconds} if stage.state == "current" else one
                 for one, stage in zip(shown["stages"], stages, strict=True)
@@ -352,6 +374,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             "resources": self._once(_RESOURCES.to_representation, workspace.resources),
             "stages": self.get_stages(workspace),
             "gpu_released": workspace.gpu_released,
+            "gpu_overuse": self.get_gpu_overuse(workspace),
             "generation": workspace.generation,
             "created_at": stamp(workspace.created_at),
             "state_since": stamp(workspace.state_since),
@@ -472,6 +495,15 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             for item in _shares(allocation)
         ]
 
+    @extend_schema_field(GpuOveruseSerializer(many=True))
+    def get_gpu_overuse(self, workspace: Workspace) -> list[dict[str, Any]]:
+        rows = share_overuse.of(workspace, timezone.now())
+        return [
+            {name: getattr(row, name) for name in OVERUSE_FIELDS}
+            | {"since": stamp(row.since), "ends_at": stamp(row.ends_at)}
+            for row in rows
+        ]
+
     @extend_schema_field(StageSerializer(many=True))
     def get_stages(self, workspace: Workspace) -> list[dict[str, Any]]:
         return [
@@ -487,6 +519,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
 
 
 CHECKOUT_FIELDS = tuple(CheckoutSerializer().fields)
+OVERUSE_FIELDS = tuple(GpuOveruseSerializer().fields)
 
 
 def _message_of(kept: Mapping[str, Any]) -> str | None:
@@ -558,6 +591,7 @@ def version_of(workspace: Workspace) -> str:
         workspace.preempting.preempt_at if workspace.preempting else None,
         workspace.runs_until,
         workspace.status.checkouts,
+        workspace.status.gpu_shares,
         workspace.gpu_released,
         workspace.flavor.slug,
         workspace.name,

@@ -57,6 +57,7 @@ SUBJECTS = {
     "GitCode": "Cloned repositories",
     "HomeMoveCode": "Homes that are moved",
     "ArchiveCode": "Archived homes",
+    "ShareCode": "Shares of GPUs",
 }
 """The heading of each enumeration of codes. One that is not here stands below its own name."""
 

@@ -11,7 +11,7 @@ from portal.gpu_checks.models import CheckCause, CheckKind, GpuCheckRun
 from portal.inventory import counting, selectors
 from portal.inventory.cordons import lift_cordon
 from portal.inventory.models import AllocatedDevice, CordonCause, Device, Node, Pool
-from portal.scheduling import capacity, cycle, placement_request
+from portal.scheduling import capacity, cycle
 from portal.workspaces import services
 from portal.workspaces.domain_events import AllocationsReleased
 from portal.workspaces.lifecycle import State
@@ -26,9 +26,8 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def gpu(clock, catalog, monkeypatch) -> Device:
+def gpu(clock, catalog) -> Device:
     """The one GPU of a real pool that gives shares; it is not checked before hand-out."""
-    monkeypatch.setattr(placement_request, "refused_by_driver", lambda *_: "")
     pool = checked_pool(node_info(gpus=1, provides=(PROVIDES_SHARES,)))
     Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_h=0, check_every_h=0)
     FlavorFactory(slug="half", accelerator_count=1, accelerator_milli=500)

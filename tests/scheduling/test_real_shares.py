@@ -6,7 +6,7 @@ import pytest
 
 from portal.common.reasons.codes import AdmissionCode, PlacementCode
 from portal.inventory.models import Node, Pool
-from portal.scheduling import fits, placement_request
+from portal.scheduling import fits
 from portal.scheduling.admission import Outcome
 from portal.workspaces.lifecycle import State
 from provisioning.share_messages import PROVIDES_SHARES
@@ -18,9 +18,8 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def half(catalog, monkeypatch):
-    """The size of half a GPU, which the driver does not refuse."""
-    monkeypatch.setattr(placement_request, "refused_by_driver", lambda *_: "")
+def half(catalog):
+    """The size of half a GPU."""
     return FlavorFactory(slug="half", accelerator_count=1, accelerator_milli=500)
 
 

@@ -279,6 +279,8 @@ class WorkspaceStatus(models.Model):
     gpu_idle_since = models.DateTimeField(null=True, blank=True)
     # What became of the repositories of the last start, by kind (`workspaces.checkouts`).
     checkouts = models.JSONField(default=dict, blank=True)
+    # How it stands to its parts of GPUs (`workspaces.share_overuse`).
+    gpu_shares = models.JSONField(default=dict, blank=True)
 
     def __str__(self) -> str:
         return f"status of {self.workspace_id}"

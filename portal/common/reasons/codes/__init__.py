@@ -40,6 +40,7 @@ from portal.common.reasons.codes.workspaces import EfficiencyCode as EfficiencyC
 from portal.common.reasons.codes.workspaces import FileCode as FileCode
 from portal.common.reasons.codes.workspaces import HomeMoveCode as HomeMoveCode
 from portal.common.reasons.codes.workspaces import LifetimeCode as LifetimeCode
+from portal.common.reasons.codes.workspaces import ShareCode as ShareCode
 from portal.common.reasons.codes.workspaces import WorkspaceCode as WorkspaceCode
 
 ENUMERATIONS: tuple[type[StrEnum], ...] = (
@@ -47,7 +48,7 @@ ENUMERATIONS: tuple[type[StrEnum], ...] = (
     InventoryCode, CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode,
     WebhookCode, ChannelCode, ExchangeCode, JoinCode, ScimCode, MachineCode,
     SiteCode, EnvironmentCode, FileCode, SecretCode, LifetimeCode, EfficiencyCode, OrphanCode, GitCode,
-    HomeMoveCode, ArchiveCode, RebalanceCode,
+    HomeMoveCode, ArchiveCode, RebalanceCode, ShareCode,
 )  # fmt: skip
 """No two of these share a value, so that a row or a problem document needs no more than the value. A
 `PreemptionCode` is kept under a name of its own: that a reservation begins is its `booking`, too."""

@@ -175,3 +175,13 @@ class FileCode(StrEnum):
     NO_SUCH_FORM = "no_such_download_form"
     OFFSET_INVALID = "offset_not_valid"
     RESERVED_NAME = "file_name_reserved"
+
+
+class ShareCode(StrEnum):
+    """How a workspace stands to its part of a GPU's memory, by what its node's guard tells."""
+
+    OVER = "gpu_share_over"
+    ASKED = "gpu_share_process_asked"
+    KILLED = "gpu_share_process_killed"
+    BACK = "gpu_share_kept"
+    UNKNOWN = "gpu_share_unknown"

@@ -24,7 +24,7 @@ _MODULES = (
     "files", "git", "identity",
     "inventory", "joining", "ledger", "lifetimes", "machines", "mfa", "orphans", "placement", "preemption",
     "quotas", "rebalancing", "requests",
-    "reservations", "scim", "site", "secrets", "waiting", "webhooks", "workspaces",
+    "reservations", "scim", "shares", "site", "secrets", "waiting", "webhooks", "workspaces",
 )  # fmt: skip
 
 

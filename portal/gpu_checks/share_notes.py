@@ -1,0 +1,222 @@
+"""What a node's guard tells of workspaces that take more of a shared GPU's memory than their part.
+
+It is kept with the workspace for its page (`workspaces.share_overuse`), stands in its timeline, and its owner
+is told. However often a node speaks, an hour has room for few entries and notices about a workspace.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+from django.utils.translation import gettext
+
+from portal.common.actors import SYSTEM
+from portal.common.errors import NotFound
+from portal.common.reasons.codes import ShareCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import sentence_of
+from portal.events import live
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.events.models import TargetKind
+from portal.events.services import Target
+from portal.inventory.cordons import display_name
+from portal.inventory.models import AllocatedDevice, Device
+from portal.workspaces.models import Workspace, WorkspaceStatus
+from portal.workspaces.share_overuse import OVER
+from portal.workspaces.transitions import locked
+from provisioning.share_messages import ShareNote, ShareNotes, ShareStep
+from provisioning.types import WHOLE_DEVICE_MILLI
+
+log = logging.getLogger(__name__)
+NOTICE = "workspace.gpu_share"
+MOST_TOLD = {
+    AuditKind.WORKSPACE_GPU_SHARE_OVER: 6,
+    AuditKind.WORKSPACE_GPU_SHARE_ENDED: 20,
+    AuditKind.WORKSPACE_GPU_SHARE_UNKNOWN: 6,
+}
+"""So many entries of a kind, and notices of them, a workspace has in an hour."""
+WITHIN = timedelta(hours=1)
+MAX_ENDS_IN_S = 3600
+NAME_LENGTH = 64
+CODES = {
+    ShareStep.OVER: ShareCode.OVER,
+    ShareStep.ASKED: ShareCode.ASKED,
+    ShareStep.KILLED: ShareCode.KILLED,
+    ShareStep.BACK: ShareCode.BACK,
+    ShareStep.UNKNOWN: ShareCode.UNKNOWN,
+}
+KINDS = {
+    ShareCode.OVER: AuditKind.WORKSPACE_GPU_SHARE_OVER,
+    ShareCode.ASKED: AuditKind.WORKSPACE_GPU_SHARE_ENDED,
+    ShareCode.KILLED: AuditKind.WORKSPACE_GPU_SHARE_ENDED,
+    ShareCode.BACK: AuditKind.WORKSPACE_GPU_SHARE_BACK,
+    ShareCode.UNKNOWN: AuditKind.WORKSPACE_GPU_SHARE_UNKNOWN,
+}
+MESSAGES = {
+    ShareCode.OVER: "sees that it takes more than its part of %s",
+    ShareCode.ASKED: "asks a process of it to end on %s",
+    ShareCode.KILLED: "ends a process of it on %s",
+    ShareCode.BACK: "sees that it keeps to its part of %s again",
+    ShareCode.UNKNOWN: "cannot hold it to its part of %s",
+}
+Grants = Mapping[tuple[str, int, str], tuple[UUID, Device]]
+
+
+def apply(found: ShareNotes) -> int:
+    """Take in the notes about workspaces that hold a share of that device on that node; how many counted.
+
+    Never raises for what a node sends: everything else is logged and left out. A second time the same
+    changes nothing but the time.
+    """
+    grants = _grants(found)
+    by_workspace: dict[UUID, list[tuple[ShareNote, Device]]] = {}
+    for note in found.notes:
+        held = grants.get((note.workspace_id, note.generation, note.uuid))
+        if held is None or not _sound(note):
+            node, step = (text.encode("unicode_escape").decode() for text in (found.node, note.step))
+            log.warning("a note of a shared GPU (%s) of %s is left out", step, node)
+            continue
+        workspace_id, device = held
+        by_workspace.setdefault(workspace_id, []).append((note, device))
+    return sum(_of_workspace(key, by_workspace[key]) for key in sorted(by_workspace))
+
+
+def _grants(found: ShareNotes) -> Grants:
+    """The shares on that node: workspace, generation and device."""
+    rows = AllocatedDevice.objects.filter(
+        active=True,
+        milli__lt=WHOLE_DEVICE_MILLI,
+        device__node__name=found.node,
+        device__node__pool__deleted_at=None,
+        device__uuid__in={note.uuid for note in found.notes},
+    ).select_related("allocation", "device__node")
+    if found.pool:
+        rows = rows.filter(device__node__pool__slug=found.pool)
+    return {
+        (str(row.allocation.workspace_id), row.allocation.generation, row.device.uuid): (
+            row.allocation.workspace_id,
+            row.device,
+        )
+        for row in rows
+    }
+
+
+def _sound(note: ShareNote) -> bool:
+    """Whether it says something that can be so."""
+    if note.step not in CODES:
+        return False
+    over = note.used_mib > note.part_mib
+    return over or note.step in (ShareStep.BACK, ShareStep.UNKNOWN)
+
+
+@transaction.atomic
+def _of_workspace(workspace_id: UUID, notes: Iterable[tuple[ShareNote, Device]]) -> int:
+    try:
+        workspace = locked(workspace_id)
+    except NotFound:
+        return 0
+    status = WorkspaceStatus.objects.select_for_update().get(pk=workspace_id)
+    kept: dict[str, Any] = status.gpu_shares
+    if kept.get("generation") != workspace.generation:
+        kept = {"generation": workspace.generation, "devices": {}, "told": {}}
+    counted = 0
+    for note, device in notes:
+        if note.generation == workspace.generation:
+            _take_in(workspace, kept, note, device)
+            counted += 1
+    if counted:
+        status.gpu_shares = kept
+        status.save(update_fields=["gpu_shares"])
+        transaction.on_commit(partial(live.publish, workspace.pk, workspace.owner_id, NOTICE))
+    return counted
+
+
+def _take_in(workspace: Workspace, kept: dict[str, Any], note: ShareNote, device: Device) -> None:
+    now = timezone.now()
+    code = CODES[ShareStep(note.step)]
+    before: Mapping[str, Any] = kept["devices"].get(device.uuid, {})
+    was = ShareCode(before["code"]) if before else ShareCode.BACK
+    goes_on = was in OVER and code in OVER
+    reason = Reason(code, _params(note, device, code))
+    told = bool(before.get("told"))
+    if code in (ShareCode.ASKED, ShareCode.KILLED) or (code is not was and not goes_on):
+        # That it is back is told where it was told that it was over.
+        may = told if code is ShareCode.BACK else _has_room(kept["told"], KINDS[code], now)
+        if may:
+            _record(workspace, device, reason)
+        if code in OVER:
+            told = may or (told and goes_on)
+    ends = code is ShareCode.OVER and note.ends_in_s
+    kept["devices"][device.uuid] = {
+        "code": code.value,
+        "params": dict(reason.params),
+        "since": before["since"] if goes_on or (code is was and before) else now.isoformat(),
+        "at": now.isoformat(),
+        "ends_at": (now + timedelta(seconds=min(note.ends_in_s, MAX_ENDS_IN_S))).isoformat() if ends else "",
+        "told": told and code in OVER,
+    }
+
+
+def _params(note: ShareNote, device: Device, code: ShareCode) -> dict[str, Any]:
+    params: dict[str, Any] = {
+        "device": display_name(device),
+        "uuid": device.uuid,
+        "used_mib": min(note.used_mib, device.memory_mib),
+        "part_mib": min(note.part_mib, device.memory_mib),
+    }
+    if code is ShareCode.OVER:
+        params["ends_in_s"] = min(note.ends_in_s, MAX_ENDS_IN_S)
+    if code in (ShareCode.ASKED, ShareCode.KILLED):
+        params["process"] = shown_name(note.process)
+    return params
+
+
+def shown_name(process: str) -> str:
+    """A program's name, which it chooses itself: on one line, nothing that is not seen, and not long."""
+    return "".join(each if each.isprintable() else "?" for each in process[:NAME_LENGTH]).strip()
+
+
+def _has_room(told: dict[str, list[float]], kind: AuditKind, now: datetime) -> bool:
+    """Whether the hour has room for another entry of this kind, which is counted."""
+    at = now.timestamp()
+    lately = [each for each in told.get(kind, []) if at - WITHIN.total_seconds() < each <= at]
+    room = len(lately) < MOST_TOLD[kind]
+    told[kind.value] = [*lately, at] if room else lately
+    return room
+
+
+def _record(workspace: Workspace, device: Device, reason: Reason) -> None:
+    code = ShareCode(reason.code)
+    events.record(
+        actor=SYSTEM,
+        kind=KINDS[code],
+        workspace=workspace,
+        pool=device.node.pool,
+        message=MESSAGES[code] % display_name(device),
+        cause=reason.as_json(),
+        targets=[Target(TargetKind.DEVICE, device.uuid)],
+        data={"code": code.value, **reason.params},
+    )
+    if code in (ShareCode.BACK, ShareCode.UNKNOWN):
+        return
+    ended = code is not ShareCode.OVER
+    title = (
+        gettext("A process of %(workspace)s was ended: it took too much GPU memory")
+        if ended
+        else gettext("%(workspace)s takes more than its part of a GPU's memory")
+    )
+    events.notify(
+        [workspace.owner],
+        kind=NOTICE,
+        title=title % {"workspace": workspace.name},
+        body=sentence_of(reason),
+        url=f"/workspaces/{workspace.pk}/",
+    )

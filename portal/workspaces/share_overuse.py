@@ -1,0 +1,72 @@
+"""How a workspace stands to its parts of GPUs: kept as its node's guard tells, shown on its page and by REST.
+
+`WorkspaceStatus.gpu_shares` has for the start of that `generation`, in `devices`, the last step on each
+device by its UUID; `told` is for who writes it (`gpu_checks.share_notes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from portal.common.reasons.codes import ShareCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, next_action_of
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+
+SHOWN_FOR = timedelta(minutes=2)
+"""After the last that its node has said. A node that is silent does not tell that it is over, either."""
+OVER = frozenset({ShareCode.OVER, ShareCode.ASKED, ShareCode.KILLED})
+RUNS = frozenset({State.PROVISIONING, State.RUNNING, State.STOPPING})
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRow:
+    """A device of which it takes more than its part, or where nobody knows. Amounts are in MiB.
+
+    `ends_at` is from when on a process may be ended; None where that has begun, or nothing will be.
+    """
+
+    device: str
+    code: ShareCode
+    message: str
+    next_action: str
+    used_mib: int
+    part_mib: int
+    since: datetime
+    ends_at: datetime | None
+
+    @property
+    def known(self) -> bool:
+        return self.code is not ShareCode.UNKNOWN
+
+
+def of(workspace: Workspace, now: datetime) -> list[ShareRow]:
+    """What there is to show of a workspace now, by device."""
+    kept: Mapping[str, Any] = workspace.status.gpu_shares
+    if not kept or kept.get("generation") != workspace.generation or workspace.state not in RUNS:
+        return []
+    rows = []
+    for uuid, seen in sorted(kept.get("devices", {}).items()):
+        code = ShareCode(seen["code"])
+        lasts = code is ShareCode.UNKNOWN or datetime.fromisoformat(seen["at"]) > now - SHOWN_FOR
+        if code is ShareCode.BACK or not lasts:
+            continue
+        reason = Reason(code, seen["params"])
+        ends_at = datetime.fromisoformat(seen["ends_at"]) if seen.get("ends_at") else None
+        rows.append(
+            ShareRow(
+                device=uuid,
+                code=code,
+                message=message_of(reason),
+                next_action=next_action_of(reason),
+                used_mib=seen["params"]["used_mib"],
+                part_mib=seen["params"]["part_mib"],
+                since=datetime.fromisoformat(seen["since"]),
+                ends_at=ends_at,
+            )
+        )
+    return rows

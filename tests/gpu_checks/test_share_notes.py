@@ -1,0 +1,236 @@
+"""Who takes more of a shared GPU's memory than their part: kept, shown and told as a node's guard says."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from portal.celery import app as control_app
+from portal.events.models import Event, Notification
+from portal.gpu_checks import share_notes
+from portal.inventory.models import Device, Pool
+from portal.workspaces import share_overuse
+from portal.workspaces.models import Workspace
+from provisioning import messages
+from provisioning.share_messages import PROVIDES_SHARES, ShareNote, ShareNotes, ShareStep
+from tests.factories import FlavorFactory, node_info
+from tests.gpu_checks.helpers import checked_pool
+from tests.senders import sent_by
+from tests.workspaces.helpers import run_until_ready
+
+pytestmark = pytest.mark.django_db
+GIB = 1024
+
+
+@pytest.fixture
+def gpu(clock, catalog) -> Device:
+    pool = checked_pool(node_info(gpus=1, provides=(PROVIDES_SHARES,)))
+    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_h=0)
+    FlavorFactory(slug="half", accelerator_count=1, accelerator_milli=500)
+    return Device.objects.get(node__pool=pool)
+
+
+@pytest.fixture
+def runs(gpu, make, alice, sent) -> Workspace:
+    workspace = make(alice, "half")
+    run_until_ready(sent, workspace)
+    Notification.objects.all().delete()
+    return workspace
+
+
+def note(workspace: Workspace, step: str, used: int = 61, part: int = 40, **fields) -> ShareNote:
+    given = {"generation": workspace.generation, "uuid": "GPU-node-1-0", "process": "", "ends_in_s": 0}
+    if step == ShareStep.OVER:
+        given["ends_in_s"] = 20
+    return ShareNote(
+        str(workspace.pk), step=step, used_mib=used * GIB, part_mib=part * GIB, **{**given, **fields}
+    )
+
+
+def told(*notes: ShareNote, node: str = "node-1", pool: str = "this-machine") -> int:
+    return share_notes.apply(ShareNotes(pool, node, notes))
+
+
+def shown(workspace: Workspace):
+    workspace = Workspace.objects.select_related("status").get(pk=workspace.pk)
+    return [
+        (row.code.value, row.used_mib, row.part_mib) for row in share_overuse.of(workspace, timezone.now())
+    ]
+
+
+def kinds(workspace: Workspace) -> list[str]:
+    found = Event.objects.filter(workspace=workspace, kind__startswith="workspace.gpu_share").order_by("pk")
+    return [event.kind.removeprefix("workspace.gpu_share_") for event in found]
+
+
+def notices() -> list[Notification]:
+    return list(Notification.objects.filter(kind=share_notes.NOTICE).order_by("pk"))
+
+
+def test_who_goes_over_is_told_once_and_again_only_the_next_time(runs, alice, clock):
+    assert told(note(runs, "over")) == 1
+    assert kinds(runs) == ["over"]
+    entry = Event.objects.get(kind="workspace.gpu_share_over")
+    assert entry.data["code"] == "gpu_share_over"
+    assert (entry.data["used_mib"], entry.data["part_mib"]) == (61 * GIB, 40 * GIB)
+    assert "holds 61 GiB" in entry.why and "40 GiB are its part" in entry.why and "after 20 s" in entry.why
+    (notice,) = notices()
+    assert notice.user == alice and notice.url == f"/workspaces/{runs.pk}/" and "after 20 s" in notice.body
+    assert shown(runs) == [("gpu_share_over", 61 * GIB, 40 * GIB)]
+    clock.shift(10)
+    assert told(note(runs, "over", 70)) == 1
+    assert kinds(runs) == ["over"] and len(notices()) == 1
+    assert shown(runs) == [("gpu_share_over", 70 * GIB, 40 * GIB)]
+    assert told(note(runs, "back", 39)) == 1
+    assert (kinds(runs), shown(runs), len(notices())) == (["over", "back"], [], 1)
+    clock.shift(10)
+    assert told(note(runs, "over")) == 1
+    assert kinds(runs) == ["over", "back", "over"] and len(notices()) == 2
+
+
+def test_what_was_ended_stands_in_the_timeline_and_in_a_notice(runs, clock):
+    told(note(runs, "over"))
+    clock.shift(20)
+    told(note(runs, "asked", process="python"))
+    told(note(runs, "killed", process="python"))
+    assert kinds(runs) == ["over", "ended", "ended"]
+    asked, killed = Event.objects.filter(kind="workspace.gpu_share_ended").order_by("pk")
+    assert "took 61 of its 40 GiB" in asked.why and "“python” was asked to end" in asked.why
+    assert "“python” was ended" in killed.why and killed.data["code"] == "gpu_share_process_killed"
+    assert "Take less" in notices()[-1].body
+    assert [code for code, *_ in shown(runs)] == ["gpu_share_process_killed"]
+
+
+def test_what_a_process_calls_itself_is_only_a_name(runs, alice, as_user):
+    evil = "<script>x</script>\n\u202e" + "a" * 60
+    told(note(runs, "killed", process=evil))
+    entry = Event.objects.get(kind="workspace.gpu_share_ended")
+    name = entry.data["process"]
+    assert len(name) == 64 and "\n" not in name and "\u202e" not in name
+    page = as_user(alice).get(f"/workspaces/{runs.pk}/").content.decode()
+    assert "&lt;script&gt;x&lt;/script&gt;" in page and "<script>x</script>" not in page
+
+
+def test_a_gpu_whose_driver_does_not_tell_is_said_to_be_so(runs, alice, as_user, clock):
+    assert told(note(runs, "unknown", 0)) == 1
+    assert told(note(runs, "unknown", 0)) == 1
+    assert kinds(runs) == ["unknown"] and not notices()
+    clock.shift(3600)
+    assert shown(runs) == [("gpu_share_unknown", 0, 40 * GIB)]
+    assert "not held to their part" in as_user(alice).get(f"/workspaces/{runs.pk}/").content.decode()
+    told(note(runs, "back", 1))
+    assert shown(runs) == []
+
+
+def test_a_node_that_falls_silent_leaves_nobody_over(runs, clock):
+    told(note(runs, "over"))
+    clock.shift(share_overuse.SHOWN_FOR.total_seconds() - 1)
+    assert shown(runs)
+    clock.shift(2)
+    assert not shown(runs)
+
+
+def test_a_stop_and_another_start_end_it(runs):
+    told(note(runs, "over"))
+    Workspace.objects.filter(pk=runs.pk).update(state="stopped")
+    assert not shown(runs)
+    Workspace.objects.filter(pk=runs.pk).update(state="running", generation=runs.generation + 1)
+    assert not shown(runs)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told_by"),
+    [
+        ({"uuid": "GPU-node-1-1"}, {}),
+        ({"uuid": ""}, {}),
+        ({"generation": 7}, {}),
+        ({"step": "exploded"}, {}),
+        ({"used": 40}, {}),
+        ({}, {"node": "node-2"}),
+        ({}, {"pool": "another"}),
+    ],
+)
+def test_what_is_about_no_share_there_is_left_out(runs, fields, told_by, caplog):
+    step = fields.pop("step", "over")
+    assert told(note(runs, step, **fields), **told_by) == 0
+    assert not kinds(runs) and not notices() and not shown(runs)
+    assert "is left out" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["", "no-uuid", "00000000-0000-0000-0000-000000000000"])
+def test_a_workspace_that_is_not_there_is_left_out(runs, name):
+    other = ShareNote(name, runs.generation, "GPU-node-1-0", "over", 61 * GIB, 40 * GIB)
+    assert told(other, note(runs, "over")) == 1
+    assert kinds(runs) == ["over"]
+
+
+def test_a_whole_gpu_is_nobodys_share(gpu, make, alice, sent):
+    FlavorFactory(slug="whole", accelerator_count=1)
+    workspace = make(alice, "whole")
+    run_until_ready(sent, workspace)
+    assert told(note(workspace, "over")) == 0
+
+
+def test_what_was_given_back_is_no_share_any_more(runs):
+    runs.allocations.get().devices.update(active=False)
+    assert told(note(runs, "over")) == 0
+
+
+def test_absurd_numbers_are_bounded(runs, gpu):
+    most = 2**31 - 1
+    absurd = ShareNote(str(runs.pk), runs.generation, gpu.uuid, "over", most, most - 1, "x", most)
+    assert told(absurd) == 1
+    assert shown(runs) == [("gpu_share_over", gpu.memory_mib, gpu.memory_mib)]
+    assert Event.objects.get(kind="workspace.gpu_share_over").data["ends_in_s"] == 3600
+
+
+def test_a_storm_floods_neither_timeline_nor_notices(runs, clock):
+    for _ in range(200):
+        told(note(runs, "over"))
+        told(note(runs, "asked", process="python"))
+        told(note(runs, "back", 1))
+        Notification.objects.update(read_at=timezone.now())
+        clock.shift(1)
+    found = kinds(runs)
+    assert (found.count("over"), found.count("back"), found.count("ended")) == (6, 20, 20)
+    assert len(notices()) <= 26
+    kept = Workspace.objects.select_related("status").get(pk=runs.pk).status.gpu_shares
+    assert len(str(kept)) < 3000
+    clock.shift(timedelta(hours=1).total_seconds())
+    told(note(runs, "over"))
+    assert kinds(runs).count("over") == 7
+
+
+def test_rest_shows_it_while_it_lasts(runs, alice, with_token):
+    program = with_token(alice, "workspaces:read")
+
+    def overuse():
+        return program.get(f"/api/v1/workspaces/{runs.pk}").json()["gpu_overuse"]
+
+    assert overuse() == []
+    told(note(runs, "over"))
+    (row,) = overuse()
+    assert (row["device"], row["code"]) == ("GPU-node-1-0", "gpu_share_over")
+    assert (row["used_mib"], row["part_mib"]) == (61 * GIB, 40 * GIB)
+    assert row["ends_at"] > row["since"]
+    listed = program.get("/api/v1/workspaces").json()["results"]
+    assert [each["gpu_overuse"] for each in listed] == [[row]]
+    told(note(runs, "back", 1))
+    assert overuse() == []
+
+
+def test_a_node_speaks_for_itself_alone(runs):
+    control_app.loader.import_default_modules()
+    task = control_app.tasks["control.apply_share_notes"]
+    found = messages.dump(ShareNotes("", "node-1", (note(runs, "over"),)))
+    for sender in ("node.node-2", "control", ""):
+        with sent_by(sender):
+            task.run(found=found)
+    with sent_by("node.node-1"):
+        task.run(found={"node": "node-1"})
+        task.run(found={**found, "notes": found["notes"] * 65})
+        assert not kinds(runs)
+        task.run(found=found)
+    assert kinds(runs) == ["over"]
