@@ -35,6 +35,9 @@ Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 Mib = Annotated[int, Meta(ge=0, le=INT32)]
 Whole = Annotated[int, Meta(ge=0, le=INT32)]
 Stamp = Annotated[str, Meta(max_length=40)]
+MAX_COUNTS = 4
+CountName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,29}\Z")]
+Rate = Annotated[float, Meta(gt=0, le=1e15)]
 
 
 class Kernels(msgspec.Struct):
@@ -87,10 +90,13 @@ FIGURES: dict[str, Any] = {
     "gpus_stale_s": Whole | None,
     # What has come and gone through the gateway since the start, in both directions.
     "traffic_bytes": Annotated[int, Meta(ge=0, le=2**62)] | None,
+    # By a name that the job has chosen, how much of it was done a second within the last ten minutes.
+    "progress": Annotated[dict[CountName, Rate], Meta(max_length=MAX_COUNTS)] | None,
 }
 """The figures of a heartbeat and what each may be."""
-LEFT_OUT = frozenset({"traffic_bytes"})
-"""Figures that an agent which can never measure them does not send; they are not kept as null then."""
+LEFT_OUT = frozenset({"traffic_bytes", "progress"})
+"""Figures that an agent which can never measure them, or was never told, does not send; they are not kept as
+null then."""
 
 _logged: OrderedDict[UUID, float] = OrderedDict()
 

@@ -98,7 +98,7 @@ def test_a_cell_sees_its_own_workspace_alone(berth: Berth, ada: Api) -> None:
     assert len(found["pids"]) <= len(inside) + 2 and max(found["pids"]) < 1000, found["pids"]
     assert found["kill a host process"] == "ProcessLookupError"
 
-    own = {"BERTH_INSTANCE", "BERTH_WORKSPACE", "BERTH_GENERATION", "BERTH_PACKAGES"}
+    own = {"BERTH_INSTANCE", "BERTH_WORKSPACE", "BERTH_GENERATION", "BERTH_PACKAGES", "BERTH_PROGRESS_DIR"}
     berths = {
         name for name in found["environ"] if name.startswith(("BERTH_", "DJANGO_", "DATABASE_", "CELERY"))
     }

@@ -97,6 +97,27 @@ def test_traffic_that_cannot_be_so_is_kept_as_not_measured(running, traffic):
     assert running.status.activity["traffic_bytes"] is None
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        '{"tokens": -1}', '{"tokens": 0}', '{"tokens": 1e16}', '{"tokens": "5"}', '{"tokens": null}',
+        '{"tokens": true}', '{"tokens": [5]}', '{"Tokens": 5}', '{"": 5}', '{"a b": 5}', '{"tokens\\n": 5}',
+        '{"<b>": 5}', f'{{"{"a" * 31}": 5}}', '{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}', "[5]", "5",
+    ],
+)  # fmt: skip
+def test_progress_that_cannot_be_so_is_kept_as_not_told(running, told):
+    body = f'{{"activity": {{"jobs": 3, "progress": {told}}}}}'
+    assert post(running, "heartbeat", body).status_code == 200
+    running.status.refresh_from_db()
+    assert (running.status.activity["progress"], running.status.activity["jobs"]) == (None, 3)
+
+
+def test_a_rate_without_bounds_is_no_report_at_all(running):
+    for rate in ("1e999", "NaN", "Infinity"):
+        body = f'{{"activity": {{"progress": {{"tokens": {rate}}}}}}}'
+        assert post(running, "heartbeat", body).status_code == 400
+
+
 @pytest.mark.parametrize("raw", NO_REPORTS.values(), ids=NO_REPORTS)
 def test_what_is_no_report_is_dropped_as_a_whole(running, alice, as_user, raw):
     before = running.status.activity

@@ -223,6 +223,7 @@ def test_a_heartbeat_is_kept_and_says_when_the_next_is_due(workspace, sent, sett
         "jobs": 1,
         "gpus_stale_s": None,
         "traffic_bytes": 1_234_567,
+        "progress": {"tokens": 812.5, "steps": 3.0},
         "gpus": [
             {
                 "uuid": "GPU-1",

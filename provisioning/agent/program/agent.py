@@ -20,6 +20,7 @@ CONFIG is a JSON file (mode 0600) with these keys; those marked * have a default
   state_path, log_path, log_max_bytes*      what the driver reads; the log keeps one old file
   devices*             UUIDs of the granted GPUs
   packages*            where packages of the user's own go (`packages_overlay.make`)
+  progress_dir*        a folder to make, where the app tells how fast its work goes on (`progress.py`)
   remove_config*       true: delete CONFIG once it has been read, because it holds tokens
   secrets*             true: ask the portal for the workspace's secrets before the app is started, and give it
                        them as variables, or as files in `secrets_dir`*, a folder to make in memory

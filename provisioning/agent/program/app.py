@@ -68,6 +68,8 @@ def filled_in(config: Config, port: int) -> tuple[list[str], dict[str, str]]:
     argv = [substitute(argument, values) for argument in config["argv"]]
     env = {key: substitute(value, values) for key, value in config["env"].items()}
     env.update(config["secret_env"])  # as they are: a brace in a secret is a brace
+    if config["progress_dir"]:
+        env["BERTH_PROGRESS_DIR"] = config["progress_dir"]
     return argv, env
 
 

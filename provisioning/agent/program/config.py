@@ -63,6 +63,7 @@ def complete(config: Config) -> None:
     config.setdefault("secrets_dir", "")
     config["secret_env"] = {}
     config.setdefault("packages", None)
+    config.setdefault("progress_dir", "")
     config.setdefault("checkouts", [])
     config.setdefault("git_dir", "")
     config.setdefault("known_hosts", [])

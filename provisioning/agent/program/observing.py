@@ -10,6 +10,7 @@ from .jobs import jobs_of
 from .jupyter import jupyter_activity
 from .marimo import marimo_activity, wakeups_of
 from .processes import descendants, process_table
+from .progress import Progress
 from .sockets import sockets_on
 from .terminals import terminals_of
 
@@ -33,6 +34,7 @@ class Observer:
         self.way = way
         self.unclaimed = unclaimed
         self.gpus = Gpus(config["devices"])
+        self.progress = Progress(config["progress_dir"])
         self.wakeups: dict[int, int] = {}
         self.woken: str | None = None  # when a heartbeat has seen them change
 
@@ -62,6 +64,9 @@ class Observer:
         if self.way.counts:
             # Where connections come to the app in another way nobody could count.
             activity["traffic_bytes"] = traffic
+        rates = self.progress.rates()
+        if rates:
+            activity["progress"] = rates
         try:
             table = process_table()
             pids = [pid for pid in descendants(os.getpid(), table) if pid != self.way.relay_pid]

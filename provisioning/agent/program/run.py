@@ -3,7 +3,7 @@
 What the app does not wait for is imported where it is used: after the app has been started.
 """
 
-# ruff: noqa: PTH208, UP031
+# ruff: noqa: PTH103, PTH208, UP031
 
 from __future__ import annotations
 
@@ -190,6 +190,11 @@ class Agent:
 
     def start(self, port: int) -> None:
         """Have the app started, with all that it finds ready. Raises `OSError`."""
+        if self.config["progress_dir"]:
+            try:
+                os.makedirs(self.config["progress_dir"], 0o700, exist_ok=True)
+            except OSError:
+                self.config["progress_dir"] = ""  # nobody is asked to tell anything
         if self.config["packages"]:
             from .packages_overlay import prepare
 

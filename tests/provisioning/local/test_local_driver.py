@@ -158,6 +158,18 @@ def test_a_cpu_limit_is_in_force(make_pool):
 
 
 @pytest.mark.parametrize("mode", ["auto", "none"])
+def test_an_app_has_a_folder_of_its_own_to_tell_its_progress(make_pool, mode):
+    pool = make_pool(sandbox=mode)
+    seen = pool.run(pool.spec())
+    folder = ask(seen, "os.environ['BERTH_PROGRESS_DIR']")
+    assert ask(seen, f"open('{folder}/tokens', 'w').write('123456')") == 6
+    assert ask(seen, f"os.stat('{folder}').st_mode & 0o777") == 0o700
+    if seen_in_memory := pool.driver.inventory().nodes[0].isolation is not Isolation.NONE:
+        assert ask(seen, f"os.stat('{folder}').st_dev == os.stat('/run').st_dev")
+    assert seen_in_memory == (folder == "/run/berth/progress")
+
+
+@pytest.mark.parametrize("mode", ["auto", "none"])
 def test_a_killed_agent_leaves_no_process_and_is_reported(make_pool, mode):
     pool = make_pool(sandbox=mode)
     spec = pool.spec()

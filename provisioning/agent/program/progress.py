@@ -1,0 +1,133 @@
+"""How fast the work itself goes on, as the job tells it: a file for each count, with its running total.
+
+The folder is `BERTH_PROGRESS_DIR`; `echo 123456 > "$BERTH_PROGRESS_DIR/tokens"` says that so many tokens are
+done. A job may write as often as it likes: the files are read with each heartbeat, a few bytes of a few of
+them, and what was there in between costs nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import time
+from collections import deque
+
+MAX_NAMES = 4
+MAX_ENTRIES = 64  # of the folder that are looked at
+MAX_BYTES = 64
+MAX_DONE = 1e15
+WINDOW_S = 600.0
+LEAST_S = 300.0  # over less than this no rate is told
+SPACING_S = 5.0  # no more rows are kept than one for so long
+STALE_S = 180.0  # what has not been told for so long goes on no more, as far as is known
+CLOCK_SET_S = 2.0
+NAME = re.compile(r"[a-z][a-z0-9_]{0,29}\Z")
+DONE = re.compile(rb"\s*([0-9]{1,16}(?:\.[0-9]{1,9})?)\s*\Z")
+
+
+class Progress:
+    """The counts of one start. Whatever lies in the folder, a look is short and raises nothing."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.told: dict[str, deque[tuple[float, float]]] = {}  # by name: when, and how much was done
+        self.clock: float | None = None
+
+    def rates(self) -> dict[str, float]:
+        """By name how much was done a second within the last ten minutes.
+
+        Left out is what was told for less than five minutes, not of late, or does not go on.
+        """
+        if not self.folder:
+            return {}
+        now = time.time()
+        clock = now - time.monotonic()
+        if self.clock is not None and abs(clock - self.clock) > CLOCK_SET_S:
+            self.told.clear()  # times before and after have nothing to do with each other
+        self.clock = clock
+        found = self.read()
+        if len(self.told.keys() | found.keys()) > MAX_NAMES:
+            # One that is just being written is not found, and is kept as long as there is room.
+            self.told = {name: rows for name, rows in self.told.items() if name in found}
+        for name, (at, done) in found.items():
+            self.take(name, at, done, now)
+        rates = {name: rate(rows, now) for name, rows in self.told.items()}
+        return {name: value for name, value in rates.items() if value}
+
+    def take(self, name: str, at: float, done: float, now: float) -> None:
+        """Keep what was told at `at`, if it is new and lies in the past."""
+        if at > now + CLOCK_SET_S:
+            self.told.pop(name, None)
+            return
+        rows = self.told.setdefault(name, deque())
+        if rows and (done < rows[-1][1] or at < rows[-1][0]):
+            rows.clear()  # the job has begun anew
+        if rows and at == rows[-1][0]:
+            return
+        if len(rows) > 1 and at - rows[-2][0] < SPACING_S:
+            rows.pop()
+        rows.append((at, done))
+        while rows[-1][0] - rows[0][0] > WINDOW_S:
+            rows.popleft()
+
+    def read(self) -> dict[str, tuple[float, float]]:
+        """By name when it was written last, and the total in it. What does not hold is not there."""
+        found: dict[str, tuple[float, float]] = {}
+        try:
+            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return found
+        try:
+            names = []
+            with contextlib.suppress(OSError), os.scandir(folder) as entries:
+                for entry in entries:
+                    names.append(entry.name)
+                    if len(names) == MAX_ENTRIES:
+                        break
+            # By name: which of many are looked at must not change from one look to the next.
+            for name in sorted(filter(NAME.match, names)):
+                told = read_one(name, folder)
+                if told is not None:
+                    found[name] = told
+                if len(found) == MAX_NAMES:
+                    break
+        finally:
+            os.close(folder)
+        return found
+
+
+def read_one(name: str, folder: int) -> tuple[float, float] | None:
+    """When a file was written last, and the total in it; None for what is no such file."""
+    try:
+        # A pipe without a writer must keep nobody waiting, and a link leads anywhere.
+        descriptor = os.open(
+            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder
+        )
+    except OSError:
+        return None
+    try:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            return None
+        text = os.read(descriptor, MAX_BYTES + 1)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    match = DONE.match(text)
+    if match is None or len(text) > MAX_BYTES:
+        return None
+    done = float(match.group(1))
+    return (about.st_mtime, done) if done <= MAX_DONE else None
+
+
+def rate(rows: deque[tuple[float, float]], now: float) -> float | None:
+    """How much was done a second; None where that is not known, or nothing was."""
+    if len(rows) < 2 or now - rows[-1][0] > STALE_S:
+        return None
+    seconds = rows[-1][0] - rows[0][0]
+    if seconds < LEAST_S:
+        return None
+    return float("%.6g" % ((rows[-1][1] - rows[0][1]) / seconds)) or None

@@ -1,0 +1,235 @@
+"""What a job tells of its progress: a rate, or nothing; and a look at it is always short."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from agent_support import APP
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provisioning.agent.program import progress
+from provisioning.agent.program.progress import Progress
+
+
+class Clock:
+    """Both clocks of the agent's process, in seconds."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.wall, self.steady = 1_800_000_000.0, 5_000.0
+        monkeypatch.setattr(progress.time, "time", lambda: self.wall)
+        monkeypatch.setattr(progress.time, "monotonic", lambda: self.steady)
+
+    def go(self, seconds: float) -> None:
+        self.wall += seconds
+        self.steady += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return tmp_path
+
+
+def write(folder: Path, name: str, text: str, at: float) -> None:
+    (folder / name).write_text(text)
+    os.utime(folder / name, (at, at))
+
+
+def told(folder: Path, clock: Clock, *, minutes: int, each: float, name: str = "tokens") -> Progress:
+    """A job that does `each` a second and says so once a minute; the agent looks four times as often."""
+    seen = Progress(str(folder))
+    for minute in range(minutes + 1):
+        write(folder, name, f"{minute * 60 * each:.0f}\n", clock.wall)
+        for _ in range(4):
+            found = seen.rates()
+            clock.go(15)
+        assert minute >= 5 or found == {}, "too little was told"
+    return seen
+
+
+def test_a_running_total_makes_a_rate_of_the_last_ten_minutes(folder, clock):
+    seen = told(folder, clock, minutes=6, each=50)
+    assert seen.rates() == {"tokens": 50}
+    for minute in range(1, 12):
+        write(folder, "tokens", str(18_000 + minute * 600), clock.wall)
+        seen.rates()
+        clock.go(60)
+    # What was before that is not in it any more.
+    assert seen.rates() == {"tokens": 10}
+
+
+def test_what_is_told_no_more_is_not_zero_but_not_known(folder, clock):
+    seen = told(folder, clock, minutes=6, each=50)
+    clock.go(progress.STALE_S)
+    assert seen.rates() == {}
+
+
+def test_a_job_that_begins_anew_or_stands_still_has_no_rate(folder, clock):
+    seen = told(folder, clock, minutes=6, each=50)
+    write(folder, "tokens", "10", clock.wall)
+    assert seen.rates() == {}
+    still = told(folder, clock, minutes=8, each=0, name="steps")
+    assert still.rates() == {}
+
+
+def test_a_file_that_is_just_being_written_takes_nothing_away(folder, clock):
+    seen = told(folder, clock, minutes=6, each=50)
+    before = seen.rates()
+    write(folder, "tokens", "", clock.wall)
+    assert seen.rates() == before == {"tokens": 50}
+
+
+@pytest.mark.parametrize("set_by", [-3600, 3600, 5])
+def test_a_clock_that_is_set_makes_no_rate(folder, clock, set_by):
+    seen = told(folder, clock, minutes=6, each=50)
+    clock.wall += set_by
+    for minute in range(5):
+        write(folder, "tokens", str(18_060 + minute * 60 * 50), clock.wall)
+        assert seen.rates() == {}
+        clock.go(60)
+
+
+def test_times_that_lie_ahead_are_not_taken(folder, clock):
+    seen = Progress(str(folder))
+    for minute in range(10):
+        write(folder, "tokens", str(minute * 1000), clock.wall + 3600 + minute)
+        assert seen.rates() == {}
+        clock.go(60)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "-5", "1e999", "1e3", "inf", "nan", "0x10", "1,000", "1" * 17, "9999999999999999", "1 2", "a",
+        "12\0", "١٢", "+1", "1" + " " * 100, "1.",
+    ],
+)  # fmt: skip
+def test_what_is_no_plain_number_is_not_told(folder, text):
+    write(folder, "tokens", text, 1.0)
+    assert Progress(str(folder)).read() == {}
+
+
+@pytest.mark.parametrize("text", ["0", "12", " 12.5\n", "1000000000000000"])
+def test_plain_numbers_are(folder, text):
+    write(folder, "tokens", text, 1.0)
+    assert Progress(str(folder)).read() == {"tokens": (1.0, float(text))}
+
+
+@pytest.mark.parametrize("name", ["Tokens", "1st", "a" * 31, "a-b", ".hidden", "tökens"])
+def test_other_names_are_not_looked_at(folder, name):
+    write(folder, name, "5", 1.0)
+    assert Progress(str(folder)).read() == {}
+
+
+def test_what_is_no_plain_file_is_left_alone_and_keeps_nobody_waiting(folder):
+    os.mkfifo(folder / "pipe")
+    (folder / "folder").mkdir()
+    (folder / "Number").write_text("7")
+    (folder / "link").symlink_to("Number")
+    (folder / "endless").symlink_to("/dev/zero")
+    (folder / "tokens").write_text("5")
+    assert list(Progress(str(folder)).read()) == ["tokens"]
+
+
+def test_a_file_without_end_is_read_for_a_few_bytes(folder, monkeypatch):
+    with (folder / "tokens").open("wb") as file:
+        file.write(b"1")
+        file.truncate(1 << 40)
+    asked: list[int] = []
+    read = os.read
+    monkeypatch.setattr(progress.os, "read", lambda fd, count: asked.append(count) or read(fd, count))
+    assert Progress(str(folder)).read() == {}
+    assert asked == [progress.MAX_BYTES + 1]
+
+
+def test_of_many_files_a_few_are_looked_at(folder, monkeypatch):
+    for number in range(500):
+        (folder / f"n{number}").write_text("1")
+    opened: list[str] = []
+    read_one = progress.read_one
+    monkeypatch.setattr(
+        progress, "read_one", lambda name, folder: opened.append(name) or read_one(name, folder)
+    )
+    seen = Progress(str(folder))
+    assert len(seen.read()) == len(opened) == progress.MAX_NAMES
+    assert opened == sorted(opened)
+
+
+@pytest.mark.parametrize("gone", ["none", "file"])
+def test_without_a_folder_nothing_is_told(tmp_path, gone):
+    (tmp_path / "file").write_text("")
+    assert Progress(str(tmp_path / gone)).rates() == Progress("").rates() == {}
+
+
+def test_a_job_that_tells_all_the_time_is_kept_in_few_rows(folder, clock):
+    seen = Progress(str(folder))
+    for number in range(5000):
+        write(folder, "tokens", str(number), clock.wall)
+        rates = seen.rates()
+        clock.go(0.5)
+    assert rates["tokens"] == pytest.approx(2, rel=0.01)
+    assert len(seen.told["tokens"]) <= progress.WINDOW_S / progress.SPACING_S * 2 + 2
+
+
+looks = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", "c", "d", "e", "f"]),
+        st.one_of(st.integers(-10, 10**17).map(str), st.floats().map(str), st.text(max_size=5)),
+        st.floats(-1000, 1000),
+        st.floats(0, 500),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(looks)
+def test_whatever_is_told_rates_are_a_few_positive_numbers(tmp_path_factory, steps):
+    folder = tmp_path_factory.mktemp("progress")
+    with pytest.MonkeyPatch.context() as patch:
+        clock = Clock(patch)
+        seen = Progress(str(folder))
+        for name, text, off, wait in steps:
+            (folder / name).write_bytes(text.encode("utf-8", "surrogatepass"))
+            os.utime(folder / name, (clock.wall + off, clock.wall + off))
+            rates = seen.rates()
+            assert len(rates) <= len(seen.told) <= 2 * progress.MAX_NAMES
+            assert all(0 < rate <= progress.MAX_DONE for rate in rates.values())
+            clock.go(wait)
+
+
+JOB = """
+import os, time
+file = os.path.join(os.environ["BERTH_PROGRESS_DIR"], "tokens")
+open(file, "w").write("1000")
+then = time.time() - 400
+os.utime(file, (then, then))
+"""
+
+
+def test_a_job_tells_through_its_agent(portal, configuration, start, tmp_path):
+    """The app finds the folder; what is in it comes with a heartbeat once it is a rate."""
+    made = tmp_path / "run" / "progress"
+    configuration(argv=["python3", "-c", JOB + APP, "{port}", "good", tmp_path.name], progress_dir=str(made))
+    start()
+    first = portal.next("heartbeat")[1]["activity"]
+    assert "progress" not in first
+    assert made.stat().st_mode & 0o777 == 0o700
+    (made / "tokens").write_text("5000\n")
+    while "progress" not in (last := portal.next("heartbeat")[1]["activity"]):
+        pass
+    assert last["progress"] == {"tokens": pytest.approx(10, rel=0.1)}
+
+
+def test_an_agent_that_can_make_no_folder_goes_on_without(portal, configuration, start, tmp_path):
+    (tmp_path / "file").write_text("")
+    configuration(progress_dir=str(tmp_path / "file" / "progress"))
+    start()
+    assert "progress" not in portal.next("heartbeat")[1]["activity"]
