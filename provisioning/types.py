@@ -38,6 +38,8 @@ HOME_HOLD = "home_hold"
 PRESSURE = "pressure"
 """Of a node's `facts`: `cpu`, `memory`, `io` → percent of the last minute in which something on the machine
 waited for it, None where the kernel does not tell."""
+HEADROOM = "headroom"
+"""Of a node's `facts`: what the machine has left over five minutes (`drivers/local/headroom.py`)."""
 HOME_LIMIT = "home_limit_mib"
 """Of a pool's `config`: how much a home may hold, 0 for any amount. The portal adds it to what it sends."""
 

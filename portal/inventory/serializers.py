@@ -199,7 +199,9 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
         help_text=(
             "What else inventory knows: processor, NUMA nodes, RDMA, … `pressure` has for `cpu`, `memory` "
             "and `io` the percent of the last minute in which something on the machine waited for it; "
-            "null where the kernel does not tell."
+            "null where the kernel does not tell. `headroom` has what is left there, in percent over "
+            "`watched_s` seconds: `cpu_idle`, `cpu_waited` (something waited for CPU), `runnable` processes "
+            "for its `cores`, `memory_left` at most, `memory_stalled` (all waited for memory)."
         )
     )
 

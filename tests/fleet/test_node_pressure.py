@@ -1,4 +1,4 @@
-"""What work on a node waited for stands on its page and in REST."""
+"""What work on a node waited for, and what the node has left, stands on its page and in REST."""
 
 from __future__ import annotations
 
@@ -28,3 +28,20 @@ def test_a_node_says_what_was_waited_for(told, shown, olga, as_user, with_token)
     assert ("Waited for in the last minute" in page) == (shown is not None)
     assert shown is None or shown in page
     assert with_token(olga).get(f"/api/v1/nodes/{node.pk}").json()["facts"] == {"pressure": told}
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ({"watched_s": 300, "cpu_idle": 0.3, "memory_left": 41.0}, "CPU 0.3 %, memory 41 %"),
+        ({"watched_s": 300, "cpu_idle": None, "memory_left": 2.5}, "memory 2.5 %"),
+        ({"watched_s": 0}, None),
+        ("none", None),
+        (None, None),
+    ],
+)
+def test_a_node_says_what_it_has_left(told, shown, olga, as_user):
+    local_pool_with(node_info(facts={"headroom": told}))
+    page = as_user(olga).get(f"/gpus/nodes/{Node.objects.get().pk}/").content.decode()
+    assert ("Left in the last five minutes" in page) == (shown is not None)
+    assert shown is None or shown in page

@@ -31,7 +31,7 @@ from portal.workspaces.homes.evacuation_presenters import words_of
 from portal.workspaces.homes.places import are_apart
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
-from provisioning.types import PRESSURE
+from provisioning.types import HEADROOM, PRESSURE
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +127,17 @@ def _waited(told: Any) -> str:
     )
 
 
+def _left(told: Any) -> str:
+    """In words what a node has left over some minutes; nothing where it does not tell."""
+    names = {"cpu_idle": _("CPU"), "memory_left": _("memory")}
+    known = told if isinstance(told, dict) else {}
+    return ", ".join(
+        _("%(name)s %(percent)s %%") % {"name": name, "percent": format_number(value, 1)}
+        for key, name in names.items()
+        if isinstance(value := known.get(key), int | float)
+    )
+
+
 def _facts_of_node(node: Node, counts: Counts) -> Iterable[tuple[str, str]]:
     prefix = resources.SIMULATED if node.pool.simulated else ""
     cpu = counts.get(prefix + resources.CPU, Count())
@@ -138,6 +149,8 @@ def _facts_of_node(node: Node, counts: Counts) -> Iterable[tuple[str, str]]:
     facts = node.facts
     if waited := _waited(facts.get(PRESSURE)):
         yield _("Waited for in the last minute"), waited
+    if left := _left(facts.get(HEADROOM)):
+        yield _("Left in the last five minutes"), left
     processor = facts.get("cpu") or {}
     if processor.get("model"):
         yield _("Processor"), str(processor["model"])

@@ -217,6 +217,7 @@ class LocalDriver(Driver):
             node = host.node_info(
                 name=self.node_name,
                 homes=self.homes,
+                readings=self.base,
                 environment=environment.resolve(self.environment_path),
                 environment_path=self.environment_path,
                 isolation=found.level,

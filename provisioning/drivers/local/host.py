@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from provisioning.drivers.local import cgroups, disk, gpus, home_mount, limits, pressure
+from provisioning.drivers.local import cgroups, disk, gpus, headroom, home_mount, limits, pressure
 from provisioning.drivers.local.environment import Environment
 from provisioning.gpu import host as hardware
 from provisioning.gpu.facts import MachineState
 from provisioning.types import (
+    HEADROOM,
     HOME_HOLD,
     PRESSURE,
     HeldEnvironment,
@@ -29,6 +30,7 @@ def node_info(
     *,
     name: str,
     homes: Path,
+    readings: Path,
     environment: Environment,
     environment_path: Path,
     isolation: Isolation,
@@ -42,7 +44,8 @@ def node_info(
 ) -> NodeInfo:
     """The node as it is now, with the GPUs of `scan`. Raises `OSError` when its figures cannot be read.
 
-    `programs` are told of besides, where they are there.
+    `programs` are told of besides, where they are there. The folder `readings` has what was read of the
+    machine in the minutes before.
     """
     facts = hardware.look()
     warnings = [*scan.warnings]
@@ -85,6 +88,7 @@ def node_info(
             **facts.as_json(),
             "missing_gpus": list(scan.missing),
             PRESSURE: pressure.look(),
+            HEADROOM: headroom.look(readings),
             **({HOME_HOLD: home_hold.value} if home_limit_mib else {}),
         },
         environments=held[:MAX_HELD],

@@ -1,0 +1,128 @@
+"""What this machine has left, and whether somebody waits for it, over the same five minutes.
+
+Of the whole machine. The kernel's `avg300` says for how much of the time somebody waited; beside it stand the
+idle CPU and the memory that was left, which only two readings or more can tell. Those of the last minutes are
+kept in a small file: one inventory is taken by another process than the next.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+WINDOW_S = 330.0
+"""Readings of one minute each, so that there are five of them at least."""
+LEAST_S = 60.0
+LEAST_READINGS = 4
+FILE = "headroom.json"
+MAX_KEPT = 64
+MAX_BYTES = 16_384
+_AVERAGE = r"^{} .*\bavg300=([0-9]{{1,3}}(?:\.[0-9]+)?)\b"
+_SOME = re.compile(_AVERAGE.format("some"), re.MULTILINE)
+_FULL = re.compile(_AVERAGE.format("full"), re.MULTILINE)
+
+
+class Reading(msgspec.Struct, frozen=True, array_like=True):
+    """A moment: seconds since the machine has started, ticks of its cores (all, idle) since then, how many
+    processes had work, and how much of its memory was left, in percent."""
+
+    at_s: float
+    ticks: int
+    idle: int
+    runnable: Annotated[int, msgspec.Meta(ge=0)]
+    left: Annotated[float, msgspec.Meta(ge=0, le=100)]
+
+
+_decode = msgspec.json.Decoder(list[Reading]).decode
+
+
+def look(folder: Path, proc: Path = Path("/proc")) -> dict[str, Any]:
+    """What there was in the last minutes; only `watched_s` 0 where nobody knows yet. Nothing here raises."""
+    try:
+        now = read(proc, time.clock_gettime(time.CLOCK_BOOTTIME))
+    except (OSError, ValueError, LookupError):
+        return {"watched_s": 0}
+    rows = [*_kept(folder / FILE, now), now]
+    _keep(folder / FILE, rows)
+    return told(rows, proc, os.cpu_count() or 1)
+
+
+def read(proc: Path, at_s: float) -> Reading:
+    """The machine now. Raises `OSError`, `ValueError` or `LookupError` where it does not tell."""
+    stat = {
+        words[0]: words[1:] for line in (proc / "stat").read_text().splitlines() if (words := line.split())
+    }
+    memory = {
+        name: int(rest.split()[0])
+        for line in (proc / "meminfo").read_text().splitlines()
+        if (name := line.partition(":")[0]) in ("MemTotal", "MemAvailable")
+        and (rest := line.partition(":")[2])
+    }
+    # What waits for a disk is idle, too; time of guests is in the first columns already.
+    ticks = [int(each) for each in stat["cpu"][:8]]
+    return Reading(
+        at_s,
+        sum(ticks),
+        ticks[3] + ticks[4],
+        max(0, int(stat["procs_running"][0]) - 1),  # without the one that asks
+        round(100 * memory["MemAvailable"] / memory["MemTotal"], 1),
+    )
+
+
+def told(rows: Sequence[Reading], proc: Path, cores: int) -> dict[str, Any]:
+    """The figures of these readings, as they stand in a node's `facts`."""
+    first, last = rows[0], rows[-1]
+    seconds, ticks = last.at_s - first.at_s, last.ticks - first.ticks
+    if seconds < LEAST_S or len(rows) < LEAST_READINGS or ticks <= 0:
+        return {"watched_s": 0}
+    return {
+        "watched_s": int(seconds),
+        "cores": cores,
+        "runnable": statistics.median(row.runnable for row in rows),
+        "cpu_idle": round(min(100.0, max(0.0, 100 * (last.idle - first.idle) / ticks)), 1),
+        "cpu_waited": _average(proc / "pressure" / "cpu", _SOME),
+        "memory_left": min(100.0, max(row.left for row in rows)),
+        "memory_stalled": _average(proc / "pressure" / "memory", _FULL),
+    }
+
+
+def _average(file: Path, pattern: re.Pattern[str]) -> float | None:
+    try:
+        found = pattern.search(file.read_text(errors="replace"))
+    except OSError:
+        return None
+    return min(100.0, float(found[1])) if found else None
+
+
+def _kept(file: Path, now: Reading) -> list[Reading]:
+    """Those of the last minutes, the oldest first; none where the machine has started since."""
+    try:
+        rows = _decode(file.read_bytes()[:MAX_BYTES])
+    except (OSError, msgspec.MsgspecError):
+        return []
+    good = [row for row in rows if 0 < now.at_s - row.at_s <= WINDOW_S]
+    rows = [*good[-MAX_KEPT:], now]
+    in_order = all(
+        one.at_s < two.at_s and one.ticks <= two.ticks and one.idle <= two.idle
+        for one, two in itertools.pairwise(rows)
+    )
+    return rows[:-1] if in_order else []
+
+
+def _keep(file: Path, rows: Sequence[Reading]) -> None:
+    """In one step; where nothing can be written the next look begins anew."""
+    temporary = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        temporary.write_text(json.dumps([msgspec.to_builtins(row) for row in rows]))
+        temporary.replace(file)
+    except OSError:
+        temporary.unlink(missing_ok=True)
