@@ -3,7 +3,8 @@
 Seconds of CPU time of this process, the median of three, through what the periodic task calls: on an empty
 SQLite file, or on DATABASE_URL. Nodes, devices and samples are rows only, and nothing is sent. One GPU in
 twenty-five is free, scattered over the nodes; `--hot` percent of the workspaces are on a GPU that heat holds
-down; `--waiting` requests for four GPUs each have waited since before. The first pass also reads the queue's
+down, and as many tell that their work is slower than it was elsewhere; the others tell that it is not.
+`--waiting` requests for four GPUs each have waited since before. The first pass also reads the queue's
 snapshot anew, as any first preview of a process does, and plays its proposals through; the others find those
 open. SQLite works inside this process, so its time is in the figures; PostgreSQL's is not.
 """
@@ -47,6 +48,7 @@ def main() -> None:
 
         silence()
         site(arguments.workspaces, arguments.waiting, arguments.hot)
+        progress(arguments.hot)
         print(f"{arguments.workspaces} workspaces: CPU seconds, and statements")
         measure(arguments.rounds, "nothing waits and nothing is hot", calm=True)
         measure(arguments.rounds, f"{arguments.hot} % are hot, {arguments.waiting} wait", calm=False)
@@ -131,6 +133,39 @@ def site(workspaces: int, waiting: int, hot: int) -> None:
             for number in range(MINUTES)
         ]
     DeviceMinute.objects.bulk_create(minutes, batch_size=BATCH)
+
+
+def progress(slow: int) -> None:
+    """All nodes tell what they have left, and all that runs how fast it goes on."""
+    from django.utils import timezone
+
+    from portal.inventory.models import Node
+    from portal.reclaim.models import WorkPace
+    from portal.reclaim.pacing import Told, note
+    from portal.workspaces.models import Workspace
+
+    chance = random.Random(2)
+    now = timezone.now()
+    headroom = {
+        "watched_s": 300, "cores": 192, "runnable": 150, "cpu_idle": 20.0, "cpu_waited": 90.0,
+        "memory_left": 40.0, "memory_stalled": 0.0,
+    }  # fmt: skip
+    Node.objects.update(facts={"headroom": headroom}, online=True, seen_at=now)
+    running = list(Workspace.objects.filter(state="running").values_list("pk", "generation"))
+    at_s = now.timestamp() - 720
+    note([Told(pk, generation, at_s, {"tokens": 100.0}) for pk, generation in running])
+    hot = [pk for pk, _generation in running if chance.randrange(100) < slow]
+    moved = '"node":"node-before"'
+    for row in WorkPace.objects.filter(pk__in=hot):
+        best = '"elsewhere":{"node":"node-before","devices":[],"rate":200.0,"at_s":%s}' % at_s  # noqa: UP031
+        row.paces = row.paces.replace('"elsewhere":null', best)
+        assert moved in row.paces
+        row.save()
+    generations = dict(running)
+    for minute in range(12):
+        at = at_s + 60 * (minute + 1)
+        note([Told(pk, generations[pk], at, {"tokens": 100.0}) for pk in hot])
+    assert WorkPace.objects.exclude(slow_since=None).count() == len(hot)
 
 
 def history(count: int) -> None:

@@ -76,7 +76,10 @@ def measure(arguments: argparse.Namespace) -> None:
     ReclaimNotice.objects.all().delete()
     heartbeat(busy=True)
     observing.run()
+    tells = partial(heartbeat, busy=True, tells=True)
     say("look, all in use", [timed(observing.run, partial(heartbeat, busy=True)) for _ in range(rounds)])
+    timed(observing.run, tells)
+    say("look, all tell their progress", [timed(observing.run, tells) for _ in range(rounds)])
     say("look, all idle", [timed(observing.run, partial(heartbeat, busy=False)) for _ in range(rounds)])
     mixed = [timed(observing.run, partial(heartbeat, busy=number % 2 == 0)) for number in range(rounds)]
     say("look, all begin or end to work", mixed)
@@ -127,7 +130,7 @@ def say(name: str, figures: list[tuple[float, int]]) -> None:
 _clock = 0
 
 
-def heartbeat(*, busy: bool) -> None:
+def heartbeat(*, busy: bool, tells: bool = False) -> None:
     """What agents have reported of all of them, a minute after the report before."""
     global _clock
     from django.utils import timezone
@@ -153,6 +156,7 @@ def heartbeat(*, busy: bool) -> None:
             }
         ],
         "gpus_stale_s": None,
+        **({"progress": {"tokens": 5000.0 + _clock % 3, "steps": 10.0}} if tells else {}),
     }
     idle_since = None if busy else timezone.now() - timedelta(hours=1)
     WorkspaceStatus.objects.update(activity=activity, heartbeat_at=at, gpu_idle_since=idle_since)

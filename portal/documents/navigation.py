@@ -38,7 +38,7 @@ KINDS = (
         (
             Group(
                 _("For everybody"),
-                ("troubleshooting", "environments", "repositories", "secrets", "notices", "ci"),
+                ("troubleshooting", "environments", "repositories", "secrets", "progress", "notices", "ci"),
                 1.2,
             ),
             Group(_("For owners, approvers and operators"), ("quotas", "people", "catalog"), 1.2),

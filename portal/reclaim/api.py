@@ -97,6 +97,24 @@ class DiscontentSerializer(serializers.Serializer[Any]):
     since = serializers.DateTimeField()
 
 
+class WorkProgressSerializer(serializers.Serializer[Any]):
+    """How fast the work goes on, as the job tells it, by a name of its own."""
+
+    name = serializers.CharField()
+    rate = serializers.FloatField(help_text="How much was done a second within the last ten minutes.")
+    best = serializers.FloatField(
+        allow_null=True, help_text="The highest rate at its present place within a week."
+    )
+    best_elsewhere = serializers.FloatField(
+        allow_null=True,
+        help_text="The highest rate at another place, with the same amounts of everything; null: none.",
+    )
+    best_node = serializers.CharField(help_text="The node of that place; empty where there is none.")
+    percent = serializers.IntegerField(
+        allow_null=True, help_text="The rate in percent of the best elsewhere; below 80 it is slow."
+    )
+
+
 class ActivitySerializer(serializers.Serializer[Any]):
     """What a running workspace does, and what is held against it."""
 
@@ -123,6 +141,7 @@ class ActivitySerializer(serializers.Serializer[Any]):
     policy = ReclaimRuleSerializer(
         many=True, help_text="The limits that apply, and where each value comes from."
     )
+    progress = WorkProgressSerializer(many=True, help_text="Empty where the job tells nothing.")
     discontent = DiscontentSerializer(
         allow_null=True, help_text="Null where it is content with its place, or nothing is known."
     )

@@ -291,6 +291,26 @@ class Discontent(models.Model):
         return f"{self.workspace_id} at {self.score} %"
 
 
+class WorkPace(models.Model):
+    """How fast a workspace's work goes on, as it tells itself, and where it went on best: of a few names.
+
+    `paces` is JSON, by name an `engine.pace.Pace`. It outlives a start, since places are compared by it.
+    `slow_since` is since when it has been slower than elsewhere, None where it is not; only then is the row
+    written with each look.
+    """
+
+    workspace = models.OneToOneField(
+        "workspaces.Workspace", primary_key=True, on_delete=models.CASCADE, related_name="pace"
+    )
+    generation = models.PositiveIntegerField()
+    paces = models.TextField(default="{}")
+    slow_since = models.DateTimeField(null=True, blank=True, db_index=True)
+    observed_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"pace of {self.workspace_id}"
+
+
 class BestClock(models.Model):
     """The highest clock that busy GPUs of a model had within a week: what the others could reach."""
 

@@ -22,6 +22,7 @@ from django.db.models.functions import Cast
 from django.utils import timezone
 
 from portal.catalog.models import MAX_LIFETIME_H
+from portal.reclaim import pacing
 from portal.reclaim.engine.activity import IdleClock, Report, Signal, observe
 from portal.reclaim.models import Absence, ActivityChange, IdleSpell, LastPass, SpellKind, WorkspaceActivity
 from portal.workspaces.lifecycle import State
@@ -77,6 +78,7 @@ class Seen(msgspec.Struct):
     gpus: list[_Gpu] | None = None
     gpus_stale_s: int | None = None
     traffic_bytes: int | msgspec.UnsetType | None = msgspec.UNSET
+    progress: dict[str, float] | None = None
 
 
 _resources = msgspec.json.Decoder(_Resources).decode
@@ -146,14 +148,18 @@ def run() -> int:
         resources_text=Cast("resources", TextField()), seen_text=Cast("status__activity", TextField())
     )
     look = Look()
+    told = []
     for pk, generation, resources, activity, heartbeat_at, seen, idle_since, *before in running.values_list(
         *COLUMNS
     ).iterator(chunk_size=2000):
         kept = Kept(*before) if before[0] is not None else None
-        report = report_of(is_accelerated(resources), activity, heartbeat_at, _seen(seen), idle_since)
+        figures = _seen(seen)
+        report = report_of(is_accelerated(resources), activity, heartbeat_at, figures, idle_since)
         row = observed(pk, generation, kept, report)
         if row is not None:
             look.add(row, kept)
+            if figures.progress:
+                told.append(pacing.Told(pk, generation, report.at_s, figures.progress))
     WorkspaceActivity.objects.bulk_create(
         (
             WorkspaceActivity(workspace_id=row.workspace_id, **{name: getattr(row, name) for name in UPDATED})
@@ -168,6 +174,7 @@ def run() -> int:
     _keep_changes(look.changes)
     IdleSpell.objects.bulk_create(look.spells, batch_size=WRITTEN_AT_ONCE)
     forget()
+    pacing.note(told)
     LastPass.objects.filter(pk=1, recorded_since=None).update(recorded_since=timezone.now())
     return len(look.fresh) + len(look.changed)
 

@@ -17,7 +17,7 @@ from portal.accounts.models import User
 from portal.common.formatting import format_duration, format_number
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, reason_of
-from portal.reclaim import keeping, lifetimes, mornings, observing, passes
+from portal.reclaim import keeping, lifetimes, mornings, observing, pacing, passes
 from portal.reclaim.effective import Book, place_of
 from portal.reclaim.engine.activity import SignalKind
 from portal.reclaim.engine.ladder import KEEPABLE, RELEASES, Standing, Step, held_against, idle_limit_s
@@ -179,6 +179,7 @@ def activity_of(workspace: Workspace) -> dict[str, Any]:
             {"at": at, "active": kinds}
             for at, kinds in (observing.changes_of(workspace) if row is not None else ())
         ],
+        "progress": pacing.progress_of(workspace),
         "discontent": _discontent_of(workspace),
     }
 

@@ -58,7 +58,7 @@ class Case:
     past: Sequence[Past]
     now_s: int
     rules: Rules
-    scores: Mapping[str, int]
+    scores: Mapping[str | tuple[str, str], int]
     nodes_looked_at: int
 
     def lost(self, gone: Iterable[Movable]) -> int:
@@ -94,7 +94,7 @@ def propose(
     for each in sorted(low, key=lambda each: (each.score, case.lost([each]), each.started_s, each.id)):
         target = better_place(site, each, case)
         if len(found) < case.rules.max_proposals and target is not None:
-            gain = worth_of(target, case) - each.score
+            gain = worth_of(each.pool, target, case) - each.score
             move = Move(each.id, each.pool, each.placement, target)
             found.append(Proposal((move,), each.reasons[0], gain, case.lost([each])))
             site = site.with_(each.pool, target, each.request)
@@ -233,7 +233,7 @@ def better_place(site: Site, each: Movable, case: Case) -> Placement | None:
         if place is None:
             return None
         target = with_share(place, each.request) if shares else place
-        gain = worth_of(target, case) - each.score
+        gain = worth_of(each.pool, target, case) - each.score
         if gain >= case.rules.min_gain and leaves(each, target) and not case.goes_back(each, target):
             return target
         site = site.with_(each.pool, place, asked)
@@ -251,12 +251,21 @@ def leaves(each: Movable, target: Placement) -> bool:
     """It goes to another node, or to other devices of its own if it is not the node that is wrong."""
     if target.nodes[0].node != each.node:
         return True
-    node_is_wrong = any(reason.code is RebalanceCode.OVERCOMMITTED for reason in each.reasons)
+    node_is_wrong = any(speaks_against_node(reason) for reason in each.reasons)
     return bool(each.devices) and not node_is_wrong and not each.devices & devices_of(target)
 
 
-def worth_of(place: Placement, case: Case) -> int:
-    return min((case.scores.get(uuid, 100) for uuid in devices_of(place)), default=100)
+def speaks_against_node(reason: Reason) -> bool:
+    if reason.code is RebalanceCode.WORK_SLOWER:
+        return reason.params["sign"] in ("overcommitted", "node_short")
+    return reason.code in (
+        RebalanceCode.OVERCOMMITTED, RebalanceCode.SHORT_OF_CPU, RebalanceCode.SHORT_OF_MEMORY
+    )  # fmt: skip
+
+
+def worth_of(pool: str, place: Placement, case: Case) -> int:
+    ways: list[str | tuple[str, str]] = [*devices_of(place), (pool, place.nodes[0].node)]
+    return min(case.scores.get(way, 100) for way in ways)
 
 
 def devices_of(place: Placement) -> frozenset[str]:

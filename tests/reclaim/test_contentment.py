@@ -14,12 +14,17 @@ from portal.reclaim.engine.contentment import (
     CONTENT,
     Contentment,
     DeviceView,
+    Headroom,
     View,
+    Work,
     best_clocks,
     contentment,
     device_score,
     is_blameless,
+    is_of_node,
     is_overcommitted,
+    is_short,
+    node_score,
 )
 
 HOT = DeviceView(
@@ -108,6 +113,102 @@ def test_a_device_of_which_nothing_is_known_is_as_good_as_any():
     assert (device_score(DeviceView()), device_score(HOT)) == (100, 50)
 
 
+NO_CPU = Headroom(300, 32, 64.0, 0.5, 95.0)
+NO_MEMORY = Headroom(300, memory_left_pct=1.5, memory_stalled_pct=30.0)
+COMPUTES = Work(2_000, 8_000)
+SLOWER = Work(2_000, 8_000, 55, "tokens", 55.0, 100.0)
+
+
+def test_a_node_without_cpu_gives_each_its_part():
+    found = contentment(View((), "n", headroom=NO_CPU, work=COMPUTES))
+    assert (found.score, codes(found), node_score(NO_CPU)) == (50, [RebalanceCode.SHORT_OF_CPU], 50)
+    assert is_of_node(found.reasons[0])
+    assert message_of(found.reasons[0]) == (
+        "Its node has no CPU to spare: 0.5 % was idle in five minutes, and 64 processes at a time had work "
+        "for its 32 cores."
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"watched_s": 200}, {"watched_s": None}, {"cores": None}, {"runnable": None}, {"cpu_idle_pct": None},
+        {"cpu_waited_pct": None}, {"cpu_idle_pct": 2.1}, {"cpu_waited_pct": 49.0}, {"runnable": 32.0},
+        {"cpu_limited": True},
+    ],
+)  # fmt: skip
+def test_a_node_is_short_of_cpu_where_none_is_idle_and_somebody_waits_for_what_others_take(change):
+    seen = replace(NO_CPU, **change)
+    assert contentment(View((), "n", headroom=seen, work=COMPUTES)) == Contentment()
+    assert not is_short(seen)
+
+
+@pytest.mark.parametrize(
+    "work", [Work(), Work(None, 8_000), Work(2_000, None), Work(499, 8_000), Work(7_200, 8_000)]
+)
+def test_who_hardly_computes_or_has_what_it_was_given_is_content_on_a_full_node(work):
+    assert contentment(View((), "n", headroom=NO_CPU, work=work)) == Contentment()
+
+
+def test_a_node_without_memory_is_worth_the_time_in_which_something_went_on():
+    found = contentment(View((), "n", headroom=NO_MEMORY))
+    assert (found.score, codes(found), node_score(NO_MEMORY)) == (70, [RebalanceCode.SHORT_OF_MEMORY], 70)
+    assert message_of(found.reasons[0]) == (
+        "Its node has no memory to spare: 1.5 % was left in five minutes at most, and for 30 % of the time "
+        "all that runs there waited for memory."
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"watched_s": 200}, {"memory_left_pct": None}, {"memory_stalled_pct": None}, {"memory_left_pct": 3.1},
+        {"memory_stalled_pct": 9.9},
+    ],
+)  # fmt: skip
+def test_memory_that_is_left_or_that_nobody_waits_for_is_enough(change):
+    assert contentment(View((), "n", headroom=replace(NO_MEMORY, **change))) == Contentment()
+
+
+LITTLE_HOT = replace(HOT, held_down_s=60, clock_mhz=1900)
+HALF_BUSY = replace(SHARED, gpu_pct=60, at_work=(True, True, None))
+
+
+@pytest.mark.parametrize(
+    ("view", "sign", "of_node"),
+    [
+        (View((LITTLE_HOT,)), "held_down", False),
+        (View((HALF_BUSY,)), "neighbours", False),
+        (View((), "n", 100, 101), "overcommitted", True),
+        (View((), "n", headroom=NO_CPU), "node_short", True),
+        (View((), "n", headroom=replace(NO_MEMORY, memory_stalled_pct=11.0)), "node_short", True),
+    ],
+)
+def test_work_that_is_slower_than_elsewhere_counts_where_its_place_shows_why(view, sign, of_node):
+    alone = contentment(replace(view, work=replace(SLOWER, percent=None, cpu_milli=None)))
+    assert alone.score >= CONTENT, "the sign is a reason by itself"
+    found = contentment(replace(view, work=replace(SLOWER, cpu_milli=None)))
+    assert (found.score, codes(found)) == (55, [RebalanceCode.WORK_SLOWER])
+    assert (found.reasons[0].params["sign"], is_of_node(found.reasons[0])) == (sign, of_node)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        View(),
+        View((replace(LITTLE_HOT, held_down_s=59),)),
+        View((replace(LITTLE_HOT, watched_s=200),)),
+        View((replace(LITTLE_HOT, held_down_s=None),)),
+        View((replace(HALF_BUSY, at_work=(True, None, False)),)),
+        View((replace(HALF_BUSY, share_milli=1000),)),
+        View((), "n", 100, 100),
+        View((), "n", headroom=replace(NO_CPU, cpu_limited=True)),
+    ],
+)
+def test_work_that_is_slower_than_elsewhere_is_no_reason_by_itself(view):
+    assert contentment(replace(view, work=SLOWER)) == Contentment()
+
+
 def maybe(low: int, high: int):
     return st.none() | st.integers(low, high)
 
@@ -124,6 +225,50 @@ devices = st.builds(
     share_milli=st.integers(1, 1000),
     at_work=st.lists(st.none() | st.booleans(), max_size=4).map(tuple),
 )
+
+
+headrooms = st.builds(
+    Headroom,
+    watched_s=maybe(0, 400),
+    cores=maybe(1, 64),
+    runnable=st.none() | st.floats(0, 1e6),
+    cpu_idle_pct=st.none() | st.floats(0, 4),
+    cpu_waited_pct=st.none() | st.floats(0, 100),
+    cpu_limited=st.booleans(),
+    memory_left_pct=st.none() | st.floats(0, 6),
+    memory_stalled_pct=st.none() | st.floats(0, 100),
+)
+works = st.builds(
+    Work,
+    cpu_milli=maybe(0, 100_000),
+    cpu_given_milli=maybe(0, 100_000),
+    percent=maybe(0, 79),
+    name=st.just("tokens"),
+    rate=st.floats(1, 100),
+    best=st.floats(1, 100),
+)
+
+
+@settings(max_examples=600, deadline=None, derandomize=True)
+@given(st.lists(devices, max_size=2), headrooms, works)
+def test_what_nodes_and_work_say_is_a_percentage_with_a_reason_in_words(seen, headroom, work):
+    view = View(tuple(seen), "n", headroom=headroom, work=work)
+    found = contentment(view)
+    assert 0 <= found.score <= 100 and 0 <= node_score(headroom) <= 100
+    assert bool(found.reasons) == (found.score < CONTENT)
+    assert all(message_of(each) for each in found.reasons)
+    quiet = contentment(replace(view, work=replace(work, percent=None)))
+    assert found.score >= min(quiet.score, 100 if work.percent is None else work.percent)
+    # Of a node of which nothing may be said nobody has to be read, but for who is slower than elsewhere.
+    if not is_short(headroom):
+        assert quiet == contentment(View(tuple(seen), "n"))
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(headrooms, works, st.sampled_from([*Headroom.__dataclass_fields__.keys() - {"cpu_limited"}]))
+def test_a_node_that_tells_less_never_makes_anybody_less_content(headroom, work, name):
+    less = contentment(View((), "n", headroom=replace(headroom, **{name: None}), work=work))
+    assert less.score >= contentment(View((), "n", headroom=headroom, work=work)).score
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)

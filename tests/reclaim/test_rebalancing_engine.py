@@ -40,7 +40,7 @@ class World:
         self.running: dict[str, Movable] = {}
         self.past: list[Past] = []
         self.now_s = NOW
-        self.scores: dict[str, int] = {}
+        self.scores: dict[str | tuple[str, str], int] = {}
 
     def _empty(self) -> Cluster:
         names = [f"{self.prefix}{at}" for at in range(len(self.sizes))]

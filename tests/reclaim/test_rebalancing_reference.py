@@ -17,7 +17,13 @@ from tests.reclaim import rebalancing_reference as reference
 from tests.reclaim.test_rebalancing_engine import NOW, POOL, SLOWED, World, wants
 
 OTHER = "other"
-OVERCOMMITTED = Reason(RebalanceCode.OVERCOMMITTED)
+OF_NODE = [
+    Reason(RebalanceCode.OVERCOMMITTED),
+    Reason(RebalanceCode.SHORT_OF_CPU),
+    Reason(RebalanceCode.SHORT_OF_MEMORY),
+    Reason(RebalanceCode.WORK_SLOWER, {"sign": "node_short"}),
+]
+OF_DEVICE = [SLOWED, Reason(RebalanceCode.WORK_SLOWER, {"sign": "held_down"})]
 DAY = 86_400
 
 
@@ -40,6 +46,7 @@ def world_of(chance: Random, prefix: str, pool: str) -> World:
     for name in range(len(sizes)):
         for device in range(sizes[name]):
             world.scores[f"{prefix}{name}-{device}"] = chance.choice([100, 100, 70, 30])
+        world.scores[pool, f"{prefix}{name}"] = chance.choice([100, 100, 100, 70, 30])
     return world
 
 
@@ -53,7 +60,7 @@ def _run(world: World, chance: Random, name: str, at: int, devices: list[int], k
         milli=500 if half else 1000,
         cpu=chance.choice([1000, 7000]),
         score=score,
-        reasons=(chance.choice([SLOWED, SLOWED, OVERCOMMITTED]),) if score < 80 else (),
+        reasons=(chance.choice(chance.choice([OF_DEVICE, OF_DEVICE, OF_NODE])),) if score < 80 else (),
         preemptible=chance.random() < 0.9,
         loses_work=chance.random() < 0.6,
         started_s=NOW - chance.randint(0, 3) * 20_000,

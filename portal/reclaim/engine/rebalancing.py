@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from portal.common.reasons.codes import RebalanceCode
 from portal.common.reasons.reason import Reason
-from portal.reclaim.engine.contentment import FULLY
+from portal.reclaim.engine.contentment import FULLY, is_of_node
 from portal.reclaim.engine.crowd import Crew, Crews, Crowd, Everybody, Movable, may_go
 from portal.scheduling.engine.placement import filters
 from portal.scheduling.engine.placement.cluster import Cluster
@@ -154,12 +154,13 @@ def propose(
     past: Iterable[Past],
     now_s: int,
     rules: Rules = RULES,
-    scores: Mapping[str, int] | None = None,
+    scores: Mapping[str | tuple[str, str], int] | None = None,
 ) -> list[Proposal]:
     """What is worth doing now. The clusters are left as they were.
 
-    `scores` has what devices are worth to who gets them, in percent; what is not in it is not known, and as
-    good as any. Requests that wait come first: they have nothing, and the others have something.
+    `scores` has what devices are worth to who gets them, in percent, by UUID, and nodes, by pool and name;
+    what is not in it is not known, and as good as any. Requests that wait come first: they have nothing, and
+    the others have something.
     """
     history = list(past)
     resting = {gone.workspace for gone in history if now_s - gone.at_s < rules.cool_down_s}
@@ -199,7 +200,7 @@ def _better_off(
     left: Sequence[Past],
     now_s: int,
     rules: Rules,
-    scores: Mapping[str, int],
+    scores: Mapping[str | tuple[str, str], int],
 ) -> Proposal | None:
     """A place that gains it enough, while it still has its own: so its new one is free already."""
     before = len(site.steps)
@@ -215,7 +216,7 @@ def _better_off(
         if place is None:
             break
         target = _with_share(place, each.request) if shares else place
-        gain = min((scores.get(uuid, FULLY) for uuid in _devices(target)), default=FULLY) - each.score
+        gain = _worth(each.pool, target, scores) - each.score
         if gain >= rules.min_gain and _elsewhere(each, target) and not _back(target, left):
             site.undo(before)
             site.commit(each.pool, target, each.request)
@@ -225,6 +226,12 @@ def _better_off(
         site.commit(each.pool, place, asked)
     site.undo(before)
     return None
+
+
+def _worth(pool: str, target: Placement, scores: Mapping[str | tuple[str, str], int]) -> int:
+    """What a place is worth: as much as the least of its devices and its node."""
+    of_node = (scores.get((pool, part.node), FULLY) for part in target.nodes)
+    return min((*of_node, *(scores.get(uuid, FULLY) for uuid in _devices(target))))
 
 
 def _with_share(place: Placement, request: ResourceRequest) -> Placement:
@@ -244,7 +251,7 @@ def _elsewhere(each: Movable, target: Placement) -> bool:
     """Whether nothing of the new place is the old one: another node, where its node is what is wrong."""
     if target.nodes[0].node != each.node:
         return True
-    suffers = any(reason.code is RebalanceCode.OVERCOMMITTED for reason in each.reasons)
+    suffers = any(is_of_node(reason) for reason in each.reasons)
     return bool(each.devices) and not suffers and not _devices(target) & each.devices
 
 

@@ -22,7 +22,8 @@ from django.utils import timezone
 from portal.common.actors import SYSTEM
 from portal.common.errors import PortalError
 from portal.inventory.models import RebalancingPolicy
-from portal.reclaim.engine.contentment import CONTENT, Contentment, contentment, device_score
+from portal.reclaim import pacing
+from portal.reclaim.engine.contentment import CONTENT, Contentment, contentment, device_score, node_score
 from portal.reclaim.engine.rebalancing import RULES, Proposal, Rules, propose
 from portal.reclaim.models import Discontent, ProposalState, RebalanceProposal
 from portal.reclaim.rebalancing import policies, reading, services
@@ -77,13 +78,15 @@ def run(now: datetime | None = None) -> Report:
     moves.settle(now)
     there = reading.places(now)
     asking = reading.first_waiting()
+    slow = pacing.slow(now)
     low: Mapping[UUID, Contentment] = {}
     generations: Mapping[UUID, int] = {}
     good: Mapping[str, Agreed] = {}
     # Most of the time nobody can be low and nobody waits for a place: then nothing else has to be read.
-    if there.suspects or asking:
+    if there.suspects or asking or slow:
         with reading.seen(now) as (snapshot, running):
-            suspected = reading.views(there, running.at(there.suspects))
+            beside = running.devices_of([str(pk) for pk in slow])
+            suspected = reading.views(there, running.at(there.suspects | beside), slow)
             verdicts = {pk: contentment(view) for pk, view in suspected.items()}
             low = {pk: verdict for pk, verdict in verdicts.items() if verdict.score < CONTENT}
             proposals = _proposals(there, snapshot.pools, running, verdicts, asking, now)
@@ -113,7 +116,14 @@ def _proposals(
     clusters = {str(key): pool.cluster for key, pool in pools.items() if pool.pool.takes_work}
     limits = rules()
     past = reading.past(now - timedelta(seconds=limits.return_s))
-    scores = {uuid: device_score(view) for uuid, view in there.devices.items() if uuid in there.suspects}
+    scores: dict[str | tuple[str, str], int] = {
+        uuid: device_score(view) for uuid, view in there.devices.items() if uuid in there.suspects
+    }
+    scores |= {
+        (str(pool), name): node_score(given.headroom)
+        for (pool, name), given in there.nodes.items()
+        if (pool, name) in there.suspects
+    }
     proposed = propose(clusters, may_move, asks, past, int(now.timestamp()), limits, scores)
     open_keys = set(RebalanceProposal.objects.filter(state=ProposalState.OPEN).values_list("key", flat=True))
     if open_keys - {key_of(each) for each in proposed}:

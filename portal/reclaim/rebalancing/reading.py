@@ -13,22 +13,28 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import msgspec
 from django.db.models import F, IntegerField, Sum, TextField
 from django.db.models.functions import Cast
 
 from portal.common.reasons.codes import Rule
-from portal.inventory.models import AllocatedDevice, Allocation, Device, DeviceMinute, DeviceSeries, Node
+from portal.inventory.models import AllocatedDevice, Device, DeviceMinute, DeviceSeries
 from portal.reclaim.engine.activity import SignalKind
 from portal.reclaim.engine.contentment import (
     DeviceView,
+    Headroom,
     View,
+    Work,
     best_clocks,
     is_blameless,
     is_held_down,
     is_overcommitted,
+    is_short,
 )
+from portal.reclaim.engine.pace import Pace
 from portal.reclaim.engine.rebalancing import Past, Waiting
 from portal.reclaim.models import BestClock
+from portal.reclaim.rebalancing.nodes import Given, nodes_of_all
 from portal.scheduling import snapshot_cache
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.models import Move
@@ -49,13 +55,26 @@ FEW = 1000
 COLUMNS = (
     "pk", "generation", "preemption__cause", "reclaim_activity__active", "reclaim_activity__observed_at",
     "reclaim_activity__generation", "owner_id_text", "team_id_text", "template_id_text", "flavor_id_text",
-    "resources_text", "preemptible", "loses_work", "placed_at",
+    "resources_text", "preemptible", "loses_work", "placed_at", "reclaim_activity__signals",
 )  # fmt: skip
 AS_TEXT = ("owner_id", "team_id", "template_id", "flavor_id", "resources")
 """Read as text: most are alike, and each would be made into a value by itself."""
 Held = tuple[UUID, Placement, ResourceRequest]
 """What somebody holds of a node: pool, placement and amounts."""
 UNKNOWN = DeviceView()
+
+
+class _Signal(msgspec.Struct):
+    kind: str = ""
+    value: float | None = None
+
+
+class _Resources(msgspec.Struct):
+    cpu_milli: int = 0
+
+
+_signals = msgspec.json.Decoder(list[_Signal]).decode
+_resources = msgspec.json.Decoder(_Resources).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +94,8 @@ class Runs:
     preemptible: bool
     loses_work: bool
     placed_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What a node has, and what of it is given out."""
-
-    cpu_milli: int
-    cpu_given_milli: int
-    memory_mib: int
-    memory_given_mib: int
+    signals: str | None = None
+    """As `WorkspaceActivity.signals`; only what is fresh counts, as of `at_work`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,32 +124,15 @@ def places(now: datetime) -> Places:
     parts = AllocatedDevice.objects.filter(active=True, milli__lt=WHOLE_DEVICE_MILLI)
     shared = set(parts.values_list("device__uuid", flat=True))
     blamed = {uuid for uuid, each in devices.items() if not is_blameless(each, shared=uuid in shared)}
-    nodes = _nodes()
+    nodes = nodes_of_all(now)
     over = {
         key
         for key, each in nodes.items()
         if is_overcommitted(each.cpu_milli, each.cpu_given_milli)
         or is_overcommitted(each.memory_mib, each.memory_given_mib)
+        or is_short(each.headroom)
     }
     return Places(devices, nodes, frozenset(blamed | over))
-
-
-def _nodes() -> dict[tuple[UUID, str], Given]:
-    """The nodes of all pools; two queries."""
-    given = {
-        node: (cpu, memory)
-        for node, cpu, memory in Allocation.objects.filter(released_at=None)
-        .order_by()
-        .values_list("node_id")
-        .annotate(Sum("cpu_milli"), Sum("memory_mib"))
-    }
-    rows = Node.objects.filter(pool__deleted_at=None).order_by()
-    return {
-        (pool, name): Given(cpu, given.get(pk, (0, 0))[0], memory, given.get(pk, (0, 0))[1])
-        for pk, pool, name, cpu, memory in rows.values_list(
-            "pk", "pool_id", "name", "cpu_milli", "memory_mib"
-        )
-    }
 
 
 @contextmanager
@@ -169,6 +163,17 @@ class Running:
             self._asked.update(fresh)
             self._read(fresh)
         return [self._rows[name] for name in names if name in self._rows]
+
+    def devices_of(self, names: Collection[str]) -> frozenset[str | tuple[UUID, str]]:
+        """The devices that these hold, and the nodes of those that hold none."""
+        found: set[str | tuple[UUID, str]] = set()
+        for name in names:
+            for pool, placement, _request in self._held.get(name, ()):
+                part = placement.nodes[0]
+                found.update(grant.uuid for grant in part.devices)
+                if not part.devices:
+                    found.add((pool, part.node))
+        return frozenset(found)
 
     def at(self, suspects: Collection[str | tuple[UUID, str]]) -> list[Runs]:
         """Those who hold something of these devices, or on these nodes."""
@@ -206,7 +211,8 @@ class Running:
 
 
 def _runs(row: Sequence[Any], held: Mapping[str, Any], keys: Mapping[str, UUID], now: datetime) -> Runs:
-    pk, generation, cause, active, observed_at, looked_at, owner, team, template, flavor, *asked = row
+    pk, generation, cause, active, observed_at, looked_at, *asked = row
+    owner, team, template, flavor, resources, preemptible, loses_work, placed_at, signals = asked
     fresh = observed_at is not None and now - observed_at <= LOOKED_AT and looked_at == generation
     return Runs(
         pk,
@@ -217,7 +223,11 @@ def _runs(row: Sequence[Any], held: Mapping[str, Any], keys: Mapping[str, UUID],
         (keys[owner], keys[team]),
         keys[template],
         keys[flavor],
-        *asked,
+        resources,
+        preemptible,
+        loses_work,
+        placed_at,
+        signals if fresh else None,
     )
 
 
@@ -284,8 +294,41 @@ def _bests(devices: list[DeviceView], now: datetime) -> dict[str, int]:
     return {model: row.clock_mhz for model, row in kept.items() if now - row.seen_at <= BEST_KEPT}
 
 
-def views(found: Places, running: Sequence[Runs]) -> dict[UUID, View]:
-    """The place of each against which something may speak. Where none is suspect nobody has to be read."""
+def _work(each: Runs, headroom: Headroom, slow: tuple[str, Pace] | None) -> Work:
+    """What it does, of those alone for whom that matters."""
+    used = given = None
+    if is_short(headroom):
+        try:
+            cores = next(
+                (one.value for one in _signals(each.signals or "[]") if one.kind == SignalKind.CPU), None
+            )
+            used = None if cores is None else int(1000 * cores)
+            given = _resources(each.resources).cpu_milli
+        except msgspec.MsgspecError:
+            pass
+    if slow is None:
+        return Work(used, given)
+    name, pace = slow
+    best = pace.elsewhere.rate if pace.elsewhere is not None else 0.0
+    return Work(used, given, pace.percent, name, pace.rate, best)
+
+
+def views(
+    found: Places, running: Sequence[Runs], slow: Mapping[UUID, tuple[str, Pace]] | None = None
+) -> dict[UUID, View]:
+    """The place of each against which something may speak. Where none is suspect nobody has to be read.
+
+    `slow` are those whose work is slower than elsewhere, as `pacing.slow` has them.
+    """
+    slow = slow or {}
+    # Who shares a device with slow work is asked for, too.
+    watched = found.suspects | {
+        grant.uuid
+        for each in running
+        if each.pk in slow
+        for _pool, placement, _request in each.held
+        for grant in placement.nodes[0].devices
+    }
     sharers: dict[str, list[bool | None]] = {}
     suspected = []
     for each in running:
@@ -293,15 +336,15 @@ def views(found: Places, running: Sequence[Runs]) -> dict[UUID, View]:
         single = len(each.held) == 1
         for pool, placement, _request in each.held:
             part = placement.nodes[0]
-            suspect = (pool, part.node) in found.suspects
+            suspect = each.pk in slow or (pool, part.node) in found.suspects
             for grant in part.devices:
-                if grant.uuid in found.suspects:
+                if grant.uuid in watched:
                     suspect = True
                     sharers.setdefault(grant.uuid, []).append(each.at_work)
             if single and suspect and (pool, part.node) in found.nodes:
-                suspected.append((each.pk, found.nodes[pool, part.node], part))
+                suspected.append((each, found.nodes[pool, part.node], part))
     return {
-        pk: View(
+        each.pk: View(
             tuple(
                 replace(
                     found.devices.get(grant.uuid, UNKNOWN),
@@ -315,8 +358,10 @@ def views(found: Places, running: Sequence[Runs]) -> dict[UUID, View]:
             node.cpu_given_milli,
             node.memory_mib,
             node.memory_given_mib,
+            node.headroom,
+            _work(each, node.headroom, slow.get(each.pk)),
         )
-        for pk, node, part in suspected
+        for each, node, part in suspected
     }
 
 

@@ -15,7 +15,7 @@ from portal.accounts.models import User
 from portal.catalog.lifetimes import terms_of
 from portal.catalog.models import Flavor, Template
 from portal.common.formatting import format_span
-from portal.reclaim import home_presenters, mornings, presenters
+from portal.reclaim import home_presenters, mornings, pacing, presenters
 from portal.reclaim.home_presenters import HomeLine
 from portal.reclaim.models import HomeStay
 from portal.reclaim.rebalancing import presenters as rebalancing
@@ -42,6 +42,12 @@ def discontent(workspace: Workspace) -> dict[str, Any]:
     """Why it is not content with where it runs, in one line; nothing where it is."""
     found = contentment.discontent_of(workspace)
     return {"found": found, "why": rebalancing.why_of(found) if found is not None else ""}
+
+
+@register.inclusion_tag("reclaim/progress.html")
+def progress(workspace: Workspace) -> dict[str, Any]:
+    """How fast its work goes on, as it tells itself; nothing where it tells nothing."""
+    return {"rows": pacing.progress_of(workspace)}
 
 
 @register.inclusion_tag("reclaim/gpu_act.html", takes_context=True)

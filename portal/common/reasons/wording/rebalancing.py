@@ -7,7 +7,7 @@ from enum import StrEnum
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from portal.common.formatting import format_cores, format_memory, format_thousandths
+from portal.common.formatting import format_cores, format_memory, format_reading, format_thousandths
 from portal.common.reasons.codes import RebalanceCode
 from portal.common.reasons.wording import Params, Text
 
@@ -26,6 +26,21 @@ def _room(params: Params) -> Params:
     return {"moving": moves % {"moves": params["moves"]}}
 
 
+def _pace(params: Params) -> Params:
+    signs = {
+        "held_down": _("heat or its hardware held its GPU down for part of the time"),
+        "neighbours": _("neighbours on its GPU were at work"),
+        "overcommitted": _("its node has given out more than it has"),
+        "node_short": _("its node is short of CPU or memory"),
+    }
+    return {
+        **params,
+        "rate": format_reading(params["rate"]),
+        "best": format_reading(params["best"]),
+        "sign": signs[params["sign"]],
+    }
+
+
 TEXTS: dict[StrEnum, Text] = {
     RebalanceCode.SLOWED: Text(
         _(
@@ -42,6 +57,25 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     RebalanceCode.OVERCOMMITTED: Text(
         _("Its node has given out %(given)s and has %(has)s."), prepare=_capacity
+    ),
+    RebalanceCode.WORK_SLOWER: Text(
+        _(
+            "Its work goes on at %(percent)s %% of what it did elsewhere (%(rate)s %(name)s a second, and "
+            "%(best)s there), and %(sign)s."
+        ),
+        prepare=_pace,
+    ),
+    RebalanceCode.SHORT_OF_CPU: Text(
+        _(
+            "Its node has no CPU to spare: %(idle)s %% was idle in five minutes, and %(runnable)s processes "
+            "at a time had work for its %(cores)s cores."
+        )
+    ),
+    RebalanceCode.SHORT_OF_MEMORY: Text(
+        _(
+            "Its node has no memory to spare: %(left)s %% was left in five minutes at most, and for "
+            "%(stalled)s %% of the time all that runs there waited for memory."
+        )
     ),
     RebalanceCode.MAKES_ROOM: Text(
         _("Enough is free for a request that waits, but not in one place: it starts if %(moving)s."),

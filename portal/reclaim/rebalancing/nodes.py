@@ -1,0 +1,87 @@
+"""What nodes have, what of it is given out, and what the machines themselves have left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from django.db.models import Sum
+
+from portal.inventory.models import Allocation, Node
+from portal.reclaim.engine.contentment import ROOMY, Headroom
+from provisioning.types import HEADROOM, LimitedResource
+
+TOLD_WITHIN = timedelta(minutes=5)
+"""How old what a node has told of itself may be."""
+Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
+
+
+class _Told(msgspec.Struct):
+    """`HEADROOM` of a node's facts."""
+
+    watched_s: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    cores: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    runnable: Annotated[float, msgspec.Meta(ge=0, le=1e7)] | None = None
+    cpu_idle: Percent | None = None
+    cpu_waited: Percent | None = None
+    memory_left: Percent | None = None
+    memory_stalled: Percent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a node has, and what of it is given out."""
+
+    cpu_milli: int
+    cpu_given_milli: int
+    memory_mib: int
+    memory_given_mib: int
+    headroom: Headroom = ROOMY
+
+
+def nodes_of_all(now: datetime) -> dict[tuple[UUID, str], Given]:
+    """The nodes of all pools; two queries."""
+    given = {
+        node: (cpu, memory)
+        for node, cpu, memory in Allocation.objects.filter(released_at=None)
+        .order_by()
+        .values_list("node_id")
+        .annotate(Sum("cpu_milli"), Sum("memory_mib"))
+    }
+    rows = Node.objects.filter(pool__deleted_at=None).order_by()
+    return {
+        (pool, name): Given(
+            cpu,
+            given.get(pk, (0, 0))[0],
+            memory,
+            given.get(pk, (0, 0))[1],
+            _headroom(told, limited)
+            if told and online and seen_at and now - seen_at <= TOLD_WITHIN
+            else ROOMY,
+        )
+        for pk, pool, name, cpu, memory, told, limited, online, seen_at in rows.values_list(
+            *("pk", "pool_id", "name", "cpu_milli", "memory_mib"),
+            *(f"facts__{HEADROOM}", "limited", "online", "seen_at"),
+        )
+    }
+
+
+def _headroom(told: Any, limited: Any) -> Headroom:
+    """What a node has told; nothing of it where one of its figures cannot be so."""
+    try:
+        seen = msgspec.convert(told, _Told)
+    except msgspec.ValidationError:
+        return ROOMY
+    return Headroom(
+        seen.watched_s,
+        seen.cores,
+        seen.runnable,
+        seen.cpu_idle,
+        seen.cpu_waited,
+        LimitedResource.CPU in limited,
+        seen.memory_left,
+        seen.memory_stalled,
+    )

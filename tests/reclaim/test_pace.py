@@ -1,0 +1,164 @@
+"""How fast work goes on against elsewhere: only of the same work's own telling, and only for long enough."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from portal.reclaim.engine import pace
+from portal.reclaim.engine.pace import MAX_KEPT, Pace, Place, is_worth_keeping, observe, slow_work
+from portal.reclaim.pacing import _encode, paces_of
+
+HERE = Place("n0", frozenset({"g0"}), "kind")
+THERE = Place("n1", frozenset({"g1"}), "kind")
+START = 1_800_000_000.0
+
+
+def walk(steps, before=None, at_s=START) -> tuple[dict[str, Pace], float]:
+    """Minutes of (place, rates), one after the other."""
+    kept = dict(before or {})
+    for place, told in steps:
+        kept = observe(kept, told, place, at_s)
+        at_s += 60
+    return kept, at_s - 60
+
+
+def minutes(count: int, place: Place, **told: float):
+    return [(place, told)] * count
+
+
+def test_work_that_is_slower_than_elsewhere_for_ten_minutes_is_slow():
+    steps = [*minutes(3, HERE, tokens=100), *minutes(11, THERE, tokens=60)]
+    for length in range(len(steps)):
+        kept, at_s = walk(steps[:length])
+        assert slow_work(kept, at_s) is None
+    kept, at_s = walk(steps)
+    name, found = slow_work(kept, at_s)
+    assert (name, found.percent, found.rate, found.elsewhere.rate, found.elsewhere.node) == (
+        "tokens", 60, 60, 100, "n0"
+    )  # fmt: skip
+    # What is not told any more is not known.
+    assert slow_work(kept, at_s + 2 * pace.MAX_GAP_S + 1) is None
+    assert slow_work(kept, at_s - 1) is None
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        # At the same place, at another time: the job does something else.
+        [*minutes(3, HERE, tokens=100), *minutes(20, HERE, tokens=10)],
+        # By another name, or with other amounts of everything.
+        [*minutes(3, HERE, tokens=100), *minutes(20, THERE, steps=10)],
+        [*minutes(3, replace(HERE, kind="twice"), tokens=100), *minutes(20, THERE, tokens=10)],
+        # Not by enough.
+        [*minutes(3, HERE, tokens=100), *minutes(20, THERE, tokens=80)],
+        # One of two counts goes on as it did.
+        [*minutes(3, HERE, tokens=100, steps=5), *minutes(20, THERE, tokens=10, steps=5)],
+        # Back where it was best.
+        [*minutes(3, HERE, tokens=100), *minutes(3, THERE, tokens=90), *minutes(20, HERE, tokens=91)],
+        # Now and then only.
+        [*minutes(3, HERE, tokens=100), *(minutes(9, THERE, tokens=50) + minutes(1, THERE, tokens=99)) * 3],
+    ],
+)
+def test_other_differences_say_nothing_of_a_place(steps):
+    kept, at_s = walk(steps)
+    assert slow_work(kept, at_s) is None
+
+
+def test_of_several_places_the_best_counts():
+    third = Place("n2", frozenset({"g2"}), "kind")
+    for one, two in ((100.0, 70.0), (70.0, 100.0)):
+        steps = [*minutes(3, HERE, tokens=one), *minutes(3, THERE, tokens=two)]
+        kept, at_s = walk([*steps, *minutes(11, third, tokens=60)])
+        assert slow_work(kept, at_s)[1].percent == 60
+
+
+def test_back_where_it_was_it_is_held_against_the_other_place_too():
+    steps = [*minutes(3, HERE, tokens=50), *minutes(3, THERE, tokens=100), *minutes(11, HERE, tokens=50)]
+    kept, at_s = walk(steps)
+    assert slow_work(kept, at_s)[1].elsewhere.node == "n1"
+
+
+def test_a_time_that_nobody_watched_begins_anew():
+    kept, at_s = walk([*minutes(3, HERE, tokens=100), *minutes(11, THERE, tokens=60)])
+    later = at_s + pace.MAX_GAP_S + 1
+    assert slow_work(observe(kept, {"tokens": 60.0}, THERE, later), later) is None
+
+
+@pytest.mark.parametrize("days", [8, -1])
+def test_a_best_of_another_week_or_of_a_clock_that_was_set_is_forgotten(days):
+    kept, at_s = walk(minutes(3, HERE, tokens=100))
+    kept, at_s = walk(minutes(20, THERE, tokens=60), kept, at_s + days * 86_400)
+    assert slow_work(kept, at_s) is None and kept["tokens"].elsewhere is None
+
+
+def test_what_goes_on_as_it_did_is_not_written_again():
+    kept, at_s = walk(minutes(3, HERE, tokens=100))
+    for rate in (100.0, 99.0, 60.0, 100.5):
+        assert not is_worth_keeping(kept, observe(kept, {"tokens": rate}, HERE, at_s + 60))
+    for after in ({"tokens": 102.0}, {"tokens": 100.0, "steps": 1.0}):
+        assert is_worth_keeping(kept, observe(kept, after, HERE, at_s + 60))
+    slow, at_s = walk(minutes(1, THERE, tokens=60), kept, at_s + 60)
+    assert is_worth_keeping(slow, observe(slow, {"tokens": 60.0}, THERE, at_s + 60))
+    fast = observe(slow, {"tokens": 100.0}, THERE, at_s + 60)
+    assert is_worth_keeping(slow, fast)
+    assert not is_worth_keeping(fast, observe(fast, {"tokens": 99.5}, THERE, at_s + 120))
+
+
+names = st.sampled_from(["a", "b", "c", *(f"n{number}" for number in range(20))])
+places = st.sampled_from(
+    [HERE, THERE, Place("n0", frozenset({"g2"}), "kind"), Place("n2", frozenset(), "other")]
+)
+told = st.dictionaries(names, st.floats(1e-6, 1e15), min_size=1, max_size=4)
+walks = st.lists(
+    st.tuples(places, told, st.sampled_from([60, 60, 60, 60, 200, 9 * 86_400, -3600])), max_size=30
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(walks)
+def test_whatever_is_told_little_is_kept_and_it_is_read_as_it_was_written(steps):
+    kept: dict[str, Pace] = {}
+    at_s = START
+    for place, rates, gap in steps:
+        kept = observe(kept, rates, place, at_s)
+        assert rates.keys() <= kept.keys() and len(kept) <= MAX_KEPT
+        assert paces_of(_encode(kept).decode()) == kept
+        assert len(_encode(kept)) < 8000
+        for name in rates:
+            found = kept[name]
+            assert found.here.rate * pace.BETTER >= found.rate
+            if found.elsewhere is not None:
+                assert (found.elsewhere.node, found.elsewhere.devices) != (place.node, place.devices)
+        slow = slow_work(kept, at_s)
+        if slow is not None:
+            assert slow[1].percent < pace.SLOW_PCT
+            assert at_s - slow[1].slow_since_s >= pace.SLOW_FOR_S
+        at_s += gap
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(places, st.floats(0.9, 1.0)), min_size=1, max_size=60), st.floats(1e-3, 1e12))
+def test_work_that_is_the_same_everywhere_is_never_slow(steps, rate):
+    kept, at_s = walk([(place, {"tokens": rate * noise}) for place, noise in steps])
+    assert slow_work(kept, at_s) is None
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(walks, walks)
+def test_one_name_says_nothing_of_another(steps, others):
+    """What is told of one name is not changed by others, but that they may keep it from being slow."""
+    alone: dict[str, Pace] = {}
+    together: dict[str, Pace] = {}
+    at_s = START
+    for (place, _rates, gap), (_place, more, _gap) in zip(steps, others, strict=False):
+        beside = {name: rate for name, rate in list(more.items())[:3] if name != "mine"}
+        alone = observe(alone, {"mine": 5.0}, place, at_s)
+        together = observe(together, {"mine": 5.0, **beside}, place, at_s)
+        one, two = alone["mine"], together["mine"]
+        assert (one.rate, one.here, one.elsewhere) == (two.rate, two.here, two.elsewhere)
+        assert two.slow_since_s is None or one.slow_since_s is not None
+        at_s += gap

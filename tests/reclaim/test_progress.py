@@ -1,0 +1,284 @@
+"""What a job tells of its progress, from heartbeats to a proposal: kept small, held against few places."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from portal.common.reasons.codes import RebalanceCode
+from portal.inventory.models import AllocatedDevice, DeviceMinute, Node
+from portal.reclaim import observing, pacing
+from portal.reclaim.models import Discontent, RebalanceProposal, WorkPace
+from portal.reclaim.rebalancing import proposing, services
+from portal.scheduling import cycle
+from portal.workspaces import results
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from tests.reclaim.test_rebalancing import again, devices_of, minutes, node_of
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _notice(settings):
+    settings.BERTH_PREEMPTION_GRACE_S, settings.BERTH_MOVE_NOTICE_MINUTES = 60, 2
+
+
+@pytest.fixture
+def row(make, alice, pool, settle) -> Workspace:
+    made = make(alice, "sim-h100-x1", name="trains")
+    settle(90, resting=lambda: again(made).state == State.RUNNING)
+    return again(made)
+
+
+def tell(row: Workspace, cores: float = 2.0, **rates: float) -> None:
+    now_s = timezone.now().timestamp() - row.ready_at.timestamp()
+    activity = {"jobs": 1, "cpu_seconds": cores * now_s, "progress": dict(rates)}
+    results.agent_heartbeat(workspace_id=row.pk, generation=row.generation, activity=activity)
+    observing.run()
+
+
+@pytest.fixture
+def live(clock):
+    """Tells these rates for some minutes, with a look in each."""
+
+    def walk(row: Workspace, count: int, cores: float = 2.0, **rates: float) -> None:
+        for _ in range(count):
+            clock.shift(60)
+            tell(row, cores, **rates)
+
+    return walk
+
+
+def was_elsewhere(row: Workspace, **rates: float) -> None:
+    """As if it had run on another GPU of its kind before this start."""
+    kept = WorkPace.objects.get(workspace=row)
+    paces = pacing.paces_of(kept.paces)
+    (pace,) = paces.values()
+    place = pacing.Place("node-before", frozenset({"GPU-before"}), pace.place.kind)
+    before = pacing.observe({}, rates, place, kept.observed_at.timestamp())
+    WorkPace.objects.update(generation=row.generation - 1, paces=pacing._encode(before).decode())
+
+
+@pytest.fixture
+def slow(row, live):
+    """Its work goes on at 60 % of what it did on another GPU, and has for a while."""
+    tell(row, tokens=100.0)
+    was_elsewhere(row, tokens=100.0)
+    live(row, 12, tokens=60.0)
+    return row
+
+
+def a_little_hot(row: Workspace) -> None:
+    """Its GPU was held down for a fifth of the time, which alone is no reason."""
+    minutes(devices_of(row), 1900, 12)
+
+
+def test_slow_work_at_a_place_where_nothing_is_seen_is_shown_and_no_reason(slow, alice, with_token, as_user):
+    minutes(devices_of(slow), 1980, 0)
+    assert proposing.run() == proposing.Report(0, 0, 0)
+    read = with_token(alice).get(f"/api/v1/workspaces/{slow.pk}/activity").json()
+    assert read["discontent"] is None
+    assert read["progress"] == [
+        {
+            "name": "tokens", "rate": 60.0, "best": 60.0, "best_elsewhere": 100.0, "best_node": "node-before",
+            "percent": 60,
+        }
+    ]  # fmt: skip
+    page = as_user(alice).get(f"/workspaces/{slow.pk}/").content.decode()
+    assert "60 % of the best at another place: 100 on node-before" in page
+
+
+def test_with_a_sign_of_the_place_a_move_is_proposed_and_nobody_asked(slow, alice, with_token):
+    a_little_hot(slow)
+    assert proposing.run() == proposing.Report(1, 1, 0)
+    found = Discontent.objects.get()
+    assert (found.score, found.reason["code"]) == (60, RebalanceCode.WORK_SLOWER)
+    read = with_token(alice).get(f"/api/v1/workspaces/{slow.pk}/activity").json()["discontent"]
+    assert read["message"] == (
+        "Its work goes on at 60 % of what it did elsewhere (60 tokens a second, and 100 there), and heat or "
+        "its hardware held its GPU down for part of the time."
+    )
+    (proposal,) = RebalanceProposal.objects.all()
+    assert (proposal.gain, proposal.reason["code"]) == (40, RebalanceCode.WORK_SLOWER)
+    assert again(slow).state == State.RUNNING and not hasattr(again(slow), "preemption")
+
+
+def test_who_has_moved_for_it_rests_though_it_is_no_faster_there(slow, olga, settle, live):
+    """The job may have been another one all along: it is not sent from place to place."""
+    a_little_hot(slow)
+    proposing.run()
+    before = devices_of(slow)
+    services.apply(actor=olga, proposal_id=RebalanceProposal.objects.get().pk)
+    cycle.run()
+    settle(240, resting=lambda: again(slow).state == State.RUNNING and devices_of(slow) != before)
+    moved = again(slow)
+    live(moved, 12, tokens=60.0)
+    (found,) = pacing.progress_of(again(moved))
+    assert (found.percent, found.best_node) == (60, "node-before"), "the best of all counts, and not the last"
+    assert proposing.run() == proposing.Report(0, 0, 0)
+    a_little_hot(moved)
+    assert proposing.run() == proposing.Report(1, 0, 0)
+
+
+def test_the_sign_alone_is_no_reason(row, live):
+    live(row, 12, tokens=60.0)
+    a_little_hot(row)
+    assert proposing.run() == proposing.Report(0, 0, 0)
+
+
+def test_it_has_to_be_slow_for_a_while_and_until_now(slow, live, clock):
+    live(slow, 1, tokens=99.0)
+    a_little_hot(slow)
+    assert proposing.run().discontent == 0
+    live(slow, 9, tokens=60.0)
+    DeviceMinute.objects.all().delete()
+    a_little_hot(slow)
+    assert proposing.run().discontent == 0
+    live(slow, 3, tokens=60.0)
+    DeviceMinute.objects.all().delete()
+    a_little_hot(slow)
+    assert proposing.run().discontent == 1
+    # The job has ended, or says no more.
+    clock.shift(400)
+    DeviceMinute.objects.all().delete()
+    a_little_hot(slow)
+    assert proposing.run().discontent == 0
+
+
+def test_neighbours_at_work_are_a_sign(slow, make, alice, settle, live):
+    other = make(alice, "sim-h100-x1", name="neighbour")
+    settle(90, resting=lambda: again(other).state == State.RUNNING)
+    (device,) = devices_of(slow)
+    # Together they leave some of it free, so that alone it would be no reason.
+    minutes([device], 1980, 0)
+    held = AllocatedDevice.objects.filter(active=True)
+    held.filter(allocation__workspace=slow).update(milli=500)
+    held.filter(allocation__workspace=other).update(device=device, milli=500)
+    for _ in range(2):
+        tell(again(other), steps=1.0)
+        live(slow, 2, tokens=60.0)
+    proposing.run()
+    found = Discontent.objects.get()
+    assert (found.workspace_id, found.reason["params"]["sign"]) == (slow.pk, "neighbours")
+
+
+def test_of_another_start_or_one_that_stopped_nothing_is_held_against_a_place(slow):
+    a_little_hot(slow)
+    Workspace.objects.filter(pk=slow.pk).update(generation=slow.generation + 1)
+    assert pacing.slow(timezone.now()) == {}
+    Workspace.objects.filter(pk=slow.pk).update(generation=slow.generation, state=State.STOPPED)
+    assert pacing.slow(timezone.now()) == {}
+
+
+def test_what_is_kept_is_a_small_row_that_is_written_when_it_matters(row, live):
+    live(row, 2, tokens=100.0)
+    before = WorkPace.objects.get()
+    assert set(pacing.paces_of(before.paces)["tokens"].place.devices) == {d.uuid for d in devices_of(row)}
+    assert pacing.paces_of(before.paces)["tokens"].place.node == node_of(row).name
+    with CaptureQueriesContext(connection) as usual:
+        live(row, 1, tokens=99.0)
+    assert not any("INSERT" in each["sql"] and "workpace" in each["sql"] for each in usual)
+    assert WorkPace.objects.get().observed_at == before.observed_at
+    for number in range(30):
+        live(row, 1, **{f"n{number}": 1.0, "tokens": 100.0})
+    kept = WorkPace.objects.get()
+    assert len(pacing.paces_of(kept.paces)) <= 8 and "tokens" in pacing.paces_of(kept.paces)
+
+
+def test_who_tells_nothing_costs_no_query(row, live):
+    with CaptureQueriesContext(connection) as seen:
+        live(row, 1)
+    assert not any("workpace" in each["sql"] or "allocation" in each["sql"] for each in seen)
+
+
+def test_a_row_of_another_version_is_begun_anew(row, live):
+    live(row, 1, tokens=100.0)
+    WorkPace.objects.update(paces='{"tokens": 5}')
+    assert pacing.progress_of(again(row))[0].best is None
+    live(row, 2, tokens=90.0)
+    assert pacing.progress_of(again(row))[0].best == 90
+
+
+def test_queries_do_not_grow_with_what_has_been_told(slow):
+    a_little_hot(slow)
+    proposing.run()
+    with CaptureQueriesContext(connection) as few:
+        proposing.run()
+    old = timezone.now() - dt.timedelta(days=2)
+    others = Workspace.objects.exclude(pk=slow.pk)
+    for other in others:
+        WorkPace.objects.create(workspace=other, generation=1, paces="{}", observed_at=old, slow_since=old)
+    with CaptureQueriesContext(connection) as many:
+        proposing.run()
+    assert len(many) == len(few)
+
+
+# --- a node that has nothing left ------------------------------------------------------------------------
+
+SHORT = {
+    "watched_s": 300, "cores": 32, "runnable": 64, "cpu_idle": 0.3, "cpu_waited": 97.0, "memory_left": 40.0,
+    "memory_stalled": 0.0,
+}  # fmt: skip
+
+
+def told(row: Workspace, **changes: object) -> None:
+    node = node_of(row)
+    facts = {**node.facts, "headroom": {**SHORT, **changes}}
+    Node.objects.filter(pk=node.pk).update(facts=facts, limited=[], online=True, seen_at=timezone.now())
+
+
+def test_who_works_on_a_node_without_cpu_goes_to_another_one(row, live):
+    told(row)
+    live(row, 2)
+    assert proposing.run() == proposing.Report(1, 1, 0)
+    assert (Discontent.objects.get().score, Discontent.objects.get().reason["code"]) == (
+        50, RebalanceCode.SHORT_OF_CPU
+    )  # fmt: skip
+    (proposal,) = RebalanceProposal.objects.all()
+    assert proposal.moves[0]["target"]["nodes"][0]["node"] != node_of(row).name
+
+
+def test_no_other_node_is_better_where_all_are_short(row, live):
+    told(row)
+    facts = Node.objects.get(pk=node_of(row).pk).facts
+    Node.objects.update(facts=facts, limited=[], online=True, seen_at=timezone.now())
+    live(row, 2)
+    assert proposing.run() == proposing.Report(1, 0, 0)
+
+
+@pytest.mark.parametrize("change", ["limited", "old", "offline", "forged"])
+def test_a_node_that_limits_or_is_not_known_is_not_short(row, live, change):
+    live(row, 2)
+    told(row, **({"cpu_idle": "none", "cores": -3} if change == "forged" else {}))
+    changes = {
+        "limited": {"limited": ["cpu"]},
+        "old": {"seen_at": timezone.now() - dt.timedelta(minutes=10)},
+        "offline": {"online": False},
+        "forged": {},
+    }
+    Node.objects.update(**changes[change])
+    assert proposing.run() == proposing.Report(0, 0, 0)
+    told(row)
+    assert proposing.run().discontent == 1
+
+
+@pytest.mark.parametrize("cores", [0.4, 26.0])
+def test_one_that_hardly_computes_or_gets_what_it_was_given_has_nothing_to_gain(row, live, cores):
+    assert row.resources["cpu_milli"] == 28_000
+    live(row, 2, cores=cores)
+    told(row)
+    assert proposing.run() == proposing.Report(0, 0, 0)
+
+
+def test_what_is_not_measured_is_not_held_against_a_place(row, live, clock):
+    live(row, 2)
+    told(row)
+    clock.shift(60)
+    results.agent_heartbeat(workspace_id=row.pk, generation=row.generation, activity={"jobs": 1})
+    observing.run()
+    assert proposing.run() == proposing.Report(0, 0, 0)
