@@ -3,8 +3,9 @@
 Standard library only, Python 3.9 or newer.
 `agent.py --around-gvisor LISTENER PORT COUNTER RUNSC [ARGUMENT…]` runs in bubblewrap's sandbox. It joins the
 connections of LISTENER, a listening Unix socket that the driver has passed on, to PORT, where the app will
-listen, and keeps in the file COUNTER how many bytes it has passed on, for the agent to read; runs RUNSC, which starts the agent in gVisor; has the agent end by SIGTERM when it gets that itself;
-and ends when RUNSC has. It holds what else the driver has left open, the lock that says we live.
+listen, and keeps in the file COUNTER how many bytes it has passed on, for the agent to read; runs RUNSC,
+which starts the agent in gVisor; has the agent end by SIGTERM when it gets that itself; and ends when RUNSC
+has. It holds what else the driver has left open, the lock that says we live.
 
 `agent.py --inside-gvisor UID CONFIG` is what RUNSC starts. Files of the workspace's user are those of user 0
 in there; a user namespace makes them those of UID, without a right more, and the agent is executed in it.
