@@ -77,7 +77,8 @@ def run(folder: Path, command: Sequence[str], *, disks: Mapping[str, int], limit
     argv = [
         qemu, "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", str(MEMORY_MIB), "-nodefaults",
         "-no-reboot", "-display", "none", "-kernel", str(kernel), "-initrd", str(initial),
-        "-append", "console=ttyS0 panic=-1 quiet", "-serial", f"file:{console}", "-serial", f"file:{output}",
+        "-append", "console=ttyS0 panic=-1 quiet log_buf_len=1M",
+        "-serial", f"file:{console}", "-serial", f"file:{output}",
         "-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
     ]  # fmt: skip
     for name, size_mib in disks.items():

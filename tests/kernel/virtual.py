@@ -37,7 +37,7 @@ def closed_above(*paths: Path) -> list[Path]:
     return sorted(path for path in ways if not path.stat().st_mode & 0o001)
 
 
-@pytest.mark.parametrize("name", ["quotas", "groups", "groups-ordinary"])
+@pytest.mark.parametrize("name", ["quotas", "groups", "groups-ordinary", "shortages"])
 def test_under_another_kernel(name: str, tmp_path: Path) -> None:
     file, _, ordinary = name.partition("-")
     if os.geteuid() != 0:

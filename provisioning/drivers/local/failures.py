@@ -83,6 +83,10 @@ class Busy(BackendUnavailable):
     blame = Blame.BACKEND
 
 
+NO_ROOM = {errno.EAGAIN: "process", errno.ENOMEM: "process in its memory"}
+"""Why a process could not be started that is none of a folder's doing."""
+
+
 def is_full(error: OSError) -> bool:
     """Whether a disk had no room, or its user no more of it."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -110,6 +114,11 @@ def disk_errors(path: Path, *, starting: bool = False) -> Iterator[None]:
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             kind = BackendUnavailable
             message = f"{path} cannot be written. Give the user that runs the node worker write access to it."
+        elif error.errno in NO_ROOM:
+            message = (
+                f"This machine has no room for another {NO_ROOM[error.errno]}. "
+                "It is tried again by itself; if it stays so, tell an operator."
+            )
         else:
             message = f"{path} cannot be used ({error.strerror or error}). Check that folder and try again."
         raise kind(message, detail=repr(error)) from error

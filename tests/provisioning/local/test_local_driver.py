@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import socket
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -98,6 +99,28 @@ def test_where_the_machine_has_no_memory_left_the_workspace_is_not_blamed(make_p
     pool.wait(lambda: pool.driver.ensure_stopped(spec.ref), ObservedState.STOPPED, ObservedState.ABSENT)
     record = pool.driver._dir(spec.ref).record()
     assert record.oom_kills and record.kept_within_memory, "what it was stays when the groups are gone"
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(errno.EAGAIN, "no room for another process. "), (errno.ENOMEM, "another process in its memory. ")],
+)
+def test_a_machine_without_room_for_a_process_is_not_blamed_on_a_folder(
+    make_pool, monkeypatch, number, words
+):
+    def none(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    pool = make_pool()
+    pool.driver.inventory()
+    spec = pool.spec()
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", none)
+        with pytest.raises(StartFailed) as caught:
+            pool.start(spec)
+    assert words in caught.value.message and caught.value.retryable
+    assert str(pool.home) not in caught.value.message
+    pool.run(spec)
 
 
 @pytest.mark.parametrize(

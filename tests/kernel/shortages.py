@@ -1,0 +1,218 @@
+"""In a machine of its own kernel: all of its memory, or every process, is taken by what is none of Berth's.
+
+`virtual.py` runs it there, as root, with a real node driver and real workspaces. A process of the size and
+the score of a service stands for the portal's, so who is ended is the kernel's choice among all that runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from provisioning.agent.apps.app_host import APP_OOM_SCORE
+from provisioning.drivers.local import processes
+from provisioning.errors import StartFailed
+from provisioning.types import Observation, ObservedState, WorkspaceSpec
+from tests.instance import eventually
+from tests.provisioning.local.local_support import Pool, ask
+
+LIMIT_S = 300.0
+PIECE_MIB, WORK_MIB, SERVICE_MIB = 40, 100, 220
+"""What strangers take at a time; what a workspace has in memory; what the largest service has."""
+GENERATIONS = Path("/sys/kernel/mm/lru_gen")
+WORKING_SET_MS = 2000
+"""The kernel ends a process when it cannot keep in memory what was in use within this time (`min_ttl_ms`).
+Without it, it reads programs again and again before it does, for many minutes on an emulated machine."""
+SCORE = Path("/proc/self/oom_score_adj")
+TAKES = "x = bytearray(b'x' * ({} << 20)); print(len(x), flush=True); __import__('signal').pause()"
+# Says how many there are once there is no room for another, and takes every place that becomes free.
+FORKS = """
+import os, signal, time
+number, said = 0, False
+while True:
+    try:
+        if not os.fork():
+            signal.pause()
+        number += 1
+    except OSError:
+        if not said:
+            print(number, flush=True)
+        said = True
+        time.sleep(0.02)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A process that the kernel has ended for want of memory, with its score."""
+
+    pid: int
+    score: int
+
+
+@dataclass
+class Strangers:
+    """What is none of a workspace's: processes with the score that everything has which asks for no other."""
+
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def start(self, program: str) -> subprocess.Popen[str]:
+        begun = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", program],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=lambda: SCORE.write_text("0"),
+        )
+        self.started.append(begun)
+        return begun
+
+    def end(self) -> None:
+        for each in self.started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(each.pid, signal.SIGKILL)
+        for each in self.started:
+            each.wait()
+            assert each.stdout is not None
+            each.stdout.close()
+        self.started.clear()
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    """Its first line; empty where it was ended before."""
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def killed() -> list[Victim]:
+    """All that the kernel has ended because the machine had no memory, in order."""
+    log = subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"Out of memory: Killed process (\d+) .*oom_score_adj:(-?\d+)", log)
+    return [Victim(int(pid), int(score)) for pid, score in found]
+
+
+@pytest.fixture(autouse=True)
+def onlooker() -> Iterator[None]:
+    """Whoever looks on is not among those who are ended."""
+    own = SCORE.read_text()
+    SCORE.write_text("-1000")
+    # What is said of each that is ended stays short, so that its log keeps all of it.
+    Path("/proc/sys/vm/oom_dump_tasks").write_text("0")
+    (GENERATIONS / "enabled").write_text("y")
+    (GENERATIONS / "min_ttl_ms").write_text(str(WORKING_SET_MS))
+    yield
+    SCORE.write_text(own)
+
+
+@pytest.fixture
+def strangers() -> Iterator[Strangers]:
+    made = Strangers()
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    monkeypatch.setenv("BERTH_DISK_RESERVE_MIB", "1")
+    made = Pool(tmp_path, spares=0)
+    yield made
+    made.close()
+
+
+def begun(pool: Pool) -> tuple[WorkspaceSpec, Observation]:
+    spec = pool.spec()
+    spec = replace(spec, app=replace(spec.app, start_timeout_s=300))
+    pool.start(spec)
+    return spec, running(pool, spec)
+
+
+def running(pool: Pool, spec: WorkspaceSpec) -> Observation:
+    return pool.wait(lambda: pool.driver.observe(spec.ref), ObservedState.RUNNING, timeout_s=LIMIT_S)
+
+
+def app_of(pool: Pool, spec: WorkspaceSpec) -> int:
+    """The one process of a workspace that has an app's score."""
+    found = []
+    for one in processes.scan(pool.driver.instance, pool.driver._dir(spec.ref).name):
+        with contextlib.suppress(OSError):
+            if int(Path(f"/proc/{one.pid}/oom_score_adj").read_text()) == APP_OOM_SCORE:
+                found.append(one.pid)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def restarted(pool: Pool, spec: WorkspaceSpec) -> Observation:
+    ended = (ObservedState.STOPPED, ObservedState.ABSENT)
+    pool.wait(lambda: pool.driver.ensure_stopped(spec.ref), *ended, timeout_s=LIMIT_S)
+    again = replace(spec, ref=replace(spec.ref, generation=spec.ref.generation + 1))
+    pool.start(again)
+    return running(pool, again)
+
+
+def test_all_memory_is_taken(pool: Pool, strangers: Strangers) -> None:
+    specs = []
+    for _ in range(2):
+        spec, seen = begun(pool)
+        specs.append(spec)
+        ask(seen, f"setattr(os, 'work', bytearray(b'x' * ({WORK_MIB} << 20)))", timeout_s=LIMIT_S)
+    apps = {spec.ref: app_of(pool, spec) for spec in specs}
+    home = pool.home / "homes" / "analysts" / "ada"
+    (home / "work").write_text("kept")
+    service = strangers.start(TAKES.format(SERVICE_MIB))
+    assert said(service) and killed() == []
+
+    # Little by little, until the kernel ends somebody: one app, and nothing that serves people.
+    while not killed():
+        said(strangers.start(TAKES.format(PIECE_MIB)))
+    first = killed()
+    assert [each.score for each in first] == [APP_OOM_SCORE] and first[0].pid in apps.values(), first
+    gone, kept = sorted(specs, key=lambda spec: apps[spec.ref] != first[0].pid)
+    seen = pool.wait(lambda: pool.driver.observe(gone.ref), ObservedState.FAILED, timeout_s=LIMIT_S)
+    assert (seen.code, seen.exit_code) == ("machine_out_of_memory", 137), seen
+    assert pool.driver.observe(kept.ref).state is ObservedState.RUNNING
+
+    # And on, far beyond what there is: the other goes before the service.
+    for _ in range(60):
+        strangers.start(TAKES.format(PIECE_MIB))
+    eventually(lambda: service.poll() is not None, limit_s=LIMIT_S, what="the service was ended")
+    order = [each.pid for each in killed()]
+    assert set(apps.values()) <= set(order[: order.index(service.pid)]), (apps, service.pid, killed())
+    strangers.end()
+
+    seen = pool.wait(lambda: pool.driver.observe(kept.ref), ObservedState.FAILED, timeout_s=LIMIT_S)
+    assert seen.code == "machine_out_of_memory", seen
+    assert (home / "work").read_text() == "kept"
+    for spec in specs:
+        again = restarted(pool, spec)
+        assert ask(again, "open(os.environ['HOME'] + '/work').read()", timeout_s=LIMIT_S) == "kept"
+
+
+def test_every_process_is_taken(pool: Pool, strangers: Strangers) -> None:
+    runs, goes = begun(pool), begun(pool)
+    most = Path("/proc/sys/kernel/threads-max")
+    before = most.read_text()
+    there = sum(1 for _ in Path("/proc").glob("[0-9]*/task/*"))
+    most.write_text(str(there + 50))
+    waits = pool.spec()
+    waits = replace(waits, app=replace(waits.app, start_timeout_s=300))
+    try:
+        assert int(said(strangers.start(FORKS))) > 0
+        with pytest.raises(StartFailed, match="no room for another process"):
+            pool.start(waits)
+        pool.wait(lambda: pool.driver.ensure_stopped(goes[0].ref), ObservedState.STOPPED, timeout_s=LIMIT_S)
+        assert pool.driver.observe(runs[0].ref).state is ObservedState.RUNNING
+    finally:
+        strangers.end()
+        most.write_text(before)
+    pool.start(waits)
+    running(pool, waits)
+    assert ask(runs[1], "1 + 1", timeout_s=LIMIT_S) == 2
