@@ -112,6 +112,10 @@ def _two_halves(host: Machine, berth: Berth, ada: Api, ben: Api) -> None:
     modest = work_of(berth, "ben", his)
 
     host.holds(GPU, {greedy: 45_000, small: 2_000, modest: 30_000})
+    (over,) = eventually(
+        lambda: ada.workspace(hers)["gpu_overuse"] or None, limit_s=LIMIT_S, what=berth.last_lines
+    )
+    assert (over["code"], over["used_mib"], over["part_mib"]) == ("gpu_share_over", 47_000, 40_779)
     eventually(lambda: processes.start_ticks(greedy) is None, limit_s=LIMIT_S, what=berth.last_lines)
     host.holds(GPU, {small: 2_000, modest: 30_000})
 
@@ -119,3 +123,14 @@ def _two_halves(host: Machine, berth: Berth, ada: Api, ben: Api) -> None:
     for api, workspace in ((ada, hers), (ben, his)):
         assert api.workspace(workspace)["state"] == "running"
     assert inside(berth, "ada", hers, "1 + 1") == 2, "her app goes on"
+
+    eventually(lambda: ada.workspace(hers)["gpu_overuse"] == [], limit_s=LIMIT_S, what=berth.last_lines)
+    steps = berth.rows("SELECT kind FROM events_event WHERE kind LIKE 'workspace.gpu_share%' ORDER BY id")
+    assert [row["kind"].removeprefix("workspace.gpu_share_") for row in steps] == [
+        "over", "ended", "ended", "back",
+    ]  # fmt: skip
+    told = berth.rows(
+        "SELECT username, url FROM events_notification JOIN accounts_user u ON u.id = user_id"
+        " WHERE kind = 'workspace.gpu_share'"
+    )
+    assert [tuple(row) for row in told] == [("ada", f"/workspaces/{hers}/")] * 3
