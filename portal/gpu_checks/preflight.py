@@ -30,7 +30,7 @@ from portal.workspaces.domain_events import AllocationsReleased, PreflightDue
 from portal.workspaces.lifecycle import NOT_CHECKED, DesiredState, State, Trigger
 from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import advance
-from provisioning.types import Op
+from provisioning.types import WHOLE_DEVICE_MILLI, Op
 
 DEADLINE_S = 150
 """All checks before one hand-out have this long together; a quick one takes some seconds."""
@@ -80,6 +80,35 @@ def begin(workspaces: Iterable[Workspace], now: datetime) -> set[UUID]:
     return waits
 
 
+def hold_shares(workspaces: Sequence[Workspace], now: datetime) -> set[UUID]:
+    """Those that got a share of a GPU which is to be scrubbed first: they are not started, and wait again.
+
+    While a cycle decides, the last one may leave a GPU of which the cycle had seen a part free. Whoever comes
+    second sees the other: here, or in `scrub_after`, as both lock the device. The caller holds the locks of
+    the workspaces, has written their allocations, and sends them no command: `proceed` gives the places back.
+    """
+    keys = [each.pk for each in workspaces]
+    if not keys:
+        return set()
+    devices = _shares_of(keys).values("device")
+    rows = Device.objects.select_for_update(of=("self",)).filter(pk__in=devices).order_by("pk")
+    out = [each.pk for each in rows if each.checking or each.unscrubbed]
+    if not out:
+        return set()
+    held = _shares_of(keys).filter(device__in=out)
+    found = set(held.values_list("allocation__workspace_id", flat=True))
+    Workspace.objects.filter(pk__in=found).update(checks_began_at=now)
+    for each in workspaces:
+        if each.pk in found:
+            each.checks_began_at = now
+    return found
+
+
+def _shares_of(workspaces: Iterable[UUID]) -> QuerySet[AllocatedDevice]:
+    shares = AllocatedDevice.objects.filter(active=True, milli__lt=WHOLE_DEVICE_MILLI)
+    return shares.filter(allocation__workspace__in=list(workspaces))
+
+
 def _shared(device: Device, asked: Sequence[UUID]) -> bool:
     """Whether somebody else is on it: then it can be checked no more."""
     others = device.allocated.filter(active=True).exclude(allocation__workspace=asked[0])
@@ -126,6 +155,11 @@ def proceed(event: PreflightDue) -> None:
     """The checks of a locked workspace have taken their time: give up on those under way, and conclude."""
     workspace = event.workspace
     now = timezone.now()
+    own = GpuCheckRun.objects.filter(workspace=workspace, status__in=OPEN).values("device")
+    to_scrub = Q(device__unscrubbed=True) | (Q(device__checking=True) & ~Q(device__in=own))
+    if _shares_of([workspace.pk]).filter(to_scrub).exists():
+        another(workspace, Reason(WorkspaceCode.SHARE_WITHDRAWN))
+        return
     changes = list(repartitions.of(workspace).filter(status__in=OPEN).order_by("device_id"))
     if any(each.report and results.conclude_change(each.pk) for each in changes):
         # It has been handed on there, and its row is another one now.

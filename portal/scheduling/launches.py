@@ -18,7 +18,7 @@ from portal.workspaces import dispatch
 from portal.workspaces.lifecycle import NO_TROUBLE, NOT_CHECKED, NOT_QUEUED, Trigger
 from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import advance_all
-from provisioning.types import MigRepartition, Op, Placement
+from provisioning.types import WHOLE_DEVICE_MILLI, MigRepartition, Op, Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,13 @@ class Start:
     def changes(self) -> tuple[MigRepartition, ...]:
         """The MIG layouts that have to be changed first."""
         return tuple(change for part in self.placement.nodes for change in part.repartitions)
+
+    @property
+    def shares(self) -> bool:
+        """Whether it gets parts of GPUs that others may be on."""
+        return any(
+            grant.milli < WHOLE_DEVICE_MILLI for part in self.placement.nodes for grant in part.devices
+        )
 
 
 def begin(starts: Sequence[Start], now: datetime) -> None:
@@ -79,8 +86,9 @@ def begin(starts: Sequence[Start], now: datetime) -> None:
     if changing:
         repartitions.begin(changes, changing)
         preflight.wait_for_changes(changing, now)
-    others = [each.workspace for each in starts if not each.changes]
-    checked_first = preflight.begin(others, now) | set(changes)
+    held_back = preflight.hold_shares([each.workspace for each in starts if each.shares], now)
+    others = [each.workspace for each in starts if not each.changes and each.workspace.pk not in held_back]
+    checked_first = preflight.begin(others, now) | set(changes) | held_back
     for each, allocations in zip(starts, allocated, strict=True):
         if each.workspace.pk in checked_first:
             _wait_for_checks(each.workspace)

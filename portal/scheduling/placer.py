@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from uuid import UUID
 
 from portal.scheduling import capacity
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine.model import Workload
 from portal.scheduling.placement_request import PlacementRequest, Variant
-from provisioning.types import Placement, ResourceRequest
+from provisioning.types import (
+    WHOLE_DEVICE_MILLI,
+    DeviceGrant,
+    NodePlacement,
+    Placement,
+    ResourceRequest,
+)
 
 Held = tuple[PoolNodes, Placement, ResourceRequest]
+Undo = Callable[[], None]
+NOTHING = ResourceRequest(cpu_milli=0, memory_mib=0, disk_mib=0)
 
 
 class PoolPlacer:
@@ -30,6 +39,8 @@ class PoolPlacer:
         self._held: dict[str, list[tuple[UUID, Placement, ResourceRequest]]] = {}
         self._found: dict[str, Held] = {}
         self._taken: list[Held] = []
+        # What is kept back now of devices that some of those imagined gone had shares of.
+        self._kept_back: dict[tuple[UUID, str], Placement] = {}
 
     def expect(self, workload_id: str, placement_request: PlacementRequest, variant: Variant) -> None:
         """Say what a workload is, before anybody asks whether it fits."""
@@ -139,19 +150,19 @@ class PoolPlacer:
             yield
             return
         self._read_held()
-        released: list[Held] = []
+        undo: list[Undo] = []
         try:
             for name in gone:
-                self._release(name, released)
+                self._release(name, undo)
             yield
         finally:
-            _put_back(released)
+            _put_back(undo)
 
     @contextmanager
     def stepping(self) -> Iterator[Callable[[Workload, Sequence[str]], bool]]:
         """Asks like `fits` of longer and shorter parts of one list: who is in both is not moved again."""
         self._read_held()
-        left: list[tuple[str, list[Held]]] = []
+        left: list[tuple[str, list[Undo]]] = []
 
         def fits(workload: Workload, gone: Sequence[str]) -> bool:
             same = 0
@@ -160,9 +171,9 @@ class PoolPlacer:
             while len(left) > same:
                 _put_back(left.pop()[1])
             for name in gone[same:]:
-                released: list[Held] = []
-                left.append((name, released))
-                self._release(name, released)
+                undo: list[Undo] = []
+                left.append((name, undo))
+                self._release(name, undo)
             return self._first_place(workload) is not None
 
         try:
@@ -177,17 +188,54 @@ class PoolPlacer:
             self._held |= capacity.held_by([UUID(name) for name in self._unread])
             self._unread.clear()
 
-    def _release(self, name: str, released: list[Held]) -> None:
-        """Take one out of the clusters, and note that in `released`."""
+    def _release(self, name: str, undo: list[Undo]) -> None:
+        """Take one out of the clusters; `undo` is how it comes back, in the order of what was done."""
         for pool_pk, placement, request in self._held.get(name, ()):
             pool = self._pools.get(pool_pk)
             if pool is None:
                 continue
+            shared = _shares(pool, placement)
+            for _, uuid in shared:
+                if (kept := self._kept_back.get((pool_pk, uuid))) is not None:
+                    self._hand_out(pool, uuid, kept)
+                    undo.append(partial(self._keep_back, pool, uuid, kept))
             pool.cluster.release(placement, request)
-            released.append((pool, placement, request))
+            undo.append(partial(pool.cluster.restore, placement, request))
+            for node, uuid in shared:
+                if (rest := _rest(pool, node, uuid)) is not None:
+                    self._keep_back(pool, uuid, rest)
+                    undo.append(partial(self._hand_out, pool, uuid, rest))
+
+    def _keep_back(self, pool: PoolNodes, uuid: str, rest: Placement) -> None:
+        pool.cluster.commit(rest, NOTHING)
+        self._kept_back[pool.pool.pk, uuid] = rest
+
+    def _hand_out(self, pool: PoolNodes, uuid: str, rest: Placement) -> None:
+        pool.cluster.release(rest, NOTHING)
+        del self._kept_back[pool.pool.pk, uuid]
 
 
-def _put_back(released: list[Held]) -> None:
-    while released:
-        pool, placement, request = released.pop()
-        pool.cluster.restore(placement, request)
+def _shares(pool: PoolNodes, placement: Placement) -> list[tuple[str, str]]:
+    """Node and UUID of the devices that are scrubbed before anybody comes after who leaves this place."""
+    if not pool.pool.scrub_required:
+        return []
+    return [
+        (part.node, grant.uuid)
+        for part in placement.nodes
+        for grant in part.devices
+        if grant.milli < WHOLE_DEVICE_MILLI
+    ]
+
+
+def _rest(pool: PoolNodes, node: str, uuid: str) -> Placement | None:
+    """What nobody holds of a device that somebody is still on; None where all have left, or it is out."""
+    device = next(each for each in pool.cluster.node(node).devices if each.uuid == uuid)
+    if device.unusable or not 0 < device.free_milli < WHOLE_DEVICE_MILLI:
+        return None
+    grant = DeviceGrant(uuid, device.free_milli, max(0, device.free_memory_mib))
+    return Placement((NodePlacement(node, (grant,)),))
+
+
+def _put_back(undo: list[Undo]) -> None:
+    while undo:
+        undo.pop()()

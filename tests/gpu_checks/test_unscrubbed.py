@@ -11,7 +11,7 @@ from portal.gpu_checks.models import CheckCause, CheckKind, GpuCheckRun
 from portal.inventory import counting, selectors
 from portal.inventory.cordons import lift_cordon
 from portal.inventory.models import AllocatedDevice, CordonCause, Device, Node, Pool
-from portal.scheduling import capacity, cycle
+from portal.scheduling import capacity, cycle, launches
 from portal.workspaces import services
 from portal.workspaces.domain_events import AllocationsReleased
 from portal.workspaces.lifecycle import State
@@ -19,6 +19,8 @@ from portal.workspaces.models import Workspace
 from provisioning.share_messages import PROVIDES_SHARES
 from tests.factories import FlavorFactory, node_info
 from tests.gpu_checks.helpers import checked_pool, commands, fresh, only, scrubbed
+from tests.snapshots import rows_changed
+from tests.sweeps import sweep
 from tests.workspaces.helpers import answer as node_says
 from tests.workspaces.helpers import check_invariants, run_until_ready
 
@@ -219,3 +221,33 @@ def test_an_operator_puts_nothing_back_for_the_system(gpu):
     Device.objects.update(unscrubbed=True, cordoned=True, cordon_cause=CordonCause.SCRUB)
     lift_cordon(actor=SYSTEM, device_id=gpu.pk)
     assert not fresh(gpu).unscrubbed
+
+
+@pytest.mark.parametrize("flag", ["checking", "unscrubbed"])
+def test_a_share_that_was_given_while_the_last_one_left_is_withdrawn(
+    gpu, make, alice, sent, monkeypatch, flag
+):
+    """The cycle has seen half of it free; before it has written that, its scrub has begun."""
+    allocate = launches._allocate
+
+    def later(starts, now):
+        Device.objects.update(**{flag: True})
+        return allocate(starts, now)
+
+    monkeypatch.setattr(launches, "_allocate", later)
+    workspace = make(alice, "half")
+    workspace.refresh_from_db()
+    assert (workspace.state, workspace.lease) == (State.PROVISIONING, "")
+    assert not sent.commands
+    monkeypatch.setattr(launches, "_allocate", allocate)
+    sweep()
+    workspace = Workspace.objects.select_related("status").get(pk=workspace.pk)
+    assert workspace.state == State.PENDING
+    assert workspace.status.reason["code"] == "gpu_share_withdrawn"
+    assert not sent.commands
+    check_invariants()
+    Device.objects.update(checking=False, unscrubbed=False)
+    rows_changed()
+    cycle.run()
+    workspace.refresh_from_db()
+    assert workspace.state == State.PROVISIONING and len(sent.commands) == 1

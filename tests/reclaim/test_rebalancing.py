@@ -20,7 +20,8 @@ from portal.inventory.models import AllocatedDevice, Device, DeviceMinute, Devic
 from portal.inventory.services import set_cordon
 from portal.reclaim.models import BestClock, Discontent, ProposalState, RebalanceProposal, WorkspaceActivity
 from portal.reclaim.rebalancing import proposing, reading, services
-from portal.scheduling import cycle, drains, moves, moving, placement_request, snapshot_cache
+from portal.reclaim.rebalancing.movables import Crowd
+from portal.scheduling import capacity, cycle, drains, moves, moving, placement_request, snapshot_cache
 from portal.scheduling.models import Move, MoveOutcome
 from portal.workspaces import services as workspaces
 from portal.workspaces.homes import places as home_places
@@ -146,6 +147,22 @@ def test_of_a_full_gpu_that_is_shared_the_neighbours_are_found(make, alice, pool
     proposing.run()
     found = Discontent.objects.get()
     assert (found.workspace, found.reason["code"]) == (row, RebalanceCode.CROWDED)
+
+
+@pytest.mark.parametrize("scrubbed", [False, True])
+def test_who_shares_a_gpu_that_is_scrubbed_first_is_left_there(make, alice, pool, settle, scrubbed):
+    """Nobody would get its part before the neighbour has left, too."""
+    Pool.objects.update(scrub_required=scrubbed)
+    row, other = make(alice, "sim-h100-x1", name="shares"), make(alice, "sim-h100-x1", name="neighbour")
+    settle(90, resting=lambda: all(again(each).state == State.RUNNING for each in (row, other)))
+    (device,) = devices_of(row)
+    held = AllocatedDevice.objects.filter(active=True)
+    held.filter(allocation__workspace=row).update(milli=500)
+    held.filter(allocation__workspace=other).update(device=device, milli=500)
+    found = capacity.held_by([row.pk, other.pk])
+    crowd = Crowd(capacity.load(), reading.Running(found, timezone.now()), {})
+    movable = crowd.on(str(pool.pk), {device.node.name})
+    assert len(movable) == (0 if scrubbed else 2)
 
 
 def test_who_is_moved_is_told_goes_where_it_was_said_and_the_other_starts(

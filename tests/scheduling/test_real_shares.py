@@ -6,7 +6,7 @@ import pytest
 
 from portal.common.reasons.codes import AdmissionCode, PlacementCode
 from portal.inventory.models import Node, Pool
-from portal.scheduling import fits
+from portal.scheduling import fits, snapshot_cache
 from portal.scheduling.admission import Outcome
 from portal.workspaces.lifecycle import State
 from provisioning.share_messages import PROVIDES_SHARES
@@ -75,3 +75,26 @@ def test_what_no_guard_would_help_is_told_as_it_is(nodes, team, alice):
 def test_simulated_shares_need_no_guard(half, team, alice, pool):
     FlavorFactory(slug="simulated-half", pool=pool, accelerator_count=1, accelerator_milli=500)
     assert verdict(team, alice, "simulated-half").outcome is Outcome.FITS_NOW
+
+
+@pytest.mark.parametrize("scrubbed", [False, True])
+def test_who_leaves_makes_room_only_with_all_others_where_it_is_scrubbed(nodes, make, alice, bob, scrubbed):
+    """Nobody is asked to leave for what nobody would get."""
+    Pool.objects.update(scrub_required=scrubbed)
+    rows_changed()
+    first, second = make(alice, "half"), make(alice, "half")
+    waits = make(bob, "half")
+    assert waits.state == State.PENDING
+    with snapshot_cache.previews.use() as snapshot:
+        placer, workload = snapshot.placer, snapshot.scheduler.pending.items[str(waits.pk)]
+        one, both = [str(first.pk)], [str(first.pk), str(second.pk)]
+        for _ in range(2):
+            assert not placer.fits(workload, [])
+            assert placer.fits(workload, one) is not scrubbed
+            assert placer.fits(workload, both)
+            assert placer.fits(workload, both[::-1])
+        with placer.stepping() as fits_without:
+            assert [fits_without(workload, gone) for gone in (one, both, one, both)] == [
+                not scrubbed, True, not scrubbed, True,
+            ]  # fmt: skip
+        assert not placer.fits(workload, [])

@@ -15,7 +15,7 @@ from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.placement_request import PlacementRequests
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes.places import Homes
-from provisioning.types import ResourceRequest
+from provisioning.types import WHOLE_DEVICE_MILLI, ResourceRequest
 
 AT_EASE = Contentment()
 
@@ -84,6 +84,10 @@ class Crowd:
             return None
         pool, placement, held = each.held[0]
         if placement.nodes[0].node not in self._nodes.get(str(pool), ()):
+            return None
+        shares = any(grant.milli < WHOLE_DEVICE_MILLI for grant in placement.nodes[0].devices)
+        if shares and self._pools[pool].pool.scrub_required:
+            # Nobody would get its part before all have left that GPU: to move it makes no room, but less.
             return None
         key = (pool, each.template, each.flavor, each.resources, frozenset(homes.items()))
         if key not in self._again:

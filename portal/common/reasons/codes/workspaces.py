@@ -40,6 +40,7 @@ class WorkspaceCode(StrEnum):
     APP_EXITED = "app_exited"
     CHECK_FAILED = "check_failed"
     REPARTITION_FAILED = "repartition_failed"
+    SHARE_WITHDRAWN = "gpu_share_withdrawn"
     DEVICE_LOST = "device_lost"
     LOST = "lost"
     MACHINE_GONE = "machine_gone"

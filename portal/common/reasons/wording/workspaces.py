@@ -184,6 +184,9 @@ TEXTS: dict[StrEnum, Text] = {
     WorkspaceCode.REPARTITION_FAILED: Text(
         _("The MIG layout of %(device)s could not be changed: %(problem)s It waits for another place.")
     ),
+    WorkspaceCode.SHARE_WITHDRAWN: Text(
+        _("The GPU of which it got a part is scrubbed first, as somebody has left it. It waits again.")
+    ),
     WorkspaceCode.DEVICE_LOST: Text("%(text)s", "%(next)s", prepare=_device_lost),
     WorkspaceCode.LOST: Text(
         _("Its processes have disappeared, as after a restart of the machine."),
