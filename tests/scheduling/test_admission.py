@@ -120,7 +120,7 @@ def test_a_share_of_a_real_gpu_is_refused_before_it_is_asked_for(catalog):
     assert assess(template=jupyter(), flavor=whole).outcome is Outcome.FITS_NOW
     verdict = assess(template=jupyter(), flavor=half)
     assert verdict.outcome is Outcome.IMPOSSIBLE
-    assert [reason.code for _, reason in verdict.reasons] == [PlacementCode.REFUSED_BY_DRIVER]
+    assert [reason.code for _, reason in verdict.reasons] == [PlacementCode.SHARES_NOT_HELD]
 
 
 def test_a_pool_that_does_not_answer_takes_nothing_now(local_pool):
