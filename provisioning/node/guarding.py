@@ -114,6 +114,9 @@ class Guard(threading.Thread):
                 self._over.pop(key, None)
                 if over is not None:
                     self._over[key] = over
+                    if not acts and over.within_since is None and self._is_long_told(key, now):
+                        # Where nothing is left to be ended: what is shown of it would lapse.
+                        acts = (Act(ShareStep.OVER, seen[holder.name].used_mib or 0),)
                 notes += [note for act in acts if (note := self._carry_out(holder, act, now)) is not None]
         return notes
 
@@ -124,6 +127,7 @@ class Guard(threading.Thread):
             name = processes.name_of(act.process.pid)
             if not processes.send(act.process.identity, SIGNALS[act.step]):
                 return None
+            self._untold_back.discard(_key(holder))
             log.warning(
                 "%s: %s (%d) of workspace %s, which holds %d of its %d MiB of %s",
                 act.step.value, name, act.process.pid, holder.workspace_id, act.used_mib,
@@ -135,6 +139,10 @@ class Guard(threading.Thread):
             holder.workspace_id, holder.generation, holder.share.uuid, act.step.value, act.used_mib,
             holder.share.part_mib, name[:80], act.ends_in_s,
         )  # fmt: skip
+
+    def _is_long_told(self, key: Key, now: float) -> bool:
+        at = self._told_at.get((key, ShareStep.OVER))
+        return at is not None and now - at >= RETELL_S
 
     def _is_to_be_told(self, key: Key, step: ShareStep, now: float) -> bool:
         """UNKNOWN once, OVER once a minute, and BACK where that was told."""

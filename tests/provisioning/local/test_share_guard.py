@@ -243,6 +243,27 @@ def test_over_and_back_is_told_once_a_minute(pool: Pool, sandbox: None) -> None:
     assert alive(restless)
 
 
+def test_who_stays_over_with_nothing_left_to_end_is_told_of_each_minute(pool: Pool, sandbox: None) -> None:
+    spec, _ = half(pool)
+    agent = pool.agent_pid(spec.ref)
+    guard = guard_of(pool, lambda: {GPU: sample({agent: 45_000})})
+    told = [(second, note.step) for second in range(150) for note in guard.round(float(second))]
+    assert told == [(0, "over"), (60, "over"), (120, "over")] and alive(agent)
+
+
+def test_who_lost_a_process_is_told_that_it_is_back(pool: Pool, sandbox: None) -> None:
+    """Also where it was not told once more that it was over, as that was a moment ago."""
+    spec, seen = half(pool)
+    greedy = child_of(pool, spec, seen)
+    uses: dict[int, int | None] = {greedy: 45_000}
+    guard = guard_of(pool, lambda: {GPU: sample(uses)})
+    told = []
+    for second in range(80):
+        uses[greedy] = 45_000 if second < 2 or 20 <= second < 45 else 10
+        told += [note.step for note in guard.round(float(second))]
+    assert told == ["over", "back", "asked", "back"]
+
+
 def test_a_guard_that_cannot_read_goes_on(pool: Pool, sandbox: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what cannot be told now is told later, oldest first."""
     spec, seen = half(pool)
