@@ -250,7 +250,10 @@ class GpuOveruseSerializer(serializers.Serializer[ShareRow]):
     """A shared GPU of which it takes more than its part, or nobody knows how much it takes."""
 
     device = serializers.CharField(help_text="UUID of the GPU.")
-    code = serializers.ChoiceField([each.value for each in ShareCode if each is not ShareCode.BACK])
+    code = serializers.ChoiceField(
+        [each.value for each in ShareCode if each is not ShareCode.BACK],
+        help_text="What its node has seen last, or done.",
+    )
     message = serializers.CharField()
     used_mib = serializers.IntegerField(help_text="What its processes hold there; 0 where it is unknown.")
     part_mib = serializers.IntegerField(help_text="What it may hold.")
