@@ -5,6 +5,7 @@ What the driver says of memory is made up; workspaces, their sandboxes and their
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -70,7 +71,7 @@ def half(pool: Pool, *, memory_mib: int = 0, milli: int = 500) -> tuple[Workspac
 
 
 def child_of(pool: Pool, spec: WorkspaceSpec, seen: Observation, program: str = STUBBORN) -> int:
-    """A process that the workspace's app has started, by its number on the machine."""
+    """A process that the workspace's app has started, by its number on the machine; a stubborn one is so."""
     before = set(pool.pids(spec.ref)) | {0}
     code = f"__import__('subprocess').Popen([sys.executable, '-c', {program!r}]).pid"
     inside = ask(seen, code)
@@ -78,7 +79,15 @@ def child_of(pool: Pool, spec: WorkspaceSpec, seen: Observation, program: str = 
     (found,) = [
         each.pid for each in owned if each.pid not in before and processes.numbers_of(each.pid)[-1] == inside
     ]
+    deadline = time.monotonic() + 20
+    while program is STUBBORN and not ignores_term(found):
+        assert time.monotonic() < deadline, "it has not begun"
+        time.sleep(0.01)
     return found
+
+
+def ignores_term(pid: int) -> bool:
+    return bool(int(processes._status(pid, "SigIgn")[0], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def alive(pid: int) -> bool:
