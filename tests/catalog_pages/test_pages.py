@@ -15,6 +15,7 @@ from portal.common import etags
 from portal.common.actors import SYSTEM
 from portal.inventory.models import AllocatedDevice, Allocation, Device
 from portal.scheduling import fits
+from provisioning.share_messages import PROVIDES_SHARES
 from tests.factories import (
     FlavorFactory,
     MembershipFactory,
@@ -58,7 +59,7 @@ def test_a_form_that_is_sent_as_it_stands_changes_nothing(as_user, olga, catalog
 
 
 def test_an_operator_makes_a_flavor_and_sees_where_it_fits(as_user, olga, catalog):
-    local_pool_with(node_info(gpus=2, cpu_milli=8000, memory_mib=32_768))
+    local_pool_with(node_info(gpus=2, cpu_milli=8000, memory_mib=32_768, provides=(PROVIDES_SHARES,)))
     blank = Flavor(cpu_milli=1000, memory_mib=2048)
     given = as_typed(
         blank, slug="half", name="Half", accelerator_count="1", accelerator_milli="50", cpu_milli="1,5"
@@ -220,7 +221,8 @@ def test_a_preview_says_on_how_many_nodes_it_starts(olga, team, catalog):
 
 
 def test_a_preview_counts_devices_with_room_now_and_ever(olga, alice, team, catalog, as_user, api_of):
-    pool = local_pool_with(node_info("one", gpus=2), node_info("two", gpus=4))
+    guards = {"provides": (PROVIDES_SHARES,)}
+    pool = local_pool_with(node_info("one", gpus=2, **guards), node_info("two", gpus=4, **guards))
     local_pool_with(node_info("none"), slug="without")
     held = Device.objects.filter(node__name="two").order_by("index").first()
     allocation = Allocation.objects.create(

@@ -159,7 +159,7 @@ def test_a_device_that_others_may_not_open_is_said_before_the_start(pool: Pool, 
     closed = tmp_path / "nvidia0"
     closed.touch(0o660)
     device = DeviceInfo(uuid="GPU-1", index=0, model="x", memory_mib=1, nodes=(str(closed),))
-    pool.driver._devices = lambda _here: (device,)  # type: ignore[method-assign]
+    pool.driver._devices = lambda _here: ((device,), ())  # type: ignore[method-assign]
     with pytest.raises(MissingDependency, match="closed to other users"):
         pool.start(pool.spec())
 
