@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.drivers.local import isolation
+from provisioning.drivers.local.processes import children_of, start_ticks
 from provisioning.environments.store import PREFIX, STAMP
 from tests import instance
 from tests.e2e.build_site import LIMIT_S, TEMPLATE, Site
@@ -170,7 +171,15 @@ def test_killed_when_it_is_whole_and_nobody_knows(site: Site) -> None:
         stamp = eventually(
             lambda: hold.let_go() or new_stamp(site, before), limit_s=LIMIT_S, what="it is whole"
         )
-        os.kill(site.pid("node"), signal.SIGKILL)
+        node = site.pid("node")
+        others = children_of(node) or []
+        os.kill(node, signal.SIGKILL)
+        # Before Redis goes on: what waits there to be sent would be sent by who has not ended yet.
+        eventually(
+            lambda: all(start_ticks(pid) is None for pid in others),
+            limit_s=LIMIT_S,
+            what="it has ended",
+        )
     finally:
         os.kill(redis, signal.SIGCONT)
     made = stamp.stat()
