@@ -612,24 +612,8 @@ class LocalDriver(Driver):
         if self.sandbox_mode == GVISOR:
             raise NoCapacity(NO_GPUS)
         scan = gpus.scan()
-        present = {device.uuid: device for device in scan.devices}
-        missing = [grant.uuid for grant in here.devices if grant.uuid not in present]
-        if missing:
-            raise NoCapacity(
-                f"GPU {missing[0]} is no longer there. Start the workspace again to get another.",
-                detail=f"missing: {missing}; {scan.state.value}: {scan.note}",
-            )
-        granted = tuple(present[grant.uuid] for grant in here.devices)
-        cut = [device.uuid for device in granted if device.mig_mode]
-        if cut:
-            raise NoCapacity(
-                f"GPU {cut[0]} has been cut into MIG instances. Start the workspace again to get another.",
-                detail=f"in MIG mode: {cut}",
-            )
-        shares = share_guard.parts(here.devices, present)
-        if shares and (refused := share_guard.refused(scan)):
-            raise NoCapacity(f"{refused} Choose a flavor with a whole GPU.")
-        return granted, shares
+        granted = gpus.granted(scan, here.devices)
+        return granted, share_guard.parts(scan, here.devices, granted)
 
 
 def _number(name: str, configured: JsonScalar, environ: str | None) -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from provisioning.errors import GpuBeingReset
+from provisioning.errors import GpuBeingReset, NoCapacity
 from provisioning.gpu import inventory, release
 from provisioning.gpu.facts import GpuFacts, MachineState, MigInstance
-from provisioning.types import DeviceInfo, DeviceKind
+from provisioning.types import DeviceGrant, DeviceInfo, DeviceKind
 
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 PATIENCE_S = 10.0
@@ -59,6 +59,25 @@ def scan(*, root: Path = Path("/")) -> GpuScan:
         missing=found.missing,
         untold=tuple(gpu.uuid for gpu in found.gpus if gpu.processes is None and not gpu.mig_mode),
     )
+
+
+def granted(scan: GpuScan, grants: Sequence[DeviceGrant]) -> tuple[DeviceInfo, ...]:
+    """The granted devices as they are now, in that order. Raises `NoCapacity`."""
+    present = {device.uuid: device for device in scan.devices}
+    missing = [grant.uuid for grant in grants if grant.uuid not in present]
+    if missing:
+        raise NoCapacity(
+            f"GPU {missing[0]} is no longer there. Start the workspace again to get another.",
+            detail=f"missing: {missing}; {scan.state.value}: {scan.note}",
+        )
+    found = tuple(present[grant.uuid] for grant in grants)
+    cut = [device.uuid for device in found if device.mig_mode]
+    if cut:
+        raise NoCapacity(
+            f"GPU {cut[0]} has been cut into MIG instances. Start the workspace again to get another.",
+            detail=f"in MIG mode: {cut}",
+        )
+    return found
 
 
 def instances_of(scan: GpuScan, parent_uuid: str) -> tuple[DeviceInfo, ...]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.drivers.local import cgroups, processes, state
 from provisioning.drivers.local.gpus import GpuScan
+from provisioning.errors import NoCapacity
 from provisioning.gpu.samples import ProcessUse, Sample
 from provisioning.gpu.shares import Held, Rank, Seen, is_full, part_mib
 from provisioning.types import WHOLE_DEVICE_MILLI, DeviceGrant, DeviceInfo, DeviceKind
@@ -59,15 +60,20 @@ def refused(scan: GpuScan, *, proc: Path = processes.PROC) -> str:
     return ""
 
 
-def parts(grants: Iterable[DeviceGrant], present: Mapping[str, DeviceInfo]) -> tuple[state.GpuShare, ...]:
-    """The parts that are granted; whole devices are none."""
-    found = []
-    for grant in grants:
-        if grant.milli < WHOLE_DEVICE_MILLI:
-            memory_mib = present[grant.uuid].memory_mib
-            part = part_mib(memory_mib, grant.milli, grant.memory_mib)
-            found.append(state.GpuShare(grant.uuid, part, memory_mib))
-    return tuple(found)
+def parts(
+    scan: GpuScan, grants: Sequence[DeviceGrant], granted: Sequence[DeviceInfo]
+) -> tuple[state.GpuShare, ...]:
+    """The parts that are granted, none for whole devices. Raises `NoCapacity` where nothing holds them."""
+    found = tuple(
+        state.GpuShare(
+            grant.uuid, part_mib(device.memory_mib, grant.milli, grant.memory_mib), device.memory_mib
+        )
+        for grant, device in zip(grants, granted, strict=True)
+        if grant.milli < WHOLE_DEVICE_MILLI
+    )
+    if found and (why := refused(scan)):
+        raise NoCapacity(f"{why} Choose a flavor with a whole GPU.")
+    return found
 
 
 class Shares:
@@ -76,8 +82,9 @@ class Shares:
     def __init__(self, base: Path, instance: str) -> None:
         self._base, self._instance = base, instance
         self._records: dict[str, tuple[tuple[int, ...], tuple[Holder, ...]]] = {}
-        self._owners: dict[tuple[int, int], tuple[str, Rank]] = {}
-        self._nobody: dict[tuple[int, int], float] = {}
+        # By device: whose the processes on it are, and which are nobody's until when.
+        self._owners: dict[str, dict[tuple[int, int], tuple[str, Rank]]] = {}
+        self._nobody: dict[str, dict[tuple[int, int], float]] = {}
 
     def holders(self) -> list[Holder]:
         """Who has one now; of workspaces that are ending none. Records are read again where they changed."""
@@ -95,22 +102,18 @@ class Shares:
         """What each of these holds of the device by this sample, by name; empty where nobody is told."""
         if sample.processes is None:
             return {}
-        theirs = self._attributed(sample.processes)
+        theirs = self._attributed(uuid, sample.processes)
         its = [each for each in holders if each.share.uuid == uuid]
         found = {each.name: Seen(each.share.part_mib, tuple(theirs.get(each.name, ()))) for each in its}
         if not its or not is_full(its[0].share.device_mib, sample.memory_used_mib):
             return found
-        short = {
-            name
-            for name, each in found.items()
-            if each.used_mib is not None and each.used_mib < each.part_mib
-        }
+        short = {name for name, each in found.items() if each.is_short}
         return {
             name: Seen(each.part_mib, each.processes, urgent=bool(short - {name}))
             for name, each in found.items()
         }
 
-    def _attributed(self, present: Iterable[ProcessUse]) -> dict[str, list[Held]]:
+    def _attributed(self, uuid: str, present: Iterable[ProcessUse]) -> dict[str, list[Held]]:
         by_name: dict[str, list[Held]] = defaultdict(list)
         uses = {
             (use.pid, ticks): use.memory_mib
@@ -118,13 +121,15 @@ class Shares:
             if (ticks := processes.start_ticks(use.pid)) is not None
         }
         now = time.monotonic()
-        self._owners = {key: owner for key, owner in self._owners.items() if key in uses}
-        self._nobody = {key: until for key, until in self._nobody.items() if key in uses and until > now}
-        if unknown := uses.keys() - self._owners.keys() - self._nobody.keys():
-            self._owners.update(self._look_up(unknown))
-            self._nobody.update(dict.fromkeys(unknown - self._owners.keys(), now + NOBODY_FOR_S))
+        owners = {key: owner for key, owner in self._owners.get(uuid, {}).items() if key in uses}
+        nobody = self._nobody.get(uuid, {})
+        nobody = {key: until for key, until in nobody.items() if key in uses and until > now}
+        if unknown := uses.keys() - owners.keys() - nobody.keys():
+            owners.update(self._look_up(unknown))
+            nobody.update(dict.fromkeys(unknown - owners.keys(), now + NOBODY_FOR_S))
+        self._owners[uuid], self._nobody[uuid] = owners, nobody
         for (pid, ticks), memory_mib in uses.items():
-            name, rank = self._owners.get((pid, ticks), ("", Rank.WORK))
+            name, rank = owners.get((pid, ticks), ("", Rank.WORK))
             if name:
                 by_name[name].append(Held(pid, ticks, memory_mib, rank))
         return by_name
@@ -145,9 +150,9 @@ class Shares:
         return found
 
     def _by_group(self, pid: int) -> str:
-        """The workspace in whose control groups a process is; empty where in nobody's."""
-        for name in self._records:
-            record = state.WorkspaceDir(self._base, name).record()
+        """Who has a part of a device and a process in its control groups; empty where that is nobody."""
+        for name, (_, holders) in self._records.items():
+            record = state.WorkspaceDir(self._base, name).record() if holders else None
             if record is not None and pid in cgroups.pids([Path(path) for path in record.cgroups]):
                 return name
         return ""

@@ -21,7 +21,7 @@ from provisioning.gpu.check.report import Report, schema
 from provisioning.gpu.check.runner import run_check
 from provisioning.gpu.check.session import Timing
 from tests.gpu.check.host_build import host_build
-from tests.gpu.driver.machine import LIBRARIES, RELEASES, Machine
+from tests.gpu.driver.machine import GPU, LIBRARIES, RELEASES, Machine
 
 HERE = Path(__file__).parent
 VALIDATOR = Draft202012Validator(schema())
@@ -63,6 +63,15 @@ def libraries() -> dict[int, Path]:
     if sys.platform != "linux":
         pytest.skip("the stand-ins are Linux libraries")
     return {release: build(release) for release in RELEASES}
+
+
+@pytest.fixture(scope="module")
+def host(libraries: dict[int, Path], tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """An H100 under R570, without CUDA."""
+    folder = tmp_path_factory.mktemp("host") / "driver"
+    made = Machine.at(folder, libraries[570], 570, [f"gpu H100 {GPU}"])
+    (made.folder / "libcuda.so.1").unlink()
+    return made
 
 
 @pytest.fixture

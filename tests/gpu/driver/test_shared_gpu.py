@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -12,25 +11,13 @@ import pytest
 
 from provisioning.drivers.local import processes
 from provisioning.types import external_name
-from tests import instance
 from tests.gpu.driver.machine import GPU, Machine
-from tests.gpu.driver.test_whole_way import LIMIT_S
+from tests.gpu.driver.whole_instance import LIMIT_S, running
 from tests.instance import Api, Berth, eventually
 from tests.provisioning.local.local_support import PROBE
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("gpu-shares")]
-BEGIN = f"""
-import time, django
-django.setup()
-from portal.catalog.models import Flavor, Template
-from portal.common.actors import SYSTEM
-from portal.gpu_checks import runs
-from portal.gpu_checks.models import GpuCheckRun
-from portal.inventory.cordons import lift_cordon
-from portal.inventory.models import Device, Pool
-
-# Only NVML is here: the device could be neither checked nor scrubbed, and would not be handed out.
-Pool.objects.update(check_every_h=0, hand_out_max_age_h=0, check_required=False, scrub_required=False)
+CATALOG = f"""
 Flavor.objects.create(
     slug="half", name="Half a GPU", cpu_milli=100, memory_mib=256, accelerator_count=1, accelerator_milli=500
 )
@@ -38,34 +25,14 @@ Template.objects.create(
     slug="probe", name="Probe", program="bash", argv=["python3", "-c", {PROBE!r}, "{{port}}"], ready_path="/",
     open_path="/", start_timeout_s=60, stop_timeout_s=2, position=901,
 )
-# One on schedule may have begun before that.
-while GpuCheckRun.objects.filter(status__in=runs.OPEN).exists():
-    time.sleep(0.1)
-for device in Device.objects.filter(cordoned=True):
-    lift_cordon(actor=SYSTEM, device_id=device.pk)
 """
 # Goes on when it is asked to end, as a kernel does in the midst of a cell.
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
 
 
 @pytest.fixture(scope="module")
-def host(libraries: dict[int, Path], tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    """An H100 under R570, without CUDA."""
-    folder = tmp_path_factory.mktemp("host") / "driver"
-    made = Machine.at(folder, libraries[570], 570, [f"gpu H100 {GPU}"])
-    (made.folder / "libcuda.so.1").unlink()
-    return made
-
-
-@pytest.fixture(scope="module")
 def berth(host: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Berth]:
-    """All of its processes are on that machine."""
-    folder = tmp_path_factory.mktemp("shares") / "berth"
-    with instance.running(folder, environment=None, LD_LIBRARY_PATH=str(host.folder)) as found:
-        eventually(
-            lambda: found.rows("SELECT 1 FROM inventory_device") or None, limit_s=LIMIT_S, what="the GPU"
-        )
-        found.run("-c", BEGIN, DJANGO_SETTINGS_MODULE="portal.settings")
+    with running(host, tmp_path_factory.mktemp("shares") / "berth", CATALOG) as found:
         yield found
 
 

@@ -17,54 +17,22 @@ import httpx
 import pytest
 
 from provisioning.gpu.reset_run import holders_of
-from tests import instance
-from tests.gpu.driver.machine import GPU, Machine
+from tests.gpu.driver.machine import Machine
+from tests.gpu.driver.whole_instance import LIMIT_S, running
 from tests.instance import Api, Berth, eventually
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("gpu-whole-way")]
-LIMIT_S = 60
 # Each asks for more than the one before, so that it is an entry of its own in the history.
 ORDER = ((92, "inspect"), (62, "reset"), (95, "drain_and_reset"), (79, "reboot"), (64, "replace"))
 PROGRAM = 31
-BEGIN = """
-import time, django
-django.setup()
-from portal.catalog.models import Flavor
-from portal.common.actors import SYSTEM
-from portal.gpu_checks import runs
-from portal.gpu_checks.models import GpuCheckRun
-from portal.inventory.cordons import lift_cordon
-from portal.inventory.models import Device, Pool
-
-# Only NVML is here: the device could be neither checked nor scrubbed, and would not be handed out.
-Pool.objects.update(check_every_h=0, hand_out_max_age_h=0, check_required=False, scrub_required=False)
+CATALOG = """
 Flavor.objects.create(slug="one-gpu", name="One GPU", cpu_milli=100, memory_mib=256, accelerator_count=1)
-# One on schedule may have begun before that.
-while GpuCheckRun.objects.filter(status__in=runs.OPEN).exists():
-    time.sleep(0.1)
-for device in Device.objects.filter(cordoned=True):
-    lift_cordon(actor=SYSTEM, device_id=device.pk)
 """
 
 
 @pytest.fixture(scope="module")
-def host(libraries: dict[int, Path], tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    """An H100 under R570, without CUDA."""
-    folder = tmp_path_factory.mktemp("host") / "driver"
-    made = Machine.at(folder, libraries[570], 570, [f"gpu H100 {GPU}"])
-    (made.folder / "libcuda.so.1").unlink()
-    return made
-
-
-@pytest.fixture(scope="module")
 def berth(host: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Berth]:
-    """All of its processes are on that machine."""
-    folder = tmp_path_factory.mktemp("whole") / "berth"
-    with instance.running(folder, environment=None, LD_LIBRARY_PATH=str(host.folder)) as found:
-        eventually(
-            lambda: found.rows("SELECT 1 FROM inventory_device") or None, limit_s=LIMIT_S, what="the GPU"
-        )
-        found.run("-c", BEGIN, DJANGO_SETTINGS_MODULE="portal.settings")
+    with running(host, tmp_path_factory.mktemp("whole") / "berth", CATALOG) as found:
         yield found
 
 

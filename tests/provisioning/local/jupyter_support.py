@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,12 @@ from websockets.sync.client import ClientConnection, connect
 from portal.catalog.initial_catalog import TEMPLATES
 from provisioning.drivers.local import processes
 from provisioning.types import AppSpec, ObservedState, ResourceRequest
-from tests.node_sockets import SocketConnection, plug, run_in_network, socket_path
+from tests.node_sockets import PortalSocket, SocketConnection, plug, run_in_network, socket_path
 
 DEFAULT = Path(os.environ.get("BERTH_HOME", "var")) / "environments" / "notebook"
 ENVIRONMENT = Path(os.environ.get("BERTH_TEST_NOTEBOOK_ENV", DEFAULT)).absolute()
 LIMIT_S = 60
+LARGE = 48 << 20
 
 
 class Jupyter:
@@ -140,3 +143,43 @@ def until(condition: Callable[[], Any], *, what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
+
+
+@contextmanager
+def heartbeats(pool: Pool, figure: str) -> Iterator[queue.Queue[Any]]:
+    """In the place of the portal: one figure of each heartbeat of the pool's workspaces, as it comes."""
+    seen: queue.Queue[Any] = queue.Queue()
+
+    class Portal(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path.endswith("/heartbeat"):
+                seen.put(body["activity"][figure])
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    portal = PortalSocket(pool.home, Portal)
+    try:
+        yield seen
+    finally:
+        portal.close()
+
+
+def counts_a_file(jupyter: Jupyter, traffic: queue.Queue[Any]) -> None:
+    """The heartbeats count the bytes of a large file that comes out by the socket, and little else."""
+    figures = [traffic.get(timeout=LIMIT_S)]
+
+    def rests() -> bool:
+        figures.append(traffic.get(timeout=LIMIT_S))
+        return bool(0 < figures[-1] == figures[-2])
+
+    until(rests, what="nothing more comes or goes")
+    (jupyter.home / "large.bin").write_bytes(bytes(LARGE))
+    connection = SocketConnection(jupyter.socket, timeout_s=LIMIT_S)
+    connection.request("GET", "/files/large.bin", headers={"Authorization": f"Bearer {jupyter.token}"})
+    assert len(connection.getresponse().read()) == LARGE
+    connection.close()
+    until(lambda: 0 < traffic.get(timeout=LIMIT_S) - figures[-1] - LARGE < 1 << 20, what="the file")

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import queue
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
-from jupyter_support import LIMIT_S, Jupyter, until
+from jupyter_support import LARGE, LIMIT_S, Jupyter, counts_a_file, heartbeats, until
 from local_support import Pool, parent_of
 from proc_support import command
 
 from provisioning.drivers.local import processes
 from provisioning.drivers.local.sandbox import AGENT_PROGRAM_PATH
-from tests.node_sockets import PortalSocket, SocketConnection, plug
+from tests.node_sockets import SocketConnection, plug
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("sandbox")]
-LARGE = 48 << 20
 
 
 def agents(jupyter: Jupyter) -> list[int]:
@@ -61,21 +56,7 @@ def test_a_stranger_on_the_socket_needs_the_token_as_before(notebook_pool: Pool)
 
 
 def test_heartbeats_count_the_connections_that_a_notebook_takes_itself(notebook_pool: Pool) -> None:
-    seen: queue.Queue[Any] = queue.Queue()
-
-    class Portal(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if self.path.endswith("/heartbeat"):
-                seen.put(body["activity"]["connections"])
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    portal = PortalSocket(notebook_pool.home, Portal)
-    try:
+    with heartbeats(notebook_pool, "connections") as seen:
         jupyter = Jupyter(notebook_pool, prepared=True, heartbeat_s=1)
         before = seen.get(timeout=LIMIT_S)
         assert before is not None
@@ -84,46 +65,15 @@ def test_heartbeats_count_the_connections_that_a_notebook_takes_itself(notebook_
         for one in held:
             one.close()
         until(lambda: seen.get(timeout=LIMIT_S) == before, what="none of them is counted any more")
-    finally:
-        portal.close()
 
 
 @pytest.mark.parametrize("prepared", [True, False])
 def test_heartbeats_count_what_comes_and_goes_by_the_socket(notebook_pool: Pool, prepared: bool) -> None:
     """By the notebook itself, or by its relay; what its agent asks for is not counted."""
-    seen: queue.Queue[Any] = queue.Queue()
-
-    class Portal(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if self.path.endswith("/heartbeat"):
-                seen.put(body["activity"]["traffic_bytes"])
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    portal = PortalSocket(notebook_pool.home, Portal)
-    try:
+    with heartbeats(notebook_pool, "traffic_bytes") as seen:
         jupyter = Jupyter(notebook_pool, prepared=prepared, heartbeat_s=1)
-        kernel = jupyter.kernel()
-        assert jupyter.value(kernel, "6 * 7") == 42
-        figures = [seen.get(timeout=LIMIT_S)]
-
-        def rests() -> bool:
-            figures.append(seen.get(timeout=LIMIT_S))
-            return bool(0 < figures[-1] == figures[-2])
-
-        until(rests, what="nothing more comes or goes")
-        (jupyter.home / "large.bin").write_bytes(bytes(LARGE))
-        connection = SocketConnection(jupyter.socket, timeout_s=LIMIT_S)
-        connection.request("GET", "/files/large.bin", headers={"Authorization": f"Bearer {jupyter.token}"})
-        assert len(connection.getresponse().read()) == LARGE
-        connection.close()
-        until(lambda: 0 < seen.get(timeout=LIMIT_S) - figures[-1] - LARGE < 1 << 20, what="the file")
-    finally:
-        portal.close()
+        assert jupyter.value(jupyter.kernel(), "6 * 7") == 42
+        counts_a_file(jupyter, seen)
 
 
 def test_what_a_user_starts_holds_no_copy_of_the_socket(notebook_pool: Pool) -> None:

@@ -5,6 +5,7 @@ What the driver says of memory is made up; workspaces, their sandboxes and their
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -164,6 +165,22 @@ def test_markers_that_a_user_sets_name_nobody(pool: Pool, sandbox: None) -> None
     found = shares.seen(GPU, shares.holders(), sample({liar: 70_000}))
     assert found[victim.ref.external_name].processes == ()
     assert [each.pid for each in found[spec.ref.external_name].processes] == [liar]
+
+
+def test_whose_a_process_is_is_looked_up_once(
+    pool: Pool, sandbox: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look through all processes of the machine, each second and for each device, would cost a core."""
+    spec, seen = half(pool)
+    first, second = child_of(pool, spec, seen), child_of(pool, spec, seen)
+    shares, looks, scan = pool.driver.shares(), [], processes.scan
+    monkeypatch.setattr(processes, "scan", lambda *given, **more: looks.append(1) or scan(*given, **more))
+    for _ in range(5):
+        holders = shares.holders()
+        its = shares.seen(GPU, holders, sample({first: 1, os.getpid(): 5}))
+        shares.seen("GPU-other", holders, sample({second: 1, os.getpid(): 5}))
+        assert [each.pid for each in its[spec.ref.external_name].processes] == [first]
+    assert len(looks) == 2, "one for each device"
 
 
 def test_a_full_gpu_is_urgent_for_who_has_less_than_its_part(pool: Pool, sandbox: None) -> None:

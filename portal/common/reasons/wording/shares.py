@@ -26,7 +26,7 @@ def _over(params: Params) -> Params:
             "seconds": seconds
         }
     else:
-        follows = _now("the process that holds most of it is ended, as others there have too little")
+        follows = _now("processes that hold it may be ended at any time")
     return {**_amounts(params), "follows": follows}
 
 
