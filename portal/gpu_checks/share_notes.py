@@ -205,14 +205,9 @@ def _record(workspace: Workspace, device: Device, reason: Reason) -> None:
         targets=[Target(TargetKind.DEVICE, device.uuid)],
         data={"code": code.value, **reason.params},
     )
-    if code in (ShareCode.BACK, ShareCode.UNKNOWN):
+    title = _title(code)
+    if not title:
         return
-    ended = code is not ShareCode.OVER
-    title = (
-        gettext("A process of %(workspace)s was ended: it took too much GPU memory")
-        if ended
-        else gettext("%(workspace)s takes more than its part of a GPU's memory")
-    )
     events.notify(
         [workspace.owner],
         kind=NOTICE,
@@ -220,3 +215,20 @@ def _record(workspace: Workspace, device: Device, reason: Reason) -> None:
         body=sentence_of(reason),
         url=f"/workspaces/{workspace.pk}/",
     )
+
+
+def _title(code: ShareCode) -> str:
+    """The title of the owner's notice; none where it tells of nothing to do.
+
+    Each step has one of its own: alike ones within seconds are one notice, and a process is killed some
+    seconds after it was asked.
+    """
+    match code:
+        case ShareCode.OVER:
+            return gettext("%(workspace)s takes more than its part of a GPU's memory")
+        case ShareCode.ASKED:
+            return gettext("A process of %(workspace)s was asked to end: it takes too much GPU memory")
+        case ShareCode.KILLED:
+            return gettext("A process of %(workspace)s was ended: it took too much GPU memory")
+        case _:
+            return ""

@@ -378,9 +378,11 @@ def test_marimo(berth: Berth, person: Callable[..., Person], shots: str, options
     ada.arrive()
     first = ada.page
     edit_in_marimo(ada, f"{shots}.py")
-    # marimo empties the file before it writes it anew.
+    # The editor has the name before the file is there, and marimo empties a file before it writes it anew.
     notebook = berth.home / "homes" / "lab" / "ada" / f"{shots}.py"
-    eventually(lambda: "1+1" in notebook.read_text(), limit_s=30, what=f"1+1 in {notebook}")
+    eventually(
+        lambda: notebook.is_file() and "1+1" in notebook.read_text(), limit_s=30, what=f"1+1 in {notebook}"
+    )
     ada.page.close()
     ada.page = first
     ada.to_its_page("marimo")
