@@ -7,7 +7,6 @@ from typing import Any
 
 from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
-from rest_framework.fields import empty
 
 from portal.catalog import documents, rules, selectors
 from portal.catalog.models import (
@@ -27,6 +26,7 @@ from portal.catalog.models import (
     UpstreamAuth,
     WorkLost,
 )
+from portal.common.hours import HoursField
 from portal.common.problem_serializers import ReasonSerializer
 from portal.common.reasons.wording import message_of
 from portal.common.renamed import RenamedSerializer, takes_its_place
@@ -98,17 +98,6 @@ def _hours(column: str, words: str) -> serializers.IntegerField:
 def _former_hours(column: str) -> serializers.IntegerField:
     words = takes_its_place(documents.RENAMED[column])
     return serializers.IntegerField(allow_null=True, read_only=True, help_text=words)
-
-
-class HoursField(serializers.FloatField):
-    """Hours of what is kept in whole seconds."""
-
-    def run_validation(self, data: Any = empty) -> Any:
-        hours = super().run_validation(data)
-        return round(hours * 3600) if isinstance(hours, float) else hours
-
-    def to_representation(self, value: Any) -> Any:
-        return round(value / 3600, 4)
 
 
 EXPECTED = {"expected_s": "expected_hours"}

@@ -10,6 +10,7 @@ from rest_framework import serializers
 from portal.accounts.models import Delegation
 from portal.catalog.models import MAX_LIFETIME_H
 from portal.common.api import StrictSerializer
+from portal.common.hours import HoursField
 from portal.quota_requests import presenters
 from portal.quota_requests.evidence import Evidence
 from portal.quota_requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestStatus
@@ -148,13 +149,15 @@ class StartSerializer(StrictSerializer):
     template = serializers.CharField(max_length=81)
     flavor = serializers.CharField(max_length=60)
     name = serializers.CharField(max_length=60, required=False, allow_blank=True)
-    expected_hours = serializers.FloatField(
+    expected_hours = HoursField(
+        source="expected_s",
         required=False,
         min_value=1 / 60,
         max_value=720,
         help_text="How long you will need it: estimates rest on it, and short ones may overtake.",
     )
-    lifetime_hours = serializers.FloatField(
+    lifetime_hours = HoursField(
+        source="lifetime_s",
         required=False,
         min_value=1 / 60,
         max_value=MAX_LIFETIME_H,

@@ -16,6 +16,7 @@ from portal.catalog import selectors as catalog
 from portal.catalog.models import MAX_LIFETIME_H
 from portal.common import idempotency
 from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, operation, routes
+from portal.common.hours import HoursField
 from portal.common.scopes import Scope
 from portal.reclaim import keeping, lifetimes, presenters
 from portal.reclaim.engine.activity import SignalKind
@@ -28,14 +29,17 @@ from portal.workspaces.serializers import WorkspaceSerializer, etag_of, with_hel
 class ExtendSerializer(StrictSerializer):
     """By how much a workspace shall live longer."""
 
-    hours = serializers.FloatField(min_value=1 / 60, max_value=MAX_LIFETIME_H)
+    hours = HoursField(source="seconds", min_value=1 / 60, max_value=MAX_LIFETIME_H)
 
 
 class KeepSerializer(StrictSerializer):
     """For how long a workspace shall be kept, whatever it does."""
 
-    hours = serializers.FloatField(
-        min_value=keeping.MIN_KEEP_S / 3600, max_value=keeping.MAX_KEEP_S / 3600, default=2.0
+    hours = HoursField(
+        source="seconds",
+        min_value=keeping.MIN_KEEP_S / 3600,
+        max_value=keeping.MAX_KEEP_S / 3600,
+        default=2 * 3600,
     )
 
 
@@ -181,9 +185,9 @@ class Keep(ApiView):
         errors=[400, 404, 409, 415],
     )
     def post(self, request: UserRequest, workspace_id: UUID) -> Response:
-        hours: float = body_of(request, KeepSerializer)["hours"]
+        seconds: int = body_of(request, KeepSerializer)["seconds"]
         selectors.workspace_by_id(request.user, workspace_id)
-        keeping.keep(actor=request.user, workspace_id=workspace_id, seconds=round(hours * 3600))
+        keeping.keep(actor=request.user, workspace_id=workspace_id, seconds=seconds)
         workspace = selectors.workspace_by_id(request.user, workspace_id)
         return Response(ActivitySerializer(presenters.activity_of(workspace)).data)
 
@@ -210,14 +214,14 @@ class Extend(ApiView):
         errors=[400, 404, 409, 412, 415],
     )
     def post(self, request: UserRequest, workspace_id: UUID) -> Response:
-        hours: float = body_of(request, ExtendSerializer)["hours"]
+        seconds: int = body_of(request, ExtendSerializer)["seconds"]
         selectors.workspace_by_id(request.user, workspace_id)
         with transaction.atomic():
             require_match(request, workspace_id)
             done = lifetimes.extend(
                 actor=request.user,
                 workspace_id=workspace_id,
-                seconds=round(hours * 3600),
+                seconds=seconds,
                 idempotency_key=idempotency.key_of(request),
             )
         row = with_held(selectors.workspaces_for(request.user)).get(pk=workspace_id)

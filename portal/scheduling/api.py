@@ -127,7 +127,7 @@ class AdmissionPreview(ApiView):
         given = body_of(request, PreviewSerializer)
         team = team_named(request.user, given.get("team", ""))
         policies.require_create(request.user, team)
-        hours = given.get("expected_hours")
+        expected_s = given.get("expected_s")
         template = catalog.template_by_slug(request.user, given["template"])
         flavor = catalog.flavor_by_slug(request.user, given["flavor"])
         require_use(team, template, flavor)
@@ -136,7 +136,7 @@ class AdmissionPreview(ApiView):
             template,
             team,
             request.user,
-            expected_s=round(hours * 3600) if hours else None,
+            expected_s=expected_s,
             environment=software.digest,
             flavors=offers.shortlist(offers.choosable(request.user, team), flavor.slug),
         )
@@ -149,7 +149,7 @@ class AdmissionPreview(ApiView):
                 flavor=flavor,
                 team=team,
                 actor=request.user,
-                expected_s=round(hours * 3600) if hours else None,
+                expected_s=expected_s,
                 environment=software.digest,
             )
         nearest = [offer.flavor.slug for offer in offers.alternatives(found, flavor)]

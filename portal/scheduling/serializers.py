@@ -10,6 +10,7 @@ from rest_framework import serializers
 
 from portal.catalog.serializers import WarningSerializer
 from portal.common.api import StrictSerializer
+from portal.common.hours import HoursField
 from portal.common.problem_serializers import (
     AskSerializer,
     BlockerSerializer,
@@ -27,7 +28,8 @@ class PreviewSerializer(StrictSerializer):
     team = serializers.CharField(required=False, max_length=40)
     template = serializers.CharField(max_length=81)
     flavor = serializers.CharField(max_length=60)
-    expected_hours = serializers.FloatField(
+    expected_hours = HoursField(
+        source="expected_s",
         required=False,
         min_value=1 / 60,
         max_value=720,

@@ -153,8 +153,8 @@ class WorkspaceViewSet(ListViewSet):
             flavor=catalog.flavor_by_slug(request.user, given["flavor"]),
             name=given.get("name", ""),
             idempotency_key=idempotency.key_of(request),
-            expected_s=round(hours * 3600) if (hours := given.get("expected_hours")) else None,
-            lifetime_s=round(hours * 3600) if (hours := given.get("lifetime_hours")) else None,
+            expected_s=given.get("expected_s"),
+            lifetime_s=given.get("lifetime_s"),
             priority=given["priority"],
             checkpointed=given["checkpointed"],
             environment=software.named(request.user, given.get("environment", "")),
@@ -201,8 +201,6 @@ class WorkspaceViewSet(ListViewSet):
     )
     def partial_update(self, request: UserRequest, workspace_id: UUID) -> Response:
         given = body_of(request, WorkspaceChangeSerializer)
-        if (hours := given.pop("expected_hours", None)) is not None:
-            given["expected_s"] = round(hours * 3600)
         return self.answer(self._act(changes.change, **given))
 
     @operation(

@@ -22,6 +22,7 @@ from portal.accounts.authentication import require_scope
 from portal.catalog.models import MAX_LIFETIME_H
 from portal.catalog.serializers import ResourcesSerializer
 from portal.common.api import StrictSerializer
+from portal.common.hours import HoursField
 from portal.common.reasons.codes import ShareCode
 from portal.common.reasons.wording import message_of, reason_of, sentence_of
 from portal.common.representation import stamp
@@ -87,13 +88,15 @@ class WorkspaceCreateSerializer(StrictSerializer):
     )
     template = serializers.CharField(max_length=81)
     flavor = serializers.CharField(max_length=60)
-    expected_hours = serializers.FloatField(
+    expected_hours = HoursField(
+        source="expected_s",
         required=False,
         min_value=1 / 60,
         max_value=720,
         help_text="How long you will need it: estimates rest on it, and short ones may overtake.",
     )
-    lifetime_hours = serializers.FloatField(
+    lifetime_hours = HoursField(
+        source="lifetime_s",
         required=False,
         min_value=1 / 60,
         max_value=MAX_LIFETIME_H,
@@ -152,7 +155,8 @@ class WorkspaceChangeSerializer(StrictSerializer):
         max_length=60,
         help_text="Lower-case letters, digits and hyphens. While it waits, is stopped or has failed.",
     )
-    expected_hours = serializers.FloatField(
+    expected_hours = HoursField(
+        source="expected_s",
         required=False,
         min_value=1 / 60,
         max_value=720,

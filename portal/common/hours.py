@@ -1,0 +1,19 @@
+"""Hours over REST of what is kept in whole seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.fields import empty
+
+
+class HoursField(serializers.FloatField):
+    """Takes and shows hours. Its value and its default are whole seconds; `source` names what has them."""
+
+    def run_validation(self, data: Any = empty) -> Any:
+        hours = super().run_validation(data)
+        return round(hours * 3600) if isinstance(hours, float) else hours
+
+    def to_representation(self, value: Any) -> Any:
+        return round(value / 3600, 4)
