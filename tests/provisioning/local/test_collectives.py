@@ -2,8 +2,9 @@
 
 Gloo takes the address of the host's name; NCCL that of the first interface that is no loopback, or the
 loopback's where there is none. Both listen on any port there, and put large pieces into shared memory. Gloo
-itself runs where BERTH_TEST_JAX_ENV names an environment with JAX. NCCL needs two GPUs, which no machine of
-the tests has.
+itself runs where BERTH_TEST_JAX_ENV names an environment with JAX. NCCL computes on GPUs alone, of which no
+machine of the tests has two; how its ranks meet needs none, and is run where BERTH_TEST_NCCL_ENV names an
+environment with its wheel.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from provisioning.types import ResourceRequest
 from tests.provisioning.local.local_support import Pool, ask
 
 ENVIRONMENT = "BERTH_TEST_JAX_ENV"
+NCCL_ENVIRONMENT = "BERTH_TEST_NCCL_ENV"
 PAIR_MIB = 64
 """In shared memory, and as much again over a socket."""
 
@@ -84,6 +86,17 @@ ranks = [
 ]
 print(*(each.communicate()[0] for each in ranks))
 """
+# Rank 0 makes the id that it gives the others: where it listens, behind a number, as a socket's address.
+MEETS = """
+import ctypes, socket, subprocess, sys
+nccl = ctypes.CDLL(LIBRARY)
+made = ctypes.create_string_buffer(128)
+status = nccl.ncclGetUniqueId(made)
+address, port = socket.inet_ntoa(made.raw[12:16]), int.from_bytes(made.raw[10:12])
+other = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 10); print('met')"
+met = subprocess.run([sys.executable, "-c", other, address, str(port)], capture_output=True, text=True)
+print(status, address == as_nccl(), met.stdout, met.stderr)
+"""
 
 
 @pytest.fixture(params=["open", "none"])
@@ -98,6 +111,19 @@ def pool(egress: str, tmp_path: Path) -> Iterator[Pool]:
         pytest.skip(probe().warning)
     named = os.environ.get(ENVIRONMENT)
     made = Pool(tmp_path, egress=egress, **({"environment": named} if named else {}))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def nccl_pool(egress: str, tmp_path: Path) -> Iterator[Pool]:
+    """The same with NCCL's library in its environment."""
+    named = os.environ.get(NCCL_ENVIRONMENT)
+    if not named:
+        pytest.skip(f"no environment with NCCL's library: name one in {NCCL_ENVIRONMENT}")
+    if probe().network is None:
+        pytest.skip(probe().warning)
+    made = Pool(tmp_path, egress=egress, environment=named)
     yield made
     made.close()
 
@@ -128,3 +154,10 @@ def test_gloo_gathers_from_two_processes_of_a_workspace(pool: Pool, look: str) -
     subprocess.run([f"{named}/bin/python", "-c", "import jax"], check=True, timeout=120)
     said = ran(pool, RANKS, RANK=RANK, LOOK=look)
     assert said.count("[[1], [2]]") == 2, said
+
+
+def test_the_ranks_of_nccl_meet_in_a_workspace(nccl_pool: Pool) -> None:
+    (library,) = Path(os.environ[NCCL_ENVIRONMENT]).glob(
+        "lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2"
+    )
+    assert ran(nccl_pool, MEETS, LIBRARY=str(library)).split() == ["0", "True", "met"]
