@@ -83,6 +83,8 @@ class FakeGpu:
     instances: list[Instance] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
+    drawing: list[int] = field(default_factory=list)
+    """Processes with a context for graphics, by their numbers."""
     fields: dict[int, Any] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     broken: Any = None

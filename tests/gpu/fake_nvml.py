@@ -378,10 +378,18 @@ class FakeLibrary:
         return OK
 
     def do_nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle: Any, count: Any, array: Any) -> int:
-        _, _, code = self._find(handle)
-        if code == OK:
-            _out(count).value = 0
-        return code
+        gpu, _, code = self._find(handle)
+        if gpu is None or code != OK:
+            return code
+        size, found = _out(count).value, gpu.drawing
+        _out(count).value = len(found)
+        if not found:
+            return OK
+        if array is None or size < len(found):
+            return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
+        for place, pid in enumerate(found):
+            array[place].pid = pid
+        return OK
 
     def do_nvmlDeviceGetProcessUtilization(self, handle: Any, array: Any, count: Any, since: Any) -> int:
         gpu, _, code = self._find(handle)

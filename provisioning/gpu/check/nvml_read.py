@@ -101,7 +101,7 @@ class Reader:
             return read()
         except self.nvml.NVMLError_GpuIsLost as error:
             raise Lost from error
-        except (self.nvml.NVMLError, AttributeError):
+        except (self.nvml.NVMLError, self.nvml.NVMLLibraryMismatchError, AttributeError):
             self._missing.add(name)
             return None
 
@@ -232,14 +232,19 @@ class Reader:
         return value
 
     def board(self) -> dict[str, Any]:
-        """What is asked once, before a run: the board's own memory, and what else the machine has loaded."""
+        """What is asked once, before a run: the board's own memory, who draws, what else is loaded."""
         n, device = self.nvml, self.parent
         version = _text(self.ask("inforom", lambda: n.nvmlDeviceGetInforomImageVersion(device)))
         return {
             "inforom_version": version or None,
             "inforom_valid": self.ask("inforom", self._is_inforom_valid),
             "nouveau": has_nouveau(self._root),
+            "drawing": self.ask("drawing", self._drawing),
         }
+
+    def _drawing(self) -> list[int]:
+        """Processes that draw on the device: a display's server, as a rule."""
+        return [int(p.pid) for p in self.nvml.nvmlDeviceGetGraphicsRunningProcesses(self.handle)]
 
     def _is_inforom_valid(self) -> bool:
         """Its checksums, by the driver."""

@@ -21,6 +21,12 @@ NOUVEAU_BESIDES = (
     "The kernel's own driver (nouveau) is loaded besides NVIDIA's, and may take a GPU after the next reboot. "
     "Keep it out: “blacklist nouveau” in /etc/modprobe.d/nouveau.conf."
 )
+DRAWING = (
+    "Programs draw on it (process %s): they take memory and time from whoever gets it. Give the display "
+    "another GPU, or end it."
+)
+NAMED = 8
+"""So many processes are named."""
 _CLOCKS = (("sm", "SM"), ("memory", "memory"))
 
 
@@ -52,6 +58,9 @@ def _board(snapshot: Mapping[str, Any]) -> list[Finding]:
         found.append(Finding("persistence_off", Severity.INFO, PERSISTENCE))
     if snapshot.get("nouveau"):
         found.append(Finding("nouveau", Severity.INFO, NOUVEAU_BESIDES))
+    if drawing := snapshot.get("drawing"):
+        pids = ", ".join(map(str, sorted(drawing)[:NAMED]))
+        found.append(Finding("drawing", Severity.INFO, DRAWING % pids))
     return found
 
 

@@ -31,7 +31,7 @@ def board(library: FakeLibrary, root: Path, uuid: str = "") -> dict[str, Any]:
 )
 def test_the_inforom(tmp_path: Path, said: Any, valid: bool | None) -> None:
     found = board(FakeLibrary([h200(nvmlDeviceValidateInforom=said)]), tmp_path)
-    assert found == {"inforom_valid": valid, "inforom_version": VERSION, "nouveau": False}
+    assert found == {"inforom_valid": valid, "inforom_version": VERSION, "nouveau": False, "drawing": []}
 
 
 def test_one_without_an_inforom_says_nothing_of_it(tmp_path: Path) -> None:
@@ -41,7 +41,8 @@ def test_one_without_an_inforom_says_nothing_of_it(tmp_path: Path) -> None:
     assert board(FakeLibrary([h200(**none)]), tmp_path)["inforom_version"] is None
     # A driver that lacks the functions.
     old = FakeLibrary([h200()], without=tuple(none))
-    assert board(old, tmp_path) == {"inforom_valid": None, "inforom_version": None, "nouveau": False}
+    unknown = {"inforom_valid": None, "inforom_version": None}
+    assert board(old, tmp_path) == {**unknown, "nouveau": False, "drawing": []}
     # Nor is it a finding; it stands among what is not told.
     with installed(old):
         reader = Reader(pynvml, old.gpus[0].uuid, root=tmp_path)
@@ -67,6 +68,14 @@ def test_a_lost_one_is_lost(tmp_path: Path) -> None:
 def test_nouveau_besides(tmp_path: Path) -> None:
     (tmp_path / "sys/module/nouveau").mkdir(parents=True)
     assert board(FakeLibrary([h200()]), tmp_path)["nouveau"] is True
+
+
+def test_who_draws_on_it(tmp_path: Path) -> None:
+    gpu = h200()
+    gpu.drawing = [812, 77]
+    assert board(FakeLibrary([gpu]), tmp_path)["drawing"] == [812, 77]
+    old = FakeLibrary([gpu], without=("nvmlDeviceGetGraphicsRunningProcesses_v3",))
+    assert board(old, tmp_path)["drawing"] is None
 
 
 def why(root: Path, code: int) -> NoDevice:

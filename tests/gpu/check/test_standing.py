@@ -38,6 +38,8 @@ def found(snapshot: dict[str, Any]) -> list[tuple[str, Severity, Action, str]]:
         links(0, 18, nvlinks_of_siblings=18, nvlinks_switched=True, mig_mode=True),
         {"nvlinks": None, "nvlinks_of_siblings": None},
         {"inforom_valid": True, "inforom_version": "G520.0200.00.05", "persistence": True, "nouveau": False},
+        {"drawing": []},
+        {"drawing": None},
         {"inforom_valid": None, "inforom_version": None, "persistence": None},
         LIMITS,
         LIMITS | {"app_sm_clock_mhz": 1981, "power_limit_set_mw": 700_001},
@@ -70,6 +72,14 @@ def test_how_the_driver_is_kept_is_told_and_nothing_follows() -> None:
     ((code, severity, action, text),) = found({"nouveau": True})
     assert (code, severity, action) == ("nouveau", Severity.INFO, Action.NONE)
     assert "blacklist nouveau" in text
+
+
+def test_who_draws_on_it_is_told_and_nothing_follows() -> None:
+    ((code, severity, action, text),) = found({"drawing": [812, 77]})
+    assert (code, severity, action) == ("drawing", Severity.INFO, Action.NONE)
+    assert "Programs draw on it (process 77, 812)" in text
+    ((_, _, _, text),) = found({"drawing": list(range(20))})
+    assert "(process 0, 1, 2, 3, 4, 5, 6, 7)" in text
 
 
 def test_a_link_that_is_down_from_the_start_does_not_pass() -> None:

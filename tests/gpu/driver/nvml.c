@@ -351,7 +351,12 @@ API int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, P
 API int nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned *count, Process *out) {
   FIND(device);
   if (p.gpu->mig && !p.instance) ADMINISTRATOR;
-  return *count = 0, OK;
+  FILE *in = fopen(at("drawing"), "r");
+  int pid = 0, drawing = in && fscanf(in, "%d", &pid) == 1;
+  if (in) fclose(in);
+  if (drawing && *count >= 1 && out) out[0] = (Process){pid, 50 * MIB, -1, -1};
+  int fits = (int)*count >= drawing;
+  return *count = drawing, fits ? OK : INSUFFICIENT;
 }
 API int nvmlDeviceGetProcessUtilization(void *device, void *out, unsigned *count, uint64_t since) {
   WHOLE(device);

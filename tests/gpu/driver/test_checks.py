@@ -108,6 +108,14 @@ def test_persistence_mode_that_is_off_is_told_and_passes(with_kernels: Make, che
     assert "nvidia-smi -pm 1" in render(report)
 
 
+def test_a_display_is_told_and_passes(with_kernels: Make, check: Check) -> None:
+    made = with_kernels(570, *KINDS["T4"])
+    (made.folder / "drawing").write_text("812\n")
+    report = check(GPU, plan=[EXACT])
+    assert (report.verdict, codes(report)) == (Verdict.PASS, set()), render(report)
+    assert "Programs draw on it (process 812)" in render(report)
+
+
 def test_an_exclusive_mode_lets_one_process_in(with_kernels: Make, check: Check) -> None:
     made = with_kernels(580, *KINDS["H100"], "compute_mode 3")
     assert check(GPU, plan=SHORT).verdict == Verdict.PASS
