@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-from typing import Any
+from typing import Any, Protocol
 
 _OP_N, _OP_T = 0, 1
 _R_32F, _R_64F, _R_16F, _R_16BF = 0, 1, 2, 14
@@ -33,11 +33,17 @@ def find() -> Any | None:
         return None
 
 
-class Blas:
-    """A handle on the current context and on `stream`."""
+class Fp8(Protocol):
+    """What multiplies in FP8, which `cublasGemmEx` does not: `blas_lt.BlasLt`."""
 
-    def __init__(self, library: Any, stream: int) -> None:
-        self._library = library
+    def gemm(self, a: int, b: int, c: int, side: int, depth: int) -> None: ...
+
+
+class Blas:
+    """A handle on the current context and on `stream`; `fp8` multiplies in that type, where it is to."""
+
+    def __init__(self, library: Any, stream: int, fp8: Fp8 | None = None) -> None:
+        self._library, self._fp8 = library, fp8
         self._handle = ctypes.c_void_p()
         self._call("cublasCreate_v2", ctypes.byref(self._handle))
         self._call("cublasSetStream_v2", self._handle, ctypes.c_void_p(stream))
@@ -55,9 +61,8 @@ class Blas:
         if status != 0:
             raise BlasError(f"{name}: {status}")
 
-    @staticmethod
-    def knows(dtype: str) -> bool:
-        return dtype in _TYPES
+    def knows(self, dtype: str) -> bool:
+        return dtype in _TYPES or (dtype == "fp8" and self._fp8 is not None)
 
     def gemm(
         self, dtype: str, a: int, b: int, c: int, side: int, depth: int, *, narrow: bool = False
@@ -66,6 +71,9 @@ class Blas:
 
         `narrow`: C in the type of A, as training uses it, and not in the type of the sums.
         """
+        if dtype == "fp8" and self._fp8 is not None:
+            self._fp8.gemm(a, b, c, side, depth)
+            return
         inner, outer, compute = _TYPES[dtype]
         one, zero = self._scalars[compute]
         self._call(

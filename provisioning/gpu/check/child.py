@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from provisioning.gpu.check import hindrances
+from provisioning.gpu.check import blas_lt, hindrances
 from provisioning.gpu.check.blas import Blas, BlasError, find
 from provisioning.gpu.check.compiler import Unbuildable
 from provisioning.gpu.check.device import CudaError, Device, GateGaveUp, open_driver, same_device
@@ -101,9 +101,29 @@ def _blas(device: Device, simulate: str) -> Blas | None:
     if library is None:
         return None
     try:
-        return Blas(library, int(device.stream))
+        return Blas(library, int(device.stream), _fp8(device, simulate))
     except BlasError:
         return None
+
+
+def _fp8(device: Device, simulate: str) -> blas_lt.BlasLt | None:
+    """Where FP8 is to be multiplied by cuBLASLt, and it does so: the first product is a trial."""
+    if device.capability[0] != blas_lt.MAJOR:
+        return None
+    library = importlib.import_module(simulate).cublas_lt() if simulate else blas_lt.find()
+    if library is None:
+        return None
+    side = blas_lt.TRIAL_SIDE
+    try:
+        made = blas_lt.BlasLt(library, int(device.stream))
+        with device.buffers(side * side, side * side, side * side * 4) as (a, b, c):
+            device.clear(a, side * side)
+            device.clear(b, side * side)
+            made.gemm(a, b, c, side, side)
+            device.sync()
+    except BlasError:
+        return None
+    return made
 
 
 def run(out: Out, config: dict[str, Any]) -> None:

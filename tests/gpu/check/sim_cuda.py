@@ -36,3 +36,8 @@ def cublas() -> Any | None:
     if not where.exists():
         return None
     return ctypes.CDLL("libcuda.so.1")
+
+
+def cublas_lt() -> Any | None:
+    """Comes with cuBLAS."""
+    return cublas()

@@ -53,13 +53,14 @@ def test_every_kernel_compiles(capability: tuple[int, int]) -> None:
 
 
 # Which instruction of the tensor cores a kernel has to have in its machine code. By mma.sync, FP8 is emulated
-# on sm_90 (it becomes HMMA); there QGMMA is the one that multiplies in FP8.
+# on sm_90 and sm_100 (it becomes HMMA); there QGMMA and cuBLASLt are the ones that multiply in FP8.
 INSTRUCTIONS = [
     ("tensor", (7, 5), "gemm_fp16", "HMMA.1688.F32"),
     ("tensor", (8, 0), "gemm_bf16", "HMMA.16816.F32.BF16"),
     ("tensor", (8, 0), "gemm_tf32", "HMMA.1688.F32.TF32"),
     ("tensor", (8, 9), "gemm_fp8", "QMMA.16832.F32.E4M3.E4M3"),
     ("tensor", (9, 0), "gemm_fp16", "HMMA.16816.F32"),
+    ("tensor", (10, 0), "gemm_bf16", "HMMA.16816.F32.BF16"),
     ("hopper", (9, 0), "gemm_fp16_wg", "HGMMA.64x128x16.F32"),
     ("hopper", (9, 0), "gemm_bf16_wg", "HGMMA.64x128x16.F32.BF16"),
     ("hopper", (9, 0), "gemm_tf32_wg", "HGMMA.64x128x8.F32.TF32"),

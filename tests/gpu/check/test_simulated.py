@@ -76,6 +76,39 @@ def test_the_tests_of_the_higher_levels(check: Check, tmp_path: Path) -> None:
     assert any(name.startswith("peer_both_ways_gb_s:GPU-") for name in by_name["peers"].measures)
 
 
+FP8 = (Test("exact_fp8", "exact", 20.0, params={"dtype": "fp8"}), burn("fp8"))
+BLACKWELL = {"major": 10, "minor": 0, "sms": 148}
+
+
+def test_on_blackwell_fp8_is_multiplied_by_cublaslt(check: Check, tmp_path: Path) -> None:
+    """No `mma.sync` reaches the circuits that it has for FP8."""
+    (tmp_path / "cublas").touch()
+    report = check(*FP8, level="extended", cuda=BLACKWELL)
+    exact, burned = report.tests
+    assert (exact.status, exact.errors, exact.detail["by"]) == (Status.PASSED, 0, ["own kernel", "cublas"])
+    assert (burned.errors, burned.detail["by"]) == (0, "cublas 13.1")
+    assert "gemm_fp8_tflops" in burned.measures
+
+
+@pytest.mark.parametrize("missing", [{"lt_status": 15}, {"major": 9, "minor": 0, "lt_flip": 1}, None])
+def test_elsewhere_and_where_it_does_not_the_own_kernels_do(
+    check: Check, tmp_path: Path, missing: dict[str, Any] | None
+) -> None:
+    if missing:
+        (tmp_path / "cublas").touch()
+    report = check(FP8[0], cuda=BLACKWELL | (missing or {}))
+    (exact,) = report.tests
+    assert (exact.status, exact.errors) == (Status.PASSED, 0), render(report)
+    assert "cublas" not in exact.detail["by"]
+
+
+def test_a_bit_of_it_that_is_wrong_is_found(check: Check, tmp_path: Path) -> None:
+    (tmp_path / "cublas").touch()
+    report = check(*FP8, level="extended", cuda=BLACKWELL | {"lt_flip": 1})
+    assert (report.verdict, report.action) == (Verdict.FAIL, Action.REPLACE), render(report)
+    assert all(test.errors for test in report.tests)
+
+
 MEMORY = ("residue", "address")
 BOTH_WAYS = Test("pcie", "pcie", 20.0, params={"seconds": 0.2, "both_ways": True})
 BF16 = Test("exact_bf16", "exact", 20.0, params={"dtype": "bf16"})

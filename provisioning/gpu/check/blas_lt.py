@@ -1,0 +1,79 @@
+"""Products in FP8 by cuBLASLt, for devices whose circuits for them no `mma.sync` reaches.
+
+On sm_100 the check's own kernel is made of F2FP and HMMA: FP8 is taken apart and multiplied in FP16. cuBLASLt
+has kernels by that architecture's own instructions. Elsewhere the check's own kernels multiply in FP8
+themselves, and cuBLASLt is not asked. Enumerations are those of cublasLt.h and library_types.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from typing import Any
+
+from provisioning.gpu.check.blas import BlasError
+
+MAJOR = 10
+"""The compute capability for which it is used: that of B200 and GB200."""
+TRIAL_SIDE = 128
+_COMPUTE_32F, _R_32F, _E4M3 = 68, 0, 28
+_TRANSA, _OP_T = 3, 1
+
+
+def find() -> Any | None:
+    """The library, or None where it is not installed. It comes with cuBLAS."""
+    try:
+        finder = importlib.import_module("cuda.pathfinder")
+        return ctypes.CDLL(str(finder.load_nvidia_dynamic_lib("cublasLt").abs_path))
+    except Exception:
+        return None
+
+
+class BlasLt:
+    """A handle on the current context; products are queued on `stream`. Raises `BlasError`."""
+
+    def __init__(self, library: Any, stream: int) -> None:
+        self._library, self._stream = library, ctypes.c_void_p(stream)
+        self._handle, self._product = ctypes.c_void_p(), ctypes.c_void_p()
+        self._call("cublasLtCreate", ctypes.byref(self._handle))
+        self._call(
+            "cublasLtMatmulDescCreate", ctypes.byref(self._product), ctypes.c_int(_COMPUTE_32F),
+            ctypes.c_int(_R_32F),
+        )  # fmt: skip
+        transposed = ctypes.c_int32(_OP_T)
+        self._call(
+            "cublasLtMatmulDescSetAttribute", self._product, ctypes.c_int(_TRANSA),
+            ctypes.byref(transposed), ctypes.c_size_t(ctypes.sizeof(transposed)),
+        )  # fmt: skip
+        self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
+        self._layouts: dict[tuple[int, int, int], ctypes.c_void_p] = {}
+
+    def _call(self, name: str, *args: Any) -> None:
+        status = getattr(self._library, name)(*args)
+        if status != 0:
+            raise BlasError(f"{name}: {status}")
+
+    def gemm(self, a: int, b: int, c: int, side: int, depth: int) -> None:
+        """Queues C = A B^T, A and B in E4M3, C in FP32, all row-major; seen column by column C^T = B A^T.
+
+        `side` and `depth` are multiples of 16. It takes no memory besides.
+        """
+        inner, outer = self._layout(_E4M3, depth, side), self._layout(_R_32F, side, side)
+        self._call(
+            "cublasLtMatmul", self._handle, self._product, ctypes.byref(self._one),
+            ctypes.c_void_p(b), inner, ctypes.c_void_p(a), inner, ctypes.byref(self._zero),
+            ctypes.c_void_p(c), outer, ctypes.c_void_p(c), outer,
+            None, None, ctypes.c_size_t(0), self._stream,
+        )  # fmt: skip
+
+    def _layout(self, kind: int, rows: int, columns: int) -> ctypes.c_void_p:
+        """Column-major and without gaps; each is made once."""
+        key = (kind, rows, columns)
+        if key not in self._layouts:
+            made = ctypes.c_void_p()
+            self._call(
+                "cublasLtMatrixLayoutCreate", ctypes.byref(made), ctypes.c_int(kind), ctypes.c_uint64(rows),
+                ctypes.c_uint64(columns), ctypes.c_int64(rows),
+            )  # fmt: skip
+            self._layouts[key] = made
+        return self._layouts[key]
