@@ -19,6 +19,7 @@ from portal.gpu_checks import resets, selectors
 from portal.gpu_checks.models import CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.inventory.cordons import display_name
 from portal.inventory.models import CheckLevel, Device
+from provisioning.gpu.check.thresholds import ALL_PAIRS
 
 RUNS_SHOWN = 8
 
@@ -70,6 +71,7 @@ _TESTS: Mapping[str, str | Promise] = {
     "inversions": _("Moving inversions"),
     "bandwidth": _("Memory bandwidth"),
     "peers": _("Links to other GPUs"),
+    "all_pairs": _("All links of these GPUs at once"),
     "modulo20": _("Modulo-20 patterns"),
     "bit_fade": _("Bit fade"),
     "steady": _("Steady load at full heat"),
@@ -90,7 +92,7 @@ _LEVELS: Mapping[CheckLevel, str | Promise] = {
     CheckLevel.STANDARD: _("Standard check"),
     CheckLevel.EXTENDED: _("Extended check"),
 }
-_GEMM = re.compile(r"gemm_[a-z0-9]+(_own|_burst)?_tflops")
+_BY_PATTERN = re.compile(rf"gemm_[a-z0-9]+(_own|_burst)?_tflops|{ALL_PAIRS}\d+")
 _AGAINST: Mapping[str, str | Promise] = {
     "datasheet": _("datasheet"),
     "baseline": _("other devices of this model"),
@@ -212,7 +214,7 @@ def format_report_text(text: str) -> str:
     """A sentence of a report with the names of figures as people say them."""
     for name, title in _METRICS.items():
         text = text.replace(name, str(title))
-    return _GEMM.sub(lambda found: metric_title(found.group()), text)
+    return _BY_PATTERN.sub(lambda found: metric_title(found.group()), text)
 
 
 def block(actor: User, device: Device) -> Block:
@@ -291,6 +293,8 @@ def metric_title(name: str) -> str:
     if name.startswith("peer_both_ways_gb_s:"):
         device = name.removeprefix("peer_both_ways_gb_s:")[:12]
         return gettext("Link to %(device)s…, both ways at once") % {"device": device}
+    if name.startswith(ALL_PAIRS):
+        return gettext("All links of %(count)s GPUs at once") % {"count": name.removeprefix(ALL_PAIRS)}
     return str(_METRICS.get(name) or name.replace("_", " "))
 
 

@@ -22,10 +22,11 @@ from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun
 from portal.gpu_checks.runs import NOUN
 from provisioning import messages
 from provisioning.check_messages import CheckAnswer
-from provisioning.gpu.check import schema
+from provisioning.gpu.check import schema, wrong_pairs
 from provisioning.gpu.check import verdict as judging
 from provisioning.gpu.check.report import software_key
 from provisioning.gpu.check.types import Action, Finding, Severity, Status, TestResult, Verdict
+from provisioning.gpu.check.wrong_pairs import WrongPair
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ class Reading:
     free_mib: int | None = None
     of_the_parent: bool = False
     unjudged: bool = False
+    between_peers: tuple[WrongPair, ...] = ()
+    """Wrong words that went from one of the run's peers to another; nothing against its own device."""
 
 
 class Unsound(Exception):
@@ -87,6 +90,7 @@ def of_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
         summary=_summary(report, counts, tests) if pretended else report["summary"],
         report=report,
         measures=_measures(tests, run, _software(report)),
+        between_peers=tuple(each for test in tests for each in wrong_pairs.of(test.detail, own=False)),
         unjudged=counts == CheckVerdict.INCONCLUSIVE and not pretended and _is_unjudged(tests, findings),
         of_the_parent=any(
             each.code.startswith(HEALTH_OF_THE_GPU) and each.severity in (Severity.FAIL, Severity.HUNG)
@@ -183,6 +187,11 @@ def _sound(answer: CheckAnswer, run: GpuCheckRun) -> dict[str, Any]:
         raise Unsound(f"it is of the level {report['level']}")
     if report["simulated"] != run.device.node.pool.simulated:
         raise Unsound("a simulated report says nothing about a device")
+    try:
+        for each in report["tests"]:
+            wrong_pairs.of(each["detail"], own=False)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Unsound("it names pairs of devices as no check does") from error
     return report
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -131,6 +132,7 @@ def apply_answer(answer: CheckAnswer) -> bool:
             unjudged=found.unjudged,
         )
         _act(run, found)
+        _tell_of_peers(run, found)
         _hand_out(run, workspace)
     return True
 
@@ -241,6 +243,39 @@ def _warn(device: Device, warning: str) -> None:
         device.warning = warning
         device.save(update_fields=["warning"])
         emit(NodesChanged((device.node_id,)))
+
+
+def _tell_of_peers(run: GpuCheckRun, found: report_reader.Reading) -> None:
+    """Two peers of the run that exchange wrong words: a warning on each, and operators are told.
+
+    Nobody is taken out: which of the two it is nobody knows, and the run's own device has no part in it.
+    """
+    known = {peer.uuid: peer for peer in run.peers.select_related("node", "node__pool").order_by("index")}
+    pairs = [each for each in found.between_peers if each.source in known and each.target in known]
+    if not pairs:
+        return
+    ways = "; ".join(
+        f"{each.errors} from {display_name(known[each.source])} to {display_name(known[each.target])}"
+        for each in pairs
+    )
+    text = (
+        f"Wrong words on their links, seen by the check of {display_name(run.device)}: {ways}. "
+        "Nothing was taken out. Check each of them, with other peers."
+    )
+    concerned = [peer for uuid, peer in known.items() if any(uuid in (p.source, p.target) for p in pairs)]
+    names = " and ".join(map(display_name, concerned))
+    for peer in concerned:
+        record(run, peer, "degraded", f"finds {display_name(peer)} degraded: {text}")
+        # Each under its own lock, and no two at once: others lock them in another order.
+        transaction.on_commit(partial(_warn_peer, peer.pk, text))
+    notify_operators(concerned[0], "device.check_degraded", f"{names} exchange wrong data", text)
+
+
+@transaction.atomic
+def _warn_peer(device_id: UUID, warning: str) -> None:
+    device = Device.objects.select_for_update().filter(pk=device_id).first()
+    if device is not None:
+        _warn(device, warning)
 
 
 def _passed(run: GpuCheckRun, found: report_reader.Reading) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from provisioning.gpu.check import thresholds
+from provisioning.gpu.check import thresholds, wrong_pairs
 from provisioning.gpu.check.plan import Test
 from provisioning.gpu.check.types import Facts, Judgement, Raw, Status, TestResult
 
@@ -18,7 +18,8 @@ _MEASURING: Mapping[str, tuple[str, ...]] = {
 }
 _COVERED = frozenset({"residue", "address", "inversions", "modulo20", "bit_fade"})
 _COMPARING = (
-    frozenset({"canary", "exact", "burn", "power_steps", "copy", "memory", "pcie", "peers"}) | _COVERED
+    frozenset({"canary", "exact", "burn", "power_steps", "copy", "memory", "pcie", "peers", "all_pairs"})
+    | _COVERED
 )
 
 
@@ -33,7 +34,8 @@ def judgements(
     """Every figure of a test that has, or should have, a floor."""
     found = []
     for metric, value in raw.measures.items():
-        if metric in thresholds.MEMORY_METRICS or metric.endswith("_tflops"):
+        judged = metric in thresholds.MEMORY_METRICS or metric.endswith("_tflops")
+        if judged or metric.startswith(thresholds.ALL_PAIRS):
             found.append(thresholds.judge(metric, value, facts, baseline=baseline, node_median=node_median))
         elif test.probe == "pcie" and metric in _PCIE:
             found.append(thresholds.judge_pcie(metric, value, facts))
@@ -61,7 +63,8 @@ def _problem(test: Test, raw: Raw, baseline: Mapping[str, float] | None) -> tupl
         if test.probe == "canary":
             missed = ", ".join(map(str, raw.detail.get("missed", ())))
             return Status.FAILED, f"A planted error was not found by: {missed}"
-        return Status.FAILED, f"{raw.errors} wrong words"
+        pairs = "; ".join(map(str, wrong_pairs.of(raw.detail, own=True)))
+        return Status.FAILED, f"{raw.errors} wrong words" + (f" ({pairs})" if pairs else "")
     missing = [metric for metric in _MEASURING.get(test.probe, ()) if metric not in raw.measures]
     if test.probe == "burn" and not any(metric.endswith("_tflops") for metric in raw.measures):
         missing.append("TFLOP/s")
@@ -96,7 +99,7 @@ def assess(
     if settled is not None:
         status, text = settled
     else:
-        status, text = _of_links(judged) if test.probe == "peers" else _of_figures(judged)
+        status, text = _OF.get(test.probe, _of_figures)(judged)
         if test.probe == "pcie" and link_state and status in (Status.PASSED, Status.MEASURED):
             status, text = Status.WARNED, f"The PCIe link ran at {link_state} under load"
     return TestResult(
@@ -134,6 +137,20 @@ def _of_links(judged: Sequence[Judgement]) -> tuple[Status, str]:
     return status, text
 
 
+def _of_crowd(judged: Sequence[Judgement]) -> tuple[Status, str]:
+    """What all devices made together is low by any one of them: it takes none of them out."""
+    status, text = _of_figures(judged)
+    if status == Status.FAILED:
+        status, text = Status.WARNED, f"{text}; which of the devices makes it low is not known"
+    return status, text
+
+
+_OF: Mapping[str, Callable[[Sequence[Judgement]], tuple[Status, str]]] = {
+    "peers": _of_links,
+    "all_pairs": _of_crowd,
+}
+
+
 def _describe(j: Judgement) -> str:
     floor = j.fail_below if j.status == Status.FAILED else j.warn_below
     against = {"node_median": "node's median", "link": "link"}.get(j.against, j.against)
@@ -150,12 +167,14 @@ def raw_of(message: Mapping[str, Any]) -> Raw | None:
         # A figure that is no number compares false with every floor: it must not get that far.
         if not all(0.0 <= v < 1e15 for v in measures.values()):
             return None
+        detail = dict(message.get("detail") or {})
+        wrong_pairs.of(detail, own=True)
         return Raw(
             test=str(message["test"]),
             state=str(message["state"]),
             errors=errors,
             measures=measures,
-            detail=dict(message.get("detail") or {}),
+            detail=detail,
             reason=str(message.get("reason", "")),
             error=str(message.get("error", "")),
             device_fault=bool(message.get("device_fault", False)),

@@ -21,7 +21,7 @@ from provisioning.gpu.check import blas_lt, hindrances
 from provisioning.gpu.check.blas import Blas, BlasError, find
 from provisioning.gpu.check.compiler import Unbuildable
 from provisioning.gpu.check.device import CudaError, Device, GateGaveUp, open_driver, same_device
-from provisioning.gpu.check.probes import bandwidth, compute, memory
+from provisioning.gpu.check.probes import bandwidth, compute, crowd, memory
 from provisioning.gpu.check.probes.base import Bench, Outcome, Skip, sizes_for
 from provisioning.gpu.check.turns import OVER_PCIE, holding, near, turns_for
 from provisioning.gpu.check.wire import Out, die_with_parent
@@ -40,6 +40,7 @@ PROBES: Mapping[str, Callable[[Bench], Outcome]] = {
     "memory": bandwidth.memory,
     "pcie": bandwidth.pcie,
     "peers": bandwidth.peers,
+    "all_pairs": crowd.all_pairs,
 }
 
 

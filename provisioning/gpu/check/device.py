@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,11 +112,17 @@ def ptr(address: int) -> ctypes.c_void_p:
 
 
 class Device:
-    """The first visible device, with a context of its own process. `close()` gives everything back."""
+    """The first visible device, with a context of its own process. `close()` gives everything back.
+
+    Its context is the current one from then on. What fails half-way leaves nothing behind.
+    """
 
     def __init__(self, driver: Any, ordinal: int = 0) -> None:
         self._driver = driver
         self._blocks: set[int] = set()
+        self._flag_host: int | None = None
+        self.stream: Any = None
+        self._beside: tuple[Any, Any, Any] | None = None
         self._functions: dict[str, Any] = {}
         self.kernel_origin: dict[str, str] = {}
         self.call("cuInit", 0)
@@ -136,12 +142,23 @@ class Device:
         self.name = name.split(b"\0")[0].decode(errors="replace")
         self.uuid = uuid_text(self.call("cuDeviceGetUuid", self.handle).bytes)
         self.context = self.call("cuDevicePrimaryCtxRetain", self.handle)
+        try:
+            self.use()
+            self.stream = self.call("cuStreamCreate", 0)
+            self._log = self.alloc(ctypes.sizeof(ErrorLog))
+            self._flag_host = self.call("cuMemHostAlloc", 64, driver.CU_MEMHOSTALLOC_DEVICEMAP)
+            self._flag = int(self.call("cuMemHostGetDevicePointer", self._flag_host, 0))
+        except CudaError:
+            self.close()
+            raise
+
+    def use(self) -> None:
+        """Calls that follow are for this device: its context is current in this thread."""
         self.call("cuCtxSetCurrent", self.context)
-        self.stream = self.call("cuStreamCreate", 0)
-        self._beside: tuple[Any, Any, Any] | None = None
-        self._log = self.alloc(ctypes.sizeof(ErrorLog))
-        self._flag_host: int = self.call("cuMemHostAlloc", 64, driver.CU_MEMHOSTALLOC_DEVICEMAP)
-        self._flag = int(self.call("cuMemHostGetDevicePointer", self._flag_host, 0))
+
+    def another(self, ordinal: int) -> Device:
+        """Another visible device, by its number among them. Raises `CudaError`; see `use`."""
+        return Device(self._driver, ordinal)
 
     def call(self, function: str, *args: Any) -> Any:
         """One driver call; its result without the status. Raises `CudaError`."""
@@ -296,6 +313,7 @@ class Device:
 
         At most a few hundred launches: the queue behind the gate has an end. Raises `GateGaveUp`.
         """
+        assert self._flag_host is not None
         flag = (ctypes.c_uint32 * 2).from_address(self._flag_host)
         flag[0] = flag[1] = 0
         start, end = self.call("cuEventCreate", 0), self.call("cuEventCreate", 0)
@@ -341,19 +359,18 @@ class Device:
 
     def close(self) -> None:
         """Gives memory and context back; a broken context does not stop it."""
-        steps: list[Callable[[], Any]] = [lambda a=a: self.call("cuMemFree", a) for a in self._blocks]  # type: ignore[misc]
-        steps.append(lambda: self.call("cuMemFreeHost", self._flag_host))
+        steps: list[tuple[str, Any]] = [("cuCtxSetCurrent", self.context)]
+        steps += [("cuMemFree", address) for address in self._blocks]
+        if self._flag_host is not None:
+            steps.append(("cuMemFreeHost", self._flag_host))
         if self._beside is not None:
             stream, *events = self._beside
-            steps += [lambda e=e: self.call("cuEventDestroy", e) for e in events]  # type: ignore[misc]
-            steps.append(lambda: self.call("cuStreamDestroy", stream))
-        steps.append(lambda: self.call("cuStreamDestroy", self.stream))
-        steps.append(lambda: self.call("cuDevicePrimaryCtxRelease", self.handle))
-        for step in steps:
-            try:
-                step()
-            except CudaError:
-                continue
+            steps += [*(("cuEventDestroy", event) for event in events), ("cuStreamDestroy", stream)]
+        if self.stream is not None:
+            steps.append(("cuStreamDestroy", self.stream))
+        for function, what in (*steps, ("cuDevicePrimaryCtxRelease", self.handle)):
+            with suppress(CudaError):
+                self.call(function, what)
         self._blocks.clear()
 
 

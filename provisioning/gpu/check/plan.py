@@ -23,6 +23,8 @@ SINCE: Mapping[str, tuple[int, int]] = {
 }
 # How long a whole check may take before it is broken off, in seconds.
 DEADLINE_S: Mapping[Level, float] = {Level.QUICK: 60.0, Level.STANDARD: 300.0, Level.EXTENDED: 2400.0}
+# Probes that need the peers to be visible.
+WITH_PEERS = frozenset({"peers", "all_pairs"})
 # Until the child has a context and its kernels.
 START_S = 60.0
 
@@ -71,6 +73,8 @@ def plan_for(
     ]
     if peers and not facts.mig:
         tests.append(Test("peers", "peers", 60.0, required=peers_required))
+        if len(peers) >= 2:
+            tests.append(Test("all_pairs", "all_pairs", 60.0, required=peers_required))
     if full:
         tests += [
             Test("modulo20", "modulo20", 180.0),

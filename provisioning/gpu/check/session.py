@@ -17,7 +17,7 @@ from typing import Any
 from provisioning.gpu.check import health, hindrances, standing, thresholds, verdict
 from provisioning.gpu.check.assess import assess
 from provisioning.gpu.check.check_state import CheckState
-from provisioning.gpu.check.plan import START_S, Test, plan_for
+from provisioning.gpu.check.plan import START_S, WITH_PEERS, Test, plan_for
 from provisioning.gpu.check.process import Process
 from provisioning.gpu.check.report import software_key
 from provisioning.gpu.check.turns import WAIT_S, near_cpus, shared_link
@@ -173,7 +173,7 @@ class Check:
         if self.simulation is not None:
             config["simulate"] = self.simulation.driver
         visible = ",".join(
-            (state.facts.uuid, *(self.peers if any(t.probe == "peers" for t in state.plan) else ()))
+            (state.facts.uuid, *(self.peers if any(t.probe in WITH_PEERS for t in state.plan) else ()))
         )
         env = {
             "CUDA_VISIBLE_DEVICES": visible,

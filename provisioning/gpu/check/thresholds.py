@@ -120,6 +120,7 @@ COVERAGE = 0.98
 LEAK_MIB = 64
 
 MEMORY_METRICS = ("copy_gb_s", "read_gb_s", "write_gb_s")
+ALL_PAIRS = "all_pairs_gb_s:"
 _MAKER = re.compile(r"^(NVIDIA|Tesla)\s+|\s+MIG\s+.*$")
 
 
@@ -229,8 +230,8 @@ def judge(
     """A bandwidth or a speed of products. The fleet's own baseline comes first, then the datasheet.
 
     The datasheet's floor is for cuBLAS: a figure of the check's own kernels (`…_own_tflops`) is held only
-    against others of its kind. A baseline whose floor no lint would allow is refused: it comes from a sick
-    device, or from a wrong one.
+    against others of its kind; so is one of all links at once, which is of no datasheet. A baseline whose
+    floor no lint would allow is refused: it comes from a sick device, or from a wrong one.
     """
     unit = _unit(metric)
     own_kernel = metric.endswith("_own_tflops")
@@ -261,9 +262,12 @@ def judge(
             fail, warn, against = floor, NODE_MEDIAN.warn * median, "node_median"
             status = held(value, fail, warn)
     if against == "none":
+        crowd = metric.startswith(ALL_PAIRS)
         reason = (
             "measured by the check's own kernel"
             if own_kernel
+            else "no others that passed have measured it"
+            if crowd
             else f"no floor is known for {facts.name or 'it'}, nor three of them that agree"
         )
         return Judgement(
@@ -272,7 +276,7 @@ def judge(
             unit,
             Status.MEASURED,
             text=" ".join(filter(None, (note, f"Not judged: {reason}."))),
-            advisory=own_kernel,
+            advisory=own_kernel or crowd,
         )
     return Judgement(metric, value, unit, status, round(fail, 3), round(warn, 3), against, note)
 

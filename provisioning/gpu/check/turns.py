@@ -21,8 +21,10 @@ from provisioning.gpu.topology import pci_place
 WAIT_S = 60.0
 LOOK_S = 0.05
 # Probes whose point is a figure, and those that need all of the way to the host.
-MEASURING = frozenset({"copy", "memory", "pcie", "peers", "burn"})
+MEASURING = frozenset({"copy", "memory", "pcie", "peers", "all_pairs", "burn"})
 OVER_PCIE = frozenset({"pcie", "peers"})
+# It loads the links of several devices, where no NVLink is those over PCIe, below other switches as well.
+ALONE = frozenset({"all_pairs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def turns_for(probe: str, link: str, *, alone: bool) -> tuple[Turn, ...]:
     """What a probe has to hold. `link`: what its device shares; `alone`: no other check measures then."""
     if probe not in MEASURING:
         return ()
-    found = [Turn("measure", alone)]
+    found = [Turn("measure", alone or probe in ALONE)]
     if probe in OVER_PCIE and link:
         found.append(Turn(f"link-{link.replace(':', '_')}", True))
     return tuple(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from provisioning.gpu.check import wrong_pairs
 from provisioning.gpu.check.types import Action, Finding, Severity, Status, TestResult, Verdict
 
 _ORDER = (Severity.INFO, Severity.DEGRADED, Severity.INCONCLUSIVE, Severity.FAIL, Severity.HUNG)
@@ -31,7 +32,7 @@ def of_tests(tests: Sequence[TestResult]) -> list[Finding]:
             found.append(Finding(code, Severity.DEGRADED, test.text, Action.INSPECT))
         elif test.required and test.status in (Status.SKIPPED, Status.MEASURED):
             found.append(Finding(code, Severity.INCONCLUSIVE, test.text, Action.RETRY))
-    return found
+    return found + wrong_pairs.findings(tests)
 
 
 def decide(

@@ -20,6 +20,7 @@
 #include <deque>
 #include <fstream>
 #include <map>
+#include <set>
 #include <string>
 
 #define API extern "C" __attribute__((visibility("default"))) int
@@ -50,6 +51,8 @@ u64 arena_size;
 std::map<u64, u64> taken;      // address -> size, in the arena
 std::map<u64, u64> small;      // addresses outside of it: what a context keeps for itself
 std::deque<std::function<void()>> queue;
+std::set<void*> copying;       // streams of which the queue has copies between devices
+int current;                   // the device whose context is current
 double now_ms;                 // the device's clock
 int broken;                    // a sticky error
 u64 syncs;
@@ -105,6 +108,7 @@ int drain() {
       return broken;
     }
   }
+  copying.clear();
   return OK;
 }
 
@@ -162,7 +166,7 @@ API cuDevicePrimaryCtxRetain(void** context, int device) {
   return *context = (void*)(u64)(0x1000 + device), OK;
 }
 API cuDevicePrimaryCtxRelease(int) { return drain(); }
-API cuCtxSetCurrent(void*) { return OK; }
+API cuCtxSetCurrent(void* context) { return current = (int)((u64)context - 0x1000), OK; }
 static u64 streams = 0x2000; // of the second one a fault may be asked for: `beside_flip`
 API cuStreamCreate(void** stream, unsigned) { return *stream = (void*)streams, streams += 0x1000, OK; }
 static void beside(void* stream, void* to, size_t size) {
@@ -180,6 +184,7 @@ API cuMemGetInfo(size_t* free_bytes, size_t* total) {
 API cuMemAlloc(u64* address, size_t size) {
   if (broken) return broken;
   if (size > 65536 && number("out_of_memory", 0)) return OOM;
+  if (size > 65536 && current && current == number("no_memory_on", 0)) return OOM;
   // Memory that somebody else still holds: free, but not to be had.
   if (size > 65536 && size > arena_size * number("largest_share", 1)) return OOM;
   *address = take(size);
@@ -231,13 +236,21 @@ API cuMemcpyDtoDAsync(u64 to, u64 from, size_t size, void*) {
   });
   return broken;
 }
-API cuDeviceCanAccessPeer(int* can, int, int) { return *can = !number("no_peer", 0), OK; }
+API cuDeviceCanAccessPeer(int* can, int device, int peer) {
+  bool apart = device == number("apart_from", -1) && peer == number("apart_to", -1);
+  return *can = !number("no_peer", 0) && !apart, OK;
+}
 API cuCtxEnablePeerAccess(void*, unsigned) { return OK; }
-API cuMemcpyPeerAsync(u64 to, void*, u64 from, void*, size_t size, void* stream) {
+// While more than two streams copy, a bit may be wrong from one device to another, and all may be slow.
+API cuMemcpyPeerAsync(u64 to, void* target, u64 from, void* source, size_t size, void* stream) {
+  copying.insert(stream);
   queue.push_back([=] {
+    bool crowd = copying.size() > 2;
     memmove((void*)to, (void*)from, size);
     beside(stream, (void*)to, size);
-    moved(size, number("peer_gb_s", 390));
+    if (crowd && (u64)source == 0x1000 + number("crowd_from", -1) && (u64)target == 0x1000 + number("crowd_to", -1))
+      ((char*)to)[size / 2] ^= 4;
+    moved(size, number(crowd ? "crowd_gb_s" : "peer_gb_s", 390));
   });
   return broken;
 }

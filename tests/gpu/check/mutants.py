@@ -37,10 +37,13 @@ MODULES = (
     "check.second_look",
     "check.standing",
     "check.consequences",
+    "check.wrong_pairs",
     "counters",
 )
 TESTS = (
     "tests.gpu.check.test_rules",
+    "tests.gpu.check.test_rules_crowd",
+    "tests.gpu.check.test_rules_links",
     "tests.gpu.check.test_rules_software",
     "tests.gpu.check.test_second_look",
     "tests.gpu.check.test_standing",

@@ -27,6 +27,12 @@ def test_one_at_a_time_over_a_switch_and_alone_for_the_second_look() -> None:
     assert turns_for("pcie", "", alone=False) == (SHARED,)
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_nobody_measures_while_all_links_are_loaded(alone: bool) -> None:
+    """Those of the peers as well, which are below switches of their own."""
+    assert turns_for("all_pairs", "0000:16:00.0", alone=alone) == (ALONE,)
+
+
 def test_who_does_not_get_a_turn_is_told(tmp_path: Path) -> None:
     with holding(tmp_path, [SHARED]) as first, holding(tmp_path, [SHARED], wait_s=0) as second:
         assert first and second

@@ -10,7 +10,7 @@ typedef uint64_t u64;
 enum {
   OK, INVALID, OUT_OF_MEMORY, NOT_INITIALIZED, UNAVAILABLE = 46, NO_DEVICE = 100, INVALID_DEVICE, INVALID_IMAGE = 200,
   INVALID_CONTEXT, NO_BINARY = 209, ECC = 214, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY_SYSTEM = 802,
-  UNKNOWN = 999
+  ALREADY_ENABLED = 704, UNKNOWN = 999
 };
 
 /* --- devices: what CUDA_VISIBLE_DEVICES lets this process see ----------------------------------------------------- */
@@ -19,7 +19,7 @@ typedef struct {
   Instance *instance;
 } Device;
 static Device visible[MAX_GPUS];
-static int visible_count, initialised, broken;
+static int visible_count, initialised, broken[MAX_GPUS];
 static int current = -1; /* the device whose context is current; -1: none */
 
 static const char *uuid_of(int device) {
@@ -111,6 +111,7 @@ API int cuDeviceGetAttribute(int *value, int which, int device) {
 /* --- contexts ----------------------------------------------------------------------------------------------------- */
 static char *arena;
 static u64 arena_size;
+static int held[MAX_GPUS]; /* contexts by device */
 static int others_on(int device) {
   char uuid[64];
   int pid, found = 0;
@@ -134,23 +135,30 @@ API int cuDevicePrimaryCtxRetain(void **context, int device) {
     arena = mmap(NULL, arena_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     for (int i = 0; i < dirty_words; i++) ((u64 *)arena)[i * 7] = 1; /* what an earlier tenant has left */
   }
+  held[device]++;
   return *context = (void *)(uintptr_t)(device + 1), OK;
 }
 API int cuCtxSetCurrent(void *context) {
   STARTED;
   if ((uintptr_t)context > (uintptr_t)visible_count) return INVALID_CONTEXT;
+  if (context && !held[(uintptr_t)context - 1]) return INVALID_CONTEXT;
   return current = (int)(uintptr_t)context - 1, OK;
 }
 /* What every call on a device needs: a driver that was started, a current context, and no error that has stuck. */
 #define READY                              \
   STARTED;                                 \
   if (current < 0) return INVALID_CONTEXT; \
-  if (broken) return broken
+  if (broken[current]) return broken[current]
 
 /* --- the queue ---------------------------------------------------------------------------------------------------- */
-enum { KERNEL, SET, COPY, TIME };
+enum { KERNEL, SET, COPY, PEER, TIME, WAIT };
+typedef struct { int used, device; double ms; } Stream;
+enum { MAX_STREAMS = 32 };
+static Stream streams[MAX_STREAMS], default_streams[MAX_GPUS];
+static int events[MAX_GPUS]; /* by device */
 typedef struct {
-  int kind, value;
+  int kind, value, device, source, target;
+  Stream *stream;
   void *work, *staged;
   u64 to, from, size;
   double ms;
@@ -158,10 +166,11 @@ typedef struct {
 } Op;
 static Op *queue;
 static int queued, room;
-static double now_ms;
 static void (*berth_run)(void *);
 
-static int add(Op op) {
+static int add(Op op, void *stream) {
+  op.device = current;
+  op.stream = stream ? stream : &default_streams[current];
   if (queued == room) queue = realloc(queue, (room = room ? 2 * room : 256) * sizeof *queue);
   queue[queued++] = op;
   return OK;
@@ -180,12 +189,12 @@ static void obey(const char *name) {
   if (faulty("ecc", name)) {
     close(open(at("ecc.%d", gpu), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
     happens(gpu, 48);
-    broken = ECC;
+    broken[current] = ECC;
   }
   if (faulty("off_the_bus", name)) {
     close(open(at("lost.%d", gpu), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
     happens(gpu, 79);
-    broken = UNKNOWN;
+    broken[current] = UNKNOWN;
   }
 }
 /* Faults of memory: `stuck WORD BIT`, and a product that is wrong: `product WORD FLIP`. */
@@ -196,21 +205,33 @@ static void spoil(const Op *op) {
   if (op->kind == KERNEL && op->to && fault(visible[current].gpu, "product", text, &second))
     ((uint32_t *)op->to)[atol(text)] ^= (uint32_t)second;
 }
+static double cross(const Op *op);
+/* All is run in the order in which it came; the time that it takes is its stream's, and goes on beside others'. */
 static int drain(void) {
-  for (int i = 0; i < queued && !broken; i++) {
+  int caller = current;
+  double last = 0;
+  for (int i = 0; i < queued; i++) {
     Op *op = &queue[i];
-    if (op->kind == KERNEL) {
-      obey(op->name);
-      if (!broken) berth_run(op->work);
-    } else if (op->kind == SET) memset((void *)op->to, op->value, op->size);
+    current = op->device;
+    if (op->kind == KERNEL && !broken[current]) obey(op->name);
+    if (broken[current]) continue;
+    if (op->kind == KERNEL) berth_run(op->work);
+    else if (op->kind == SET) memset((void *)op->to, op->value, op->size);
     else if (op->kind == COPY) memmove((void *)op->to, op->staged ? op->staged : (void *)op->from, op->size);
-    else *(double *)op->to = now_ms;
+    else if (op->kind == PEER) op->ms = cross(op);
+    else if (op->kind == TIME) *(double *)op->to = op->stream->ms;
+    else if (*(double *)op->from > op->stream->ms) op->stream->ms = *(double *)op->from;
     free(op->staged);
-    now_ms += op->ms;
-    if (op->kind != TIME) spoil(op);
+    op->stream->ms += op->ms;
+    if (op->kind != TIME && op->kind != WAIT) spoil(op);
+    if (op->stream->ms > last) last = op->stream->ms;
   }
+  /* Whoever asks has waited for all of it. */
+  for (int i = 0; i < MAX_STREAMS && last > 0; i++) streams[i].ms = last;
+  for (int i = 0; i < MAX_GPUS && last > 0; i++) default_streams[i].ms = last;
   queued = 0;
-  return broken;
+  current = caller;
+  return current < 0 ? OK : broken[current];
 }
 static double rate(const char *kind, double normal) {
   long permille = fault_number(visible[current].gpu, kind);
@@ -225,7 +246,7 @@ static double crossing(u64 size) {
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
-typedef struct { u64 at, size; } Block;
+typedef struct { u64 at, size; int device; } Block;
 static Block blocks[4096];
 static int block_count;
 static const Block *block_with(u64 address, u64 size) {
@@ -253,7 +274,7 @@ API int cuMemAlloc_v2(u64 *address, size_t asked) {
     }
   if (size > 65536 && (fault(visible[current].gpu, "no_memory", NULL, NULL) || place + size > (u64)arena + arena_size))
     return OUT_OF_MEMORY;
-  blocks[block_count++] = (Block){place, size};
+  blocks[block_count++] = (Block){place, size, current};
   return *address = place, OK;
 }
 API int cuMemFree_v2(u64 address) {
@@ -278,16 +299,23 @@ API int cuMemHostGetDevicePointer_v2(u64 *device, void *host, unsigned flags) {
 }
 
 /* --- streams and events ------------------------------------------------------------------------------------------- */
-static char stream_marks[4], events_mark;
-static int streams;
+static char events_mark;
+static int is_stream(Stream *s) { return s >= streams && s < streams + MAX_STREAMS && s->used; }
+/* A stream takes what its own device is to do, while that one's context is current. */
 #define STREAM(s) \
   READY;          \
-  if (s && ((char *)(s) < stream_marks || (char *)(s) >= stream_marks + streams)) return INVALID_HANDLE
-API int cuStreamCreate(void **stream, unsigned flags) {
+  if (s && (!is_stream(s) || ((Stream *)s)->device != current)) return INVALID_HANDLE
+API int cuStreamCreate(Stream **stream, unsigned flags) {
   READY;
-  return streams == sizeof stream_marks ? OUT_OF_MEMORY : (*stream = &stream_marks[streams++], OK);
+  long most = fault_number(visible[current].gpu, "most_streams");
+  for (int i = 0; i < (most ? most : MAX_STREAMS); i++)
+    if (!streams[i].used) return streams[i].used = 1, streams[i].device = current, *stream = &streams[i], OK;
+  return OUT_OF_MEMORY;
 }
-API int cuStreamDestroy_v2(void *stream) { return drain(); }
+API int cuStreamDestroy_v2(Stream *stream) {
+  int status = drain();
+  return is_stream(stream) ? stream->used = 0, status : INVALID_HANDLE;
+}
 API int cuStreamSynchronize(void *stream) {
   STREAM(stream);
   return drain();
@@ -295,46 +323,49 @@ API int cuStreamSynchronize(void *stream) {
 API int cuMemsetD8Async(u64 to, unsigned char value, size_t size, void *stream) {
   STREAM(stream);
   if (!block_with(to, size)) return INVALID;
-  return add((Op){.kind = SET, .to = to, .value = value, .size = size});
+  return add((Op){.kind = SET, .to = to, .value = value, .size = size}, stream);
 }
-static int copy(u64 to, u64 from, size_t size, int stage, double ms) {
+static int copy(u64 to, u64 from, size_t size, int stage, double ms, void *stream) {
   Op op = {.kind = COPY, .to = to, .from = from, .size = size, .ms = ms};
   /* Pageable memory is read at once; pinned buffers are larger here. */
   if (stage && size <= 65536) op.staged = memcpy(malloc(size), (void *)from, size);
-  return add(op);
+  return add(op, stream);
 }
 API int cuMemcpyHtoDAsync_v2(u64 to, const void *from, size_t size, void *stream) {
   STREAM(stream);
-  return block_with(to, size) ? copy(to, (u64)from, size, 1, crossing(size)) : INVALID;
+  return block_with(to, size) ? copy(to, (u64)from, size, 1, crossing(size), stream) : INVALID;
 }
 API int cuMemcpyDtoHAsync_v2(void *to, u64 from, size_t size, void *stream) {
   STREAM(stream);
-  return block_with(from, size) ? copy((u64)to, from, size, 0, crossing(size)) : INVALID;
+  return block_with(from, size) ? copy((u64)to, from, size, 0, crossing(size), stream) : INVALID;
 }
 API int cuMemcpyDtoDAsync_v2(u64 to, u64 from, size_t size, void *stream) {
   STREAM(stream);
-  return block_with(to, size) && block_with(from, size) ? copy(to, from, size, 0, moving(2 * size)) : INVALID;
+  return block_with(to, size) && block_with(from, size) ? copy(to, from, size, 0, moving(2 * size), stream) : INVALID;
 }
-typedef struct { void *mark; double ms; } Event;
+typedef struct { void *mark; double ms; int device; } Event;
 API int cuEventCreate(Event **event, unsigned flags) {
   READY;
   *event = malloc(sizeof **event);
-  return **event = (Event){&events_mark, -1}, OK;
+  events[current]++;
+  return **event = (Event){&events_mark, -1, current}, OK;
 }
 API int cuEventDestroy_v2(Event *event) {
   if (event->mark != &events_mark) return INVALID_HANDLE;
   int status = drain();
+  events[event->device]--;
   return free(event), status;
 }
 API int cuEventRecord(Event *event, void *stream) {
   STREAM(stream);
-  if (event->mark != &events_mark) return INVALID_HANDLE;
-  return add((Op){.kind = TIME, .to = (u64)&event->ms});
+  if (event->mark != &events_mark || event->device != current) return INVALID_HANDLE;
+  return add((Op){.kind = TIME, .to = (u64)&event->ms}, stream);
 }
-/* All streams share one queue, so what was recorded before is waited for anyhow. */
+/* The event may be another device's. */
 API int cuStreamWaitEvent(void *stream, Event *event, unsigned flags) {
   STREAM(stream);
-  return event->mark == &events_mark && !flags ? OK : INVALID_HANDLE;
+  if (event->mark != &events_mark || flags) return INVALID_HANDLE;
+  return add((Op){.kind = WAIT, .from = (u64)&event->ms}, stream);
 }
 API int cuEventSynchronize(Event *event) {
   READY;
@@ -343,16 +374,22 @@ API int cuEventSynchronize(Event *event) {
 API int cuEventElapsedTime(float *ms, Event *start, Event *end) {
   READY;
   if (start->ms < 0 || end->ms < 0) return INVALID_HANDLE; /* never recorded, or not reached yet */
+  if (start->device != end->device) return INVALID_HANDLE; /* two devices have two clocks */
   return *ms = (float)(end->ms - start->ms), OK;
 }
 #if RELEASE >= 570
 API int cuEventElapsedTime_v2(float *ms, Event *start, Event *end) { return cuEventElapsedTime(ms, start, end); }
 #endif
+#include "peers.h"
 API int cuDevicePrimaryCtxRelease_v2(int device) {
   DEVICE(device);
   int status = drain();
+  if (!held[device]) return INVALID_CONTEXT;
+  if (--held[device]) return status;
+  ended(device);
   unlink(at("contexts/%s.%d", uuid_of(device), getpid()));
-  return current = -1, status;
+  if (current == device) current = -1;
+  return status;
 }
 
 /* --- code --------------------------------------------------------------------------------------------------------- */
@@ -400,6 +437,7 @@ API int cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsig
   snprintf(op.name, sizeof op.name, "%s", f->name);
   int product = !strncmp(f->name, "gemm_", 5);
   op.work = f->prepare(params, gx, gy, bx, product); /* products need whole blocks */
+  if (!strcmp(f->name, "gate")) op.ms = 1; /* what does not wait for it has begun too early */
   if (!strcmp(f->name, "copy16")) op.ms = moving(32 * *(u64 *)params[2]);
   if (!strcmp(f->name, "read16") || !strcmp(f->name, "write16")) op.ms = moving(16 * *(u64 *)params[1]);
   if (product) {
@@ -407,7 +445,7 @@ API int cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsig
     if (strcmp(f->name, "gemm_reference")) op.to = *(u64 *)params[2];
     op.ms = 2.0 * side * side * depth / rate("slow", gpu_of(current)->model->tflops) / 1e9;
   }
-  return add(op);
+  return add(op, stream);
 }
 
 /* --- how functions are found: by name and by the CUDA version that the caller was built for ----------------------- */
@@ -429,6 +467,7 @@ static const struct { const char *name; int since; void *function; } table[] = {
     HAS_V2(cuEventElapsedTime, 12080),
 #endif
     HAS(cuModuleLoadData, 2000), HAS(cuModuleGetFunction, 2000), HAS(cuLaunchKernel, 4000),
+    HAS(cuDeviceCanAccessPeer, 4000), HAS(cuCtxEnablePeerAccess, 4000), HAS(cuMemcpyPeerAsync, 4000),
     HAS_V2(cuGetProcAddress, 12000),
 };
 /* The bindings of each CUDA ask for a function by the version that brought its present form. */

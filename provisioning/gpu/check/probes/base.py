@@ -120,6 +120,15 @@ class Tally:
         if len(self.samples) < 16:
             self.samples.append({"in": what, "index": str(index), "got": got, "want": want})
 
+    def join(self, other: Tally) -> None:
+        """What another one has found is of this one, too."""
+        self.errors += other.errors
+        self.bits |= other.bits
+        if other.first is not None:
+            self.first = other.first if self.first is None else min(self.first, other.first)
+        self.samples += other.samples[: 16 - len(self.samples)]
+        self.sms += other.sms
+
     def detail(self) -> dict[str, Any]:
         """For the report. The patterns are the check's own, so they may be shown."""
         if not self.errors:

@@ -1,0 +1,253 @@
+"""All links between several devices at once: every device copies to every other one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Any
+
+from provisioning.gpu.check.compiler import Unbuildable
+from provisioning.gpu.check.device import CudaError, Device, GateGaveUp, u64, uuid_text
+from provisioning.gpu.check.device import ptr as p
+from provisioning.gpu.check.probes.base import Bench, Outcome, Skip, Tally, rate_of
+
+WARM, TIMES = 3, 10
+LEAST = 3
+ALREADY = "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED"
+
+
+@dataclass(slots=True)
+class Pair:
+    """One direction between two devices: what is copied, and how it went.
+
+    `stream`, `begun` and `done` are of the source's context. The words of each pair are of a seed of its own,
+    so that what comes from elsewhere, or lands elsewhere, is seen.
+    """
+
+    source: Device
+    target: Device
+    seed: int
+    origin: int
+    arrival: int
+    stream: Any
+    begun: Any
+    done: Any
+    tally: Tally = field(default_factory=Tally)
+
+    @property
+    def name(self) -> str:
+        return f"GPU-{self.source.uuid} to GPU-{self.target.uuid}"
+
+
+def all_pairs(bench: Bench) -> Outcome:
+    """Every ordered pair of the checked device and its peers copies at once; all that arrives is verified.
+
+    GB/s over all pairs, from before the first copy to after the last one; and of each device what it sent,
+    until the last of its own was done. When something came in is not measured: two devices have two clocks.
+    Wrong words between two peers are no errors of the checked device and are counted apart.
+    """
+    device = bench.device
+    if device.count < LEAST:
+        raise Skip("Fewer than two peers are visible.")
+    _all_can_access(device)
+    # What a device sends takes as much memory as one buffer of the other link test, however many it sends to.
+    size = bench.sizes.copy_bytes // 2 // (device.count - 1) // 256 * 256
+    with ExitStack() as held:
+        devices = [device, *(_peer(bench, held, ordinal) for ordinal in range(1, device.count))]
+        for here, there in permutations(devices, 2):
+            _give_access(bench, here, there)
+        pairs = [
+            _pair(bench, held, here, there, size, number)
+            for number, (here, there) in enumerate(permutations(devices, 2))
+        ]
+        begun = device.call("cuEventCreate", 0)
+        held.callback(_end, bench, device, "cuEventDestroy", begun)
+        rates: dict[str, list[float]] = {}
+        try:
+            _rounds(bench, pairs, begun, size, rates)
+        except Skip:
+            # What was wrong before it could not go on was wrong.
+            if not any(pair.tally.errors for pair in pairs):
+                raise
+            rates = {}
+    return _outcome(device, pairs, rates, size)
+
+
+def _rounds(
+    bench: Bench, pairs: Sequence[Pair], begun: Any, size: int, rates: dict[str, list[float]]
+) -> None:
+    """Fills `rates`, and what the pairs have met. All rounds are verified, those that only warm up, too."""
+    measured = gave_up = 0
+    while measured < WARM + TIMES:
+        for pair in pairs:
+            with _at(bench, pair.target):
+                pair.target.clear(pair.arrival, size)
+                pair.target.sync()
+        took: dict[str, float] = {}
+        try:
+            took = _all_at_once(bench, pairs, begun, size)
+        except GateGaveUp:
+            gave_up += 1
+        for pair in pairs:
+            _verify(bench, pair, size)
+        if gave_up == TIMES:
+            raise Skip("The host queues too slowly for a measurement; try again on a quieter machine.")
+        if not took:
+            continue
+        measured += 1
+        if measured > WARM:
+            for name, value in took.items():
+                rates.setdefault(name, []).append(value)
+        bench.beat(measured, WARM + TIMES)
+
+
+def _outcome(device: Device, pairs: Sequence[Pair], rates: dict[str, list[float]], size: int) -> Outcome:
+    measures = {"buffer_mib": size / 2**20}
+    for name, values in rates.items():
+        # With another number of devices it would be another figure.
+        told = f"all_pairs_gb_s:{device.count}" if name == "all" else f"all_pairs_sent_gb_s:GPU-{name}"
+        measures[told] = rate_of("x", values)["x"]
+    own = Tally()
+    wrong = []
+    for pair in pairs:
+        if not pair.tally.errors:
+            continue
+        mine = device in (pair.source, pair.target)
+        if mine:
+            own.join(pair.tally)
+        wrong.append({
+            "from": f"GPU-{pair.source.uuid}", "to": f"GPU-{pair.target.uuid}", "errors": pair.tally.errors,
+            "own": mine, "wrong_bits": f"{pair.tally.bits:016x}",
+        })  # fmt: skip
+    detail = own.detail() | ({"wrong_pairs": wrong} if wrong else {})
+    return Outcome(errors=own.errors, measures=measures, detail=detail)
+
+
+def _all_can_access(device: Device) -> None:
+    """Raises `Skip` where one device cannot reach another's memory: a copy would go through the host's."""
+    handles = [device.call("cuDeviceGet", ordinal) for ordinal in range(device.count)]
+    for here, there in permutations(handles, 2):
+        if not device.call("cuDeviceCanAccessPeer", here, there):
+            first, second = (uuid_text(device.call("cuDeviceGetUuid", each).bytes) for each in (here, there))
+            raise Skip(f"There is no peer access from GPU-{first} to GPU-{second}.")
+
+
+@contextmanager
+def _at(bench: Bench, device: Device | None) -> Iterator[None]:
+    """Calls in the block are for `device` (None: a peer that is being opened).
+
+    What fails at a peer says nothing about the checked device: it raises `Skip`.
+    """
+    try:
+        if device is not None:
+            device.use()
+        yield
+    except (CudaError, Unbuildable) as error:
+        if device is bench.device:
+            raise
+        name = f" GPU-{device.uuid}" if device is not None else ""
+        raise Skip(f"The peer{name} failed: {error}.") from error
+    finally:
+        bench.device.use()
+
+
+def _peer(bench: Bench, held: ExitStack, ordinal: int) -> Device:
+    with _at(bench, None):
+        peer = bench.device.another(ordinal)
+    held.callback(_close, bench, peer)
+    with _at(bench, peer):
+        peer.load(("memory",))
+    return peer
+
+
+def _close(bench: Bench, peer: Device) -> None:
+    peer.close()
+    bench.device.use()
+
+
+def _end(bench: Bench, device: Device, function: str, what: Any) -> None:
+    """Gives something back. What fails here has failed before, and that is what is told."""
+    with suppress(CudaError):
+        device.use()
+        device.call(function, what)
+    bench.device.use()
+
+
+def _give_access(bench: Bench, here: Device, there: Device) -> None:
+    with _at(bench, here):
+        try:
+            here.call("cuCtxEnablePeerAccess", there.context, 0)
+        except CudaError as error:
+            if error.name != ALREADY:
+                raise
+
+
+def _pair(bench: Bench, held: ExitStack, source: Device, target: Device, size: int, number: int) -> Pair:
+    """Memory, stream and events of a pair, given back by `held` in the other order, the stream at rest."""
+    seed = bench.seed ^ (number + 1 << 48)
+    with _at(bench, target):
+        arrival = target.alloc(size)
+    held.callback(_free, bench, target, arrival)
+    with _at(bench, source):
+        origin = source.alloc(size)
+    held.callback(_free, bench, source, origin)
+    with _at(bench, source):
+        events = []
+        for _ in range(2):
+            events.append(source.call("cuEventCreate", 0))
+            held.callback(_end, bench, source, "cuEventDestroy", events[-1])
+    with _at(bench, source):
+        stream = source.call("cuStreamCreate", 0)
+    held.callback(_end, bench, source, "cuStreamDestroy", stream)
+    held.callback(_end, bench, source, "cuStreamSynchronize", stream)
+    with _at(bench, source):
+        source.launch("memory", "fill_mix", p(origin), u64(size // 8), u64(0), u64(seed), u64(0))
+        source.sync()
+    return Pair(source, target, seed, origin, arrival, stream, *events)
+
+
+def _free(bench: Bench, device: Device, address: int) -> None:
+    with suppress(CudaError):
+        device.use()
+        device.free(address)
+    bench.device.use()
+
+
+def _all_at_once(bench: Bench, pairs: Sequence[Pair], begun: Any, size: int) -> dict[str, float]:
+    """GB/s of one round: `all`, and what each device sent, by its UUID. Raises `GateGaveUp`."""
+    device = bench.device
+
+    def work() -> None:
+        device.call("cuEventRecord", begun, device.stream)
+        for pair in pairs:
+            with _at(bench, pair.source):
+                # Nothing moves before all of it is queued: they wait for what the gate holds back.
+                device.call("cuStreamWaitEvent", pair.stream, begun, 0)
+                device.call("cuEventRecord", pair.begun, pair.stream)
+                device.call(
+                    "cuMemcpyPeerAsync", pair.arrival, pair.target.context, pair.origin, pair.source.context,
+                    size, pair.stream,
+                )  # fmt: skip
+                device.call("cuEventRecord", pair.done, pair.stream)
+        for pair in pairs:
+            device.call("cuStreamWaitEvent", device.stream, pair.done, 0)
+
+    rates = {"all": size * len(pairs) / device.timed(work) / 1e6}
+    for source in {pair.source.uuid: pair.source for pair in pairs}.values():
+        mine = [pair for pair in pairs if pair.source is source]
+        with _at(bench, source):
+            took = max(float(source.call("cuEventElapsedTime", mine[0].begun, each.done)) for each in mine)
+        rates[source.uuid] = size * len(mine) / took / 1e6
+    return rates
+
+
+def _verify(bench: Bench, pair: Pair, size: int) -> None:
+    """On the target itself: a copy back would be another copy."""
+    target = pair.target
+    with _at(bench, target):
+        log = target.fresh_log()
+        words, seed = u64(size // 8), u64(pair.seed)
+        target.launch("memory", "check_mix", p(pair.arrival), words, u64(0), seed, u64(0), log)
+        pair.tally.take(target.log(), pair.name)

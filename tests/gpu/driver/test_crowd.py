@@ -1,0 +1,202 @@
+"""All links of several GPUs at once, as the processes they are: contexts, streams, events by the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from provisioning.gpu.check.plan import Test
+from provisioning.gpu.check.report import Report, render
+from provisioning.gpu.check.types import Severity, Status, Verdict
+from tests.gpu.driver.machine import Machine, uuid_of
+
+pytestmark = pytest.mark.engine
+Make = Callable[..., Machine]
+Check = Callable[..., Report]
+
+GPUS = [uuid_of(number) for number in range(1, 5)]
+PEERS = Test("peers", "peers", 20.0, required=False)
+CROWD = Test("all_pairs", "all_pairs", 20.0, required=False)
+RESIDUE = Test("residue", "residue", 20.0)
+H100 = 18 * 25
+"""GB/s of all NVLinks of one, each way."""
+
+
+@pytest.fixture
+def linked(with_kernels: Make) -> Iterator[Callable[..., Machine]]:
+    """A node of linked GPUs; at the end no context went with anything that its holder had not given back."""
+    made: list[Machine] = []
+
+    def make(count: int = 3, model: str = "H100") -> Machine:
+        made.append(with_kernels(580, *(f"gpu {model} {uuid}" for uuid in GPUS[:count])))
+        return made[-1]
+
+    yield make
+    assert [path.read_text() for machine in made for path in machine.folder.glob("left")] == []
+
+
+def held_against(report: Report) -> set[str]:
+    """Of a plan of a moment NVML may not have seen anything."""
+    return {each.code for each in report.findings if each.severity != Severity.INFO} - {"unwatched"}
+
+
+def checked(check: Check, *tests: Test, peers: int = 2, **more: Any) -> tuple[Report, dict[str, Status]]:
+    report = check(GPUS[0], "standard", plan=tests, peers=GPUS[1 : peers + 1], **more)
+    return report, {test.name: test.status for test in report.tests}
+
+
+@pytest.mark.parametrize("peers", [2, 3])
+def test_what_all_links_make_together(linked: Make, check: Check, peers: int) -> None:
+    made = linked(4)
+    contexts: dict[str, int] = {}
+
+    def look(progress: Any) -> None:
+        if progress.phase == "result":
+            contexts[progress.test] = len(list((made.folder / "contexts").iterdir()))
+
+    report, found = checked(check, PEERS, CROWD, RESIDUE, peers=peers, on_progress=look)
+    assert set(found.values()) == {Status.PASSED}, render(report)
+    crowd = report.tests[1].measures
+    # Each sends all that its links carry, beside the others.
+    assert crowd[f"all_pairs_gb_s:{peers + 1}"] == pytest.approx(H100 * (peers + 1), rel=0.01)
+    sent = {name.rpartition(":")[2]: value for name, value in crowd.items() if "_sent_" in name}
+    assert sent == {uuid: pytest.approx(H100, rel=0.01) for uuid in GPUS[: peers + 1]}
+    assert set(contexts.values()) == {1}, "those of the peers are given back"
+
+
+def test_without_nvlink_it_goes_over_pcie(linked: Make, check: Check) -> None:
+    linked(3, "T4")
+    report, found = checked(check, PEERS, CROWD)
+    assert set(found.values()) == {Status.PASSED}, render(report)
+    assert report.tests[1].measures["all_pairs_gb_s:3"] == pytest.approx(3 * 24, rel=0.01)
+
+
+def test_wrong_only_when_all_copy(linked: Make, check: Check) -> None:
+    linked().fault("crowd_flip", 0, gpu=1)
+    report, found = checked(check, PEERS, CROWD)
+    assert found == {"peers": Status.PASSED, "all_pairs": Status.FAILED}, render(report)
+    assert f"{GPUS[1]} to {GPUS[0]}: 13" in report.tests[1].text
+    assert report.verdict == Verdict.FAIL
+
+
+def test_access_that_is_there_already(linked: Make, check: Check) -> None:
+    made = linked()
+    for each in range(3):
+        made.fault("keeps_access", gpu=each)
+    report, found = checked(check, CROWD, Test("again", "all_pairs", 20.0))
+    assert set(found.values()) == {Status.PASSED}, render(report)
+
+
+def test_what_comes_from_another_device_is_wrong(linked: Make, check: Check) -> None:
+    linked().fault("crowd_mixed", 0, gpu=1)
+    report, found = checked(check, PEERS, CROWD)
+    assert found == {"peers": Status.PASSED, "all_pairs": Status.FAILED}, render(report)
+    words = 13 * (1 << 20) // 2 // 2 // 8
+    assert report.tests[1].text == f"{words} wrong words ({GPUS[1]} to {GPUS[0]}: {words})"
+
+
+def test_what_never_arrives_is_wrong(linked: Make, check: Check) -> None:
+    """Though the words of the round before would be right."""
+    linked().fault("crowd_lost", 0, gpu=1)
+    report, found = checked(check, CROWD)
+    assert found == {"all_pairs": Status.FAILED}, render(report)
+    words = 6 * (1 << 20) // 2 // 2 // 8
+    assert report.tests[0].text == f"{words} wrong words ({GPUS[1]} to {GPUS[0]}: {words})"
+
+
+def test_wrong_between_two_peers(linked: Make, check: Check) -> None:
+    linked().fault("crowd_flip", 2, gpu=1)
+    report, found = checked(check, PEERS, CROWD)
+    assert found == {"peers": Status.PASSED, "all_pairs": Status.PASSED}, render(report)
+    assert held_against(report) == set()
+    (told,) = [each for each in report.findings if each.code == "peers_wrong"]
+    assert f"{GPUS[1]} to {GPUS[2]}: 13" in told.text
+
+
+def test_what_was_wrong_before_a_peer_failed_was_wrong(linked: Make, check: Check) -> None:
+    made = linked()
+    made.fault("crowd_flip", 1)
+    made.fault("ecc", "check_mix", gpu=2)
+    report, found = checked(check, CROWD)
+    assert found == {"all_pairs": Status.FAILED}, render(report)
+    assert report.tests[0].text == f"1 wrong words ({GPUS[0]} to {GPUS[1]}: 1)"
+
+
+@pytest.mark.parametrize("there", [0, 2])
+def test_what_one_sends_ends_with_its_last_copy(linked: Make, check: Check, there: int) -> None:
+    linked().fault("slow_to", there, 250, gpu=1)
+    report, found = checked(check, CROWD)
+    assert set(found.values()) == {Status.PASSED}, render(report)
+    sent = report.tests[0].measures
+    assert sent[f"all_pairs_sent_gb_s:{GPUS[1]}"] == pytest.approx(H100 / 4, rel=0.01)
+    assert sent[f"all_pairs_sent_gb_s:{GPUS[0]}"] == pytest.approx(H100, rel=0.01)
+    assert sent["all_pairs_gb_s:3"] == pytest.approx(3 * H100 / 4, rel=0.01)
+
+
+def test_a_slow_crowd(linked: Make, check: Check) -> None:
+    linked().fault("slow_crowd", 500, gpu=1)
+    report, found = checked(check, PEERS, CROWD, baseline={"all_pairs_gb_s:3": 3.0 * H100})
+    assert found == {"peers": Status.PASSED, "all_pairs": Status.WARNED}, render(report)
+    assert held_against(report) == {"test_all_pairs"}
+    sent = report.tests[1].measures
+    assert sent[f"all_pairs_sent_gb_s:{GPUS[1]}"] == pytest.approx(H100 / 2, rel=0.01)
+    assert sent[f"all_pairs_sent_gb_s:{GPUS[2]}"] == pytest.approx(H100, rel=0.01)
+
+
+@pytest.mark.parametrize(("here", "there"), [(0, 2), (2, 1)])
+def test_no_access_between_two(linked: Make, check: Check, here: int, there: int) -> None:
+    linked().fault("no_peer", there, gpu=here)
+    report, found = checked(check, CROWD, RESIDUE)
+    assert found == {"all_pairs": Status.SKIPPED, "residue": Status.PASSED}
+    assert f"no peer access from {GPUS[here]} to {GPUS[there]}" in report.tests[0].text
+    assert held_against(report) == set()
+
+
+@pytest.mark.parametrize(
+    ("fault", "gpu"),
+    [
+        (("no_memory",), 2),
+        (("no_context", 2), 1),
+        (("no_context", 2), 2),
+        (("ecc", "fill_mix"), 1),
+        (("ecc", "check_mix"), 2),
+    ],
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else str(value),
+)
+def test_what_fails_at_a_peer_is_no_fault_of_the_checked_device(
+    linked: Make, check: Check, fault: tuple[Any, ...], gpu: int
+) -> None:
+    """Nor does it leave anything behind: a stream that stayed would be one too many the third time."""
+    made = linked()
+    made.fault(*fault, gpu=gpu)
+    for each in range(3):
+        made.fault("most_streams", 9, gpu=each)
+    plan = [Test(f"all_pairs_{number}", "all_pairs", 20.0, required=False) for number in range(3)]
+    report, found = checked(check, *plan, RESIDUE)
+    assert [*found.values()] == [Status.SKIPPED] * 3 + [Status.PASSED], render(report)
+    assert held_against(report) == set()
+    # A context that is broken is so from its beginning then.
+    texts = [each.text for each in report.tests[: 1 if fault[0] == "ecc" else 3]]
+    name = "" if fault[0] == "no_context" else f" {GPUS[gpu]}"
+    assert all(text.startswith(f"Not run: The peer{name} failed: cu") for text in texts)
+    assert len(set(texts)) == 1
+    assert report.tests[3].measures["free_mib"] == 16
+
+
+def test_whoever_has_measured_has_given_all_back(linked: Make, check: Check) -> None:
+    made = linked()
+    for each in range(3):
+        made.fault("most_streams", 9, gpu=each)
+    plan = [Test(f"all_pairs_{number}", "all_pairs", 20.0) for number in range(3)]
+    report, found = checked(check, *plan, RESIDUE)
+    assert set(found.values()) == {Status.PASSED}, render(report)
+    assert report.tests[3].measures["free_mib"] == 16
+
+
+def test_what_fails_at_the_checked_device_is_its_own(linked: Make, check: Check) -> None:
+    linked().fault("ecc", "check_mix")
+    report, found = checked(check, CROWD)
+    assert found == {"all_pairs": Status.FAILED}, render(report)
+    assert "CUDA_ERROR_ECC_UNCORRECTABLE" in report.tests[0].text
