@@ -129,10 +129,9 @@ def _of_figures(judged: Sequence[Judgement]) -> tuple[Status, str]:
 
 def _of_links(judged: Sequence[Judgement]) -> tuple[Status, str]:
     """A link has two ends: what is slow to one peer, and to another is not, is not this end's."""
-    linked = [j for j in judged if not j.advisory]
-    low = [j for j in linked if j.status == Status.FAILED]
     status, text = _of_figures(judged)
-    if low and len(low) < len(linked):
+    others = [j for j in judged if not j.advisory and j.status != Status.FAILED]
+    if status == Status.FAILED and others:
         status, text = Status.WARNED, f"{text}; its other links are not: look at the other end of this first"
     return status, text
 
