@@ -353,7 +353,10 @@ class WorkspaceSpec:
 
 @dataclass(frozen=True, slots=True)
 class DeviceGrant:
-    """A device, or a share of one, given to a workspace. `memory_mib` is set where a share asked for it."""
+    """A device, or a share of one, given to a workspace.
+
+    `memory_mib` is what a share may hold of its memory; 0 for a whole one, and where that goes by `milli`.
+    """
 
     uuid: str
     milli: int = WHOLE_DEVICE_MILLI

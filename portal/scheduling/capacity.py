@@ -6,7 +6,7 @@ tuples, since there may be ten thousand devices and a person waits.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -40,6 +40,7 @@ from portal.scheduling.engine.placement.types import (
     Version,
 )
 from portal.workspaces.homes import places as home_places
+from provisioning.gpu.shares import part_mib
 from provisioning.share_messages import PROVIDES_SHARES
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
@@ -277,10 +278,9 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapa
     held = AllocatedDevice.objects.filter(active=True)
     if named is not None:
         held = held.filter(device__node__in=named)
-    taken = {
-        device: (milli, memory)
-        for device, milli, memory in held.values_list("device_id").annotate(Sum("milli"), Sum("memory_mib"))
-    }
+    taken: defaultdict[UUID, list[tuple[int, int]]] = defaultdict(list)
+    for device, milli, memory in held.values_list("device_id", "milli", "memory_mib"):
+        taken[device].append((milli, memory))
     devices: dict[UUID, list[DeviceCapacity]] = {}
     capabilities: dict[UUID, set[tuple[str, str]]] = {}
     # Of equal devices of a node the first is taken.
@@ -292,7 +292,7 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapa
         told_by = rows.filter(mig_mode=True, facts__has_key="profiles")
         layouts = {uuid: told(profiles) for uuid, profiles in told_by.values_list("uuid", "facts__profiles")}
     for row in there:
-        devices.setdefault(row[0], []).append(_device(row, taken.get(row[1], (0, 0)), layouts.get(row[2])))
+        devices.setdefault(row[0], []).append(_device(row, taken.get(row[1], ()), layouts.get(row[2])))
         capabilities.setdefault(row[0], set()).add((row[3], row[-1]))
     for node in nodes:
         software = software_requirements.node_software(
@@ -305,7 +305,7 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapa
         yield node.pool_id, state
 
 
-def _device(row: Sequence[Any], taken: tuple[int, int], layout: Geometry | None) -> DeviceCapacity:
+def _device(row: Sequence[Any], taken: Sequence[tuple[int, int]], layout: Geometry | None) -> DeviceCapacity:
     _, _, uuid, model, memory_mib, kind, parent, mig_mode, profile, start, island, numa, *health = row
     healthy, note, cordoned, reason, checking, unscrubbed, warning, fixed_until, _ = health
     unusable: Reason | None = None
@@ -321,8 +321,8 @@ def _device(row: Sequence[Any], taken: tuple[int, int], layout: Geometry | None)
         uuid=uuid,
         model=model,
         memory_mib=memory_mib,
-        free_milli=WHOLE_DEVICE_MILLI - taken[0],
-        free_memory_mib=memory_mib - taken[1] if taken[1] else -1,
+        free_milli=WHOLE_DEVICE_MILLI - sum(milli for milli, _ in taken),
+        free_memory_mib=max(0, memory_mib - sum(_held_mib(memory_mib, *each) for each in taken)),
         kind=DeviceKind(kind),
         parent_uuid=parent,
         mig_mode=mig_mode,
@@ -335,6 +335,11 @@ def _device(row: Sequence[Any], taken: tuple[int, int], layout: Geometry | None)
         layout=layout,
         fixed=fixed_until is not None and fixed_until > timezone.now(),
     )
+
+
+def _held_mib(device_mib: int, milli: int, memory_mib: int) -> int:
+    """What a grant takes of a device's memory. Of a whole device it is not counted: nobody else is there."""
+    return 0 if milli >= WHOLE_DEVICE_MILLI else part_mib(device_mib, milli, memory_mib)
 
 
 def _node(
@@ -447,10 +452,11 @@ def held_by(workspaces: Collection[UUID]) -> dict[str, list[tuple[UUID, Placemen
         devices = devices.filter(allocation__workspace__in=workspaces)
         allocations = allocations.filter(workspace__in=workspaces)
     grants: dict[int, list[DeviceGrant]] = {}
-    for allocation, uuid, milli, memory in devices.values_list(
-        "allocation_id", "device__uuid", "milli", "memory_mib"
+    for allocation, uuid, of_mib, milli, memory in devices.values_list(
+        "allocation_id", "device__uuid", "device__memory_mib", "milli", "memory_mib"
     ):
-        grants.setdefault(allocation, []).append(DeviceGrant(uuid, milli, memory))
+        grant = DeviceGrant(uuid, milli, _held_mib(of_mib, milli, memory))
+        grants.setdefault(allocation, []).append(grant)
     wanted = set(workspaces)
     found: dict[str, list[tuple[UUID, Placement, ResourceRequest]]] = {}
     for pk, workspace, pool, node, cpu, memory, disk in allocations.values_list(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from portal.common.reasons.codes import AdmissionCode, PlacementCode
-from portal.inventory.models import Node, Pool
-from portal.scheduling import fits, snapshot_cache
+from portal.inventory.models import AllocatedDevice, Device, Node, Pool
+from portal.scheduling import capacity, fits, snapshot_cache
 from portal.scheduling.admission import Outcome
 from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from provisioning.gpu.shares import part_mib
 from provisioning.share_messages import PROVIDES_SHARES
 from tests.factories import FlavorFactory, local_pool_with, node_info
 from tests.scheduling.test_software_requirements import needs, verdict
@@ -98,3 +100,55 @@ def test_who_leaves_makes_room_only_with_all_others_where_it_is_scrubbed(nodes, 
                 not scrubbed, True, not scrubbed, True,
             ]  # fmt: skip
         assert not placer.fits(workload, [])
+
+
+# --- memory that sizes ask for, beside sizes that ask for none ---
+
+
+@pytest.fixture
+def one_gpu(half):
+    """A node with one GPU of 80,000 MiB; a size of 400 milli with an amount of its own, more than is left."""
+    FlavorFactory(slug="large", accelerator_count=1, accelerator_milli=400, accelerator_memory_mib=50_000)
+    node = node_info("guards", gpus=1, memory_mib=262_144, provides=(PROVIDES_SHARES,))
+    pool = local_pool_with(node)
+    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_h=0, scrub_required=False)
+    Device.objects.filter(node__pool=pool).update(memory_mib=80_000)
+    rows_changed()
+    return pool
+
+
+def running(*workspaces) -> list[bool]:
+    return [each.state == State.PROVISIONING for each in workspaces]
+
+
+@pytest.mark.parametrize("sizes", [("half", "large"), ("large", "half")])
+def test_no_more_memory_is_promised_than_a_gpu_has(one_gpu, make, alice, bob, sizes):
+    """Half of it is 40,000, whether its size says so or not."""
+    first, second = make(alice, sizes[0]), make(bob, sizes[1])
+    assert running(first, second) == [True, False]
+    held = AllocatedDevice.objects.get(active=True)
+    assert held.memory_mib == {"half": 40_000, "large": 50_000}[sizes[0]]
+    assert held.memory_mib == part_mib(80_000, held.milli, held.memory_mib), "what the node holds it to"
+
+
+def test_two_halves_still_fill_it(one_gpu, make, alice, bob):
+    assert running(make(alice, "half"), make(bob, "half")) == [True, True]
+
+
+def test_what_was_granted_without_an_amount_counts_too(one_gpu, make, alice, bob):
+    """Of before this was written down."""
+    make(alice, "half")
+    AllocatedDevice.objects.update(memory_mib=0)
+    rows_changed()
+    state = next(iter(capacity.load().values())).nodes[0]
+    assert (state.devices[0].free_milli, state.devices[0].free_memory_mib) == (500, 40_000)
+    held = capacity.held_by([Workspace.objects.get().pk])
+    ((_, place, _),) = held[str(Workspace.objects.get().pk)]
+    assert place.nodes[0].devices[0].memory_mib == 40_000
+    assert running(make(bob, "large")) == [False]
+
+
+def test_a_whole_gpu_is_counted_by_itself(one_gpu, make, alice):
+    FlavorFactory(slug="whole", accelerator_count=1)
+    make(alice, "whole")
+    assert AllocatedDevice.objects.get(active=True).memory_mib == 0

@@ -215,7 +215,7 @@ def _better_off(
         place = site.clusters[each.pool].find(asked)
         if place is None:
             break
-        target = _with_share(place, each.request) if shares else place
+        target = site.clusters[each.pool].sharing(place, each.request) if shares else place
         gain = _worth(each.pool, target, scores) - each.score
         if gain >= rules.min_gain and _elsewhere(each, target) and not _back(target, left):
             site.undo(before)
@@ -232,15 +232,6 @@ def _worth(pool: str, target: Placement, scores: Mapping[str | tuple[str, str], 
     """What a place is worth: as much as the least of its devices and its node."""
     of_node = (scores.get((pool, part.node), FULLY) for part in target.nodes)
     return min((*of_node, *(scores.get(uuid, FULLY) for uuid in _devices(target))))
-
-
-def _with_share(place: Placement, request: ResourceRequest) -> Placement:
-    wanted = request.accelerators
-    (part,) = place.nodes
-    grants = tuple(
-        replace(grant, milli=wanted.share_milli, memory_mib=wanted.memory_mib) for grant in part.devices
-    )
-    return Placement((replace(part, devices=grants),))
 
 
 def _devices(place: Placement) -> frozenset[str]:

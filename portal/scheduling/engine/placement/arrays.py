@@ -19,7 +19,8 @@ import numpy.typing as npt
 from portal.common.reasons.codes import PlacementCode
 from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.placement.types import DeviceCapacity, NodeCapacity, NodeSoftware, software_of
-from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind, ResourceRequest
+from provisioning.gpu.shares import part_mib
+from provisioning.types import WHOLE_DEVICE_MILLI, AcceleratorRequest, DeviceKind, ResourceRequest
 
 CHANGING = Reason(PlacementCode.DEVICE_CHECKING)
 """Why a GPU is out of use whose MIG layout is being changed."""
@@ -48,6 +49,19 @@ def free_memory_mib(device: DeviceCapacity) -> int:
     if device.free_memory_mib >= 0:
         return device.free_memory_mib
     return device.memory_mib * device.free_milli // WHOLE_DEVICE_MILLI
+
+
+def granted_mib(device: DeviceCapacity, wanted: AcceleratorRequest) -> int:
+    """What a request takes of a device's memory: a part that asks for no amount is held to its share of it.
+
+    Nothing of it where a whole device is taken, nor, for a part without an amount, where the memory is not
+    tracked: there the milli-GPUs say what is left.
+    """
+    if wanted.share_milli >= WHOLE_DEVICE_MILLI:
+        return 0
+    if device.free_memory_mib < 0:
+        return wanted.memory_mib
+    return part_mib(device.memory_mib, wanted.share_milli, wanted.memory_mib)
 
 
 class NodeArrays:
@@ -173,23 +187,31 @@ class NodeArrays:
             free[row] = rest
         self.usable[row] = node.unusable is None and min(left) >= 0
 
-    def take_device(self, row: int, column: int, milli: int, memory_mib: int) -> None:
-        """Subtract a share of a device (or add it back); raises ValueError beyond the bounds."""
+    def take_device(
+        self, row: int, column: int, milli: int, memory_mib: int, *, restored: bool = False
+    ) -> None:
+        """Subtract a share of a device (or add it back); raises ValueError beyond the bounds.
+
+        `restored`: as for `take`, of a device's memory.
+        """
         device = self.devices[row][column]
         tracked = -1 if device.free_memory_mib < 0 else int(self.free_device_memory[row, column])
-        free, memory = _less(device, int(self.free_milli[row, column]), tracked, milli, memory_mib)
+        free = int(self.free_milli[row, column])
+        free, memory = _less(device, free, tracked, milli, memory_mib, restored=restored)
         self.free_milli[row, column] = free
         if memory < 0:
             memory = device.memory_mib * free // WHOLE_DEVICE_MILLI
         self.free_device_memory[row, column] = memory
 
-    def take_aside(self, row: int, uuid: str, milli: int, memory_mib: int) -> None:
+    def take_aside(self, row: int, uuid: str, milli: int, memory_mib: int, *, restored: bool = False) -> None:
         """The same for what the arrays do not hold: MIG instances, and devices out of service."""
         node = self.states[row]
         for place, device in enumerate(node.devices):
             handed_out = device.kind is DeviceKind.MIG or uuid in self.columns[row]
             if device.uuid == uuid and handed_out:
-                free, memory = _less(device, device.free_milli, device.free_memory_mib, milli, memory_mib)
+                free, memory = _less(
+                    device, device.free_milli, device.free_memory_mib, milli, memory_mib, restored=restored
+                )
                 left = replace(device, free_milli=free, free_memory_mib=memory)
                 devices = (*node.devices[:place], left, *node.devices[place + 1 :])
                 self.states[row] = replace(node, devices=devices)
@@ -260,8 +282,9 @@ class NodeArrays:
         wanted = request.accelerators
         whole = wanted.share_milli >= WHOLE_DEVICE_MILLI
         free: Bools = self.free_milli[rows] >= wanted.share_milli
-        if wanted.memory_mib and not whole:
-            free &= self.free_device_memory[rows] >= wanted.memory_mib
+        if not whole:
+            parts = [part_mib(memory, wanted.share_milli, wanted.memory_mib) for memory, _ in self.classes]
+            free &= self.free_device_memory[rows] >= np.array(parts or [0], np.int64)[self.device_class[rows]]
         if wanted.allowed_models or wanted.memory_mib:
             suits = self.class_mask(wanted.allowed_models, wanted.memory_mib)
             free &= suits[self.device_class[rows]]
@@ -302,10 +325,18 @@ class NodeArrays:
         return (sum(free) << 32) | zlib.crc32(b"%d %d %d " % rest + bytes(str(free), "ascii"))
 
 
-def _less(device: DeviceCapacity, free: int, memory: int, milli: int, memory_mib: int) -> tuple[int, int]:
-    """What is left of free milli-GPUs and memory (-1: not tracked); raises ValueError beyond the bounds."""
+def _less(
+    device: DeviceCapacity, free: int, memory: int, milli: int, memory_mib: int, *, restored: bool
+) -> tuple[int, int]:
+    """What is left of free milli-GPUs and memory (-1: not tracked); raises ValueError beyond the bounds.
+
+    Where more of the memory was promised than there is, none is free: what is given back there is no more
+    than the device has, and what is `restored` leaves none.
+    """
     left = free - milli
-    rest = memory if memory < 0 else memory - memory_mib
+    rest = memory if memory < 0 else min(memory - memory_mib, device.memory_mib)
+    if memory >= 0 and restored:
+        rest = max(0, rest)
     if not 0 <= left <= WHOLE_DEVICE_MILLI or (memory >= 0 and not 0 <= rest <= device.memory_mib):
         raise ValueError(f"device {device.uuid} has no {milli} milli and {memory_mib} MiB to move")
     return left, rest

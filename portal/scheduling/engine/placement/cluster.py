@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 
@@ -20,7 +20,7 @@ import numpy as np
 from portal.common.reasons.codes import PlacementCode
 from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.placement import filters, mig
-from portal.scheduling.engine.placement.arrays import Ints, NodeArrays
+from portal.scheduling.engine.placement.arrays import Ints, NodeArrays, granted_mib
 from portal.scheduling.engine.placement.filters import Filter
 from portal.scheduling.engine.placement.mig import MigChoice
 from portal.scheduling.engine.placement.mix import DEFAULT_MIX, RequestMix
@@ -28,9 +28,10 @@ from portal.scheduling.engine.placement.peers import TIE_BITS, Peers
 from portal.scheduling.engine.placement.scoring import DEFAULT_POLICY, policy_named, scarcity
 from portal.scheduling.engine.placement.scoring.base import LEVEL_BITS
 from portal.scheduling.engine.placement.topology import Bond, tightest
-from portal.scheduling.engine.placement.types import NodeCapacity, Placed, Unplaceable
+from portal.scheduling.engine.placement.types import DeviceCapacity, NodeCapacity, Placed, Unplaceable
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
+    AcceleratorRequest,
     DeviceGrant,
     NodePlacement,
     Placement,
@@ -186,6 +187,15 @@ class Cluster:
         there can be imagined gone, and back. Raises ValueError where its devices have been taken since.
         """
         self._move(placement, request, 1, restored=True)
+
+    def sharing(self, placement: Placement, request: ResourceRequest) -> Placement:
+        """The devices of a placement, of which `request` takes its share and not all; node by node."""
+        return Placement(tuple(self._sharing(part, request) for part in placement.nodes))
+
+    def _sharing(self, part: NodePlacement, request: ResourceRequest) -> NodePlacement:
+        devices = {device.uuid: device for device in self.node(part.node).devices}
+        grants = tuple(_granted(devices[grant.uuid], request.accelerators) for grant in part.devices)
+        return replace(part, devices=grants)
 
     def update(self, node: NodeCapacity) -> None:
         """Replace what is known about one node of the snapshot; raises KeyError for any other."""
@@ -359,12 +369,9 @@ class Cluster:
         else:
             rows = np.array([row])
             columns = self._policy.chosen(rows, request, self._nodes.preferred(rows, request)[0])[0].tolist()
-        memory = wanted.memory_mib if wanted.share_milli < WHOLE_DEVICE_MILLI else 0
         devices = self._nodes.devices[row]
         columns.sort()
-        return NodePlacement(
-            name, tuple(DeviceGrant(devices[column].uuid, wanted.share_milli, memory) for column in columns)
-        )
+        return NodePlacement(name, tuple(_granted(devices[column], wanted) for column in columns))
 
     def _move(
         self, placement: Placement, request: ResourceRequest, sign: int, *, restored: bool = False
@@ -410,11 +417,11 @@ class Cluster:
         moved: list[DeviceGrant] = []
         try:
             for grant in part.devices:
-                self._move_device(row, grant, sign)
+                self._move_device(row, grant, sign, restored)
                 moved.append(grant)
         except ValueError:
             for grant in moved:
-                self._move_device(row, grant, -sign)
+                self._move_device(row, grant, -sign, sign < 0)
             nodes.take(
                 row,
                 cpu_milli=-sign * request.cpu_milli,
@@ -424,13 +431,13 @@ class Cluster:
             )
             raise
 
-    def _move_device(self, row: int, grant: DeviceGrant, sign: int) -> None:
+    def _move_device(self, row: int, grant: DeviceGrant, sign: int, restored: bool) -> None:
         nodes = self._nodes
         column = nodes.columns[row].get(grant.uuid)
         if column is not None and not nodes.devices[row][column].unusable:
-            nodes.take_device(row, column, sign * grant.milli, sign * grant.memory_mib)
+            nodes.take_device(row, column, sign * grant.milli, sign * grant.memory_mib, restored=restored)
         else:
-            nodes.take_aside(row, grant.uuid, sign * grant.milli, sign * grant.memory_mib)
+            nodes.take_aside(row, grant.uuid, sign * grant.milli, sign * grant.memory_mib, restored=restored)
 
     def _changed_since(self, seen: int) -> Ints:
         """The rows that have changed after `seen`, ascending; all of them for what has never been seen."""
@@ -445,6 +452,10 @@ class Cluster:
         self._lately.append(row)
         self._policy.changed(row)
         self._peers.changed(row)
+
+
+def _granted(device: DeviceCapacity, wanted: AcceleratorRequest) -> DeviceGrant:
+    return DeviceGrant(device.uuid, wanted.share_milli, granted_mib(device, wanted))
 
 
 def check(request: ResourceRequest) -> None:

@@ -80,16 +80,18 @@ def nodes_(draw, most: int = 5, *, bonds: bool = True, instances: bool = True):
 def _node(draw, name: str, *, bonds: bool, instances: bool) -> NodeCapacity:
     models = draw(st.sampled_from([[], [H100], [H100] * 2, [H100] * 4, [A10] * 2, [H100, A10, A10]]))
     bonded = bonds and draw(st.booleans())
+    frees = [draw(st.sampled_from([0, 250, 500, 700, 1000, 1000])) for _ in models]
     devices = [
         gpu(
             f"{name}-{index}",
-            draw(st.sampled_from([0, 250, 500, 700, 1000, 1000])),
+            free,
             model,
+            free_memory_mib=draw(st.sampled_from([-1, *_memory_left(model, free)])),
             island=draw(st.sampled_from(["", "x", "y"])) if bonded else "",
             numa=draw(st.sampled_from([-1, 0, 1])) if bonded else -1,
             unusable=draw(st.sampled_from([None, None, None, FAILED])),
         )
-        for index, model in enumerate(models)
+        for index, (model, free) in enumerate(zip(models, frees, strict=True))
     ]
     if instances and draw(st.booleans()):
         devices += _carrier(draw, f"{name}-mig")
@@ -104,6 +106,12 @@ def _node(draw, name: str, *, bonds: bool, instances: bool) -> NodeCapacity:
         rack=draw(st.sampled_from(["", "r1", "r2"])),
         block=draw(st.sampled_from(["", "b1"])),
     )
+
+
+def _memory_left(model: str, free: int) -> list[int]:
+    """What may be free of a device's memory where it is tracked: all of it, where nobody has a part."""
+    whole = MEMORY[model]
+    return [whole] if free == 1000 else [0, 10_000, whole * free // 1000, whole // 2]
 
 
 LAYOUTS = (

@@ -15,7 +15,7 @@ from portal.scheduling.engine.placement.engine import Cluster, RequestMix, place
 from portal.scheduling.engine.placement.mig import choose
 from portal.scheduling.engine.placement.topology import bond_of
 from portal.scheduling.engine.placement.types import NodeCapacity, Placed, Unplaceable
-from provisioning.types import ResourceRequest
+from provisioning.types import AcceleratorRequest, ResourceRequest
 from tests.scheduling.engine.placement.helpers import A10, gpus, node, nodes_, requests_, wants, where
 
 POLICIES = st.sampled_from(["fragmentation", "best_fit", "spread"])
@@ -44,13 +44,18 @@ def fits(state: NodeCapacity, request: ResourceRequest) -> bool:
         and not device.unusable
         and device.free_milli >= wanted.share_milli
         and wanted.model in ("", device.model)
-        and (free_memory_mib(device) if wanted.share_milli < 1000 else device.memory_mib) >= wanted.memory_mib
+        and device.memory_mib >= wanted.memory_mib
+        and (wanted.share_milli == 1000 or free_memory_mib(device) >= _part(device.memory_mib, wanted))
     ]
     return any(
         wanted.count < 2
         or (None not in (bonds := {bond_of(device, wanted.within) for device in chosen}) and len(bonds) == 1)
         for chosen in combinations(usable, wanted.count)
     )
+
+
+def _part(device_mib: int, wanted: AcceleratorRequest) -> int:
+    return wanted.memory_mib or device_mib * wanted.share_milli // 1000
 
 
 @settings(max_examples=300)

@@ -12,6 +12,7 @@ from portal.common.reasons.codes import PlacementCode
 from portal.scheduling.engine.placement import cluster as cluster_module
 from portal.scheduling.engine.placement.engine import Cluster, place
 from portal.scheduling.engine.placement.types import Placed
+from provisioning.gpu.shares import part_mib
 from provisioning.types import DeviceGrant, NodePlacement, Placement
 from tests.scheduling.engine.placement.helpers import (
     FAILED,
@@ -156,6 +157,71 @@ def test_memory_of_shares_is_counted_where_it_is_tracked():
         cluster.commit(placement, request)
     assert cluster.find(request) is None
     assert cluster.snapshot()[0].devices[0].free_memory_mib == 20_000
+
+
+@pytest.mark.parametrize("amount_first", [True, False])
+def test_a_share_without_an_amount_takes_its_part_of_the_memory(amount_first):
+    """40,000 of 80,000 are its own: beside it, or before it, nobody is promised more than the other half."""
+    cluster = Cluster([node("a", gpu("g", free_memory_mib=80_000))])
+    plain, large = wants(1, share_milli=500), wants(1, share_milli=400, memory_mib=40_001)
+    first, second = (large, plain) if amount_first else (plain, large)
+    placement = cluster.find(first)
+    assert placement.nodes[0].devices[0].memory_mib == (40_001 if amount_first else 40_000)
+    cluster.commit(placement, first)
+    assert cluster.find(second) is None
+    assert cluster.explain(second).reasons[0][1].code is PlacementCode.DEVICE_SHARES_SHORT
+    fitting = wants(1, share_milli=400, memory_mib=39_999)
+    assert cluster.find(fitting) is not None
+    cluster.release(placement, first)
+    assert cluster.find(second) is not None
+    assert cluster.snapshot()[0].devices[0] == gpu("g", free_memory_mib=80_000)
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from([79_999, 80_000, 81_559]),
+    st.lists(st.tuples(st.integers(1, 999), st.sampled_from([0, 0, 1, 20_000, 60_000])), max_size=12),
+)
+def test_no_device_promises_more_memory_than_it_has(memory, sizes):
+    cluster = Cluster([node("a", gpu("g", memory_mib=memory, free_memory_mib=memory))])
+    promised = []
+    for milli, asked in sizes:
+        request = wants(1, cpu=1, memory=0, share_milli=milli, memory_mib=asked)
+        placement = cluster.find(request)
+        if placement is not None:
+            (grant,) = placement.nodes[0].devices
+            # What its node will hold it to.
+            assert (
+                grant.memory_mib
+                == part_mib(memory, milli, asked)
+                == part_mib(memory, milli, grant.memory_mib)
+            )
+            cluster.commit(placement, request)
+            promised.append(grant.memory_mib)
+    assert sum(promised) <= memory
+    assert cluster.snapshot()[0].devices[0].free_memory_mib == memory - sum(promised)
+
+
+def test_equal_parts_fill_a_device_whatever_its_memory():
+    """Thirds of what is no multiple of three, too."""
+    cluster = Cluster([node("a", gpu("g", memory_mib=81_559, free_memory_mib=81_559))])
+    for milli in (333, 333, 334):
+        placement = cluster.find(wants(1, share_milli=milli))
+        assert placement is not None
+        cluster.commit(placement, wants(1, share_milli=milli))
+
+
+def test_memory_that_was_promised_twice_can_be_imagined_gone_and_back():
+    """Nothing of the device is free, and those who are there leave it as one after the other."""
+    full = node("a", gpu("g", 100, free_memory_mib=0))
+    cluster = Cluster([full])
+    one, other = (Placement((NodePlacement("a", (DeviceGrant("g", 450, mib),)),)) for mib in (60_000, 40_000))
+    for held in (one, other):
+        cluster.release(held, wants(cpu=0, memory=0))
+    assert cluster.snapshot()[0].devices[0].free_memory_mib == 80_000
+    for held in (other, one):
+        cluster.restore(held, wants(cpu=0, memory=0))
+    assert cluster.snapshot() == [full]
 
 
 def test_memory_of_shares_goes_by_the_share_where_it_is_not_tracked():

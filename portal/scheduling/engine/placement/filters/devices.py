@@ -13,6 +13,7 @@ from portal.scheduling.engine.placement.arrays import (
     mig_parents,
 )
 from portal.scheduling.engine.placement.types import DeviceCapacity, NodeCapacity
+from provisioning.gpu.shares import part_mib
 from provisioning.types import WHOLE_DEVICE_MILLI, AcceleratorRequest, ResourceRequest
 
 
@@ -66,5 +67,5 @@ def has_room(device: DeviceCapacity, wanted: AcceleratorRequest) -> bool:
     if device.unusable or device.free_milli < wanted.share_milli:
         return False
     if wanted.share_milli < WHOLE_DEVICE_MILLI:
-        return free_memory_mib(device) >= wanted.memory_mib
+        return free_memory_mib(device) >= part_mib(device.memory_mib, wanted.share_milli, wanted.memory_mib)
     return device.memory_mib >= wanted.memory_mib
