@@ -48,6 +48,7 @@ _WHY = {
     Why.NOT_SEEN: "NVML shows its processes on no GPU, or under other numbers, as in a container.",
     Why.LOST: "The driver has lost processes of it, or says nothing of them. Restart the workspace.",
     Why.OTHER_MODEL: "The trial was made with another model of GPU. Try it with this one.",
+    Why.SHARED: "It has a part of a GPU: others may be on it, and take the room that it would come back to.",
     Why.REFUSED: "The NVIDIA driver refused.",
     Why.STILL_THERE: "The driver said that it was suspended, but it still has memory on a GPU.",
     Why.NEVER_ENDING: "It opens CUDA in new processes again and again.",

@@ -41,6 +41,7 @@ class Problem(StrEnum):
     NOT_SEEN = "not_seen"
     LOST = "lost"
     OTHER_MODEL = "other_model"
+    SHARED = "shared"
     NO_ROOM = "no_room"
     REFUSED = "refused"
     STILL_THERE = "still_there"
@@ -162,6 +163,9 @@ class Suspending:
             return no(Problem.NOT_TOLD)
         if end_of(there) is Goal.SUSPENDED:
             return None
+        if record.shares:
+            # Others are on that GPU. It is empty for nobody, and may be full when this one comes back.
+            return no(Problem.SHARED, ", ".join(share.uuid for share in record.shares))
         used = seen.before.used_by(there)
         if not used and ProcessState.CHECKPOINTED not in there.values():
             # Not one of them: NVML counts processes otherwise than this node does.

@@ -17,7 +17,7 @@ import pytest
 
 from portal.cli.main import main
 from provisioning.drivers.local import suspending
-from provisioning.drivers.local.state import WorkspaceDir
+from provisioning.drivers.local.state import GpuShare, WorkspaceDir
 from provisioning.drivers.local.suspending import Problem, Report, Suspending
 from provisioning.gpu.suspend import grant
 from provisioning.gpu.suspend.grant import Trial
@@ -179,6 +179,22 @@ def test_what_cannot_be_is_refused_before_anything_is_touched(
     report = suspend(one.name)
     assert report.short is not None and report.short.where == suspending.NODE
     assert driver.calls() == [] and one.works()
+
+
+def test_a_workspace_with_a_part_of_a_gpu_is_not_suspended(
+    driver: FakeDriver, run: Callable[..., Running]
+) -> None:
+    """Others may be on that GPU: it would be empty for nobody, and there may be no room to come back."""
+    one = run()
+    record = one.folder.record()
+    assert record is not None
+    part = GpuShare(GPU_A, 40_000, 80_000)
+    one.folder.write_record(type(record)(**{**_fields(record), "shares": (part,)}))
+    report = one.suspending.suspend(one.name)
+    assert problem(report) == (Goal.RUNNING, Problem.SHARED)
+    assert report.detail == GPU_A and one.works() and suspending.load(one.folder) is None
+    one.folder.write_record(record)
+    assert problem(one.suspending.suspend(one.name)) == (Goal.SUSPENDED, "")
 
 
 def test_a_failure_half_way_leaves_the_app_as_it_was(driver: FakeDriver, run: Callable[..., Running]) -> None:
