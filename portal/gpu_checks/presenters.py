@@ -76,6 +76,7 @@ _TESTS: Mapping[str, str | Promise] = {
     "bit_fade": _("Bit fade"),
     "steady": _("Steady load at full heat"),
     "power_steps": _("Steps between idle and full power"),
+    "all_reduce": _("Sums over several GPUs"),
 }
 _METRICS: Mapping[str, str | Promise] = {
     "copy_gb_s": _("Memory copy"),
@@ -92,7 +93,8 @@ _LEVELS: Mapping[CheckLevel, str | Promise] = {
     CheckLevel.STANDARD: _("Standard check"),
     CheckLevel.EXTENDED: _("Extended check"),
 }
-_BY_PATTERN = re.compile(rf"gemm_[a-z0-9]+(_own|_burst)?_tflops|{ALL_PAIRS}\d+")
+_SUMS = re.compile(r"all_reduce_bus_gb_s:(\d+):(\d+(?:\.\d+)*)")
+_BY_PATTERN = re.compile(rf"gemm_[a-z0-9]+(_own|_burst)?_tflops|{ALL_PAIRS}\d+|{_SUMS.pattern}")
 _AGAINST: Mapping[str, str | Promise] = {
     "datasheet": _("datasheet"),
     "baseline": _("other devices of this model"),
@@ -295,6 +297,9 @@ def metric_title(name: str) -> str:
         return gettext("Link to %(device)s…, both ways at once") % {"device": device}
     if name.startswith(ALL_PAIRS):
         return gettext("All links of %(count)s GPUs at once") % {"count": name.removeprefix(ALL_PAIRS)}
+    if summed := _SUMS.fullmatch(name):
+        count, version = summed.groups()
+        return gettext("Sum over %(count)s GPUs (NCCL %(version)s)") % {"count": count, "version": version}
     return str(_METRICS.get(name) or name.replace("_", " "))
 
 

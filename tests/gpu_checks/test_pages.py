@@ -14,7 +14,7 @@ from django.test import AsyncClient
 from portal.events import live
 from portal.gpu_checks import results, runs
 from portal.gpu_checks.models import CheckStatus, GpuCheckRun
-from portal.gpu_checks.presenters import format_measure
+from portal.gpu_checks.presenters import format_measure, format_report_text, metric_title
 from portal.inventory.models import Device, Pool
 from tests.api.conftest import Api, problem
 from tests.factories import make_token, node_info, simulated_pool
@@ -46,6 +46,12 @@ def operator(with_token, olga) -> Api:
 )
 def test_figures_read_as_all_other_amounts(value: float, unit: str, words: str):
     assert format_measure(value, unit) == words
+
+
+def test_a_sum_over_several_gpus_is_named_by_how_many_and_by_what():
+    assert metric_title("all_reduce_bus_gb_s:3:2.32.3") == "Sum over 3 GPUs (NCCL 2.32.3)"
+    told = "all_reduce_bus_gb_s:3:2.32.3 288 GB/s is below 306 (by the baseline)"
+    assert format_report_text(told) == "Sum over 3 GPUs (NCCL 2.32.3) 288 GB/s is below 306 (by the baseline)"
 
 
 def text(response) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from provisioning.gpu.check import thresholds, wrong_pairs
-from provisioning.gpu.check.plan import Test
+from provisioning.gpu.check.plan import TOGETHER, WITH_PEERS, Test
 from provisioning.gpu.check.types import Facts, Judgement, Raw, Status, TestResult
 
 _PCIE = ("to_device_gb_s", "to_host_gb_s")
@@ -18,8 +18,7 @@ _MEASURING: Mapping[str, tuple[str, ...]] = {
 }
 _COVERED = frozenset({"residue", "address", "inversions", "modulo20", "bit_fade"})
 _COMPARING = (
-    frozenset({"canary", "exact", "burn", "power_steps", "copy", "memory", "pcie", "peers", "all_pairs"})
-    | _COVERED
+    frozenset({"canary", "exact", "burn", "power_steps", "copy", "memory", "pcie", *WITH_PEERS}) | _COVERED
 )
 
 
@@ -42,6 +41,8 @@ def judgements(
         elif metric.startswith("peer_gb_s:"):
             links = facts.links.get(metric.removeprefix("peer_gb_s:"))
             found.append(thresholds.judge_peer(metric, value, links, facts.compute_capability))
+        elif metric.startswith(thresholds.BUS_GB_S):
+            found.append(thresholds.judge(metric, value, facts, baseline=baseline, node_median=node_median))
     return tuple(found)
 
 
@@ -49,7 +50,7 @@ def _problem(test: Test, raw: Raw, baseline: Mapping[str, float] | None) -> tupl
     """What settles a test before its figures are looked at."""
     if raw.state == "hung":
         return Status.HUNG, raw.reason
-    if raw.state == "skipped":
+    if raw.state in ("skipped", "absent"):
         return Status.SKIPPED, f"Not run: {raw.reason}"
     if raw.state == "error":
         if raw.device_fault:
@@ -64,10 +65,12 @@ def _problem(test: Test, raw: Raw, baseline: Mapping[str, float] | None) -> tupl
             missed = ", ".join(map(str, raw.detail.get("missed", ())))
             return Status.FAILED, f"A planted error was not found by: {missed}"
         pairs = "; ".join(map(str, wrong_pairs.of(raw.detail, own=True)))
-        return Status.FAILED, f"{raw.errors} wrong words" + (f" ({pairs})" if pairs else "")
+        return Status.FAILED, f"{raw.errors} wrong words{_where(raw)}" + (f" ({pairs})" if pairs else "")
     missing = [metric for metric in _MEASURING.get(test.probe, ()) if metric not in raw.measures]
     if test.probe == "burn" and not any(metric.endswith("_tflops") for metric in raw.measures):
         missing.append("TFLOP/s")
+    if test.probe in TOGETHER and not any(metric.startswith(thresholds.BUS_GB_S) for metric in raw.measures):
+        missing.append(thresholds.BUS_GB_S)
     if missing:
         return Status.SKIPPED, f"It measured no {', '.join(missing)}"
     if test.probe in _COVERED:
@@ -80,6 +83,14 @@ def _problem(test: Test, raw: Raw, baseline: Mapping[str, float] | None) -> tupl
         if gone > thresholds.LEAK_MIB:
             return Status.FAILED, f"{gone:.0f} MiB of memory are missing although nobody uses the device"
     return None
+
+
+def _where(raw: Raw) -> str:
+    """On which of several devices the wrong words are, where that is known."""
+    by_rank = raw.detail.get("wrong_words_by_rank")
+    told = by_rank.items() if isinstance(by_rank, dict) else ()
+    found = [f"{name} ({count})" for name, count in told if count]
+    return f", on {', '.join(found)}" if found else ""
 
 
 def assess(
@@ -105,7 +116,7 @@ def assess(
     return TestResult(
         name=test.name,
         status=status,
-        required=test.required,
+        required=test.required and not (raw.state == "absent" and test.probe in TOGETHER),
         text=text,
         duration_ms=raw.duration_ms,
         errors=raw.errors,
@@ -147,6 +158,7 @@ def _of_crowd(judged: Sequence[Judgement]) -> tuple[Status, str]:
 _OF: Mapping[str, Callable[[Sequence[Judgement]], tuple[Status, str]]] = {
     "peers": _of_links,
     "all_pairs": _of_crowd,
+    "all_reduce": _of_crowd,
 }
 
 

@@ -138,7 +138,7 @@ class CheckState:
         raw = raw_of(message)
         if raw is None or self.running is None or raw.test != self.running.name:
             return self.distrust("a result that fits no test")
-        if raw.state not in ("done", "skipped", "error"):
+        if raw.state not in ("done", "skipped", "absent", "error"):
             return self.distrust("a result of an unknown state")
         # Its duration is measured here: a child's clock is not needed.
         self.results[raw.test] = replace(raw, duration_ms=round((time.monotonic() - self.since) * 1000))

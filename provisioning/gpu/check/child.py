@@ -17,12 +17,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from provisioning.gpu.check import blas_lt, hindrances
+from provisioning.gpu.check import blas_lt, hindrances, nccl
 from provisioning.gpu.check.blas import Blas, BlasError, find
 from provisioning.gpu.check.compiler import Unbuildable
 from provisioning.gpu.check.device import CudaError, Device, GateGaveUp, open_driver, same_device
-from provisioning.gpu.check.probes import bandwidth, compute, crowd, memory
-from provisioning.gpu.check.probes.base import Bench, Outcome, Skip, sizes_for
+from provisioning.gpu.check.nccl import NcclError
+from provisioning.gpu.check.probes import bandwidth, collective, compute, crowd, memory
+from provisioning.gpu.check.probes.base import Absent, Bench, Outcome, Skip, sizes_for
 from provisioning.gpu.check.turns import OVER_PCIE, holding, near, turns_for
 from provisioning.gpu.check.wire import Out, die_with_parent
 
@@ -41,6 +42,7 @@ PROBES: Mapping[str, Callable[[Bench], Outcome]] = {
     "pcie": bandwidth.pcie,
     "peers": bandwidth.peers,
     "all_pairs": crowd.all_pairs,
+    "all_reduce": collective.all_reduce,
 }
 
 
@@ -135,6 +137,7 @@ def run(out: Out, config: dict[str, Any]) -> None:
         return
     simulate = config.get("simulate", "")
     blas = _blas(device, simulate)
+    find_nccl = importlib.import_module(simulate).nccl if simulate else nccl.find
     sizes = importlib.import_module(simulate).sizes() if simulate else sizes_for(device, config["level"])
     out.send(
         "hello", nonce=config["nonce"], pid=os.getpid(), name=device.name, sms=device.sms,
@@ -157,7 +160,9 @@ def run(out: Out, config: dict[str, Any]) -> None:
                     "reason": "Other checks on this machine measured all the time.",
                 }
             else:
-                bench = Bench(device, sizes, config["seed"], _beats(out, name), blas, test.get("params", {}))
+                bench = Bench(
+                    device, sizes, config["seed"], _beats(out, name), blas, test.get("params", {}), find_nccl
+                )  # fmt: skip
                 message = _outcome(test["probe"], bench)
             if message.get("device_fault"):
                 lost = message["error"]
@@ -195,11 +200,13 @@ def _outcome(probe: str, bench: Bench) -> dict[str, Any]:
     """What one probe came to; any error of it, too."""
     try:
         outcome = PROBES[probe](bench)
+    except Absent as reason:
+        return {"state": "absent", "reason": str(reason)}
     except (Skip, GateGaveUp) as reason:
         return {"state": "skipped", "reason": str(reason)}
     except CudaError as error:
         return {"state": "error", "error": str(error), "device_fault": error.blames_device}
-    except BlasError as error:
+    except (BlasError, NcclError, collective.PeerFailed) as error:
         return {"state": "error", "error": str(error), "device_fault": False}
     except BrokenPipeError:
         raise

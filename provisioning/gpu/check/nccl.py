@@ -13,6 +13,7 @@ from typing import Any
 LIBRARY = "libnccl.so.2"
 UNIQUE_ID_BYTES = 128
 _SUM = 0
+_IN_PROGRESS = 7
 # ncclDataType_t of nccl.h.
 _TYPES: Mapping[str, int] = {"uint64": 5, "fp32": 7}
 
@@ -162,11 +163,12 @@ class Nccl:
         """Queues the sum over all ranks of `count` values (`uint64`, `fp32`), which each of them then has."""
         self._call("ncclAllReduce", send, recv, count, _TYPES[dtype], _SUM, comm, stream)
 
-    def error_of(self, comm: int) -> str:
-        """What went wrong in the background; empty as long as nothing did."""
+    def check(self, comm: int) -> None:
+        """Raises what went wrong with a communicator in the background."""
         number = c_int()
         self._call("ncclCommGetAsyncError", comm, ctypes.byref(number))
-        return "" if number.value in (0, 7) else self.error_string(number.value)
+        if number.value not in (0, _IN_PROGRESS):
+            raise NcclError("all ranks", number.value, self.error_string(number.value), self.last_error())
 
     def close(self, comm: int) -> None:
         """Gives a communicator's memory back, after what was queued on it."""

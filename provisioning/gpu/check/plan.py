@@ -21,10 +21,12 @@ SINCE: Mapping[str, tuple[int, int]] = {
     "tf32": (8, 0),
     "fp8": (8, 9),
 }
+# What several devices do together. Whose fault it is where it goes wrong, none of them can say.
+TOGETHER = frozenset({"all_reduce"})
 # How long a whole check may take before it is broken off, in seconds.
 DEADLINE_S: Mapping[Level, float] = {Level.QUICK: 60.0, Level.STANDARD: 300.0, Level.EXTENDED: 2400.0}
 # Probes that need the peers to be visible.
-WITH_PEERS = frozenset({"peers", "all_pairs"})
+WITH_PEERS = frozenset({"peers", "all_pairs", "all_reduce"})
 # Until the child has a context and its kernels.
 START_S = 60.0
 
@@ -82,4 +84,7 @@ def plan_for(
             Test("steady", "burn", 240.0, params={"dtype": main, "seconds": 120.0}),
             Test("power_steps", "power_steps", 90.0, params={"cycles": 10, "seconds": 1.0}),
         ]
+    if peers and not facts.mig:
+        # Last: what a library has loaded for it stays in this process, and a hang costs no other test.
+        tests.append(Test("all_reduce", "all_reduce", 90.0, required=peers_required))
     return tuple(tests)

@@ -17,7 +17,8 @@ from typing import Any
 from provisioning.gpu.check import health, hindrances, standing, thresholds, verdict
 from provisioning.gpu.check.assess import assess
 from provisioning.gpu.check.check_state import CheckState
-from provisioning.gpu.check.plan import START_S, WITH_PEERS, Test, plan_for
+from provisioning.gpu.check.nccl import ONE_NODE
+from provisioning.gpu.check.plan import START_S, TOGETHER, WITH_PEERS, Test, plan_for
 from provisioning.gpu.check.process import Process
 from provisioning.gpu.check.report import software_key
 from provisioning.gpu.check.turns import WAIT_S, near_cpus, shared_link
@@ -179,6 +180,7 @@ class Check:
             "CUDA_VISIBLE_DEVICES": visible,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_CACHE_DISABLE": "1",
+            **ONE_NODE,
         }
         self._child = Process("child", self._child_argv, config, env)
         state.child_pid = self._child.pid
@@ -222,6 +224,8 @@ class Check:
         test = self.state.running
         assert test is not None
         text = f"No end after {test.deadline_s:g} s"
+        if test.probe in TOGETHER:
+            text += f", with {', '.join(self.peers)}: any of them may be the cause"
         took = round((time.monotonic() - self.state.since) * 1000)
         self.state.results[test.name] = Raw(test.name, "hung", reason=text, duration_ms=took)
         self.state.running = None

@@ -121,6 +121,8 @@ LEAK_MIB = 64
 
 MEMORY_METRICS = ("copy_gb_s", "read_gb_s", "write_gb_s")
 ALL_PAIRS = "all_pairs_gb_s:"
+# Of sums over several devices; how many, and by which library, follow in the figure's name.
+BUS_GB_S = "all_reduce_bus_gb_s"
 _MAKER = re.compile(r"^(NVIDIA|Tesla)\s+|\s+MIG\s+.*$")
 
 
@@ -230,8 +232,8 @@ def judge(
     """A bandwidth or a speed of products. The fleet's own baseline comes first, then the datasheet.
 
     The datasheet's floor is for cuBLAS: a figure of the check's own kernels (`…_own_tflops`) is held only
-    against others of its kind; so is one of all links at once, which is of no datasheet. A baseline whose
-    floor no lint would allow is refused: it comes from a sick device, or from a wrong one.
+    against others of its kind; so is one of several devices at once, which is of no datasheet. A baseline
+    whose floor no lint would allow is refused: it comes from a sick device, or from a wrong one.
     """
     unit = _unit(metric)
     own_kernel = metric.endswith("_own_tflops")
@@ -262,7 +264,7 @@ def judge(
             fail, warn, against = floor, NODE_MEDIAN.warn * median, "node_median"
             status = held(value, fail, warn)
     if against == "none":
-        crowd = metric.startswith(ALL_PAIRS)
+        crowd = metric.startswith((ALL_PAIRS, BUS_GB_S))
         reason = (
             "measured by the check's own kernel"
             if own_kernel

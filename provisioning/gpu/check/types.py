@@ -100,7 +100,8 @@ class Facts:
 class Raw:
     """What the child says about one test. It measures; it never judges.
 
-    `state`: `done`, `skipped` (with `reason`), `error` (a CUDA call failed: `error` names it), `hung`.
+    `state`: `done`, `skipped` (with `reason`), `absent` (likewise; it is then required of nobody), `error` (a
+    CUDA call failed: `error` names it), `hung`.
     `errors` counts wrong words; None where the test compares nothing.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from provisioning.gpu.check import wrong_pairs
+from provisioning.gpu.check.plan import TOGETHER
 from provisioning.gpu.check.types import Action, Finding, Severity, Status, TestResult, Verdict
 
 _ORDER = (Severity.INFO, Severity.DEGRADED, Severity.INCONCLUSIVE, Severity.FAIL, Severity.HUNG)
@@ -24,8 +25,11 @@ def of_tests(tests: Sequence[TestResult]) -> list[Finding]:
     for test in tests:
         code = f"test_{test.name}"
         if test.status == Status.FAILED:
-            action = Action.REPLACE if test.errors else Action.INSPECT
+            action = Action.REPLACE if test.errors and test.name not in TOGETHER else Action.INSPECT
             found.append(Finding(code, Severity.FAIL, test.text, action))
+        elif test.status == Status.HUNG and test.name in TOGETHER:
+            # Each of the others may be the cause: no proof against this one, and no pass.
+            found.append(Finding(code, Severity.INCONCLUSIVE, test.text, Action.RETRY))
         elif test.status == Status.HUNG:
             found.append(Finding(code, Severity.HUNG, test.text, Action.REBOOT))
         elif test.status == Status.WARNED:

@@ -45,6 +45,7 @@ TESTS = (
     "tests.gpu.check.test_rules_crowd",
     "tests.gpu.check.test_rules_links",
     "tests.gpu.check.test_rules_software",
+    "tests.gpu.check.test_rules_sums",
     "tests.gpu.check.test_second_look",
     "tests.gpu.check.test_standing",
     "tests.gpu.check.test_consequences",

@@ -30,6 +30,10 @@ def sizes() -> Sizes:
     )  # fmt: skip
 
 
+def nccl() -> None:
+    """There is none here: `tests/gpu/driver` has one."""
+
+
 def cublas() -> Any | None:
     """The fake library holds a cuBLAS, too; a file in $TMPDIR says that it is installed."""
     where = Path(os.environ.get("TMPDIR", "/tmp"), "cublas")

@@ -565,7 +565,11 @@ def test_the_standard_level() -> None:
         burn("fp32"),
     ]
     assert steps(Level.STANDARD) == standard
-    assert steps(Level.STANDARD, peers=("GPU-2",)) == [*standard, ("peers", "peers", 60.0, {})]
+    assert steps(Level.STANDARD, peers=("GPU-2",)) == [
+        *standard,
+        ("peers", "peers", 60.0, {}),
+        ("all_reduce", "all_reduce", 90.0, {}),
+    ]
     mig = Facts("MIG-1", mig=True, compute_capability=(9, 0))
     assert steps(Level.STANDARD, mig, ("GPU-2",)) == standard
     old = [name for name, *_ in steps(Level.STANDARD, Facts("GPU-1", compute_capability=(7, 5)))]
@@ -584,6 +588,7 @@ def test_the_extended_level() -> None:
         ("bit_fade", "bit_fade", 240.0, {"seconds": 60.0}),
         ("steady", "burn", 240.0, {"dtype": "bf16", "seconds": 120.0}),
         ("power_steps", "power_steps", 90.0, {"cycles": 10, "seconds": 1.0}),
+        ("all_reduce", "all_reduce", 90.0, {}),
     ]
 
 

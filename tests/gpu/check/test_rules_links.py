@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provisioning.gpu.check import thresholds
-from provisioning.gpu.check.plan import Test, plan_for
+from provisioning.gpu.check.plan import WITH_PEERS, Test, plan_for
 from provisioning.gpu.check.types import Facts, Level, Raw, Status
 from tests.gpu.check.test_rules import COPY, H200, done, status_of
 
@@ -78,4 +78,4 @@ def test_peers_that_the_portal_names_are_not_required() -> None:
     asked = plan_for(Level.STANDARD, H200, ("GPU-2",))
     assert [test.required for test in named if test.probe == "peers"] == [False]
     assert [test.required for test in asked if test.probe == "peers"] == [True]
-    assert all(test.required for test in named if test.probe != "peers")
+    assert all(test.required for test in named if test.probe not in WITH_PEERS)

@@ -27,10 +27,11 @@ def test_one_at_a_time_over_a_switch_and_alone_for_the_second_look() -> None:
     assert turns_for("pcie", "", alone=False) == (SHARED,)
 
 
+@pytest.mark.parametrize("probe", ["all_pairs", "all_reduce"])
 @pytest.mark.parametrize("alone", [True, False])
-def test_nobody_measures_while_all_links_are_loaded(alone: bool) -> None:
+def test_nobody_measures_while_all_links_are_loaded(alone: bool, probe: str) -> None:
     """Those of the peers as well, which are below switches of their own."""
-    assert turns_for("all_pairs", "0000:16:00.0", alone=alone) == (ALONE,)
+    assert turns_for(probe, "0000:16:00.0", alone=alone) == (ALONE,)
 
 
 def test_who_does_not_get_a_turn_is_told(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A machine whose NVIDIA driver is none, for whole processes: `libnvidia-ml.so.1` and `libcuda.so.1` in C."""
+"""A machine whose NVIDIA driver is none, for whole processes: NVML, libcuda and NCCL as libraries in C."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIMING = Timing(term_s=0.3, watcher_silent_s=5)
 
 
 def build(release: int) -> Path:
-    """The folder of both libraries of a driver's branch; kept between runs as long as no source changes."""
+    """The folder of all libraries of a driver's branch; kept between runs as long as no source changes."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no C compiler: the stand-ins for the driver's libraries cannot be built")
@@ -51,6 +51,7 @@ def build(release: int) -> Path:
                 str(half),
                 str(HERE / source),
                 "-ldl",
+                "-lpthread",
             ]
             subprocess.run(words, check=True, timeout=120)
             half.rename(home / library)
@@ -59,7 +60,7 @@ def build(release: int) -> Path:
 
 @pytest.fixture(scope="session")
 def libraries() -> dict[int, Path]:
-    """The folder of both libraries by branch."""
+    """The folder of all libraries by branch."""
     if sys.platform != "linux":
         pytest.skip("the stand-ins are Linux libraries")
     return {release: build(release) for release in RELEASES}

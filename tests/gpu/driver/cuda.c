@@ -144,6 +144,10 @@ API int cuCtxSetCurrent(void *context) {
   if (context && !held[(uintptr_t)context - 1]) return INVALID_CONTEXT;
   return current = (int)(uintptr_t)context - 1, OK;
 }
+API int cuCtxGetDevice(int *device) {
+  STARTED;
+  return current < 0 ? INVALID_CONTEXT : (*device = current, OK);
+}
 /* What every call on a device needs: a driver that was started, a current context, and no error that has stuck. */
 #define READY                              \
   STARTED;                                 \
@@ -151,7 +155,7 @@ API int cuCtxSetCurrent(void *context) {
   if (broken[current]) return broken[current]
 
 /* --- the queue ---------------------------------------------------------------------------------------------------- */
-enum { KERNEL, SET, COPY, PEER, TIME, WAIT };
+enum { KERNEL, SET, COPY, PEER, TIME, WAIT, CALL };
 typedef struct { int used, device; double ms; } Stream;
 enum { MAX_STREAMS = 32 };
 static Stream streams[MAX_STREAMS], default_streams[MAX_GPUS];
@@ -219,6 +223,7 @@ static int drain(void) {
     else if (op->kind == SET) memset((void *)op->to, op->value, op->size);
     else if (op->kind == COPY) memmove((void *)op->to, op->staged ? op->staged : (void *)op->from, op->size);
     else if (op->kind == PEER) op->ms = cross(op);
+    else if (op->kind == CALL) ((void (*)(void *))op->to)(op->work);
     else if (op->kind == TIME) *(double *)op->to = op->stream->ms;
     else if (*(double *)op->from > op->stream->ms) op->stream->ms = *(double *)op->from;
     free(op->staged);
@@ -232,6 +237,11 @@ static int drain(void) {
   queued = 0;
   current = caller;
   return current < 0 ? OK : broken[current];
+}
+/* What another library of this process runs on the device, in order with the rest; `ms` is what it takes. */
+API int berth_queue(void (*function)(void *), void *data, double ms, void *stream) {
+  READY;
+  return add((Op){.kind = CALL, .to = (u64)function, .work = data, .ms = ms}, stream);
 }
 static double rate(const char *kind, double normal) {
   long permille = fault_number(visible[current].gpu, kind);
@@ -391,6 +401,12 @@ API int cuDevicePrimaryCtxRelease_v2(int device) {
   if (current == device) current = -1;
   return status;
 }
+/* Whoever else holds it: it ends. */
+API int cuDevicePrimaryCtxReset_v2(int device) {
+  DEVICE(device);
+  if (held[device]) held[device] = 1, cuDevicePrimaryCtxRelease_v2(device);
+  return OK;
+}
 
 /* --- code --------------------------------------------------------------------------------------------------------- */
 typedef struct { char *image; u64 size; } Module;
@@ -468,6 +484,7 @@ static const struct { const char *name; int since; void *function; } table[] = {
 #endif
     HAS(cuModuleLoadData, 2000), HAS(cuModuleGetFunction, 2000), HAS(cuLaunchKernel, 4000),
     HAS(cuDeviceCanAccessPeer, 4000), HAS(cuCtxEnablePeerAccess, 4000), HAS(cuMemcpyPeerAsync, 4000),
+    HAS_V2(cuDevicePrimaryCtxReset, 11000), HAS(cuCtxGetDevice, 2000),
     HAS_V2(cuGetProcAddress, 12000),
 };
 /* The bindings of each CUDA ask for a function by the version that brought its present form. */

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 RELEASES = {535: "535.183.06", 550: "550.90.07", 570: "570.124.06", 580: "580.65.06"}
-LIBRARIES = {"libnvidia-ml.so.1": "nvml.c", "libcuda.so.1": "cuda.c"}
+LIBRARIES = {"libnvidia-ml.so.1": "nvml.c", "libcuda.so.1": "cuda.c", "libnccl.so.2": "nccl.c"}
 ROOT = Path(__file__).parents[3]
 BUS = "0000:{:02x}:00.0"
 
@@ -81,7 +81,7 @@ class Machine:
             (self.root / f"dev/nvidia{number}").touch()
 
     def fault(self, kind: str, *values: object, gpu: int = 0) -> None:
-        """From now on, for both libraries."""
+        """From now on, for all libraries."""
         with (self.folder / "faults").open("a") as file:
             file.write(" ".join(map(str, (gpu, kind, *values))) + "\n")
 

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from provisioning.gpu.check import child, compiler
+from provisioning.gpu.check import child, compiler, nccl
 from provisioning.gpu.check.device import Device
 from provisioning.gpu.check.probes.base import Sizes
 
@@ -23,6 +23,7 @@ def sizes_for(device: Device, level: str) -> Sizes:
 
 if __name__ == "__main__":
     child.sizes_for = sizes_for
+    nccl.of_wheel = lambda: None  # the machine's own, beside its driver
     if Path(os.environ["LD_LIBRARY_PATH"], "nvrtc").exists():
         compiler.packaged = lambda unit, capability: None
     else:

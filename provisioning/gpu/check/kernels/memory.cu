@@ -80,6 +80,56 @@ KERNEL check_modulo(const u64* p, u64 n, u64 base, u64 offset, u64 pattern, Erro
 }
 HOST_KERNEL(check_modulo)
 
+// --- a sum over several devices: each has words of its own, and what they come to is known without adding them there.
+// As whole words, which add up modulo 2^64; or, with `pair`, as two whole numbers in FP32, of 21 bits with their sign, so
+// that the sums of up to 16 devices are exact in any order.
+union Pair {
+  float numbers[2];
+  u64 word;
+};
+static __device__ __forceinline__ u64 part_of(u64 index, u64 seed, u64 rank) {
+  return mix64(index, seed + rank * 0xD1B54A32D192ED03ull);
+}
+static __device__ __forceinline__ int number_of(u64 part, int half) {
+  return (int)((part >> (32 * half)) & 0x1FFFFF) - 0x100000;
+}
+
+KERNEL fill_part(u64* p, u64 n, u64 seed, u64 rank, u64 pair) {
+  for (u64 i = THREAD; i < n; i += STRIDE) {
+    Pair made;
+    made.word = part_of(i, seed, rank);
+    if (pair) {
+      int low = number_of(made.word, 0), high = number_of(made.word, 1);
+      made.numbers[0] = (float)low;
+      made.numbers[1] = (float)high;
+    }
+    p[i] = made.word;
+  }
+}
+HOST_KERNEL(fill_part)
+
+KERNEL check_sum(const u64* p, u64 n, u64 seed, u64 ranks, u64 pair, ErrorLog* log) {
+  for (u64 i = THREAD; i < n; i += STRIDE) {
+    u64 whole = 0;
+    int low = 0, high = 0;
+    for (u64 rank = 0; rank < ranks; rank++) {
+      u64 part = part_of(i, seed, rank);
+      whole += part;
+      low += number_of(part, 0);
+      high += number_of(part, 1);
+    }
+    Pair want;
+    want.word = whole;
+    if (pair) {
+      want.numbers[0] = (float)low;
+      want.numbers[1] = (float)high;
+    }
+    u64 got = p[i];
+    if (got != want.word) mismatch(log, i, got, want.word);
+  }
+}
+HOST_KERNEL(check_sum)
+
 // --- comparison of two results, bit by bit ----------------------------------------------------------------
 KERNEL compare_words(const u32* a, const u32* b, u64 n, ErrorLog* log) {
   for (u64 i = THREAD; i < n; i += STRIDE)

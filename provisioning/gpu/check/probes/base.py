@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from provisioning.gpu.check import nccl
 from provisioning.gpu.check.blas import Blas
 from provisioning.gpu.check.device import MIB, Device, ErrorLog
 
@@ -17,6 +18,10 @@ MASK = 0xFFFFFFFFFFFFFFFF
 
 class Skip(Exception):
     """The test cannot run here; the text says why. A skipped test is not a pass."""
+
+
+class Absent(Skip):
+    """Nothing is wrong, and nobody could have run it here: what it needs is not there. The text says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,10 @@ class Outcome:
 
 @dataclass(slots=True)
 class Bench:
-    """A device under test. `beat(done, of)` tells that work goes on; `params` come from the plan."""
+    """A device under test. `beat(done, of)` tells that work goes on; `params` come from the plan.
+
+    `nccl()` gives that library, or None.
+    """
 
     device: Device
     sizes: Sizes
@@ -84,6 +92,7 @@ class Bench:
     beat: Callable[[int, int], None]
     blas: Blas | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
+    nccl: Callable[[], Any | None] = nccl.find
 
     def seconds(self, default: float) -> float:
         return float(self.params.get("seconds", default))

@@ -1,0 +1,218 @@
+"""Sums over several GPUs, as real processes over a driver and an NCCL in C: right, wrong, slow, and never."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from provisioning.gpu.check.plan import Test
+from provisioning.gpu.check.report import Report, render
+from provisioning.gpu.check.types import Action, Severity, Status, TestResult, Verdict
+from tests.gpu.driver.machine import GPU, Machine, line_of, uuid_of
+
+pytestmark = pytest.mark.engine
+Make = Callable[..., Machine]
+Check = Callable[..., Report]
+
+PEERS = (uuid_of(2), uuid_of(3))
+SUM = Test("all_reduce", "all_reduce", 60.0)
+# Long enough for NVML to be looked at in between.
+PCIE = Test("pcie", "pcie", 20.0, params={"seconds": 0.5})
+RESIDUE, AFTER = Test("residue", "residue", 20.0), Test("residue_after", "residue", 20.0)
+MACHINES = {("H100", 580): 360.0, ("A100", 550): 240.0}
+METRIC = "all_reduce_bus_gb_s:3:2.32.3"
+
+
+def three(kind: str) -> tuple[str, ...]:
+    return tuple(f"gpu {kind} {uuid}" for uuid in (GPU, *PEERS))
+
+
+@pytest.fixture(params=sorted(MACHINES), ids=lambda each: f"{each[0]}-R{each[1]}")
+def made(request: pytest.FixtureRequest, with_kernels: Make) -> Machine:
+    """Three GPUs that reach each other."""
+    kind, release = request.param
+    return with_kernels(release, *three(kind))
+
+
+@pytest.fixture
+def h100(with_kernels: Make) -> Machine:
+    return with_kernels(580, *three("H100"))
+
+
+def of(report: Report, name: str = "all_reduce") -> TestResult:
+    return next(each for each in report.tests if each.name == name)
+
+
+def codes(report: Report) -> set[str]:
+    return {each.code for each in report.findings if each.severity != Severity.INFO} - {"unwatched"}
+
+
+def left_on(made: Machine) -> str:
+    """What was not given back before a context ended, as the driver tells it."""
+    told = made.folder / "left"
+    return told.read_text() if told.exists() else ""
+
+
+def held(made: Machine) -> set[str]:
+    """Whose contexts nobody has ended; that of the device under test goes with its process."""
+    return {path.name.partition(".")[0] for path in (made.folder / "contexts").iterdir()} - {GPU}
+
+
+def test_right_sums_pass_and_have_a_speed(
+    made: Machine, check: Check, request: pytest.FixtureRequest
+) -> None:
+    report = check(
+        GPU, "standard", plan=[RESIDUE, PCIE, Test("peers", "peers", 60.0), SUM, AFTER], peers=PEERS
+    )
+    assert (report.verdict, codes(report)) == (Verdict.PASS, set()), render(report)
+    found = of(report)
+    assert (found.status, found.errors, found.required) == (Status.PASSED, 0, True)
+    rate = MACHINES[request.node.callspec.params["made"]]
+    assert report.measures[METRIC] == pytest.approx(rate, rel=0.01)
+    assert (found.measures["ranks"], found.measures["buffer_mib"]) == (3, 0.5)
+    assert found.detail["wrong_words_by_rank"] == {GPU: 0, PEERS[0]: 0, PEERS[1]: 0}
+    (judged,) = found.judgements
+    assert (judged.status, judged.against, judged.advisory) == (Status.MEASURED, "none", True)
+    # Nothing is kept, neither on the peers nor here.
+    assert (left_on(made), held(made)) == ("", set())
+    assert of(report, "residue").measures["free_mib"] == of(report, "residue_after").measures["free_mib"]
+
+
+@pytest.mark.parametrize("rank", [0, 2], ids=["here", "on a peer"])
+@pytest.mark.parametrize("flip", [1, 1 << 31], ids=["lowest", "highest"])
+def test_one_wrong_bit_on_one_rank(h100: Machine, check: Check, rank: int, flip: int) -> None:
+    h100.fault("sum", 70001, flip, gpu=rank)
+    report = check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS)
+    name = (GPU, *PEERS)[rank]
+    assert (report.verdict, report.action, codes(report)) == (
+        Verdict.FAIL, Action.INSPECT, {"test_all_reduce"},
+    ), render(report)  # fmt: skip
+    found = of(report)
+    # Once in whole words, once in FP32.
+    assert found.text == f"2 wrong words, on {name} (2)"
+    assert [each["in"] for each in found.detail["mismatches"]] == [f"uint64 on {name}", f"fp32 on {name}"]
+    assert {each["index"] for each in found.detail["mismatches"]} == {"35000"}
+
+
+def test_a_slow_sum_degrades_against_what_is_known(h100: Machine, check: Check) -> None:
+    h100.fault("slow_sum", 800, gpu=1)
+    known = {METRIC: 360.0}
+    report = check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS, baseline=known)
+    assert (report.verdict, report.action, codes(report)) == (
+        Verdict.DEGRADED, Action.INSPECT, {"test_all_reduce"},
+    ), render(report)  # fmt: skip
+    assert of(report).text.startswith(f"{METRIC} 288 GB/s is below 306 (by the baseline); which of")
+    # As many others, or another library, are another speed.
+    for other in ("all_reduce_bus_gb_s:8:2.32.3", "all_reduce_bus_gb_s:3:2.18.5"):
+        assert (
+            check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS, baseline={other: 360.0}).verdict
+            == Verdict.PASS
+        )
+
+
+def test_a_missing_library_is_told_and_changes_nothing_else(h100: Machine, check: Check) -> None:
+    (h100.folder / "libnccl.so.2").unlink()
+    report = check(GPU, "standard", plan=[RESIDUE, PCIE, SUM], peers=PEERS)
+    assert (report.verdict, codes(report)) == (Verdict.PASS, set()), render(report)
+    assert (of(report).status, of(report).required) == (Status.SKIPPED, False)
+    assert render(report).count("gpu-nccl") == 1
+    assert of(report, "residue").status == Status.PASSED
+    assert not (h100.folder / "left").exists()
+
+
+def test_devices_that_do_not_reach_each_other_are_left_alone(h100: Machine, check: Check) -> None:
+    h100.fault("no_peer", 2)
+    report = check(GPU, "standard", plan=[RESIDUE, PCIE, SUM], peers=PEERS)
+    assert (report.verdict, codes(report)) == (Verdict.PASS, set()), render(report)
+    assert of(report).text == f"Not run: There is no peer access from {GPU} to {PEERS[1]}."
+
+
+@pytest.mark.parametrize("rank", [0, 1], ids=["here", "on a peer"])
+def test_a_sum_that_never_ends_blames_nobody(h100: Machine, check: Check, rank: int) -> None:
+    """And its processes are ended, though they do not listen."""
+    h100.fault("sum_hangs", gpu=rank)
+    test = Test("all_reduce", "all_reduce", 3.0)
+    report = check(GPU, "standard", plan=[RESIDUE, test], peers=PEERS)
+    assert (report.verdict, report.action, codes(report)) == (
+        Verdict.INCONCLUSIVE, Action.RETRY, {"test_all_reduce"},
+    ), render(report)  # fmt: skip
+    assert of(report).status == Status.HUNG
+    assert of(report).text == f"No end after 3 s, with {PEERS[0]}, {PEERS[1]}: any of them may be the cause"
+    assert not report.abandoned
+    h100.mend()
+    assert check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS).verdict == Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (("nccl_fails", "ncclCommInitRank", 0), "ncclCommInitAll: 2 (unhandled system error"),
+        (("nccl_fails", "ncclAllReduce", 1), "ncclAllReduce: 2 (unhandled system error"),
+        (("nccl_fails", "ncclAllReduce", 4), "ncclAllReduce: 2 (unhandled system error"),
+        (("no_memory",), f"{PEERS[0]}: cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY"),
+        (("no_context", 214), f"{PEERS[0]}: cuDevicePrimaryCtxRetain: CUDA_ERROR_ECC_UNCORRECTABLE"),
+    ],
+    ids=["at the start", "at the first sum", "half-way", "no memory", "no context"],
+)
+def test_an_error_half_way_leaves_nothing_behind(
+    made: Machine, check: Check, fault: tuple[Any, ...], says: str
+) -> None:
+    """Nor is it held against the device under test, for it came from a peer."""
+    made.fault(*fault, gpu=1)
+    report = check(GPU, "standard", plan=[RESIDUE, PCIE, SUM, AFTER], peers=PEERS)
+    assert (report.verdict, report.action, codes(report)) == (
+        Verdict.INCONCLUSIVE, Action.RETRY, {"test_all_reduce"},
+    ), render(report)  # fmt: skip
+    assert of(report).text.startswith(f"Not run to its end: {says}"), of(report).text
+    assert (left_on(made), held(made)) == ("", set())
+    assert of(report, "residue").measures["free_mib"] == of(report, "residue_after").measures["free_mib"]
+
+
+@pytest.mark.parametrize("rank", [0, 1], ids=["here", "on a peer"])
+def test_an_error_of_the_memory_is_of_the_device_that_has_it(h100: Machine, check: Check, rank: int) -> None:
+    h100.fault("ecc", "check_sum", gpu=rank)
+    report = check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS)
+    if rank == 0:
+        assert (report.verdict, report.action) == (Verdict.FAIL, Action.DRAIN_AND_RESET), render(report)
+        assert of(report).text.startswith("The device failed: ")
+        return
+    assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, {"test_all_reduce"}), render(report)
+    assert "ECC_UNCORRECTABLE" in of(report).text
+    assert of(report).text.startswith(f"Not run to its end: {PEERS[0]}: ")
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["by its id", "by NCCL_COMM_ID"])
+def test_ranks_of_two_processes_meet(h100: Machine, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
+    """At the address in the unique id, or at one that both were told."""
+    if named:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            monkeypatch.setenv("NCCL_COMM_ID", f"127.0.0.1:{free.getsockname()[1]}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", GPU)
+    first = h100.start("tests.gpu.driver.rank", "0", "2")
+    unique_id = [] if named else [line_of(first)["id"]]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", PEERS[0])
+    second = h100.start("tests.gpu.driver.rank", "1", "2", *unique_id)
+    # With a name for the place, each makes the id by itself, and says so first.
+    told = (first, first, second, second) if named else (first, second)
+    results = [each for each in map(line_of, told) if "uuid" in each]
+    assert {f"GPU-{each['uuid']}" for each in results} == {GPU, PEERS[0]}
+    assert {(each["first"], each["last"]) for each in results} == {
+        (3 * 1000003**2, 3 * 1000003**2 + 2 * 4999)
+    }
+
+
+def test_the_library_s_settings_are_the_check_s_own(
+    h100: Machine, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is set outside is not passed on, and what the library says is kept apart from the report."""
+    monkeypatch.setenv("NCCL_COMM_ID", "127.0.0.1:1")
+    monkeypatch.setenv("NCCL_DEBUG_FILE", str(h100.folder / "said"))
+    monkeypatch.setenv("NCCL_DEBUG", "TRACE")
+    assert check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS).verdict == Verdict.PASS
+    h100.fault("nccl_fails", "ncclAllReduce", 0)
+    assert "cannot go on" in of(check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS)).text
+    assert not (h100.folder / "said").exists()
