@@ -18,6 +18,18 @@ from provisioning.service.environ import FILES, home_folder
 
 env = environ.Env()
 
+
+def ports(variable: str, default: str) -> range:
+    """`first-last`, both included. Raises `ImproperlyConfigured`."""
+    first, dash, last = env.str(variable, default=default).partition("-")
+    if not (first.isdecimal() and (last.isdecimal() or not dash)):
+        raise ImproperlyConfigured(f"{variable} is a range of ports, such as {default}.")
+    found = range(int(first), int(last or first) + 1)
+    if not found or not 1024 <= found[0] <= found[-1] <= 65535:
+        raise ImproperlyConfigured(f"{variable} lies between 1024 and 65535, the lower port first.")
+    return found
+
+
 BASE_DIR = Path(__file__).resolve().parent.parent
 BERTH_HOME = home_folder(os.environ)
 BERTH_PORT = env.int("BERTH_PORT", default=8000)
@@ -32,6 +44,8 @@ BERTH_MULTIUSER = env.bool("BERTH_MULTIUSER", default=False)
 # How other machines reach this one, a name or an address; empty: none can join. Redis is at the next port.
 BERTH_NODES_ADDRESS = env.str("BERTH_NODES_ADDRESS", default="").strip()
 BERTH_NODES_PORT = env.int("BERTH_NODES_PORT", default=BERTH_PORT + 7)
+# Where the two ends of a check of a link between nodes meet: a port of one of them for each check at a time.
+BERTH_CHECK_PORTS = ports("BERTH_CHECK_PORTS", "29400-29431")
 BERTH_TLS_DIR = Path(env.str("BERTH_TLS_DIR", default="") or BERTH_HOME / "run" / "tls")
 
 

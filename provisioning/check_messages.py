@@ -8,12 +8,14 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from provisioning.gpu.check.types import Meeting
 from provisioning.types import Failure, MigRepartition, Name, PoolConfig, Text, Word
 
 CHECK = "check"
 SCRUB = "scrub"
 REPARTITION = "repartition"
 RESET = "reset"
+PAIR = "pair"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,8 @@ class CheckCommand:
     `run` and `lease` come back with every answer. `deadline_s` bounds the whole from its beginning.
     `baseline` and `node_median` are figures by name, measured with the software `baseline_of`;
     `baseline_mib` is what a clean device had free. `bus` is the device's PCI address, where it is known.
-    `peers` are UUIDs of idle devices that a check may measure its links to.
+    `peers` are UUIDs of idle devices that a check may measure its links to. `meeting`, with the kind `pair`:
+    the link to another node is checked, which has a command with the same place.
     """
 
     kind: str
@@ -43,6 +46,7 @@ class CheckCommand:
     change: MigRepartition | None = None
     bus: str = ""
     peers: tuple[str, ...] = ()
+    meeting: Meeting | None = None
 
 
 @dataclass(frozen=True, slots=True)

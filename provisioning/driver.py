@@ -39,7 +39,7 @@ from provisioning.types import (
 )
 
 if TYPE_CHECKING:
-    from provisioning.gpu.check import Progress, Report
+    from provisioning.gpu.check import Meeting, Progress, Report
     from provisioning.gpu.reset import ResetResult
     from provisioning.gpu.scrub import ScrubResult
 
@@ -177,13 +177,15 @@ class Driver(ABC):
         node_median: Mapping[str, float] | None = None,
         baseline_of: str = "",
         peers: Sequence[str] = (),
+        meeting: Meeting | None = None,
         deadline_s: float | None = None,
         on_progress: Callable[[Progress], object] | None = None,
     ) -> Report:
         """The report of the CUDA validation workload on one device; never raises for what the device does.
 
         `baseline_of`: the software that both baselines were measured with; with another they do not hold.
-        `peers`: UUIDs of idle devices; links to them are measured where that can be done.
+        `peers`: UUIDs of idle devices; links to them are measured where that can be done. `meeting`: nothing
+        but the link to another node is checked, whose driver is told of the same place.
         Here: on this machine, in processes of its own. A driver whose devices are elsewhere has its own way,
         or says that it cannot.
         """
@@ -200,6 +202,7 @@ class Driver(ABC):
             baseline_of=baseline_of,
             peers=peers,
             peers_required=False,
+            meeting=meeting,
             deadline_s=deadline_s,
             on_progress=on_progress,
         )

@@ -121,6 +121,10 @@ class BerthClient:
         """Have a device checked; what is under way already is answered again."""
         return self._object("POST", "/gpu-checks", json={"device": device, "level": level})
 
+    def create_link_check(self, *, node: str, with_node: str) -> dict[str, Any]:
+        """Have the link between two nodes checked, by their ids; what is under way is answered again."""
+        return self._object("POST", f"/nodes/{node}/check-link", json={"with_node": with_node})
+
     def check(self, check_id: str) -> dict[str, Any]:
         """A GPU check with its report."""
         return self._object("GET", f"/gpu-checks/{check_id}")

@@ -36,9 +36,11 @@ class _Failed(CliError):
 
 def check(arguments: argparse.Namespace) -> int:
     """Run it; returns the exit code of the worst verdict."""
-    if arguments.device and arguments.uuid:
-        raise _Failed("--uuid and --device exclude each other.", "Give one of them.", EXIT_USAGE)
-    if arguments.device:
+    if sum(map(bool, (arguments.device, arguments.uuid, arguments.node))) > 1:
+        raise _Failed("--uuid, --device and --node exclude each other.", "Give one of them.", EXIT_USAGE)
+    if bool(arguments.node) != bool(arguments.with_node):
+        raise _Failed("A link has two ends.", "Give --node and --with.", EXIT_USAGE)
+    if arguments.device or arguments.node:
         try:
             return _through_portal(arguments)
         except _Failed:
@@ -105,10 +107,14 @@ def _no_gpu_as_json() -> int:
 def _through_portal(arguments: argparse.Namespace) -> int:
     stored = config.load(os.environ)
     with BerthClient(stored.url, stored.token) as client:
-        run = client.create_check(device=arguments.device, level=arguments.level)
+        if arguments.node:
+            ends = [_node(client, name) for name in (arguments.node, arguments.with_node)]
+            run = client.create_link_check(node=ends[0], with_node=ends[1])
+        else:
+            run = client.create_check(device=arguments.device, level=arguments.level)
         shown = ""
         ends_at = time.monotonic() + arguments.timeout
-        while run["status"] in ("queued", "running"):
+        while _goes_on(client, run):
             words = _words(run)
             if words != shown and not arguments.json:
                 print(words, file=sys.stderr, flush=True)
@@ -125,7 +131,30 @@ def _through_portal(arguments: argparse.Namespace) -> int:
             except Unreachable as error:
                 # The portal may be restarting; the check does not mind.
                 print(f"{error.message} Trying again …", file=sys.stderr)
+        if run.get("partner"):
+            # What the other end has seen stands in this one's verdict by now.
+            run = client.check(run["id"])
     return _end(run, arguments)
+
+
+def _node(client: BerthClient, name: str) -> str:
+    """The id of the node of this name."""
+    found = list(client.nodes(name=name))
+    if len(found) != 1:
+        many = f"There are {len(found)} nodes" if found else "There is no node"
+        raise _Failed(f"{many} {name!r}.", "Look at the portal's map of GPUs.")
+    return str(found[0]["id"])
+
+
+def _goes_on(client: BerthClient, run: dict[str, Any]) -> bool:
+    """Whether a check has not ended; that of a link has when it has at both ends."""
+    goes_on = ("queued", "running")
+    if run["status"] in goes_on:
+        return True
+    try:
+        return bool(run.get("partner")) and client.check(run["partner"])["status"] in goes_on
+    except Unreachable:
+        return True
 
 
 def _words(run: dict[str, Any]) -> str:
@@ -143,7 +172,10 @@ def _end(run: dict[str, Any], arguments: argparse.Namespace) -> int:
     else:
         simulated = " (simulated)" if run["simulated"] else ""
         verdict = (run["verdict"] or run["status"]).upper()
-        print(f"{run['uuid']}  {run['level']}  {verdict}{simulated}: {run['summary']}")
+        what = f"{run['uuid']}  {run['level']}"
+        if run["kind"] == "pair":
+            what = f"{run['node']} – {run['partner_node']}  {run['uuid']}"
+        print(f"{what}  {verdict}{simulated}: {run['summary']}")
         if run["action"] not in ("", "none"):
             print(f"  recovery: {run['action'].replace('_', ' ')}")
     if run["status"] != "done":

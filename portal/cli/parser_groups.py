@@ -19,7 +19,7 @@ exit codes:
   0  passed          3  inconclusive                 64  wrong usage
   1  degraded        4  no driver, library or GPU
   2  failed          5  hung
-With --device also 69, the portal did not do it, and 75, no verdict in time.
+With --device or --node also 69, the portal did not do it, and 75, no verdict in time.
 """
 
 NODE_EPILOG = """\
@@ -365,6 +365,10 @@ def gpu(commands: Any, common: argparse.ArgumentParser) -> None:
     check.add_argument(
         "--device", default="", metavar="UUID", help="through the portal: on the node where it is"
     )
+    check.add_argument(
+        "--node", default="", metavar="NAME", help="through the portal: the link of this node to another one"
+    )
+    check.add_argument("--with", dest="with_node", default="", metavar="NAME", help="the other node")
     check.add_argument("--level", choices=("quick", "standard", "extended"), default="quick")
     check.add_argument(
         "--timeout", type=positive, default=3600, metavar="SECONDS", help="of waiting for the portal"

@@ -54,6 +54,7 @@ class ProblemCode(StrEnum):
     INSTALLED_ON_NODES = "installed_on_nodes"
     IN_USE = "in_use"
     LAST_ADMINISTRATOR = "last_administrator"
+    LINK_NOT_CHECKABLE = "link_not_checkable"
     LINK_TAKEN = "link_taken"
     NAME_TAKEN = "name_taken"
     NEEDS_NO_APPROVAL = "needs_no_approval"

@@ -37,7 +37,7 @@ from portal.common.etags import IF_MATCH
 from portal.common.renamed import RenamedSerializer, takes_its_place
 from portal.common.scopes import Scope
 from portal.events import live, stream
-from portal.gpu_checks import resets, runs, selectors, settings
+from portal.gpu_checks import pairs, resets, runs, selectors, settings
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.inventory.models import CheckLevel, Device, Pool
 from portal.inventory.selectors import pool_by_slug
@@ -79,6 +79,14 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
     )
     action = serializers.CharField(allow_blank=True, help_text="As `recovery`, which takes its place.")
     asked_by = serializers.CharField(source="asked_by.username", default=None, allow_null=True)
+    partner = serializers.UUIDField(
+        source="partner_id",
+        allow_null=True,
+        help_text="Of a check of a link between two nodes: id of the run at its other end.",
+    )
+    partner_node = serializers.CharField(
+        source="partner.device.node.name", default=None, allow_null=True, help_text="Name of the other node."
+    )
     peers = serializers.SlugRelatedField[Device](
         slug_field="uuid",
         many=True,
@@ -102,7 +110,7 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
                 "started_at",
                 "finished_at",
             ),
-            *("peers", "progress", "measures"),
+            *("peers", "partner", "partner_node", "progress", "measures"),
         ]
         read_only_fields = fields
 
@@ -254,6 +262,39 @@ class DeviceResetViewSet(ApiViewSet):
         return self.answer(selectors.check_by_id(run.pk), status=202, Location=location)
 
 
+class LinkCheckCreateSerializer(StrictSerializer):
+    with_node = serializers.UUIDField(help_text="Id of the other node; of the same pool.")
+
+
+class NodeLinkViewSet(ApiViewSet):
+    serializer_class = GpuCheckSerializer
+    scopes = SCOPES
+    lookup_url_kwarg = "node_id"
+    lookup_value_converter = "uuid"
+
+    @operation(
+        "Have the link to another node checked",
+        once=True,
+        description="For operators, where both nodes have RDMA. One idle whole GPU of each, which has passed "
+        "a check, is held as long as it goes on. They make sums of what both have, by NCCL over RDMA alone, "
+        "each compared bit by bit on both; the figure is `between_nodes_gb_s` among the `measures`. The "
+        "answer is the run on the first node, of the kind `pair`; that on the other is its `partner`. A link "
+        "has two ends: wrong words or a slow link are `degraded`, no connection is `inconclusive`, and "
+        "neither takes a device out. Once both have ended, the verdict of each is the worse of both. Asking "
+        "for what is under way already answers with that.",
+        request=LinkCheckCreateSerializer,
+        responses={202: GpuCheckSerializer},
+        goes_on_s=5,
+        errors=[400, 404, 409, 415],
+    )
+    @action(detail=True, methods=["post"], url_path="check-link")
+    def check_link(self, request: UserRequest, node_id: UUID) -> Response:
+        given = body_of(request, LinkCheckCreateSerializer)
+        run = pairs.request_link_check(actor=request.user, node_id=node_id, with_node_id=given["with_node"])
+        location = reverse("api:gpu-check-detail", args=[run.pk])
+        return self.answer(selectors.check_by_id(run.pk), status=202, Location=location)
+
+
 class GpuCheckSchema(ApiView):
     """A document, not a resource of rows."""
 
@@ -341,6 +382,7 @@ def _checks(pool: Pool) -> Response:
 router = Router()
 router.register("gpu-checks", GpuCheckViewSet, basename="gpu-check")
 router.register("devices", DeviceResetViewSet, basename="device-reset")
+router.register("nodes", NodeLinkViewSet, basename="node-link")
 urlpatterns = [
     *routes("pools/<slug:slug>/checks", PoolChecks, "pool-checks"),
     *router.urls,

@@ -17,6 +17,7 @@ class CheckKind(models.TextChoices):
     SCRUB = "scrub", _("Scrub")
     REPARTITION = "repartition", _("Change of MIG layout")
     RESET = "reset", _("Reset")
+    PAIR = "pair", _("Link to another node")
 
 
 class CheckCause(models.TextChoices):
@@ -59,6 +60,7 @@ class GpuCheckRun(models.Model):
     `simulated` and says nothing about any device. `plan` is the layout change: `destroy` and `create`.
     `unjudged`: nothing else kept it from a pass than figures for which no floor is known.
     `peers` are idle devices that it measures its links to, and that are kept free as long as it is open.
+    `partner` is the run at the other end of a link between two nodes; `plan` is then where both meet.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -87,6 +89,7 @@ class GpuCheckRun(models.Model):
     report = models.JSONField(default=dict, blank=True)
     measures = models.JSONField(default=dict, blank=True)
     peers = models.ManyToManyField(Device, related_name="peer_checks", blank=True)
+    partner = models.OneToOneField("self", on_delete=models.SET_NULL, null=True, blank=True, related_name="+")
     lease = models.CharField(max_length=32, blank=True)
     lease_expires_at = models.DateTimeField(null=True, blank=True)
     attempts = models.PositiveSmallIntegerField(default=0)

@@ -72,6 +72,7 @@ _TESTS: Mapping[str, str | Promise] = {
     "bandwidth": _("Memory bandwidth"),
     "peers": _("Links to other GPUs"),
     "all_pairs": _("All links of these GPUs at once"),
+    "two_nodes": _("Sums with another node, bit by bit"),
     "modulo20": _("Modulo-20 patterns"),
     "bit_fade": _("Bit fade"),
     "steady": _("Steady load at full heat"),
@@ -85,6 +86,7 @@ _METRICS: Mapping[str, str | Promise] = {
     "to_device_gb_s": _("PCIe to the device"),
     "to_host_gb_s": _("PCIe to the host"),
     "both_ways_gb_s": _("PCIe both ways at once"),
+    "between_nodes_gb_s": _("Link between the nodes"),
     "free_mib": _("Free memory"),
     "coverage_per_mille": _("Memory covered"),
 }
@@ -187,6 +189,7 @@ class Page:
     may: bool
     cancellable: bool
     peers: tuple[tuple[UUID, str], ...]
+    partner: tuple[UUID, str, UUID] | None
     now: str
     took_s: float | None
 
@@ -205,6 +208,10 @@ def title_of(run: GpuCheckRun) -> str:
         return gettext("Change of MIG layout")
     if run.kind == CheckKind.RESET:
         return gettext("Reset")
+    if run.kind == CheckKind.PAIR:
+        if run.partner is None:
+            return gettext("Link to another node")
+        return gettext("Link to %(node)s") % {"node": run.partner.device.node.name}
     return str(_LEVELS[CheckLevel(run.level)])
 
 
@@ -250,11 +257,18 @@ def page(actor: User, run: GpuCheckRun) -> Page:
         may=actor.operates,
         cancellable=actor.operates and run.status == CheckStatus.QUEUED,
         peers=tuple((peer.pk, display_name(peer)) for peer in run.peers.order_by("index")),
+        partner=_partner(run),
         now=test_title(str(run.progress.get("test"))) if run.progress.get("test") else "",
         took_s=(run.finished_at - run.started_at).total_seconds()
         if run.finished_at and run.started_at
         else None,
     )
+
+
+def _partner(run: GpuCheckRun) -> tuple[UUID, str, UUID] | None:
+    """The run at the other end of a link, what its device is called, and its node."""
+    far = run.partner
+    return None if far is None else (far.pk, display_name(far.device), far.device.node_id)
 
 
 def _test(data: Mapping[str, Any]) -> TestRow:

@@ -18,7 +18,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul, strip_nul_json
 from portal.events import live
-from portal.gpu_checks import repartitions, report_reader, resets
+from portal.gpu_checks import pairs, repartitions, report_reader, resets
 from portal.gpu_checks.domain_events import HandOutCheckEnded
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.gpu_checks.runs import (
@@ -40,7 +40,11 @@ from portal.workspaces.transitions import locked
 from provisioning.check_messages import CheckAnswer
 from provisioning.types import DeviceKind
 
-CAUSE = {CheckKind.CHECK: CordonCause.CHECK, CheckKind.SCRUB: CordonCause.SCRUB}
+CAUSE = {
+    CheckKind.CHECK: CordonCause.CHECK,
+    CheckKind.PAIR: CordonCause.CHECK,
+    CheckKind.SCRUB: CordonCause.SCRUB,
+}
 MAX_PROGRESS_LENGTH = 500
 
 
@@ -118,7 +122,7 @@ def apply_answer(answer: CheckAnswer) -> bool:
             return True
         if run.started_at is None:
             run.started_at = timezone.now()
-        reading_of = report_reader.of_check if run.kind == CheckKind.CHECK else report_reader.of_scrub
+        reading_of = report_reader.of_scrub if run.kind == CheckKind.SCRUB else report_reader.of_check
         found = reading_of(answer, run)
         end(
             run,
@@ -131,6 +135,9 @@ def apply_answer(answer: CheckAnswer) -> bool:
             measures=found.measures,
             unjudged=found.unjudged,
         )
+        if run.kind == CheckKind.PAIR:
+            _act_on_link(run, found)
+            return True
         _act(run, found)
         _tell_of_peers(run, found)
         _hand_out(run, workspace)
@@ -169,7 +176,8 @@ def silent(run_id: UUID) -> bool:
         if not run.open or (run.lease and run.lease_expires_at and run.lease_expires_at > now):
             return False
         # Of a reset that has begun nobody knows how far it has come: it is not done a second time.
-        once = run.kind == CheckKind.RESET and run.started_at is not None
+        # Nor is an end of a link: by then nobody waits at the other.
+        once = run.kind == CheckKind.PAIR or (run.kind == CheckKind.RESET and run.started_at is not None)
         if run.attempts < MAX_ATTEMPTS and not once and not _too_long(run, now):
             # What comes under the old lease from now on is too late.
             run.status, run.lease = CheckStatus.QUEUED, ""
@@ -192,6 +200,9 @@ def give_up(run: GpuCheckRun, reason: Reason) -> None:
         return
     if run.kind == CheckKind.RESET:
         resets.lost(run)
+        return
+    if run.kind == CheckKind.PAIR:
+        pairs.concluded(run)
         return
     _unproven(run, f"Its {noun} was lost: {why}")
 
@@ -235,6 +246,24 @@ def _act(run: GpuCheckRun, found: report_reader.Reading) -> None:
             if not _notified_before(run):
                 record(run, device, "inconclusive", f"could not {noun} {name}: {run.summary}")
             _unproven(run, run.summary)
+
+
+def _act_on_link(run: GpuCheckRun, found: report_reader.Reading) -> None:
+    """What an end of a link has seen. Only what the driver says of the device itself takes it out.
+
+    It proves no device, and warns of none: two nodes have summed, and the fault may be of either.
+    """
+    name, far = display_name(run.device), run.partner.device.node.name if run.partner else "another node"
+    step = {
+        CheckVerdict.PASS: "passed",
+        CheckVerdict.DEGRADED: "degraded",
+        CheckVerdict.FAIL: "failed",
+        CheckVerdict.HUNG: "hung",
+    }.get(found.verdict, "inconclusive")
+    record(run, run.device, step, f"has checked the link of {name} to {far}: {run.summary}")
+    if found.verdict in (CheckVerdict.FAIL, CheckVerdict.HUNG):
+        _cordon(run, run.device, run.summary, found.action)
+    pairs.concluded(run)
 
 
 def _warn(device: Device, warning: str) -> None:

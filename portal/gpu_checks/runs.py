@@ -39,6 +39,8 @@ from portal.inventory.models import CheckLevel, Device, Node, PlacementLock
 from portal.workspaces.models import Workspace
 from provisioning import messages
 from provisioning.check_messages import CheckCommand
+from provisioning.gpu.check.plan import PAIR_DEADLINE_S
+from provisioning.gpu.check.types import Meeting
 from provisioning.types import DeviceKind, MigRepartition
 
 log = logging.getLogger(__name__)
@@ -65,6 +67,7 @@ NOUN = {
     CheckKind.SCRUB: "scrub",
     CheckKind.REPARTITION: "change of MIG layout",
     CheckKind.RESET: "reset",
+    CheckKind.PAIR: "check of a link",
 }
 
 
@@ -167,10 +170,11 @@ def make_run(
     workspace: Workspace | None = None,
     change: MigRepartition | None = None,
     its_peers: Collection[Device] = (),
+    what: str = "",
 ) -> GpuCheckRun:
     """Queue a run for a locked device that has none open, and send it once the transaction has held.
 
-    `its_peers` are locked, too, and free.
+    `its_peers` are locked, too, and free. `what` the audit log says is asked for; empty: the usual words.
     """
     run = GpuCheckRun.objects.create(
         device=device,
@@ -188,7 +192,7 @@ def make_run(
         peers.hold(run, its_peers)
     emit(NodesChanged((device.node_id,)))
     noun = f"a {level} check" if kind == CheckKind.CHECK else f"a {NOUN[kind]}"
-    record(run, device, "asked", f"asks for {noun} of {display_name(device)}", actor=actor)
+    record(run, device, "asked", f"asks for {what or f'{noun} of {display_name(device)}'}", actor=actor)
     send_on_commit(device.node_id)
     return run
 
@@ -200,10 +204,15 @@ def cancel_check(*, actor: User | SystemActor, run_id: UUID) -> GpuCheckRun:
     run = locked_run(run_id)
     if run.status != CheckStatus.QUEUED or run.cause in (CheckCause.HAND_OUT, CheckCause.RECLAIM):
         raise StateConflict(Reason(CheckCode.CHECK_BEGUN))
-    end(run, CheckStatus.LOST, summary=message_of(Reason(CheckCode.CANCELLED)))
-    record(
-        run, run.device, "cancelled", f"cancels the {_noun(run)} of {display_name(run.device)}", actor=actor
-    )
+    both = [run] if run.partner is None else [run, run.partner]
+    if any(each.status == CheckStatus.RUNNING for each in both):
+        raise StateConflict(Reason(CheckCode.CHECK_BEGUN))
+    for each in both:
+        if not each.open:
+            continue
+        end(each, CheckStatus.LOST, summary=message_of(Reason(CheckCode.CANCELLED)))
+        what = f"cancels the {_noun(each)} of {display_name(each.device)}"
+        record(each, each.device, "cancelled", what, actor=actor)
     return run
 
 
@@ -277,6 +286,7 @@ def _send_run(run: GpuCheckRun, now: datetime) -> None:
         change=change_of(run),
         bus=str(device.facts.get("pci_bus_id") or ""),
         peers=tuple(run.peers.order_by("index").values_list("uuid", flat=True)),
+        meeting=meeting_of(run),
     )
     to = node_commands.queue_of(pool, device.node.name)
     transaction.on_commit(partial(_send, f"node.gpu_{run.kind}", to, messages.dump(command)))
@@ -298,6 +308,8 @@ def _deadline_s(run: GpuCheckRun) -> float:
             return REPARTITION_DEADLINE_S
         case CheckKind.RESET:
             return RESET_DEADLINE_S
+        case CheckKind.PAIR:
+            return PAIR_DEADLINE_S
         case _:
             return DEADLINES_S[run.level]
 
@@ -314,6 +326,11 @@ def change_of(run: GpuCheckRun) -> MigRepartition | None:
     return messages.load({"parent_uuid": run.device.uuid, **run.plan}, MigRepartition)
 
 
+def meeting_of(run: GpuCheckRun) -> Meeting | None:
+    """Where a run meets the one at the other end of its link."""
+    return messages.load(run.plan["meeting"], Meeting) if run.kind == CheckKind.PAIR else None
+
+
 def hard_limit(run: GpuCheckRun) -> timedelta:
     """How long a run may be running, whatever its node says."""
     return timedelta(seconds=_deadline_s(run) * 1.5 + 120)
@@ -323,13 +340,21 @@ def hard_limit(run: GpuCheckRun) -> timedelta:
 
 
 def locked_run(run_id: UUID) -> GpuCheckRun:
-    """The run, and its device, under lock. Raises `NotFound`."""
-    found = GpuCheckRun.objects.filter(pk=run_id).values_list("device_id", flat=True).first()
-    if found is None:
+    """The run, and its device, under lock; with both of its partner. Raises `NotFound`."""
+    its = GpuCheckRun.objects.filter(pk=run_id)
+    ids = its.values_list("pk", "device_id", "partner_id", "partner__device_id")
+    pk, device_id, partner_id, far_id = ids.first() or (None, None, None, None)
+    if pk is None or device_id is None:
         raise NotFound(Reason(CheckCode.NO_SUCH_CHECK))
-    device = locked_device(found)
-    run = GpuCheckRun.objects.select_for_update(of=("self",)).get(pk=run_id)
-    run.device = device
+    # In one order, whichever of the two ends is asked for: both may be answered for at the same time.
+    devices = {each: locked_device(each) for each in sorted(filter(None, (device_id, far_id)))}
+    both = GpuCheckRun.objects.select_for_update(of=("self",)).filter(pk__in=filter(None, (pk, partner_id)))
+    found = {each.pk: each for each in both.order_by("pk")}
+    for each in found.values():
+        each.device = devices[each.device_id]
+    run = found[pk]
+    if partner_id is not None:
+        run.partner, found[partner_id].partner = found[partner_id], run
     return run
 
 

@@ -21,7 +21,7 @@ TREND_RUNS = 30
 def checks() -> QuerySet[GpuCheckRun]:
     """All runs with their device, node and pool, the newest first."""
     return GpuCheckRun.objects.select_related(
-        "device", "device__node", "device__node__pool", "asked_by"
+        "device", "device__node", "device__node__pool", "asked_by", "partner__device__node"
     ).order_by("-created_at")
 
 
@@ -42,7 +42,7 @@ def before(run: GpuCheckRun) -> list[GpuCheckRun]:
     """The finished checks of the same device and level up to this one, the oldest first: for trends."""
     earlier = GpuCheckRun.objects.filter(
         device=run.device_id,
-        kind=CheckKind.CHECK,
+        kind=CheckKind.PAIR if run.kind == CheckKind.PAIR else CheckKind.CHECK,
         level=run.level,
         status=CheckStatus.DONE,
         created_at__lte=run.created_at,

@@ -16,7 +16,7 @@ from portal.common import etags
 from portal.common.errors import InvalidInput, PreconditionFailed, StateConflict
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.gpu_checks import presenters, reset_presenters, resets, runs, selectors, settings
+from portal.gpu_checks import pairs, presenters, reset_presenters, resets, runs, selectors, settings
 from portal.gpu_checks.models import CheckKind
 from portal.inventory.models import CheckLevel
 
@@ -57,6 +57,23 @@ def reset(request: SignedInRequest, device_id: UUID) -> HttpResponse:
     return render(
         request, "gpu_checks/reset.html", reset_presenters.question(request.user, device, request.path)
     )
+
+
+@require_POST
+def node_link(request: SignedInRequest, node_id: UUID) -> HttpResponse:
+    """Have the link of a node to another one checked; leads to the page of the run at its end."""
+    require_operator(request.user)
+    try:
+        run = pairs.request_link_check(
+            actor=request.user, node_id=node_id, with_node_id=UUID(request.POST.get("with_node", ""))
+        )
+    except ValueError:
+        messages.error(request, _("Choose the other node."))
+    except StateConflict as error:
+        messages.error(request, error.sentence)
+    else:
+        return redirect("gpu_checks:check", run.pk)
+    return redirect("fleet:node", node_id)
 
 
 @require_POST

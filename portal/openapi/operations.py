@@ -236,6 +236,7 @@ TAGS: Mapping[str, Tag] = {
             "devices/{device_id}/cordon": {POST: "cordonDevice"},
             "devices/{device_id}/drain": {POST: "drainDevice"},
             "devices/{device_id}/reset": {POST: "resetDevice"},
+            "nodes/{node_id}/check-link": {POST: "checkNodeLink"},
             "devices/{device_id}/uncordon": {POST: "uncordonDevice"},
             "devices/{device_id}/samples": {GET: "getDeviceSamples"},
             "gpu-checks": {GET: "listGpuChecks", POST: "runGpuCheck"},

@@ -7,6 +7,7 @@ read is left out; nothing here raises.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -230,6 +231,12 @@ def rdma_ports(root: Path = Path("/")) -> tuple[RdmaPort, ...]:
                 )
             )
     return tuple(ports)
+
+
+def slowest_port_gb_s(ports: Iterable[RdmaPort]) -> float:
+    """What the slowest of the ports that are up carries, GB/s; 0 where none is, or one does not say."""
+    rates = [port.rate_mbit_s for port in ports if port.active]
+    return min(rates, default=0) / 8000
 
 
 def pci_devices(root: Path = Path("/")) -> tuple[PciDevice, ...]:

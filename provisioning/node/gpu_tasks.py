@@ -20,7 +20,15 @@ from typing import Any
 
 from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE
-from provisioning.check_messages import REPARTITION, RESET, SCRUB, CheckAnswer, CheckCommand, Repartitioned
+from provisioning.check_messages import (
+    PAIR,
+    REPARTITION,
+    RESET,
+    SCRUB,
+    CheckAnswer,
+    CheckCommand,
+    Repartitioned,
+)
 from provisioning.driver import Driver
 from provisioning.errors import Unclean
 from provisioning.gpu.check.types import Progress
@@ -45,6 +53,12 @@ LOCK_LOOK_S = 0.25
 @app.task(name="node.gpu_check")  # type: ignore[untyped-decorator]
 def gpu_check(command: dict[str, Any]) -> None:
     """Begin a check; its report is sent when it has ended."""
+    begin(messages.load(command, CheckCommand))
+
+
+@app.task(name="node.gpu_pair")  # type: ignore[untyped-decorator]
+def gpu_pair(command: dict[str, Any]) -> None:
+    """Begin this end of a check of the link between two nodes; its report is sent when it has ended."""
     begin(messages.load(command, CheckCommand))
 
 
@@ -129,6 +143,8 @@ def _work(driver: Driver, command: CheckCommand, on_progress: _ProgressSender) -
                 command.uuid, baseline_mib=command.baseline_mib, deadline_s=command.deadline_s
             )
             return {"report": messages.dump(result)}
+        if (command.kind == PAIR) != (command.meeting is not None):
+            raise ValueError("a check of a link, and no other, needs a place to meet")
         report = driver.check_device(
             command.uuid,
             command.level,
@@ -136,6 +152,7 @@ def _work(driver: Driver, command: CheckCommand, on_progress: _ProgressSender) -
             node_median=command.node_median or None,
             baseline_of=command.baseline_of,
             peers=command.peers,
+            meeting=command.meeting,
             deadline_s=command.deadline_s,
             on_progress=on_progress,
         )

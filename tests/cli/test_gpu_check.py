@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.utils import timezone
 
-from portal.inventory.models import Device
+from portal.inventory.models import Device, Pool
 from provisioning.node.sampling import has_library
 from tests.broker import Broker
 from tests.factories import make_token, node_info
@@ -35,8 +36,9 @@ def test_so_does_the_check_of_one_device(berth: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [("--uuid", "1"), ("--level", "deep"), ("--uuid", "GPU-1", "--device", "GPU-1"), ("--what",)]
-)
+    "wrong", [("--uuid", "1"), ("--level", "deep"), ("--uuid", "GPU-1", "--device", "GPU-1"), ("--what",),
+     ("--node", "node-1"), ("--with", "node-2"), ("--node", "node-1", "--with", "node-2", "--uuid", "GPU-1")],
+)  # fmt: skip
 def test_wrong_usage_is_no_verdict(berth: Any, wrong: tuple[str, ...]) -> None:
     assert berth("gpu", "check", *wrong).code == 64
 
@@ -76,6 +78,52 @@ def test_through_the_portal_the_verdict_is_the_exit_code(
     assert ran.code == code, ran.err
     assert ran.out.startswith(f"{uuid}  quick  {word}: ")
     assert ("recovery: " in ran.out) is (code > 0)
+
+
+def test_the_link_of_two_nodes_has_the_verdict_of_both(
+    berth: Any,
+    server: str,
+    olga: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    catalog: None,
+    sent: Broker,
+    settings: Any,
+) -> None:
+    """The other end is waited for, too, and what it has seen counts."""
+    settings.BERTH_NODES_ADDRESS = "192.0.2.11"
+    pool = checked_pool(*(node_info(f"node-{each}", gpus=1, provides=("rdma",)) for each in (1, 2)))
+    Pool.objects.update(config={**pool.config, "node": "node-1"})
+    Device.objects.update(passed_at=timezone.now())
+    monkeypatch.setenv("BERTH_URL", server)
+    monkeypatch.setenv("BERTH_TOKEN", make_token(olga)[1])
+
+    def nodes() -> None:
+        try:
+            found: list[Any] = []
+            for _ in range(200):
+                found += commands(sent)
+                if len(found) == 2:
+                    break
+                time.sleep(0.05)
+            first, second = sorted(found, key=lambda each: each.meeting.rank)
+            answer(first)
+            answer(second, verdict="degraded", exit_code=1, action="inspect", summary="3 wrong words.")
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=nodes)
+    thread.start()
+    ran = berth("gpu", "check", "--node", "node-1", "--with", "node-2", "--timeout", "30")
+    thread.join(30)
+    assert ran.code == 1, ran.err
+    assert ran.out.startswith(
+        "node-1 – node-2  GPU-node-1-0  DEGRADED: Right at this end. At the other, node-2:"
+    )
+
+
+def test_a_node_that_is_not_there(as_olga: Any) -> None:
+    ran = as_olga("gpu", "check", "--node", "node-1", "--with", "nowhere")
+    assert ran.code == 69 and "There is no node 'nowhere'." in ran.err
 
 
 def test_a_device_that_is_not_there(as_olga: Any) -> None:

@@ -40,7 +40,7 @@ def linked_node(name: str, gpus: int, *, of: int = 8) -> NodeInfo:
 
 def commands(sent: Broker) -> list[CheckCommand]:
     """Checks and scrubs on their way to nodes; they are taken off."""
-    found = [*sent.take("node.gpu_check"), *sent.take("node.gpu_scrub")]
+    found = [*sent.take("node.gpu_check"), *sent.take("node.gpu_scrub"), *sent.take("node.gpu_pair")]
     return [messages.load(message.kwargs["command"], CheckCommand) for message in found]
 
 
@@ -61,6 +61,7 @@ def real_report(command: CheckCommand, *wrong: str, **changes: Any) -> dict[str,
         busy="busy" in wrong,
         now=1_800_000_000.0,
         check_s=0,
+        meeting=command.meeting,
     )
     report = copy.deepcopy(made.to_dict())
     report["simulated"] = False

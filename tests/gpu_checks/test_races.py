@@ -15,10 +15,10 @@ from portal.catalog import selectors
 from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.common.errors import StateConflict
-from portal.events.models import Event
-from portal.gpu_checks import runs
+from portal.events.models import Event, Notification
+from portal.gpu_checks import pairs, runs
 from portal.gpu_checks.models import CheckCause, GpuCheckRun
-from portal.inventory.models import AllocatedDevice, Device, Pool
+from portal.inventory.models import AllocatedDevice, Device, Node, Pool
 from portal.scheduling import cycle
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
@@ -96,6 +96,50 @@ def test_no_peer_is_given_away_or_named_twice(alice, team, catalog, sent):
     assert len({*held, *own, *named}) == len(held) + len(own) + len(named), "each is for one thing"
     assert set(Device.objects.filter(checking=True).values_list("pk", flat=True)) == {*own, *named}
     check_invariants()
+
+
+def test_no_end_of_a_link_is_given_away(alice, team, catalog, sent, settings):
+    """Nor are both of a node's GPUs ends of links to the same other one, however often it is asked for."""
+    settings.BERTH_NODES_ADDRESS = "192.0.2.11"
+    pool = checked_pool(*(node_info(f"node-{each}", gpus=2, provides=("rdma",)) for each in (1, 2, 3)))
+    config = {**pool.config, "node": "node-1", "homes_shared": True}
+    Pool.objects.update(hand_out_max_age_h=0, config=config)
+    Device.objects.update(passed_at=timezone.now())
+    nodes = list(Node.objects.order_by("name"))
+
+    def operator(one: Node, other: Node):
+        return lambda: pairs.request_link_check(actor=SYSTEM, node_id=one.pk, with_node_id=other.pk)
+
+    asked = [operator(nodes[a], nodes[b]) for a, b in ((0, 1), (1, 0), (0, 2), (0, 1))]
+    found = at_once(*people(3, alice, team), *asked)
+    assert sum(isinstance(each, Workspace) for each in found) == 3
+    cycle.run()
+    held = list(AllocatedDevice.objects.filter(active=True).values_list("device", flat=True))
+    ends = list(GpuCheckRun.objects.values_list("device", flat=True))
+    assert len({*held, *ends}) == len(held) + len(ends), "each is for one thing"
+    assert set(Device.objects.filter(checking=True).values_list("pk", flat=True)) == set(ends)
+    assert len(ends) == 2 * GpuCheckRun.objects.filter(plan__meeting__rank=0).count()
+    links = list(GpuCheckRun.objects.values_list("device__node", "partner__device__node"))
+    assert len(set(links)) == len(links), "what is under way already is answered again"
+    check_invariants()
+
+
+def test_both_ends_of_a_link_are_answered_for_at_the_same_moment(catalog, sent, settings, olga):
+    settings.BERTH_NODES_ADDRESS = "192.0.2.11"
+    pool = checked_pool(*(node_info(f"node-{each}", gpus=1, provides=("rdma",)) for each in (1, 2)))
+    Pool.objects.update(config={**pool.config, "node": "node-1"})
+    Device.objects.update(passed_at=timezone.now())
+    one, other = Node.objects.order_by("name")
+    pairs.request_link_check(actor=SYSTEM, node_id=one.pk, with_node_id=other.pk)
+    first, second = commands(sent)
+    found = at_once(
+        *[lambda: answer(first, verdict="inconclusive", summary="It could not be said.")] * 2,
+        *[lambda: answer(second)] * 2,
+    )
+    assert found.count(True) == 2
+    assert set(GpuCheckRun.objects.values_list("verdict", flat=True)) == {"inconclusive"}
+    assert Notification.objects.filter(kind="device.pair_inconclusive").count() == 1
+    assert not Device.objects.filter(checking=True).exists()
 
 
 def test_a_check_waits_for_the_cycle_that_is_just_giving_the_device_away(

@@ -545,6 +545,9 @@ class Stage:
             ("PUT", "api/v1/rates/<resource:resource>"): {"rate_milli": 1},
             ("POST", "api/v1/quota-requests"): more,
             ("POST", "api/v1/gpu-checks"): {"device": str(self.values["<uuid:device_id>"])},
+            ("POST", "api/v1/nodes/<uuid:node_id>/check-link"): {
+                "with_node": str(self.values["<uuid:node_id>"])
+            },
             ("POST", "api/v1/quota-requests/<uuid:request_id>/deny"): {"reason": "No"},
         }
         return bodies.get((row.method, row.route), {})

@@ -13,10 +13,12 @@ from django.utils.translation import ngettext
 
 from portal.accounts.models import User
 from portal.common.formatting import format_cores, format_memory, format_number, format_thousandths
+from portal.common.reasons.wording import sentence_of
 from portal.events.models import Event, TargetKind
 from portal.fleet.presenters import pools
 from portal.fleet.presenters.device import why
 from portal.fleet.presenters.history import newest_events
+from portal.gpu_checks import pairs
 from portal.gpu_checks.selectors import checked_with
 from portal.inventory import counting, missing_gpus, resources, selectors
 from portal.inventory.counting import Count, Counts
@@ -50,7 +52,16 @@ class NodePage:
     events: tuple[Event, ...]
     homes: str
     homes_go_to: str
+    link: LinkForm | None
     may: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LinkForm:
+    """The other nodes to which the link can be checked now; `refused` says why to none."""
+
+    nodes: tuple[Node, ...]
+    refused: str
 
 
 def node_page(actor: User, node: Node, now: datetime) -> NodePage:
@@ -97,8 +108,17 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
         events=newest_events(node.pool, TargetKind.NODE, node.name),
         homes=homes,
         homes_go_to=homes_go_to,
+        link=_link(actor, node),
         may=actor.operates,
     )
+
+
+def _link(actor: User, node: Node) -> LinkForm | None:
+    """For operators, on nodes with RDMA: without it nobody expects a link."""
+    if not actor.operates or pairs.RDMA not in node.provides:
+        return None
+    others, refused = pairs.choice(node)
+    return LinkForm(tuple(others), "" if refused is None else sentence_of(refused))
 
 
 def _of_missing(gpu: MissingGpu) -> str:

@@ -38,7 +38,7 @@ from provisioning.errors import (
     StartFailed,
     Unclean,
 )
-from provisioning.gpu.check import Progress, Report
+from provisioning.gpu.check import Meeting, Progress, Report
 from provisioning.gpu.reset import ResetResult, ResetVerdict
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 from provisioning.log_pieces import last_lines, lines_from
@@ -196,6 +196,7 @@ class SimulatedDriver(Driver):
         node_median: Mapping[str, float] | None = None,
         baseline_of: str = "",
         peers: Sequence[str] = (),
+        meeting: Meeting | None = None,
         deadline_s: float | None = None,
         on_progress: Callable[[Progress], object] | None = None,
     ) -> Report:
@@ -216,6 +217,7 @@ class SimulatedDriver(Driver):
                 check_s=self.faults.check_s,
                 baseline=baseline,
                 node_median=node_median,
+                meeting=meeting,
                 on_progress=on_progress,
                 sleep=self._sleep,
             )

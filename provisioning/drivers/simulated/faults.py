@@ -14,8 +14,8 @@ from provisioning.gpu.check import verdict as judging
 from provisioning.gpu.check.plan import DEADLINE_S, Test, plan_for
 from provisioning.gpu.check.report import Unavailable, summarise, summary_of
 from provisioning.gpu.check.session import Check, Timing
-from provisioning.gpu.check.thresholds import PCIE_PEAK, Peak, peak_of
-from provisioning.gpu.check.types import Action, Facts, Level, Raw, Severity, Verdict
+from provisioning.gpu.check.thresholds import BETWEEN_NODES, PCIE_PEAK, Peak, peak_of
+from provisioning.gpu.check.types import Action, Facts, Level, Meeting, Raw, Severity, Verdict
 from provisioning.gpu.scrub import CHUNK_MIN, MIB, DeviceFault, ScrubResult, ScrubVerdict, judge
 
 # A healthy device reaches this much of its datasheet (memory that is no HBM a little less); a slow one so
@@ -23,6 +23,7 @@ from provisioning.gpu.scrub import CHUNK_MIN, MIB, DeviceFault, ScrubResult, Scr
 HEALTHY, HEALTHY_GDDR, SLOW = 0.88, 0.80, 0.875
 LEAKED = 0.1
 GENERATION = 5
+PORT_GB_S = 50.0
 AS_NVML_SAYS = {
     "A100": "A100-SXM4-80GB",
     "A100-40GB": "A100-SXM4-40GB",
@@ -51,6 +52,7 @@ def check_report(
     check_s: float,
     baseline: Mapping[str, float] | None = None,
     node_median: Mapping[str, float] | None = None,
+    meeting: Meeting | None = None,
     on_progress: OnProgress | None = None,
     sleep: Sleep = float,
 ) -> Report:
@@ -69,7 +71,7 @@ def check_report(
     if busy:
         state.findings += _strangers(state.before)
     else:
-        _go_through(check, plan_for(wanted, facts), faults, memory_mib, check_s, sleep)
+        _go_through(check, plan_for(wanted, facts, meeting=meeting), faults, memory_mib, check_s, sleep)
     free = _free_mib(memory_mib, frozenset())
     tests, findings = check.judge({"free_mib": free, **(baseline or {})}, node_median)
     verdict, action = judging.decide(findings, tests, simulated=True)
@@ -195,6 +197,8 @@ def _raw(test: Test, peak: Peak, faults: frozenset[str], memory_mib: int) -> Raw
             measures = {"copy_gb_s": memory, "read_gb_s": memory, "write_gb_s": memory}
         case "pcie":
             measures = {"to_device_gb_s": link, "to_host_gb_s": link}
+        case "two_nodes":
+            measures = {BETWEEN_NODES: HEALTHY * float(test.params.get("port_gb_s") or PORT_GB_S)}
         case "burn":
             measures = {f"gemm_{dtype}_tflops": peak.tflops[dtype] * HEALTHY}
     rounded = {name: round(value, 2) for name, value in measures.items()}

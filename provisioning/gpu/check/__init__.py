@@ -8,12 +8,22 @@ from __future__ import annotations
 from provisioning.gpu.check.report import Report, render, schema
 from provisioning.gpu.check.runner import run_check
 from provisioning.gpu.check.session import Simulation
-from provisioning.gpu.check.types import Action, Finding, Level, Progress, Status, TestResult, Verdict
+from provisioning.gpu.check.types import (
+    Action,
+    Finding,
+    Level,
+    Meeting,
+    Progress,
+    Status,
+    TestResult,
+    Verdict,
+)
 
 __all__ = [
     "Action",
     "Finding",
     "Level",
+    "Meeting",
     "Progress",
     "Report",
     "Simulation",

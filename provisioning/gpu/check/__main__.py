@@ -11,9 +11,11 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from provisioning.gpu.check import meeting_env
 from provisioning.gpu.check.report import render
 from provisioning.gpu.check.runner import run_check
-from provisioning.gpu.check.types import EXIT_USAGE, Level, Progress
+from provisioning.gpu.check.types import EXIT_USAGE, Level, Meeting, Progress
+from provisioning.gpu.host import rdma_ports, slowest_port_gb_s
 
 
 class _Parser(argparse.ArgumentParser):
@@ -29,6 +31,19 @@ def _measures(path: str) -> dict[str, float]:
     return {str(name): float(figure) for name, figure in value.items()}
 
 
+def _meeting(args: argparse.Namespace) -> Meeting:
+    """Where both ends meet. Raises `ValueError`, with why not."""
+    host, colon, port = args.meet.rpartition(":")
+    address = host.removeprefix("[").removesuffix("]")
+    if not (colon and address and port.isdecimal() and 0 < int(port) < 65536):
+        raise ValueError(f"--meet {args.meet!r} is no ADDRESS:PORT")
+    ports = rdma_ports()
+    if args.transport == "rdma" and not any(each.active for each in ports):
+        raise ValueError("no RDMA port of this node is up; --transport socket goes over its other network")
+    carries = slowest_port_gb_s(ports) if args.transport == "rdma" else 0.0
+    return Meeting(args.rank, address, int(port), args.partner, args.transport, carries)
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = _Parser(prog="python -m provisioning.gpu.check", description="Checks one GPU or MIG instance.")
     parser.add_argument("--uuid", required=True, help="as nvidia-smi -L shows it: GPU-… or MIG-…")
@@ -39,10 +54,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--peer", action="append", default=[], metavar="UUID", help="an idle peer to measure links to"
     )
+    parser.add_argument(
+        "--meet", metavar="ADDRESS:PORT", help="check the link to another node, which is told the same place"
+    )
+    parser.add_argument("--rank", type=int, choices=(0, 1), help="0 on the node with ADDRESS, 1 on the other")
+    parser.add_argument("--with", dest="partner", default="", metavar="NAME", help="the other node's name")
+    parser.add_argument("--transport", choices=sorted(meeting_env.NET), default="rdma")
     parser.add_argument("--deadline", type=float, metavar="SECONDS", help="break off after this time")
     args = parser.parse_args(argv)
     if not args.uuid.startswith(("GPU-", "MIG-")):
         parser.error(f"{args.uuid!r} is no UUID of a device: it starts with GPU- or MIG-")
+    if (args.meet is None) != (args.rank is None):
+        parser.error("--meet and --rank belong together")
     if args.deadline is not None and not args.deadline > 0:
         parser.error("--deadline must be more than 0")
     try:
@@ -50,6 +73,10 @@ def main(argv: list[str] | None = None) -> int:
         median = _measures(args.node_median) if args.node_median else None
     except (OSError, ValueError, TypeError) as error:
         parser.error(f"figures cannot be read: {error}")
+    try:
+        meeting = _meeting(args) if args.meet is not None else None
+    except ValueError as error:
+        parser.error(str(error))
 
     def show(progress: Progress) -> None:
         if progress.phase == "start" and sys.stderr.isatty():
@@ -57,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
 
     report = run_check(
         args.uuid, args.level, baseline=baseline, node_median=median, on_progress=show,
-        deadline_s=args.deadline, peers=args.peer,
+        deadline_s=args.deadline, peers=args.peer, meeting=meeting,
     )  # fmt: skip
     print(json.dumps(report.to_dict(), indent=2) if args.json else render(report))
     return report.exit_code

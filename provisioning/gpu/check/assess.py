@@ -9,16 +9,20 @@ from provisioning.gpu.check import thresholds, wrong_pairs
 from provisioning.gpu.check.plan import TOGETHER, WITH_PEERS, Test
 from provisioning.gpu.check.types import Facts, Judgement, Raw, Status, TestResult
 
+_TRANSPORTS = {"rdma": "RDMA", "socket": "sockets"}
+THIRD_NODE = "A link has two ends: check each of the two nodes with a third one, and see which stays wrong"
 _PCIE = ("to_device_gb_s", "to_host_gb_s")
 # Tests whose point is a figure: without one they have measured nothing.
 _MEASURING: Mapping[str, tuple[str, ...]] = {
     "copy": ("copy_gb_s",),
     "memory": thresholds.MEMORY_METRICS,
     "pcie": _PCIE,
+    "two_nodes": (thresholds.BETWEEN_NODES,),
 }
 _COVERED = frozenset({"residue", "address", "inversions", "modulo20", "bit_fade"})
 _COMPARING = (
-    frozenset({"canary", "exact", "burn", "power_steps", "copy", "memory", "pcie", *WITH_PEERS}) | _COVERED
+    frozenset({"canary", "exact", "burn", "power_steps", "copy", "memory", "pcie", "two_nodes", *WITH_PEERS})
+    | _COVERED
 )
 
 
@@ -43,6 +47,8 @@ def judgements(
             found.append(thresholds.judge_peer(metric, value, links, facts.compute_capability))
         elif metric.startswith(thresholds.BUS_GB_S):
             found.append(thresholds.judge(metric, value, facts, baseline=baseline, node_median=node_median))
+        elif metric == thresholds.BETWEEN_NODES:
+            found.append(thresholds.judge_port(metric, value, float(test.params.get("port_gb_s", 0.0))))
     return tuple(found)
 
 
@@ -64,6 +70,8 @@ def _problem(test: Test, raw: Raw, baseline: Mapping[str, float] | None) -> tupl
         if test.probe == "canary":
             missed = ", ".join(map(str, raw.detail.get("missed", ())))
             return Status.FAILED, f"A planted error was not found by: {missed}"
+        if test.probe == "two_nodes":
+            return Status.WARNED, f"{raw.errors} wrong words in sums with {_partner(test)}. {THIRD_NODE}"
         pairs = "; ".join(map(str, wrong_pairs.of(raw.detail, own=True)))
         return Status.FAILED, f"{raw.errors} wrong words{_where(raw)}" + (f" ({pairs})" if pairs else "")
     missing = [metric for metric in _MEASURING.get(test.probe, ()) if metric not in raw.measures]
@@ -111,6 +119,9 @@ def assess(
         status, text = settled
     else:
         status, text = _OF.get(test.probe, _of_figures)(judged)
+        if test.probe == "two_nodes":
+            text = f"{text}, with {_partner(test)} by {_TRANSPORTS.get(str(test.params.get('transport')))}"
+            text = f"{text}. {THIRD_NODE}" if status == Status.WARNED else text
         if test.probe == "pcie" and link_state and status in (Status.PASSED, Status.MEASURED):
             status, text = Status.WARNED, f"The PCIe link ran at {link_state} under load"
     return TestResult(
@@ -136,6 +147,10 @@ def _of_figures(judged: Sequence[Judgement]) -> tuple[Status, str]:
     if open_:
         return Status.MEASURED, "; ".join(f"{j.metric}: {j.text}" for j in open_)
     return Status.PASSED, "; ".join(f"{j.metric} {j.value:g} {j.unit}" for j in judged) or "No error"
+
+
+def _partner(test: Test) -> str:
+    return str(test.params.get("partner") or "the other node")
 
 
 def _of_links(judged: Sequence[Judgement]) -> tuple[Status, str]:

@@ -22,7 +22,7 @@ from provisioning.gpu.check.blas import Blas, BlasError, find
 from provisioning.gpu.check.compiler import Unbuildable
 from provisioning.gpu.check.device import CudaError, Device, GateGaveUp, open_driver, same_device
 from provisioning.gpu.check.nccl import NcclError
-from provisioning.gpu.check.probes import bandwidth, collective, compute, crowd, memory
+from provisioning.gpu.check.probes import bandwidth, collective, compute, crowd, memory, two_nodes
 from provisioning.gpu.check.probes.base import Absent, Bench, Outcome, Skip, sizes_for
 from provisioning.gpu.check.turns import OVER_PCIE, holding, near, turns_for
 from provisioning.gpu.check.wire import Out, die_with_parent
@@ -43,6 +43,7 @@ PROBES: Mapping[str, Callable[[Bench], Outcome]] = {
     "peers": bandwidth.peers,
     "all_pairs": crowd.all_pairs,
     "all_reduce": collective.all_reduce,
+    "two_nodes": two_nodes.two_nodes,
 }
 
 

@@ -7,10 +7,10 @@ slowest supported device needs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from provisioning.gpu.check.types import Facts, Level
+from provisioning.gpu.check.types import Facts, Level, Meeting
 
 # Data types by the compute capability that brings them; `probes.compute` has the same table in CUDA's terms.
 SINCE: Mapping[str, tuple[int, int]] = {
@@ -29,6 +29,11 @@ DEADLINE_S: Mapping[Level, float] = {Level.QUICK: 60.0, Level.STANDARD: 300.0, L
 WITH_PEERS = frozenset({"peers", "all_pairs", "all_reduce"})
 # Until the child has a context and its kernels.
 START_S = 60.0
+# How long one end of a link waits for the other: until that one has a context, and its turn on its machine.
+MEET_S = 150.0
+# Between two signs of life of the other end, once both have met.
+SILENT_S = 30.0
+PAIR_DEADLINE_S = 480.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +57,22 @@ def dtypes(capability: tuple[int, int] | None) -> tuple[str, ...]:
 
 
 def plan_for(
-    level: Level, facts: Facts, peers: Sequence[str] = (), *, peers_required: bool = True
+    level: Level,
+    facts: Facts,
+    peers: Sequence[str] = (),
+    *,
+    peers_required: bool = True,
+    meeting: Meeting | None = None,
 ) -> tuple[Test, ...]:
-    """The tests of a level, in order: correctness first, for a wrong device needs no figures."""
+    """The tests of a level, in order: correctness first, for a wrong device needs no figures.
+
+    With a `meeting`, those of a link to another node alone.
+    """
+    if meeting is not None:
+        params = {**asdict(meeting), "meet_s": MEET_S, "silent_s": SILENT_S}
+        # Whoever waits for the other end is never taken for a device that hangs: the whole ends before.
+        whole_s = PAIR_DEADLINE_S + 60.0
+        return Test("canary", "canary", 15.0), Test("two_nodes", "two_nodes", whole_s, params=params)
     known = dtypes(facts.compute_capability)
     tests = [
         Test("canary", "canary", 15.0),

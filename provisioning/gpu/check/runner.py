@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from provisioning.gpu.check import second_look, verdict
-from provisioning.gpu.check.plan import DEADLINE_S, Test
+from provisioning.gpu.check.plan import DEADLINE_S, PAIR_DEADLINE_S, Test
 from provisioning.gpu.check.process import python, reap_abandoned
 from provisioning.gpu.check.report import Report, summarise, summary_of
 from provisioning.gpu.check.session import Check, Simulation, Timing
@@ -21,6 +21,7 @@ from provisioning.gpu.check.types import (
     Action,
     Finding,
     Level,
+    Meeting,
     Progress,
     Severity,
     TestResult,
@@ -39,6 +40,7 @@ def run_check(
     deadline_s: float | None = None,
     peers: Sequence[str] = (),
     peers_required: bool = True,
+    meeting: Meeting | None = None,
     simulation: Simulation | None = None,
     child: Sequence[str] = (),
     watcher: Sequence[str] = (),
@@ -52,6 +54,7 @@ def run_check(
     this device (or model), and the median of its neighbours; `baseline_of` is the `Report.software_key` that
     both were measured with, and with another one they do not hold. `peers`: UUIDs of idle devices whose links
     are to be measured (standard and extended); without `peers_required` it is no matter where they cannot be.
+    `meeting`: nothing but the link to another node is looked at, where another check comes to the same place.
     `deadline_s`: for the whole; beyond it the check is broken off. The rest is for tests.
 
     A figure below its floor is measured again, alone on this machine, before it counts. Blocks until the
@@ -66,14 +69,15 @@ def run_check(
         return _refusal(uuid, started, f"There is no level {level!r}: quick, standard or extended.")
     if turns is None and simulation is None:
         turns = folder()
-    until = time.monotonic() + (deadline_s or DEADLINE_S[wanted])
+    whole_s = PAIR_DEADLINE_S if meeting is not None else DEADLINE_S[wanted]
+    until = time.monotonic() + (deadline_s or whole_s)
 
     def look(
         of: Sequence[Test] | None, *, alone: bool
     ) -> tuple[Check, tuple[TestResult, ...], list[Finding]]:
         check = Check(
             uuid, wanted,
-            peers=tuple(peers), peers_required=peers_required,
+            peers=tuple(peers), peers_required=peers_required, meeting=meeting,
             deadline_s=max(0.0, until - time.monotonic()), on_progress=on_progress, simulation=simulation,
             child=child or python("provisioning.gpu.check.child"),
             watcher=watcher or python("provisioning.gpu.check.watch"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from provisioning.gpu.check import health, hindrances, standing, thresholds, verdict
+from provisioning.gpu.check import health, hindrances, meeting_env, standing, thresholds, verdict
 from provisioning.gpu.check.assess import assess
 from provisioning.gpu.check.check_state import CheckState
 from provisioning.gpu.check.nccl import ONE_NODE
@@ -27,6 +27,7 @@ from provisioning.gpu.check.types import (
     Facts,
     Finding,
     Level,
+    Meeting,
     Progress,
     Raw,
     Severity,
@@ -71,6 +72,7 @@ class Check:
         *,
         peers: tuple[str, ...],
         peers_required: bool = True,
+        meeting: Meeting | None = None,
         deadline_s: float,
         on_progress: Callable[[Progress], object] | None,
         simulation: Simulation | None,
@@ -83,6 +85,7 @@ class Check:
     ) -> None:
         self.level, self.peers, self.simulation, self.timing = level, peers, simulation, timing
         self._turns, self._alone, self._peers_required = turns, alone, peers_required
+        self._meeting = meeting
         self.state = CheckState(Facts(uuid), self.report_progress)
         self._on_progress, self._given_plan = on_progress, plan
         self._child_argv, self._watcher_argv = child, watcher
@@ -154,7 +157,13 @@ class Check:
         state = self.state
         state.plan = tuple(
             self._given_plan
-            or plan_for(self.level, state.facts, self.peers, peers_required=self._peers_required)
+            or plan_for(
+                self.level,
+                state.facts,
+                self.peers,
+                peers_required=self._peers_required,
+                meeting=self._meeting,
+            )
         )
         config: dict[str, Any] = {
             "nonce": state.nonce,
@@ -180,7 +189,7 @@ class Check:
             "CUDA_VISIBLE_DEVICES": visible,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_CACHE_DISABLE": "1",
-            **ONE_NODE,
+            **(meeting_env.of(self._meeting) if self._meeting is not None else ONE_NODE),
         }
         self._child = Process("child", self._child_argv, config, env)
         state.child_pid = self._child.pid

@@ -108,6 +108,9 @@ GEMM_PLAIN = Floor(0.50, 0.60)
 BASELINE = Floor(0.85, 0.92)
 NODE_MEDIAN = Floor(0.85, 0.85)
 PEER = Floor(0.75, 0.80)
+# A sum over two nodes, of what the slowest port carries. Below this a link is narrow, or RDMA does not go to
+# the GPU's own memory. A link has two ends, so there is nothing below which one of them has failed.
+PORT_WARN = 0.5
 
 # PCIe x16 by generation: what the link carries, and the floor for pinned copies. GB/s.
 PCIE_PEAK = {3: 15.75, 4: 31.5, 5: 63.0}
@@ -119,6 +122,7 @@ COVERAGE = 0.98
 # Memory that is gone with nobody using it; contexts differ by less between two runs on one driver.
 LEAK_MIB = 64
 
+BETWEEN_NODES = "between_nodes_gb_s"
 MEMORY_METRICS = ("copy_gb_s", "read_gb_s", "write_gb_s")
 ALL_PAIRS = "all_pairs_gb_s:"
 # Of sums over several devices; how many, and by which library, follow in the figure's name.
@@ -305,6 +309,15 @@ def judge_peer(metric: str, value: float, links: int | None, capability: tuple[i
     each = NVLINK5_GB_S if capability is not None and capability[0] >= 10 else NVLINK_GB_S
     fail, warn = PEER.fail * links * each, PEER.warn * links * each
     return Judgement(metric, value, "GB/s", held(value, fail, warn), fail, warn, "link")
+
+
+def judge_port(metric: str, value: float, port_gb_s: float) -> Judgement:
+    """A link to another node, by what the slowest port carries; it warns and never fails."""
+    if not port_gb_s:
+        text = "What the ports carry is not known: advisory."
+        return Judgement(metric, value, "GB/s", Status.MEASURED, text=text, advisory=True)
+    warn = lint(PORT_WARN, "port") * port_gb_s
+    return Judgement(metric, value, "GB/s", held(value, 0.0, warn), None, round(warn, 3), "link")
 
 
 def judge_link_state(facts: Facts, seen: Sequence[tuple[int | None, int | None]]) -> str:

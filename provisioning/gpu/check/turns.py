@@ -21,8 +21,8 @@ from provisioning.gpu.topology import pci_place
 WAIT_S = 60.0
 LOOK_S = 0.05
 # Probes whose point is a figure, and those that need all of the way to the host.
-MEASURING = frozenset({"copy", "memory", "pcie", "peers", "all_pairs", "all_reduce", "burn"})
-OVER_PCIE = frozenset({"pcie", "peers"})
+MEASURING = frozenset({"copy", "memory", "pcie", "peers", "all_pairs", "all_reduce", "two_nodes", "burn"})
+OVER_PCIE = frozenset({"pcie", "peers", "two_nodes"})
 # They load the links of several devices, where no NVLink is those over PCIe, below other switches as well.
 ALONE = frozenset({"all_pairs", "all_reduce"})
 

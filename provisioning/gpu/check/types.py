@@ -65,6 +65,29 @@ EXIT_USAGE = 64
 
 
 @dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where the two ends of a check of the link between two nodes find each other, as both are told.
+
+    Rank 0 listens at `address` and `port`, rank 1 comes there. `partner` is what the other node is called.
+    `transport`: `rdma`, or `socket`, which never stands in for the former by itself. `port_gb_s`: what the
+    slowest of the ports in question carries, GB/s; 0 where nobody knows.
+    """
+
+    rank: int
+    address: str
+    port: int
+    partner: str = ""
+    transport: str = "rdma"
+    port_gb_s: float = 0.0
+
+    @property
+    def place(self) -> str:
+        """`address:port`, as NCCL takes it."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """Something the check holds against a device, or wants known. `action` is for `severity` above info."""
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from provisioning.gpu.check import thresholds
-from provisioning.gpu.check.plan import WITH_PEERS, Test, plan_for
-from provisioning.gpu.check.types import Facts, Level, Raw, Status
+from provisioning.gpu.check.assess import THIRD_NODE, assess
+from provisioning.gpu.check.plan import PAIR_DEADLINE_S, WITH_PEERS, Test, plan_for
+from provisioning.gpu.check.types import Action, Facts, Level, Meeting, Raw, Status, Verdict
+from provisioning.gpu.check.verdict import decide, of_tests
 from tests.gpu.check.test_rules import COPY, H200, done, status_of
 
 
@@ -32,6 +36,7 @@ def test_a_new_model_is_judged_by_what_its_fleet_agrees_on() -> None:
         # Judged otherwise, or not at all.
         ("to_host_gb_s", "NVIDIA GH200 480GB", False),
         ("peer_gb_s:GPU-2", "NVIDIA GH200 480GB", False),
+        ("between_nodes_gb_s", "NVIDIA GH200 480GB", False),
         ("free_mib", "NVIDIA GH200 480GB", False),
     ],
 )
@@ -79,3 +84,71 @@ def test_peers_that_the_portal_names_are_not_required() -> None:
     assert [test.required for test in named if test.probe == "peers"] == [False]
     assert [test.required for test in asked if test.probe == "peers"] == [True]
     assert all(test.required for test in named if test.probe not in WITH_PEERS)
+
+
+# --- the link between two nodes ---
+
+MEETING = Meeting(1, "192.0.2.11", 29400, "node-a", port_gb_s=50.0)
+TWO_NODES = plan_for(Level.STANDARD, Facts("GPU-1"), meeting=MEETING)[1]
+
+
+def test_with_a_meeting_nothing_but_the_link_is_looked_at() -> None:
+    """And whoever waits for the other end is not taken for a device that hangs: the whole ends before."""
+    plan = plan_for(Level.EXTENDED, Facts("GPU-1"), ("GPU-2",), meeting=MEETING)
+    assert [(each.name, each.probe, each.required, each.deadline_s) for each in plan] == [
+        ("canary", "canary", True, 15.0), ("two_nodes", "two_nodes", True, 540.0),
+    ]  # fmt: skip
+    assert dict(plan[1].params) == {
+        "rank": 1, "address": "192.0.2.11", "port": 29400, "partner": "node-a", "transport": "rdma",
+        "port_gb_s": 50.0, "meet_s": 150.0, "silent_s": 30.0,
+    }  # fmt: skip
+    assert PAIR_DEADLINE_S == 480.0
+
+
+@pytest.mark.parametrize(
+    ("figure", "status"),
+    [(50.0, Status.PASSED), (25.0, Status.PASSED), (24.9, Status.WARNED), (0.1, Status.WARNED)],
+)
+def test_a_link_to_another_node_is_never_more_than_a_warning(figure: float, status: Status) -> None:
+    found, text = status_of(TWO_NODES, done(between_nodes_gb_s=figure), H200)
+    assert found == status and "with node-a by RDMA" in text
+    assert (THIRD_NODE in text) is (status == Status.WARNED)
+
+
+def test_without_a_known_port_the_figure_is_told() -> None:
+    test = replace(TWO_NODES, params={**TWO_NODES.params, "port_gb_s": 0.0, "transport": "socket"})
+    found = assess(test, done(between_nodes_gb_s=0.1), H200)
+    assert (found.status, found.judgements[0].advisory) == (Status.PASSED, True)
+    assert "with node-a by sockets" in found.text
+    third = replace(test, params={**test.params, "port_gb_s": 100 / 3})
+    assert assess(third, done(between_nodes_gb_s=0.1), H200).judgements[0].warn_below == 16.667
+    nameless = replace(test, params={**test.params, "partner": ""})
+    assert "with the other node by" in status_of(nameless, done(between_nodes_gb_s=0.1), H200)[1]
+
+
+def test_wrong_words_are_of_the_link_and_a_missed_canary_is_of_the_device() -> None:
+    found = assess(TWO_NODES, Raw("x", "done", 3, {"between_nodes_gb_s": 50.0}), H200)
+    assert found.status == Status.WARNED and found.text.startswith("3 wrong words in sums with node-a. ")
+    assert decide(of_tests([found]), [found], simulated=False) == (Verdict.DEGRADED, Action.INSPECT)
+    missed = assess(Test("canary", "canary", 1.0), Raw("x", "done", 1, detail={"missed": ["x"]}), H200)
+    assert missed.status == Status.FAILED
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        Raw("x", "skipped", reason="node-a did not come."),
+        Raw("x", "done", 0),
+        Raw("x", "done", None, {"between_nodes_gb_s": 50.0}),
+    ],
+    ids=["no partner", "no figure", "nothing compared"],
+)
+def test_what_was_not_seen_of_a_link_is_inconclusive(raw: Raw) -> None:
+    found = assess(TWO_NODES, raw, H200)
+    assert found.status == Status.SKIPPED
+    assert decide(of_tests([found]), [found], simulated=False) == (Verdict.INCONCLUSIVE, Action.RETRY)
+
+
+def test_where_both_meet_is_written_as_nccl_takes_it() -> None:
+    assert MEETING.place == "192.0.2.11:29400"
+    assert replace(MEETING, address="2001:db8::1").place == "[2001:db8::1]:29400"

@@ -14,6 +14,7 @@ NOUNS = {
     "scrub": _("scrub"),
     "repartition": _("change of MIG layout"),
     "reset": _("reset"),
+    "pair": _("check of a link"),
 }
 """What a run is called inside a sentence, by its kind."""
 
@@ -51,6 +52,41 @@ TEXTS: dict[StrEnum, Text] = {
         _("A change of its MIG layout was lost."),
         _("Look at its instances on the node, scrub them, then return it to service."),
     ),
+    CheckCode.LINK_NEEDS_TWO_NODES: Text(
+        _("A link goes from %(node)s to another node of its pool."), _("Choose another node.")
+    ),
+    CheckCode.LINK_NODE_BUSY: Text(
+        _("%(node)s has as many checks under way as it takes at a time."), _("Wait until one has ended.")
+    ),
+    CheckCode.LINK_NOT_AS_IT_SHOULD_BE: Text("%(words)s"),
+    CheckCode.LINK_NOT_BY_DRIVER: Text(
+        _("The GPUs of %(pool)s are not checked by its nodes' own workers."),
+        _("Check the link on the two nodes themselves: python -m provisioning.gpu.check --meet."),
+    ),
+    CheckCode.LINK_NO_ADDRESS: Text(
+        _("The portal knows no address at which %(node)s or %(other)s is reached by the other."),
+        _("Let one of them join, or set BERTH_NODES_ADDRESS."),
+    ),
+    CheckCode.LINK_NO_IDLE_GPU: Text(
+        _("%(node)s has no whole GPU that is idle and has passed a check."),
+        _("Wait until one is free, or check one first."),
+    ),
+    CheckCode.LINK_NO_OTHER_NODE: Text(
+        _("No other node of the pool of %(node)s has an RDMA port that is up."),
+        _("Bring a port of another node up (ibstat shows them), then refresh the inventory."),
+    ),
+    CheckCode.LINK_NO_RDMA: Text(
+        _("%(node)s has no RDMA port that is up."),
+        _("Bring a port up (ibstat shows them), then refresh the inventory."),
+    ),
+    CheckCode.LINK_OTHER_END: Text(_("%(node)s has ended its part before this one began.")),
+    CheckCode.LINK_OTHER_END_SAYS: Text(_("Right at this end. At the other, %(node)s: %(words)s")),
+    CheckCode.LINK_PORTS_IN_USE: Text(
+        _("All ports for such checks are in use at %(address)s."),
+        _("Wait until a check of a link has ended, or allow more ports in BERTH_CHECK_PORTS."),
+    ),
+    CheckCode.LINK_WRONG_AT_BOTH: Text(_("Both nodes saw wrong words. %(words)s")),
+    CheckCode.LINK_WRONG_AT_ONE: Text(_("%(node)s alone saw wrong words, %(other)s none. %(words)s")),
     CheckCode.NODE_NOT_ANSWERING: Text(
         _("%(node)s has not answered."), _("Look whether its node worker runs.")
     ),

@@ -1,0 +1,254 @@
+"""Checks of the link between two nodes: which may be asked for, the two runs that one is, what both came to.
+
+A link has two ends, so nothing that it comes to takes a device or a node out. Each end is a run like a check
+of its device, which is nobody's meanwhile. Each is bounded by its own deadline, and waits here for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import QuerySet
+
+from portal.accounts.models import User
+from portal.accounts.policies import require_operator
+from portal.common.actors import SystemActor
+from portal.common.errors import NotFound, StateConflict
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import CheckCode, InventoryCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of
+from portal.gpu_checks import runs
+from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.inventory.cordons import display_name, notify_operators
+from portal.inventory.models import AllocatedDevice, Device, Node, PlacementLock
+from portal.machines.models import MachineState
+from portal.machines.selectors import by_name
+from provisioning import messages
+from provisioning.gpu.check.types import Meeting
+from provisioning.gpu.host import RdmaPort, slowest_port_gb_s
+from provisioning.types import DeviceKind
+
+RDMA = "rdma"
+TEST = "two_nodes"
+_ORDER = (CheckVerdict.PASS, CheckVerdict.DEGRADED, CheckVerdict.INCONCLUSIVE)
+
+
+@transaction.atomic
+def request_link_check(*, actor: User | SystemActor, node_id: UUID, with_node_id: UUID) -> GpuCheckRun:
+    """Have the link between two nodes checked, by one idle GPU of each; the run of the first is returned.
+
+    Nothing is placed on either GPU until its run has ended. Asking for what is under way between the two
+    already answers with that. Raises `NotAllowed`, `NotFound`, and `StateConflict` with what stands against
+    it (`refusal`).
+    """
+    require_operator(actor)
+    # Only cycles grant capacity, under this lock: none may be giving either device away just now.
+    PlacementLock.hold()
+    node, other = _node(node_id), _node(with_node_id)
+    under_way = GpuCheckRun.objects.filter(
+        kind=CheckKind.PAIR, status__in=OPEN, device__node=node, partner__device__node=other
+    ).first()
+    if under_way is not None:
+        return under_way
+    if (refused := refusal(node, other)) is not None:
+        raise StateConflict(refused, code=ProblemCode.LINK_NOT_CHECKABLE)
+    address, first, second = _ends(node, other)
+    port = _port(address)
+    assert port is not None
+    devices = {each.pk: _take(each) for each in sorted((node, other), key=lambda each: each.pk)}
+    both = [
+        runs.make_run(
+            actor=actor, device=devices[each.pk], kind=CheckKind.PAIR, cause=CheckCause.OPERATOR,
+            what=f"a check of the link of {display_name(devices[each.pk])} to {far.name}",
+        )
+        for each, far in ((first, second), (second, first))
+    ]  # fmt: skip
+    for rank, run in enumerate(both):
+        far = both[1 - rank]
+        meeting = Meeting(
+            rank=rank, address=address, port=port, partner=far.device.node.name,
+            port_gb_s=min(map(_carries, (first, second))),
+        )  # fmt: skip
+        run.partner, run.plan = far, {"meeting": messages.dump(meeting)}
+        run.save(update_fields=["partner", "plan"])
+    return both[0] if first == node else both[1]
+
+
+def refusal(node: Node, other: Node) -> Reason | None:
+    """Why the link between two nodes cannot be checked now; None where it can."""
+    if node.pk == other.pk or node.pool_id != other.pool_id:
+        return Reason(CheckCode.LINK_NEEDS_TWO_NODES, {"node": node.name})
+    if not (node.pool.runs_on_node or node.pool.simulated):
+        return Reason(CheckCode.LINK_NOT_BY_DRIVER, {"pool": node.pool.name})
+    for each in (node, other):
+        if (refused := _refusal_of_end(each)) is not None:
+            return refused
+    address, _, _ = _ends(node, other)
+    if not address and not node.pool.simulated:
+        return Reason(CheckCode.LINK_NO_ADDRESS, {"node": node.name, "other": other.name})
+    if _port(address) is None:
+        return Reason(CheckCode.LINK_PORTS_IN_USE, {"address": address})
+    return None
+
+
+def _refusal_of_end(node: Node) -> Reason | None:
+    if RDMA not in node.provides:
+        return Reason(CheckCode.LINK_NO_RDMA, {"node": node.name})
+    if not node.online:
+        return Reason(CheckCode.NODE_NOT_ANSWERING, {"node": node.name})
+    open_runs = GpuCheckRun.objects.filter(device__node=node, status__in=OPEN)
+    kinds = list(open_runs.values_list("kind", flat=True))
+    if CheckKind.RESET in kinds or len(kinds) >= runs.AT_ONCE_ON_NODE:
+        return Reason(CheckCode.LINK_NODE_BUSY, {"node": node.name})
+    if not idle_on([node]).exists():
+        return Reason(CheckCode.LINK_NO_IDLE_GPU, {"node": node.name})
+    return None
+
+
+def choice(node: Node) -> tuple[list[Node], Reason | None]:
+    """The nodes to which its link can be checked now, or why to none; as many queries for any number of them.
+
+    Whether one of them is busy with other checks is found when it is asked for.
+    """
+    rows = Node.objects.filter(pool=node.pool_id, retired=False).exclude(pk=node.pk).order_by("name")
+    others = [each for each in rows if RDMA in each.provides]
+    if not others:
+        return [], Reason(CheckCode.LINK_NO_OTHER_NODE, {"node": node.name})
+    idle = set(idle_on(others).values_list("node_id", flat=True))
+    ready = [each for each in others if each.online and each.pk in idle]
+    refused = _refusal_of_end(node) or (None if ready else refusal(node, others[0]))
+    return ([], refused) if refused is not None else (ready, None)
+
+
+def idle_on(nodes: Collection[Node]) -> QuerySet[Device]:
+    """The whole GPUs of these nodes that are proven, and that something could be placed on now."""
+    held = AllocatedDevice.objects.filter(active=True, device__node__in=nodes)
+    return Device.objects.filter(
+        node__in=nodes, kind=DeviceKind.GPU.value, present=True, healthy=True, cordoned=False, checking=False,
+        mig_mode=False, unscrubbed=False, passed_at__isnull=False,
+    ).exclude(pk__in=held.values("device"))  # fmt: skip
+
+
+def _node(node_id: UUID) -> Node:
+    found = Node.objects.select_related("pool").filter(pk=node_id, retired=False).first()
+    if found is None:
+        raise NotFound(Reason(InventoryCode.NO_SUCH_NODE))
+    return found
+
+
+def _take(node: Node) -> Device:
+    """An idle GPU of the node, under lock. One that somebody else holds just now is left out."""
+    found = idle_on([node]).select_related("node", "node__pool").order_by("index")
+    device = found.select_for_update(of=("self",), skip_locked=True).first()
+    if device is None:
+        raise StateConflict(
+            Reason(CheckCode.LINK_NO_IDLE_GPU, {"node": node.name}), code=ProblemCode.LINK_NOT_CHECKABLE
+        )
+    return device
+
+
+def _ends(node: Node, other: Node) -> tuple[str, Node, Node]:
+    """The address where both meet, the node that has it, and the one that comes there."""
+    for first, second in ((node, other), (other, node)):
+        if address := address_of(first):
+            return address, first, second
+    return "", node, other
+
+
+def address_of(node: Node) -> str:
+    """By which other machines reach a node; empty where nobody has told the portal."""
+    machine = by_name(node.pool, node.name)
+    if machine is not None:
+        return machine.gateway_host if machine.state == MachineState.ACTIVE else ""
+    own = str(node.pool.config.get("node", settings.BERTH_NODE_NAME))
+    return str(settings.BERTH_NODES_ADDRESS) if node.name == own else ""
+
+
+def _port(address: str) -> int | None:
+    """A port at which no open check meets there, sure under `PlacementLock` alone; None: all are taken."""
+    open_runs = GpuCheckRun.objects.filter(kind=CheckKind.PAIR, status__in=OPEN)
+    meetings = [plan.get("meeting", {}) for plan in open_runs.values_list("plan", flat=True)]
+    taken = {each.get("port") for each in meetings if each.get("address") == address}
+    return next((port for port in settings.BERTH_CHECK_PORTS if port not in taken), None)
+
+
+def _carries(node: Node) -> float:
+    """What the slowest of its ports that are up carries, GB/s; 0 where that is not told."""
+    return slowest_port_gb_s(messages.load(each, RdmaPort) for each in node.facts.get("rdma") or ())
+
+
+# --- what comes of it ------------------------------------------------------------------------------
+
+
+def concluded(run: GpuCheckRun) -> None:
+    """A locked run of a link has ended. Once both have, each says of the link the worse of what both saw."""
+    other = run.partner
+    if other is None or run.open:
+        return
+    if other.open:
+        if other.status == CheckStatus.QUEUED and not other.lease:
+            # It waits for its turn on its node, and nobody would be there any more.
+            _end_unbegun(other, run)
+        return
+    for one, far in ((run, other), (other, run)):
+        _level(one, far)
+    _tell(run, other)
+
+
+def _end_unbegun(run: GpuCheckRun, ended: GpuCheckRun) -> None:
+    why = message_of(Reason(CheckCode.LINK_OTHER_END, {"node": ended.device.node.name}))
+    runs.end(run, CheckStatus.LOST, summary=why)
+    what = f"does not begin the check of a link of {display_name(run.device)}: {why}"
+    runs.record(run, run.device, "lost", what)
+
+
+def _level(run: GpuCheckRun, far: GpuCheckRun) -> None:
+    """Lift a run to what the link came to, as far as its other end has seen worse."""
+    if run.status != CheckStatus.DONE or run.verdict not in _ORDER:
+        return
+    # What speaks against the other end's own device says nothing about the link.
+    seen = far.verdict if far.verdict in _ORDER else CheckVerdict.INCONCLUSIVE
+    if _ORDER.index(CheckVerdict(seen)) <= _ORDER.index(CheckVerdict(run.verdict)):
+        return
+    run.summary = message_of(
+        Reason(CheckCode.LINK_OTHER_END_SAYS, {"node": far.device.node.name, "words": far.summary})
+    )[:2000]
+    run.verdict, run.action = seen, far.action or "retry"
+    run.save(update_fields=["verdict", "action", "summary"])
+
+
+def _tell(run: GpuCheckRun, other: GpuCheckRun) -> None:
+    """One notice for both ends, where the link is not as it should be."""
+    both = sorted((run, other), key=lambda each: each.plan.get("meeting", {}).get("rank", 0))
+    verdicts = {each.verdict for each in both}
+    if verdicts == {CheckVerdict.PASS}:
+        return
+    names = [each.device.node.name for each in both]
+    wrong = {each.device.node.name: wrong_words(each) for each in both}
+    saw = [name for name in names if wrong[name]]
+    if len(saw) == 2:
+        code = CheckCode.LINK_WRONG_AT_BOTH
+    elif saw and all(words is not None for words in wrong.values()):
+        code = CheckCode.LINK_WRONG_AT_ONE
+    else:
+        code = CheckCode.LINK_NOT_AS_IT_SHOULD_BE
+    first = next((each for each in both if each.verdict != CheckVerdict.PASS), both[0])
+    node = saw[0] if saw else names[0]
+    other_end = names[1] if node == names[0] else names[0]
+    body = message_of(Reason(code, {"node": node, "other": other_end, "words": first.summary}))
+    degraded = CheckVerdict.DEGRADED in verdicts
+    word = "is degraded" if degraded else "could not be checked"
+    kind = "device.pair_degraded" if degraded else "device.pair_inconclusive"
+    notify_operators(first.device, kind, f"The link between {names[0]} and {names[1]} {word}", body)
+
+
+def wrong_words(run: GpuCheckRun) -> int | None:
+    """How many words of the sums were wrong at this end; None where it compared none."""
+    report = run.report if isinstance(run.report, dict) else {}
+    tests: Iterable[Any] = report.get("tests") or ()
+    return next((each.get("errors") for each in tests if each.get("name") == TEST), None)

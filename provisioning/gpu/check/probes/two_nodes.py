@@ -1,0 +1,205 @@
+"""The link between GPUs of two nodes: sums by NCCL of what both have, compared bit by bit, and their speed.
+
+Nobody can say from one link which of its ends is to blame; so whatever happens here, short of what the driver
+says of this very device, is not held against it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from provisioning.gpu.check import nccl
+from provisioning.gpu.check.device import MIB, CudaError, u64
+from provisioning.gpu.check.device import ptr as p
+from provisioning.gpu.check.probes.base import Bench, Outcome, Skip, Tally, rate_of
+
+T = TypeVar("T")
+
+RANKS = 2
+LOOK_S = 1.0
+BYTES = 256 * MIB
+"""The same at both ends, whatever they are."""
+BATCHES, IN_A_BATCH = 5, 8
+ROUNDS = 3 + 1 + BATCHES
+SEED = 0x2545F4914F6CDD1D
+ONES = 0xFFFFFFFFFFFFFFFF
+OF_THE_DEVICE = frozenset({
+    "CUDA_ERROR_ECC_UNCORRECTABLE", "CUDA_ERROR_NVLINK_UNCORRECTABLE", "CUDA_ERROR_HARDWARE_STACK_ERROR",
+    "CUDA_ERROR_CONTAINED",
+})  # fmt: skip
+"""What the other end cannot have caused by what it sent, or did not send."""
+
+
+class _Silent(Exception):
+    """A call did not come back in time."""
+
+
+class _Aside:
+    """A thread for calls that wait for the other end, which may never come. It ends with the process."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+        threading.Thread(target=self._go, name="two-nodes", daemon=True).start()
+
+    def _go(self) -> None:
+        while True:
+            work = self._work.get()
+            try:
+                self._done.put((True, work()))
+            except BaseException as error:  # told to whoever waits
+                self._done.put((False, error))
+
+    def call(self, work: Callable[[], T], seconds: float, look: Callable[[], None] | None = None) -> T:
+        """What `work` returns or raises. Raises `_Silent` after `seconds`, and what `look` does meanwhile.
+
+        After either nothing more can be asked.
+        """
+        self._work.put(work)
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            try:
+                fine, value = self._done.get(timeout=min(left, LOOK_S))
+            except queue.Empty:
+                if look is not None:
+                    look()
+                continue
+            if not fine:
+                raise value
+            if look is not None:
+                # What a broken connection left behind is no sum.
+                look()
+            found: T = value
+            return found
+        raise _Silent
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """Calls that wait for the other end at work: `look` raises what has become of the connection."""
+
+    aside: _Aside
+    look: Callable[[], None]
+    seconds: float
+
+    def call(self, work: Callable[[], T]) -> T:
+        """As `_Aside.call`, with what `look` raises."""
+        return self.aside.call(work, self.seconds, self.look)
+
+
+def two_nodes(bench: Bench) -> Outcome:
+    """Three sums, each compared on both nodes with what it has to be; then how fast they are made.
+
+    First what rank 0 has, with nothing of rank 1; then the reverse: each word is another one, and has to come
+    over the link to where it belongs. Then both, which makes every bit a one, of one node or of the other.
+    """
+    partner = str(bench.params.get("partner") or "the other node")
+    meet_s, silent_s = float(bench.params["meet_s"]), float(bench.params["silent_s"])
+    aside = _Aside()
+    try:
+        its, comm = aside.call(lambda: _meet(bench, meet_s), meet_s)
+    except _Silent:
+        raise Skip(f"{partner} did not come to {_place(bench)} within {meet_s:.0f} s.") from None
+    except nccl.NcclError as error:
+        raise Skip(f"No connection with {partner} at {_place(bench)}: {error}.") from error
+    bench.beat(0, ROUNDS)
+    try:
+        return _measured(bench, its, comm, _Watched(aside, lambda: its.check(comm), silent_s))
+    except _Silent:
+        raise Skip(f"{partner} fell silent: no sum was complete within {silent_s:.0f} s.") from None
+    except nccl.NcclError as error:
+        raise Skip(f"The connection with {partner} broke: {error}.") from error
+    except CudaError as error:
+        if error.name in OF_THE_DEVICE:
+            raise
+        raise Skip(f"A sum with {partner} broke off: {error}.") from error
+
+
+def _place(bench: Bench) -> str:
+    return f"{bench.params['address']}, port {bench.params['port']}"
+
+
+def _meet(bench: Bench, seconds: float) -> tuple[nccl.Nccl, int]:
+    """Rank 1 may be the first: then nobody listens yet, and it tries again."""
+    library, device = bench.nccl(), bench.device
+    if library is None:
+        raise Skip("NCCL (libnccl.so.2) is not installed on this node.")
+    rank = int(bench.params["rank"])
+    device.call("cuCtxSetCurrent", device.context)
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            found = nccl.Nccl(library)
+            return found, found.rank(RANKS, rank, found.unique_id())
+        except nccl.NcclError:
+            if rank == 0 or time.monotonic() >= until:
+                raise
+            time.sleep(1.0)
+
+
+def _measured(bench: Bench, its: nccl.Nccl, comm: int, aside: _Watched) -> Outcome:
+    device, rank, tally = bench.device, int(bench.params["rank"]), Tally()
+    size = min(BYTES, bench.sizes.copy_bytes)
+    words = size // 8
+    # Not given back, which would wait for the device, and that perhaps for the other end: the process ends.
+    source, target = device.alloc(size), device.alloc(size)
+
+    def total() -> None:
+        its.all_reduce(comm, source, target, words, "uint64", int(device.stream))
+
+    def give(of: int | None) -> None:
+        """Rank `of` has words of its own and the other none; None: each has its own, and they add up."""
+        if of is None:
+            flip = 0 if rank == 0 else ONES
+            device.launch("memory", "fill_mix", p(source), u64(words), u64(0), u64(SEED), u64(flip))
+        elif rank == of:
+            device.launch("memory", "fill_mix", p(source), u64(words), u64(0), u64(SEED + of), u64(0))
+        else:
+            device.clear(source, size)
+
+    def compare(of: int | None, what: str) -> None:
+        log = device.fresh_log()
+        if of is None:
+            device.launch("memory", "check_word", p(target), u64(words), u64(0), u64(ONES), log)
+        else:
+            device.launch("memory", "check_mix", p(target), u64(words), u64(0), u64(SEED + of), u64(0), log)
+        tally.take(device.log(), what)
+
+    def one_sum(of: int | None, what: str) -> None:
+        give(of)
+        device.clear(target, size)
+        total()
+        compare(of, what)
+
+    def batch() -> float:
+        begun = time.perf_counter()
+        for _ in range(IN_A_BATCH):
+            total()
+        device.sync()
+        # With two ranks as much goes over the link in each direction as there is: 2 (n - 1) / n is one.
+        return size * IN_A_BATCH / (time.perf_counter() - begun) / 1e9
+
+    for done, (of, what) in enumerate(((0, "words of rank 0"), (1, "words of rank 1"), (None, "the sum"))):
+        aside.call(lambda of=of, what=what: one_sum(of, what))  # type: ignore[misc]
+        bench.beat(done + 1, ROUNDS)
+    aside.call(batch)
+    values = []
+    for done in range(BATCHES):
+        values.append(aside.call(batch))
+        bench.beat(5 + done, ROUNDS)
+    aside.call(lambda: compare(None, "sums one after another"))
+    return Outcome(
+        errors=tally.errors,
+        measures={**rate_of("between_nodes_gb_s", values), "buffer_mib": size / MIB},
+        detail={
+            **tally.detail(),
+            "transport": str(bench.params["transport"]),
+            "nccl": its.version,
+            "rank": str(rank),
+        },
+    )
