@@ -89,7 +89,8 @@ static void *serve(void *argument) {
       fine = fine && all(sockets[rank], part, first.bytes, 0);
       if (fine) add_up(sum, part, first.bytes, first.type);
     }
-    for (int rank = 0; fine && rank < ranks; rank++) fine = all(sockets[rank], sum, first.bytes, 1);
+    /* Its own process last: with the sum that may end, and this thread with it. */
+    for (int rank = ranks; fine && rank--;) fine = all(sockets[rank], sum, first.bytes, 1);
     free(sum), free(part);
   }
   for (int rank = 0; rank < ranks; rank++) close(sockets[rank]);
