@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -13,8 +14,10 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +37,8 @@ from tests.populate import PASSWORD
 T = TypeVar("T")
 START_LIMIT_S = 240.0
 POLL_S = 0.1
+CLAIMED: deque[contextlib.ExitStack] = deque(maxlen=40)
+"""Ports of this process, locked against others of the tests."""
 SERVER = (sys.executable, "-m", "portal.embedded")
 """What starts Berth: of the checkout."""
 
@@ -66,17 +71,28 @@ def need_notebook_environment() -> Path:
 
 
 def consecutive_ports(number: int) -> int:
-    """The first of some consecutive ports that are free now, below those that the kernel gives away."""
-    for _ in range(200):
+    """The first of some consecutive ports that are free now, below those that the kernel gives away.
+
+    No other process of the tests is given them before this one has ended, or has asked for many more: whoever
+    is given some listens there later, and again after a restart.
+    """
+    folder = Path(tempfile.gettempdir()) / f"berth-test-ports-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    for _ in range(1000):
         first = random.randrange(29000, 32700)
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as claims, contextlib.ExitStack() as held:
             try:
                 for port in range(first, first + number):
+                    claim = claims.enter_context((folder / str(port)).open("a"))
+                    fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     server = held.enter_context(socket.socket())
                     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     server.bind(("127.0.0.1", port))
             except OSError:
                 continue
+            if len(CLAIMED) == CLAIMED.maxlen:
+                CLAIMED[0].close()
+            CLAIMED.append(claims.pop_all())
             return first
     raise RuntimeError("no consecutive ports are free")
 
