@@ -280,18 +280,18 @@ def _tell_of_peers(run: GpuCheckRun, found: report_reader.Reading) -> None:
     Nobody is taken out: which of the two it is nobody knows, and the run's own device has no part in it.
     """
     known = {peer.uuid: peer for peer in run.peers.select_related("node", "node__pool").order_by("index")}
-    pairs = [each for each in found.between_peers if each.source in known and each.target in known]
-    if not pairs:
+    wrong = [each for each in found.between_peers if each.source in known and each.target in known]
+    if not wrong:
         return
     ways = "; ".join(
         f"{each.errors} from {display_name(known[each.source])} to {display_name(known[each.target])}"
-        for each in pairs
+        for each in wrong
     )
     text = (
         f"Wrong words on their links, seen by the check of {display_name(run.device)}: {ways}. "
         "Nothing was taken out. Check each of them, with other peers."
     )
-    concerned = [peer for uuid, peer in known.items() if any(uuid in (p.source, p.target) for p in pairs)]
+    concerned = [peer for uuid, peer in known.items() if any(uuid in (p.source, p.target) for p in wrong)]
     names = " and ".join(map(display_name, concerned))
     for peer in concerned:
         record(run, peer, "degraded", f"finds {display_name(peer)} degraded: {text}")

@@ -23,14 +23,21 @@ class BlasError(Exception):
     """A cuBLAS call failed: `cublasGemmEx: 13`."""
 
 
-def find() -> Any | None:
-    """The library, or None where it is not installed."""
+def find(name: str = "cublas") -> Any | None:
+    """The library, or `cublasLt`, which comes with it; None where it is not installed."""
     try:
         finder = importlib.import_module("cuda.pathfinder")
-        return ctypes.CDLL(str(finder.load_nvidia_dynamic_lib("cublas").abs_path))
+        return ctypes.CDLL(str(finder.load_nvidia_dynamic_lib(name).abs_path))
     except Exception:
         # Not installed, or not loadable: then the own kernels measure, and the report says so.
         return None
+
+
+def call(library: Any, name: str, *args: Any) -> None:
+    """One call. Raises `BlasError`."""
+    status = getattr(library, name)(*args)
+    if status != 0:
+        raise BlasError(f"{name}: {status}")
 
 
 class Fp8(Protocol):
@@ -57,9 +64,7 @@ class Blas:
         }
 
     def _call(self, name: str, *args: Any) -> None:
-        status = getattr(self._library, name)(*args)
-        if status != 0:
-            raise BlasError(f"{name}: {status}")
+        call(self._library, name, *args)
 
     def knows(self, dtype: str) -> bool:
         return dtype in _TYPES or (dtype == "fp8" and self._fp8 is not None)

@@ -8,10 +8,9 @@ themselves, and cuBLASLt is not asked. Enumerations are those of cublasLt.h and 
 from __future__ import annotations
 
 import ctypes
-import importlib
 from typing import Any
 
-from provisioning.gpu.check.blas import BlasError
+from provisioning.gpu.check.blas import call
 
 MAJOR = 10
 """The compute capability for which it is used: that of B200 and GB200."""
@@ -20,17 +19,8 @@ _COMPUTE_32F, _R_32F, _E4M3 = 68, 0, 28
 _TRANSA, _OP_T = 3, 1
 
 
-def find() -> Any | None:
-    """The library, or None where it is not installed. It comes with cuBLAS."""
-    try:
-        finder = importlib.import_module("cuda.pathfinder")
-        return ctypes.CDLL(str(finder.load_nvidia_dynamic_lib("cublasLt").abs_path))
-    except Exception:
-        return None
-
-
 class BlasLt:
-    """A handle on the current context; products are queued on `stream`. Raises `BlasError`."""
+    """A handle on the current context; products are queued on `stream`. Raises `blas.BlasError`."""
 
     def __init__(self, library: Any, stream: int) -> None:
         self._library, self._stream = library, ctypes.c_void_p(stream)
@@ -49,9 +39,7 @@ class BlasLt:
         self._layouts: dict[tuple[int, int, int], ctypes.c_void_p] = {}
 
     def _call(self, name: str, *args: Any) -> None:
-        status = getattr(self._library, name)(*args)
-        if status != 0:
-            raise BlasError(f"{name}: {status}")
+        call(self._library, name, *args)
 
     def gemm(self, a: int, b: int, c: int, side: int, depth: int) -> None:
         """Queues C = A B^T, A and B in E4M3, C in FP32, all row-major; seen column by column C^T = B A^T.

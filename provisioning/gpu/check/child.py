@@ -114,7 +114,7 @@ def _fp8(device: Device, simulate: str) -> blas_lt.BlasLt | None:
     """Where FP8 is to be multiplied by cuBLASLt, and it does so: the first product is a trial."""
     if device.capability[0] != blas_lt.MAJOR:
         return None
-    library = importlib.import_module(simulate).cublas_lt() if simulate else blas_lt.find()
+    library = importlib.import_module(simulate).cublas_lt() if simulate else find("cublasLt")
     if library is None:
         return None
     side = blas_lt.TRIAL_SIDE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from provisioning.gpu.check.nccl import MESSAGES
 from provisioning.gpu.check.types import Meeting
 
 NET = {"rdma": "IB", "socket": "Socket"}
@@ -22,9 +23,7 @@ def of(meeting: Meeting) -> dict[str, str]:
     here = {name: os.environ[name] for name in OF_THIS_NODE if os.environ.get(name)}
     return {
         **here,
-        # Its own words go with what the process says, and not into anybody's log.
-        "NCCL_DEBUG": "WARN",
-        "NCCL_DEBUG_FILE": "/dev/stderr",
+        **MESSAGES,
         "NCCL_COMM_ID": meeting.place,
         "NCCL_NET": NET[meeting.transport],
         "NCCL_P2P_DISABLE": "1",

@@ -17,16 +17,13 @@ _IN_PROGRESS = 7
 # ncclDataType_t of nccl.h.
 _TYPES: Mapping[str, int] = {"uint64": 5, "fp32": 7}
 
-# What a process that sums over the GPUs of one node has besides. NCCL reads more of its own variables from
-# files, but for those that are set; messages go where they are kept, and not into anybody's log.
-ENVIRONMENT: Mapping[str, str] = {
-    "NCCL_CONF_FILE": "/dev/null",
-    "NCCL_DEBUG": "WARN",
-    "NCCL_DEBUG_FILE": "/dev/stderr",
-}
-# One node alone needs no network but its own loop, no plugin for one, and nobody who asks it how it is.
+# Its own words go with what the process says, where they are kept, and not into anybody's log.
+MESSAGES: Mapping[str, str] = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/dev/stderr"}
+# One node alone needs no network but its own loop, no plugin for one, and nobody who asks it how it is. NCCL
+# reads more of its own variables from files, but for those that are set.
 ONE_NODE: Mapping[str, str] = {
-    **ENVIRONMENT,
+    **MESSAGES,
+    "NCCL_CONF_FILE": "/dev/null",
     "NCCL_SOCKET_IFNAME": "lo",
     "NCCL_NET": "Socket",
     "NCCL_NET_PLUGIN": "none",
@@ -142,9 +139,7 @@ class Nccl:
         if len(unique_id) != UNIQUE_ID_BYTES:
             raise ValueError(f"a unique id has {UNIQUE_ID_BYTES} bytes, and not {len(unique_id)}")
         made = c_void_p()
-        self._call(
-            "ncclCommInitRank", ctypes.byref(made), of, UniqueId.from_buffer_copy(unique_id), rank
-        )  # fmt: skip
+        self._call("ncclCommInitRank", ctypes.byref(made), of, UniqueId.from_buffer_copy(unique_id), rank)
         return int(made.value or 0)
 
     @contextmanager

@@ -7,11 +7,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import Any
 
 from provisioning.gpu.check import nccl
 from provisioning.gpu.check.blas import Blas
-from provisioning.gpu.check.device import MIB, Device, ErrorLog
+from provisioning.gpu.check.device import MIB, Device, ErrorLog, uuid_text
 
 MASK = 0xFFFFFFFFFFFFFFFF
 
@@ -22,6 +23,16 @@ class Skip(Exception):
 
 class Absent(Skip):
     """Nothing is wrong, and nobody could have run it here: what it needs is not there. The text says what."""
+
+
+def unreachable(device: Device) -> tuple[str, str] | None:
+    """The first two visible devices of which one cannot reach the other's memory, by UUID; None: all can."""
+    handles = [device.call("cuDeviceGet", ordinal) for ordinal in range(device.count)]
+    for pair in permutations(handles, 2):
+        if not device.call("cuDeviceCanAccessPeer", *pair):
+            here, there = (f"GPU-{uuid_text(device.call('cuDeviceGetUuid', each).bytes)}" for each in pair)
+            return here, there
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from provisioning.gpu.check.device import MIB, CudaError, Device, u64, uuid_text
 from provisioning.gpu.check.device import ptr as p
 from provisioning.gpu.check.nccl import Nccl, NcclError
-from provisioning.gpu.check.probes.base import Absent, Bench, Outcome, Skip, Tally, rate_of
+from provisioning.gpu.check.probes.base import Absent, Bench, Outcome, Skip, Tally, rate_of, unreachable
 
 # The kernels' numbers for it add up exactly for no more.
 MAX_RANKS = 16
@@ -64,7 +64,8 @@ def all_reduce(bench: Bench) -> Outcome:
         raise Skip("No peer is visible.")
     if device.count > MAX_RANKS:
         raise Skip(f"More than {MAX_RANKS} devices are not summed at once.")
-    _reach_each_other(device)
+    if (ends := unreachable(device)) is not None:
+        raise Absent(f"There is no peer access from {ends[0]} to {ends[1]}.")
     library = bench.nccl()
     if library is None:
         raise Absent(INSTALL)
@@ -176,17 +177,6 @@ def _timed(device: Device, work: Callable[[], None]) -> float:
 
 
 # --- devices ---
-def _reach_each_other(device: Device) -> None:
-    handles = [device.call("cuDeviceGet", ordinal) for ordinal in range(device.count)]
-    for one in handles:
-        for other in handles:
-            if one is not other and not device.call("cuDeviceCanAccessPeer", one, other):
-                ends = [
-                    f"GPU-{uuid_text(device.call('cuDeviceGetUuid', each).bytes)}" for each in (one, other)
-                ]
-                raise Absent(f"There is no peer access from {ends[0]} to {ends[1]}.")
-
-
 def _back(first: Rank) -> None:
     """The library may have left another context as the current one."""
     first.device.use()

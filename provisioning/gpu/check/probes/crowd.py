@@ -9,9 +9,9 @@ from itertools import permutations
 from typing import Any
 
 from provisioning.gpu.check.compiler import Unbuildable
-from provisioning.gpu.check.device import CudaError, Device, GateGaveUp, u64, uuid_text
+from provisioning.gpu.check.device import CudaError, Device, GateGaveUp, u64
 from provisioning.gpu.check.device import ptr as p
-from provisioning.gpu.check.probes.base import Bench, Outcome, Skip, Tally, rate_of
+from provisioning.gpu.check.probes.base import Bench, Outcome, Skip, Tally, rate_of, unreachable
 
 WARM, TIMES = 3, 10
 LEAST = 3
@@ -51,7 +51,9 @@ def all_pairs(bench: Bench) -> Outcome:
     device = bench.device
     if device.count < LEAST:
         raise Skip("Fewer than two peers are visible.")
-    _all_can_access(device)
+    # Such a copy would go through the host's memory.
+    if (ends := unreachable(device)) is not None:
+        raise Skip(f"There is no peer access from {ends[0]} to {ends[1]}.")
     # What a device sends takes as much memory as one buffer of the other link test, however many it sends to.
     size = bench.sizes.copy_bytes // 2 // (device.count - 1) // 256 * 256
     with ExitStack() as held:
@@ -123,15 +125,6 @@ def _outcome(device: Device, pairs: Sequence[Pair], rates: dict[str, list[float]
         })  # fmt: skip
     detail = own.detail() | ({"wrong_pairs": wrong} if wrong else {})
     return Outcome(errors=own.errors, measures=measures, detail=detail)
-
-
-def _all_can_access(device: Device) -> None:
-    """Raises `Skip` where one device cannot reach another's memory: a copy would go through the host's."""
-    handles = [device.call("cuDeviceGet", ordinal) for ordinal in range(device.count)]
-    for here, there in permutations(handles, 2):
-        if not device.call("cuDeviceCanAccessPeer", here, there):
-            first, second = (uuid_text(device.call("cuDeviceGetUuid", each).bytes) for each in (here, there))
-            raise Skip(f"There is no peer access from GPU-{first} to GPU-{second}.")
 
 
 @contextmanager
