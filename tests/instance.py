@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import hashlib
@@ -39,6 +40,7 @@ START_LIMIT_S = 240.0
 POLL_S = 0.1
 CLAIMED: deque[contextlib.ExitStack] = deque(maxlen=40)
 """Ports of this process, locked against others of the tests."""
+atexit.register(lambda: [claims.close() for claims in CLAIMED])
 SERVER = (sys.executable, "-m", "portal.embedded")
 """What starts Berth: of the checkout."""
 

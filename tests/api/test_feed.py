@@ -218,13 +218,13 @@ async def test_a_stream_begins_with_what_comes_next(bob: Any, happened: dict[str
 async def test_a_stream_goes_on_where_it_was_left(olga: Any, happened: dict[str, int], hints: Hints) -> None:
     response = await follow(olga, "?type=quota.changed", **{"Last-Event-ID": "0"})
     content = aiter(response)
-    found = messages([*await take(content, str(happened["elsewhere"]).encode())])
+    found = messages(await take(content, f"id: {happened['elsewhere']}\n".encode()))
     assert [number for _, number in found] == [happened["quota"], happened["elsewhere"]]
     await content.aclose()
 
     response = await follow(olga, "?type=quota.changed", **{"Last-Event-ID": str(happened["quota"])})
     content = aiter(response)
-    found = messages([*await take(content, str(happened["elsewhere"]).encode())])
+    found = messages(await take(content, f"id: {happened['elsewhere']}\n".encode()))
     assert [number for _, number in found] == [happened["elsewhere"]]
     await content.aclose()
 

@@ -105,25 +105,28 @@ class Jupyter:
     def run(self, kernel: str, code: str) -> str:
         """What a cell printed, or the name of its exception."""
         with self.channel(kernel) as channel:
-            send(channel, code)
-            return result(channel)
+            return result(channel, send(channel, code))
 
     def value(self, kernel: str, expression: str) -> Any:
         return json.loads(self.run(kernel, f"import json, os, sys; print(json.dumps({expression}))"))
 
 
-def send(channel: ClientConnection, code: str) -> None:
-    header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "session": "s", "version": "5.3"}
+def send(channel: ClientConnection, code: str) -> str:
+    """Have a cell run. Returns the request's number, which `result` waits for."""
+    number = uuid.uuid4().hex
+    header = {"msg_id": number, "msg_type": "execute_request", "session": "s", "version": "5.3"}
     content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
     message = {"header": {**header, "username": ""}, "parent_header": {}, "metadata": {}, "content": content}
     channel.send(json.dumps({**message, "channel": "shell", "buffers": []}))
+    return number
 
 
-def result(channel: ClientConnection, limit_s: float = LIMIT_S) -> str:
+def result(channel: ClientConnection, request: str, limit_s: float = LIMIT_S) -> str:
+    """What a request printed, or the name of its exception. An answer to another request is passed over."""
     printed = ""
     while True:
         answer = json.loads(channel.recv(timeout=limit_s))
-        if answer["parent_header"].get("msg_type") != "execute_request":
+        if answer["parent_header"].get("msg_id") != request:
             continue
         if answer["msg_type"] == "stream":
             printed += answer["content"]["text"]

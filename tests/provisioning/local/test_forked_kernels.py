@@ -103,11 +103,11 @@ def test_restart_interrupt_and_shutdown(jupyter: Jupyter) -> None:
     before = jupyter.value(kernel, "os.getpid()")
     assert jupyter.run(kernel, "kept = 1; print(kept)") == "1\n"
     with jupyter.channel(kernel) as channel:
-        send(channel, "print('begun', flush=True)\nwhile True: pass")
+        request = send(channel, "print('begun', flush=True)\nwhile True: pass")
         while json.loads(channel.recv(timeout=LIMIT_S))["msg_type"] != "stream":
             continue
         jupyter.call("POST", f"/api/kernels/{kernel}/interrupt")
-        assert result(channel) == "KeyboardInterrupt"
+        assert result(channel, request) == "KeyboardInterrupt"
     assert jupyter.run(kernel, "print(kept)") == "1\n"
     jupyter.call("POST", f"/api/kernels/{kernel}/restart")
     assert jupyter.run(kernel, "print(kept)") == "NameError"
@@ -145,11 +145,12 @@ def test_a_kernel_that_dies_is_started_again(jupyter: Jupyter) -> None:
             state = json.loads(channel.recv(timeout=LIMIT_S))["content"].get("execution_state")
 
     def answered() -> str | None:
-        # What is sent while a kernel is being restarted may be lost.
+        # What is sent while a kernel is being restarted may be lost, and so may what it prints: Jupyter
+        # subscribes anew to a kernel that has been started again, and nobody says when it has.
         with jupyter.channel(kernel) as channel:
-            send(channel, "import os; print(os.getpid())")
+            request = send(channel, "import os; print(os.getpid())")
             try:
-                return result(channel, limit_s=10)
+                return result(channel, request, limit_s=10) or None
             except TimeoutError:
                 return None
 

@@ -394,6 +394,12 @@ _hooks: list[Callable[[str, tuple[Any, ...]], None]] = []
 _added: list[bool] = []
 
 
+def ask(event: str, arguments: tuple[Any, ...], hooks: Any = _hooks) -> None:
+    # The list comes as a default: names of this module are gone while the interpreter ends.
+    for each in hooks:
+        each(event, arguments)
+
+
 class Cut(BaseException):
     """As by SIGKILL: nobody catches it."""
 
@@ -402,7 +408,7 @@ class Cut(BaseException):
 def hooked(hook: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
     """Have the hook asked before each write of this thread."""
     if not _added:  # one that was added stays for good
-        sys.addaudithook(lambda event, arguments: [each(event, arguments) for each in _hooks] and None)
+        sys.addaudithook(ask)
         _added.append(True)
     exchange, thread = home_archives._exchange, threading.get_ident()
 
