@@ -1,20 +1,17 @@
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 
 from portal.embedded.environment import Instance
+from tests.instance import consecutive_ports
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports that nobody listens on now; held together so that they differ."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [server.getsockname()[1] for server in held]
-    for server in held:
-        server.close()
-    return ports
+    """Ports that nobody listens on now, and that are given to no other test."""
+    first = consecutive_ports(number)
+    return list(range(first, first + number))
 
 
 @pytest.fixture

@@ -377,7 +377,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(proxy: Running) -> None:
 
 
 @pytest.mark.usefixtures("to_this_machine")
-@pytest.mark.parametrize("proxy", [{"idle_timeout_s": 0.4}], indirect=True)
+@pytest.mark.parametrize("proxy", [{"idle_timeout_s": 2}], indirect=True)
 def test_a_tunnel_that_carries_nothing_is_closed(proxy: Running) -> None:
     server = Server(echo)
     proxy.names["good.example"] = ["127.0.0.1"]

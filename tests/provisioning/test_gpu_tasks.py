@@ -95,11 +95,9 @@ def answers(sent: Broker) -> list[CheckAnswer]:
 
 def test_a_check_goes_on_while_its_task_has_ended(driver: Scripted, sent: Broker) -> None:
     driver.hold.clear()
-    began = time.monotonic()
     thread = gpu_tasks.begin(command())
-    assert time.monotonic() - began < 1, "the worker has other work"
     assert thread is not None and thread.daemon
-    assert not answers(sent)
+    assert thread.is_alive() and not answers(sent), "the worker has other work"
     driver.hold.set()
     done(thread)
     (answer,) = answers(sent)
@@ -167,7 +165,7 @@ def test_one_run_at_a_time_on_a_device_and_several_on_a_node(driver: Scripted, s
     other = gpu_tasks.begin(command(uuid="GPU-2", lease="b" * 32))
     while len(driver.begun) < 2:
         time.sleep(0.005)
-    done(gpu_tasks.begin(command(lease="c" * 32, expires_at=time.time() + 0.1)))
+    done(gpu_tasks.begin(command(lease="c" * 32, expires_at=time.time() + 1)))
     assert sorted(driver.begun) == ["GPU-1", "GPU-2"]
     driver.hold.set()
     done(first)

@@ -37,22 +37,24 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Prepared:
     monkeypatch.setattr(preparing, "driver_for", lambda _: prepared)
     monkeypatch.setattr(preparing, "_due", {})
     monkeypatch.setattr(preparing, "_in_pool_process", True)
-    monkeypatch.setattr(preparing, "AFTER_START_S", 0.05)
+    # Longer than any test takes.
+    monkeypatch.setattr(preparing, "AFTER_START_S", 3600)
     return prepared
 
 
-def wait(timers: list[threading.Timer]) -> None:
-    for timer in timers:
-        timer.join(10)
-
-
-def test_several_starts_have_it_done_once_and_a_later_one_once_more(driver: Prepared) -> None:
+def test_several_starts_have_it_done_once_and_a_later_one_once_more(
+    driver: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
     preparing.soon(POOL)
     preparing.soon(POOL)
-    wait(list(preparing._due.values()))
+    (timer,) = preparing._due.values()
+    timer.cancel()
+    timer.function(*timer.args)
     assert driver.owners == [preparing.WORKER_PID]
+    driver.called.clear()
+    monkeypatch.setattr(preparing, "AFTER_START_S", 0.01)
     preparing.soon(POOL)
-    wait(list(preparing._due.values()))
+    assert driver.called.wait(30)
     assert driver.owners == [preparing.WORKER_PID] * 2
 
 

@@ -93,7 +93,7 @@ def test_a_nest_that_is_too_deep_is_said_to_hide_something(homes):
     os.close(folder)
     before = len(list(Path("/proc/self/fd").iterdir()))
     assert used(homes).hidden
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 def test_a_folder_that_its_owner_has_closed_is_counted(homes):
@@ -179,7 +179,10 @@ def test_a_file_that_is_deleted_while_it_is_open_still_counts(make_pool):
     assert ask(neighbour, "1 + 1") == 2
 
 
-def test_the_node_tells_what_has_changed_and_looks_again_when_the_disk_fills(make_pool):
+def test_the_node_tells_what_has_changed_and_looks_again_when_the_disk_fills(make_pool, monkeypatch):
+    # What others write to this disk meanwhile has no part in it.
+    free_mib = [10_000]
+    monkeypatch.setattr("provisioning.node.measuring._free_mib", lambda _homes: free_mib[0])
     pool = make_pool()
     home = pool.driver.homes / HOME
     home.mkdir(parents=True)
@@ -195,7 +198,7 @@ def test_the_node_tells_what_has_changed_and_looks_again_when_the_disk_fills(mak
     write(home / "more", 3)
     measuring.round(now + 2)
     assert told == [], "what was quiet is looked at less often"
-    measuring._free_mib += 100  # as after so much was written
+    free_mib[0] -= 100
     measuring.round(now + 3)
     assert told == [HomeUsage(HOME, 3, files=3)]
     told.clear()

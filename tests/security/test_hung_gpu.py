@@ -29,12 +29,13 @@ class Driver:
     def __init__(self, hangs_in: str = "") -> None:
         self.hangs_in = hangs_in
         self.calls = 0
-        self.let_go = threading.Event()
+        self.hung, self.let_go = threading.Event(), threading.Event()
 
     def __getattr__(self, name: str) -> Any:
         def call(*_arguments: Any) -> int:
             self.calls += 1
             if name == self.hangs_in:
+                self.hung.set()
                 assert self.let_go.wait(LIMIT_S)
             return 0
 
@@ -57,7 +58,8 @@ def test_a_driver_that_hangs_costs_one_deadline_and_says_so(call):
     gpus = Gpus(["GPU-1"])
     gpus.library = driver = Driver(hangs_in=call)
     assert gpus.sample() is None
-    assert gpus.stale_s() == 0
+    assert 0 <= gpus.stale_s() <= LIMIT_S
+    assert driver.hung.wait(LIMIT_S)
     calls = driver.calls
     # Nobody waits for it again, and it is not asked a second time meanwhile.
     for _ in range(100):

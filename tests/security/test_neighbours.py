@@ -30,7 +30,7 @@ from provisioning.errors import InvalidSpec, MissingDependency
 from provisioning.node.gateway import Certificates, caddy_config, node_name
 from provisioning.types import Observation, ObservedState
 from tests.certificates import Authority
-from tests.instance import eventually
+from tests.instance import consecutive_ports, eventually
 from tests.node_sockets import plug
 from tests.provisioning.local.local_support import Pool, ask, parent_of, socket_of
 
@@ -199,7 +199,7 @@ def test_a_sandbox_that_has_no_users_yet_is_waited_for() -> None:
     """Its rules could not be loaded before bubblewrap has written the maps of its user namespace."""
     with subprocess.Popen(["unshare", "-U", "-n", "-p", "-f", "sleep", "20"]) as outer:
         try:
-            child = eventually(lambda: processes.children_of(outer.pid) or None, limit_s=10, what="a child")[
+            child = eventually(lambda: processes.children_of(outer.pid) or None, limit_s=30, what="a child")[
                 0
             ]
             assert processes.is_namespace_init(child)
@@ -304,9 +304,7 @@ def gateway(pool: Pool, tmp_path: Path) -> Iterator[Gateway]:
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Portal)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
+    port = consecutive_ports(1)
     authority = Authority(tmp_path / "tls")
     config = tmp_path / "gateway.json"
     config.write_text(
@@ -347,7 +345,7 @@ def test_a_dead_workspaces_address_is_nobody_elses(pool: Pool, gateway: Gateway)
     os.kill(pool.agent_pid(victim.ref), signal.SIGKILL)
     for port in record.ports:
         ask(attacker, SERVE.format(address="0.0.0.0", port=port))
-    eventually(lambda: gateway.get(victim)[0] == 502 or None, limit_s=10, what="the dead one refuses")
+    eventually(lambda: gateway.get(victim)[0] == 502 or None, limit_s=30, what="the dead one refuses")
     with pytest.raises(OSError):
         plug(socket_of(victim))
     assert gateway.get(attacker) == (200, b'"mine"')
@@ -438,7 +436,7 @@ def test_who_ends_the_relay_harms_only_itself(pool: Pool, gateway: Gateway) -> N
     children = [pid for pid in pool.pids(seen.ref) if parent_of(pid) == agent]
     (relay,) = [pid for pid in children if b"agent.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(relay, signal.SIGKILL)
-    eventually(lambda: gateway.get(seen)[0] == 200 or None, limit_s=10, what="the way in comes back")
+    eventually(lambda: gateway.get(seen)[0] == 200 or None, limit_s=30, what="the way in comes back")
 
 
 # --- the way out ---------------------------------------------------------------------------------
@@ -449,7 +447,7 @@ def test_a_way_out_that_was_ended_comes_back_and_one_of_the_dead_goes(pool: Pool
     folder = pool.driver._dir(seen.ref).path
     ((pid, _),) = network.ways_out(folder)
     os.kill(pid, signal.SIGKILL)
-    eventually(lambda: not network.ways_out(folder) or None, limit_s=10, what="it has ended")
+    eventually(lambda: not network.ways_out(folder) or None, limit_s=30, what="it has ended")
     pool.driver.prepare(owner=os.getpid())
     assert len(network.ways_out(folder)) == 1
     os.kill(pool.agent_pid(seen.ref), signal.SIGKILL)
@@ -458,7 +456,7 @@ def test_a_way_out_that_was_ended_comes_back_and_one_of_the_dead_goes(pool: Pool
         pool.driver.observe(seen.ref)
         return not network.ways_out(folder) or None
 
-    eventually(gone, limit_s=10, what="nothing leads out of the dead")
+    eventually(gone, limit_s=30, what="nothing leads out of the dead")
 
 
 def test_the_rules_in_words() -> None:

@@ -15,6 +15,7 @@ import pytest
 from provisioning.drivers.local.isolation import probe
 from provisioning.drivers.local.seccomp.profile import MACHINES, numbers
 from tests.provisioning.local.local_support import Pool, ask, filters_of
+from tests.provisioning.local.proc_support import held
 
 NUMBERS = numbers(MACHINES[platform.machine()]) if platform.machine() in MACHINES else {}
 BAD = 0xFFFF_FFFF  # flags that no kernel knows
@@ -201,7 +202,7 @@ def test_no_process_inside_holds_or_sees_the_file(workspace: Any) -> None:
     (file,) = (pool.home / "local" / ".seccomp").iterdir()
     assert file.stat().st_mode & 0o077 == 0
     for pid in filters_of(pool, spec):
-        assert str(file) not in [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
+        assert str(file) not in held(pid)
     assert ask(seen, f"os.path.exists({str(file)!r})") is False
 
 

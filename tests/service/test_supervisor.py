@@ -239,7 +239,9 @@ if apart == 0:
     time.sleep(600)
 while not os.path.exists({str(tmp_path / "apart")!r}):
     time.sleep(0.005)
-pathlib.Path({str(pids)!r}).write_text(f"{{child}} {{apart}}")
+written = pathlib.Path({str(tmp_path / "pids.new")!r})
+written.write_text(f"{{child}} {{apart}}")
+written.replace({str(pids)!r})
 {SERVE}
 """
     watched = Watched(program("one", code, tmp_path), logs_dir=tmp_path)

@@ -99,6 +99,10 @@ class FakeDriver:
         with (self.folder / "faults").open("a") as file:
             file.write(f"{call} {pid} {times} {kind} {arg}\n")
 
+    def go_on(self) -> None:
+        """Calls with the fault `wait` have waited long enough."""
+        (self.folder / "go").touch()
+
     def mend(self) -> None:
         (self.folder / "faults").unlink(missing_ok=True)
 

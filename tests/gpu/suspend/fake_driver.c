@@ -8,9 +8,9 @@
  * `berth_simulated_cuda` says what it is: nothing that was found out with it may count on a real machine.
  *
  * faults: lines `CALL PID TIMES KIND ARG`, the first that fits is used up once (PID 0: any). Kinds: error
- * (ARG is the CUresult), die_before, die_after (the caller), sleep (ARG ms before the effect), fail (the
- * process is lost), lie (success, nothing done), keep (success, but its memory stays on the device), corrupt
- * (a byte of what is restored is another one).
+ * (ARG is the CUresult), die_before, die_after (the caller), sleep (ARG ms before the effect), wait (before the
+ * effect, until there is a file `go`), fail (the process is lost), lie (success, nothing done), keep (success,
+ * but its memory stays on the device), corrupt (a byte of what is restored is another one).
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -216,6 +216,11 @@ static int change(const char *call, int pid, unsigned timeout_ms, int from, int 
   if (is_fault("sleep")) {
     close(fd);
     usleep(arg * 1000);
+    fd = hold();
+  }
+  if (is_fault("wait")) {
+    close(fd);
+    while (access(at("go"), F_OK)) usleep(2000);
     fd = hold();
   }
   int state = state_of(pid);

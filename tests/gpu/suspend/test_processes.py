@@ -215,9 +215,10 @@ def test_a_driver_that_does_not_answer_in_time_is_gone_back_from(driver: FakeDri
 
 def test_a_driver_that_hangs_is_given_up(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     app = driver.app()
-    monkeypatch.setattr(run, "LOOK_WITHIN_S", 8.0)
+    # Ten seconds for each of both children, three of them for what comes before the call that hangs.
+    monkeypatch.setattr(run, "LOOK_WITHIN_S", 1.0)
     driver.fault("checkpoint", "sleep", 3_600_000)
-    found = bring([app.pid], Goal.SUSPENDED, within_s=0.5).outcome
+    found = bring([app.pid], Goal.SUSPENDED, within_s=3.0).outcome
     assert found is not None and found.end is Goal.RUNNING
     assert found.trouble is not None and found.trouble.name == run.HUNG
     assert app.ask() == "same"
@@ -233,7 +234,7 @@ bring([int(sys.argv[1])], Goal.SUSPENDED, tell=lambda call, pid: print(call, flu
 
 def test_whoever_asked_may_be_killed_and_the_process_goes_on(driver: FakeDriver) -> None:
     app = driver.app()
-    driver.fault("lock", "sleep", 1500)
+    driver.fault("lock", "wait")
     caller = subprocess.Popen(
         [sys.executable, "-c", CALLER, str(app.pid)],
         stdout=subprocess.PIPE,
@@ -243,6 +244,7 @@ def test_whoever_asked_may_be_killed_and_the_process_goes_on(driver: FakeDriver)
     caller.send_signal(signal.SIGKILL)
     caller.wait()
     caller.stdout.close()
+    driver.go_on()
     # Its child has nobody to tell, so it goes back from the lock that it had asked for.
     until = time.monotonic() + 20
     while "unlock" not in driver.calls() and time.monotonic() < until:

@@ -219,7 +219,7 @@ def test_a_process_that_opens_cuda_meanwhile_is_suspended_too(
     driver: FakeDriver, run: Callable[..., Running]
 ) -> None:
     one = run(1)
-    driver.fault("checkpoint", "sleep", 3000)
+    driver.fault("checkpoint", "wait")
     reports: list[Report] = []
     going = threading.Thread(target=lambda: reports.append(one.suspending.suspend(one.name)))
     going.start()
@@ -227,6 +227,7 @@ def test_a_process_that_opens_cuda_meanwhile_is_suspended_too(
     while "lock" not in driver.calls() and time.monotonic() < until:
         time.sleep(0.02)
     one.pids.append(one.ask("start()"))
+    driver.go_on()
     going.join(60)
     assert problem(reports[0]) == (Goal.SUSPENDED, "")
     assert [driver.state(pid) for pid in one.pids] == [CHECKPOINTED] * 2

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import queue
-import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from tests.instance import consecutive_ports
 
 AGENT = Path(__file__).parents[3] / "provisioning" / "agent" / "program" / "agent.py"
 APP_TOKEN = "app-token-0123456789abcdef"
@@ -40,9 +41,8 @@ http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """Free, and given to no other test."""
+    return consecutive_ports(1)
 
 
 class Portal:

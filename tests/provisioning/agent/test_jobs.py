@@ -59,7 +59,7 @@ def jobs_seen(portal, configuration, start, command: str, wanted: int) -> int:
     start()
     portal.next("ready")
     seen = -1
-    for _ in range(60):
+    for _ in range(300):
         seen = portal.next("heartbeat")[1]["activity"]["jobs"]
         if seen == wanted:
             break

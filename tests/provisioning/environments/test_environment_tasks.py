@@ -65,7 +65,7 @@ def build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Scripted]:
 
 def done(thread: threading.Thread | None) -> None:
     assert thread is not None
-    thread.join(20)
+    thread.join(120)
     assert not thread.is_alive()
 
 

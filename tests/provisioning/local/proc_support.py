@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from provisioning.drivers.local import processes
@@ -18,17 +19,18 @@ def command(pid: int) -> bytes:
         return b""
 
 
-def open_ends(pid: int) -> set[str]:
-    """The pipes and sockets that a process holds, by the kernel's names for them."""
+def held(pid: int) -> set[str]:
+    """All that a process has open, by the kernel's names; not what it closes meanwhile."""
     found = set()
     for path in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            target = str(path.readlink())
-        except OSError:
-            continue
-        if target.startswith(("pipe:", "socket:")):
-            found.add(target)
+        with contextlib.suppress(FileNotFoundError):
+            found.add(str(path.readlink()))
     return found
+
+
+def open_ends(pid: int) -> set[str]:
+    """The pipes and sockets that a process holds, by the kernel's names for them."""
+    return {target for target in held(pid) if target.startswith(("pipe:", "socket:"))}
 
 
 def contents(pid: int, *words: str) -> list[str]:

@@ -7,10 +7,12 @@ the rules about who may move what, and where limits may be switched on, are the 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +36,13 @@ def unit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     root = next((each for each in ROOTS if (each / "cgroup.controllers").exists()), None)
     if root is None:
         pytest.skip("no control groups of version 2 here")
+    with Path(tempfile.gettempdir(), f"berth-test-controller-{os.getuid()}").open("w") as turn:
+        # It is switched on and off for the whole machine: one test at a time, whichever process has it.
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        yield from _unit(root, monkeypatch)
+
+
+def _unit(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     free = [name for name in FILES if name in (root / "cgroup.controllers").read_text().split()]
     control = root / "cgroup.subtree_control"
     if not free or not os.access(control, os.W_OK):

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from local_support import PROBE, Pool, ask, filters_of, is_root
-from proc_support import alive, command, contents, open_ends
+from proc_support import alive, command, contents, held, open_ends
 
 from portal.catalog.initial_catalog import TEMPLATES
 from provisioning import preloading
@@ -324,7 +324,7 @@ def test_an_app_has_no_way_back_to_who_started_it(pool: Pool) -> None:
     for pid in pids_of(pool, spec):
         if b"app_host" not in command(pid):
             continue
-        kinds = [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
+        kinds = held(pid)
         assert not [kind for kind in kinds if "pidfd" in kind or "namespace" in kind or "nsfs" in kind]
         assert not [
             kind

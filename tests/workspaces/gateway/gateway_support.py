@@ -27,6 +27,7 @@ from portal.workspaces.gateway.app import Gateway, GatewaySettings, build_app
 from portal.workspaces.gateway.entries import Entry
 from portal.workspaces.gateway.workspace_views import WorkspaceView
 from provisioning.types import external_name
+from tests.instance import consecutive_ports
 
 DOMAIN = "localhost"
 SECRET = "s3cretpathsegment0123456789"
@@ -35,9 +36,8 @@ WS_B = external_name("aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee")
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Free, and given to no other test."""
+    return consecutive_ports(1)
 
 
 T = TypeVar("T")
