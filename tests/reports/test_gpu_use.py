@@ -205,8 +205,8 @@ def test_a_run_repeats_itself_makes_up_for_what_is_missing_and_forgets(gpus, clo
 
 
 @pytest.fixture
-def reported(gpus: list[Device], bob: Any, team: Any) -> None:
-    """bob held a GPU for four hours yesterday; two of these were used, one was not measured."""
+def reported(gpus: list[Device], bob: Any, team: Any, clock: Any) -> None:
+    """bob held a GPU for four hours yesterday: two were used, one was not measured. No midnight comes."""
     today = timezone.now().astimezone(UTC).date()
     figures_ = {
         "held": 4 * HOUR, "held_measured": 3 * HOUR, "held_used": 2 * HOUR, "reclaimed": HOUR,

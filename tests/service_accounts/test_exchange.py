@@ -23,6 +23,7 @@ from portal.service_accounts import rules
 from portal.service_accounts.exchange import issuers, limits, services
 from portal.service_accounts.exchange.conditions import Condition
 from portal.service_accounts.models import Exchange, TrustRule
+from tests.instance import eventually
 from tests.service_accounts.conftest import CONDITIONS
 
 pytestmark = pytest.mark.django_db
@@ -439,6 +440,8 @@ def test_an_issuer_that_does_not_answer_holds_nobody_for_long(issuer, rule, monk
     token = issuer.sign()
     issuer.released.clear()
     refusal(bring(token), ExchangeCode.ISSUER_UNREACHABLE, "temporarily_unavailable", 503)
+    # Whoever asked has gone; that it was asked is written down when its thread has its turn.
+    eventually(lambda: issuer.asked or None, limit_s=30, what="the issuer is asked")
     assert bring(token).status_code == 503
     assert len(issuer.asked) == 1
 

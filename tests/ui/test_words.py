@@ -91,7 +91,7 @@ def test_cores(milli: int, words: str) -> None:
         (-90_000, "from now"),
     ],
 )
-def test_a_moment_is_relative_without_javascript(seconds: float, words: str) -> None:
+def test_a_moment_is_relative_without_javascript(seconds: float, words: str, clock: object) -> None:
     html = berth.when(datetime.now(UTC) - timedelta(seconds=seconds))
     assert words in " ".join(html.split())
 
