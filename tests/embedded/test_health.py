@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import redis
+import time_machine
 from django.db import OperationalError
 from django.test import Client
 
@@ -57,7 +58,9 @@ def test_a_gateway_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.django_db
-def test_a_silent_process_is_named_with_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_process_is_named_with_how_long(
+    monkeypatch: pytest.MonkeyPatch, clock: time_machine.Traveller
+) -> None:
     now = time.time()
     found = parts(monkeypatch, {"control@a": now - 60, "node@a": now, "node@b": now - 3600, "beat@a": now})
     assert not found["control"].ok and found["control"].detail == "a silent for 60 s" and found["control"].fix

@@ -206,7 +206,7 @@ def test_events_hint_to_the_workspaces_and_its_owners_watchers(make, alice, loca
     assert (workspace.pk, alice.pk, "workspace.place") in told
 
 
-def test_a_start_is_sent_with_the_time_it_may_take(make, alice, local_pool, sent):
+def test_a_start_is_sent_with_the_time_it_may_take(clock, make, alice, local_pool, sent):
     make(alice)
     (message,) = sent.of("node.execute")
-    assert message.expires_at == pytest.approx(timezone.now().timestamp() + 20, abs=2)
+    assert message.expires_at == pytest.approx(timezone.now().timestamp() + 20, abs=0.001)
