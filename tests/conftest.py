@@ -68,10 +68,19 @@ def pytest_configure(config: pytest.Config) -> None:
         "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
     }
     _run_callbacks_where_a_commit_would_be(database)
+    from hypothesis import HealthCheck
     from hypothesis import settings as hypothesis
 
-    # A busy machine is no reason to fail: what takes long shows in the run's durations.
-    hypothesis.register_profile("berth", deadline=None)
+    # A busy machine is no reason to fail: what takes long shows in the run's durations. The same code is
+    # tried with the same examples, so whether a change goes in does not hang on luck; others are looked for
+    # where somebody asks for it.
+    hypothesis.register_profile(
+        "berth",
+        deadline=None,
+        derandomize="BERTH_TEST_EXPLORE" not in os.environ,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
     hypothesis.load_profile("berth")
 
 

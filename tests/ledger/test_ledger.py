@@ -145,7 +145,7 @@ def test_hours_that_come_back_let_it_start_again(make, alice, olga, team, priced
     assert make(alice, "sim-h100-x1").state == State.PROVISIONING
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_never_below_zero_by_more_than_one_tick(make, alice, olga, team, priced, clock, sent, seed):
     chance = random.Random(seed)

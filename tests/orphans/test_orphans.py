@@ -234,7 +234,7 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(acts=ACTS)
 def test_nothing_owned_is_ever_listed_or_ordered_away(acts, local_pool, sent, clock, olga):
     """Whatever the order of what nodes say, what people do and what answers come."""

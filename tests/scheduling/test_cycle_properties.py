@@ -172,7 +172,9 @@ def create(chance: random.Random, teams: list[Team]) -> None:
 
 # Snapshots are kept between steps, as in production, so that following what changes is tested too.
 @examples(
-    max_examples=15, phases=(Phase.generate,), suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15,
+    phases=(Phase.generate,),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(seed=SEEDS)
 def test_nothing_is_over_allocated_and_previews_hold(worlds, sent, seed, monkeypatch, clock, settings):

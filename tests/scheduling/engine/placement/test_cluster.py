@@ -54,7 +54,7 @@ def test_decides_like_a_cluster_built_anew_and_never_gives_too_much(nodes, steps
     assert cluster.snapshot() == nodes
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(nodes_(most=4, bonds=False), st.lists(requests_(), min_size=1, max_size=12), st.data(), POLICIES)
 def test_nodes_that_are_alike_are_scored_once_and_decided_on_as_if_they_were_not(
     monkeypatch, nodes, requests, data, policy
