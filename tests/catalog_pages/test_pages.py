@@ -165,12 +165,12 @@ def test_a_member_sees_no_command_and_no_versions(as_user, alice, bob, charlie, 
         "name": "T",
         "program": "bash",
         "argv": ["bash", "{port}", "--inner"],
-        "env": {"HUSH": "1"},
+        "env": {"A_HUSHED_SECRET": "1"},
     }
     entries.create(actor=alice, model=Template, given=given, team=team)
     seen = as_user(bob).get("/catalog/templates/vision_t/").content.decode()
     assert "--inner" not in seen
-    assert "HUSH" not in seen
+    assert "A_HUSHED_SECRET" not in seen
     assert "Versions" not in seen
     for path in ("", "edit/", "delete/", "versions/1/restore/"):
         assert as_user(charlie).get(f"/catalog/templates/vision_t/{path}").status_code == 404

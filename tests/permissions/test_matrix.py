@@ -353,7 +353,7 @@ class Stage:
             "<int:notification_id>": Notification.objects.get(user=people["bob"], kind="test").pk,
             **requested(people["bob"]),
             **limited(),
-            "<uuid:session_id>": UserSession.objects.create(user=people["bob"], key="bobs").pk,
+            "<uuid:session_id>": UserSession.objects.create(user=people["bob"], key="own-work-of-bob").pk,
             "<str:username>": "dan",
             "<int:passkey_id>": Authenticator.objects.create(
                 user=people["bob"], type=Authenticator.Type.WEBAUTHN, data={"name": "Phone"}
@@ -622,11 +622,11 @@ def set_up(sent: Broker) -> Stage:
         team=team,
         template=catalog.template_by_slug(bob, "jupyterlab"),
         flavor=catalog.flavor_by_slug(bob, "cpu-small"),
-        name="bobs",
+        name="own-work-of-bob",
     )
     run_until_ready(sent, workspace)
     token, _ = make_token(bob)
-    notify([bob], "test", "Something that bobs are told")
+    notify([bob], "test", "Something about own-work-of-bob")
     people = {"charlie": charlie, "dan": dan, "bob": bob, "alice": alice, "olga": olga}
     people["ada"] = UserFactory(username="ada", is_superuser=True)
     people["una"] = UserFactory(username="una", is_auditor=True)
@@ -802,13 +802,13 @@ def test_lists_show_what_somebody_may_see_and_no_more(stage):
     }
     assert seen == {
         "charlie": [],
-        "vic": ["bobs"],
+        "vic": ["own-work-of-bob"],
         "dan": [],
-        "bob": ["bobs"],
-        "alice": ["bobs"],
-        "una": ["bobs"],
-        "olga": ["bobs"],
-        "ada": ["bobs"],
+        "bob": ["own-work-of-bob"],
+        "alice": ["own-work-of-bob"],
+        "una": ["own-work-of-bob"],
+        "olga": ["own-work-of-bob"],
+        "ada": ["own-work-of-bob"],
     }
     teams = {
         who: sorted(item["slug"] for item in stage.program(who).get("/api/v1/teams").json()["results"])
@@ -833,7 +833,7 @@ def test_no_page_tells_an_outsider_the_name_of_what_he_may_not_see(stage):
             answered = client.get(stage.url(row.route))
             # Pictures of documents are no text; all else is.
             body = "" if answered["Content-Type"].startswith("image/") else answered.content.decode()
-            assert "bobs" not in body, row
+            assert "own-work-of-bob" not in body, row
 
 
 def test_a_foreign_team_and_one_that_is_not_there_are_the_same_to_an_outsider(stage):
