@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -26,11 +25,17 @@ def as_olga(as_bob: Any, local_pool: Any, olga: Any, sent: Any, monkeypatch: pyt
 
 @pytest.fixture
 def between(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """What happens each time the command waits: one after the other."""
+    """What happens each time the command waits: one after the other. Only waiting takes time."""
+    passed_s = [0.0]
 
     def happens(*steps: Callable[[], Any]) -> None:
         left = list(steps)
-        clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _s: left.pop(0)())
+
+        def sleep(seconds: float) -> None:
+            passed_s[0] += seconds
+            left.pop(0)()
+
+        clock = SimpleNamespace(monotonic=lambda: passed_s[0], sleep=sleep)
         monkeypatch.setattr(environments, "time", clock)
 
     return happens
@@ -100,8 +105,10 @@ def test_one_that_fails_says_the_line_and_has_an_exit_code(as_olga, sent, betwee
 def test_what_is_tried_again_is_waited_for_until_the_time_is_over(as_olga, sent, between, tmp_path):
     file = tmp_path / "requirements.txt"
     file.write_text("numpy\n")
-    between(lambda: failed(only(sent), "index_unreachable"), lambda: time.sleep(1.1))
-    ran = as_olga("environments", "build", "tools", "--from", str(file), "--wait", "--timeout", "1")
+    between(lambda: failed(only(sent), "index_unreachable"), lambda: None)
+    # The third look is one too many.
+    time_s = str(round(environments.LOOK_S * 1.5))
+    ran = as_olga("environments", "build", "tools", "--from", str(file), "--wait", "--timeout", time_s)
     assert ran.code == 6
     assert "gets no whole answer from the package index: It went wrong. It is tried again." in ran.err
 

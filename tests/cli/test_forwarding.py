@@ -26,6 +26,7 @@ from portal.cli.loopback import Connection
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.factories import WorkspaceFactory
+from tests.instance import consecutive_ports
 
 COUNTS, ECHOES, NOBODY, CLOSED = 7001, 7002, 7003, 7004
 LIMIT_S = 20
@@ -202,8 +203,7 @@ def test_a_connection_that_leads_nowhere_ends_and_is_told(
 
 @pytest.fixture
 def unused_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+    return consecutive_ports(1)
 
 
 def test_it_ends_with_the_workspace_and_with_the_token(as_bob: Any, origin: Origin, meanwhile: Any) -> None:

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 
 from portal.accounts.models import Membership, Role
@@ -71,11 +71,12 @@ def test_up_tells_each_step(as_bob: Any, workers: None) -> None:
 def test_up_says_why_it_failed(as_bob: Any) -> None:
     def fail() -> None:
         try:
-            workspace = eventually(Workspace.objects.first)
-            now = timezone.now()
-            Workspace.objects.update(state=State.FAILED, state_since=now)
-            WorkspaceStatus.objects.update(reason=reported("broken", "It broke.").as_json())
-            record(actor=SYSTEM, kind="workspace.gone", message="found it gone", workspace=workspace)
+            workspace = eventually(Workspace.objects.filter(state=State.PROVISIONING).first)
+            # Nobody may see it failed without the reason.
+            with transaction.atomic():
+                Workspace.objects.update(state=State.FAILED, state_since=timezone.now())
+                WorkspaceStatus.objects.update(reason=reported("broken", "It broke.").as_json())
+                record(actor=SYSTEM, kind="workspace.gone", message="found it gone", workspace=workspace)
         finally:
             connection.close()
 
