@@ -20,6 +20,9 @@ from portal.embedded import authority, door_guard
 from portal.embedded.door_guard import Guard, Records, Refused, network_of, proxy_header
 from portal.machines import certificates
 
+SHORT_S = 2.0
+"""Instead of a limit of the guard's: what comes at once on a slow machine comes within it."""
+
 
 @pytest.fixture
 def tls(tmp_path: Path) -> Path:
@@ -136,7 +139,8 @@ async def test_who_does_not_speak_tls_costs_the_door_nothing(tls):
 
 
 async def test_slow_handshakes_are_given_up_and_few_at_once(tls, monkeypatch):
-    monkeypatch.setattr(door_guard, "HANDSHAKE_S", 0.5)
+    ample_s = door_guard.HANDSHAKE_S
+    monkeypatch.setattr(door_guard, "HANDSHAKE_S", SHORT_S)
     monkeypatch.setattr(door_guard, "MAX_HANDSHAKES_OF_AN_ADDRESS", 3)
     async with guarded(tls) as (port, guard, _heads), AsyncExitStack() as stack:
         silent = [await client(port, None, stack) for _ in range(3)]
@@ -150,11 +154,13 @@ async def test_slow_handshakes_are_given_up_and_few_at_once(tls, monkeypatch):
         hello = ssl_hello()
         writer.write(hello)
         with contextlib.suppress(OSError):
-            for _ in range(100):
+            for _ in range(200):
                 writer.write(b"\x16\x03\x03\x00\x01\x00")
                 await writer.drain()
                 await asyncio.sleep(0.02)
         await until(lambda: not guard._open)
+        # However slow this machine is just now.
+        monkeypatch.setattr(door_guard, "HANDSHAKE_S", ample_s)
         assert await answers(*await client(port, tls, stack)), "who does it right comes in"
 
 
@@ -168,7 +174,7 @@ def ssl_hello() -> bytes:
 
 
 async def test_idle_ones_are_given_up(tls, monkeypatch):
-    monkeypatch.setattr(door_guard, "IDLE_S", 0.5)
+    monkeypatch.setattr(door_guard, "IDLE_S", SHORT_S)
     async with guarded(tls) as (port, guard, _heads), AsyncExitStack() as stack:
         reader, writer = await client(port, tls, stack)
         assert await answers(reader, writer)
