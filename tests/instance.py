@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import queue
-import random
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,23 +28,21 @@ from provisioning.service import instance_lock, processes
 from provisioning.service.environ import ROOT
 from tests import mounts
 from tests.populate import PASSWORD
+from tests.ports import consecutive_ports as consecutive_ports
 
 T = TypeVar("T")
 START_LIMIT_S = 240.0
 POLL_S = 0.1
-CLAIMED: deque[contextlib.ExitStack] = deque(maxlen=40)
-"""Ports of this process, locked against others of the tests."""
-atexit.register(lambda: [claims.close() for claims in CLAIMED])
 SERVER = (sys.executable, "-m", "portal.embedded")
 """What starts Berth: of the checkout."""
 
 
 def eventually(look: Callable[[], T | None], *, limit_s: float, what: str | Callable[[], str]) -> T:
-    """The first answer of `look` that is neither None nor False."""
+    """The first answer of `look` that says something: not None, not False, nothing empty."""
     deadline = time.monotonic() + limit_s
     while True:
         found = look()
-        if found is not None and found is not False:
+        if found:
             return found
         if time.monotonic() > deadline:
             words = what if isinstance(what, str) else what()
@@ -70,33 +62,6 @@ def need_notebook_environment() -> Path:
     if found is None:
         pytest.skip("no notebook environment: run `make notebook`, or name one in BERTH_TEST_NOTEBOOK_ENV")
     return found
-
-
-def consecutive_ports(number: int) -> int:
-    """The first of some consecutive ports that are free now, below those that the kernel gives away.
-
-    No other process of the tests is given them before this one has ended, or has asked for many more: whoever
-    is given some listens there later, and again after a restart.
-    """
-    folder = Path(tempfile.gettempdir()) / f"berth-test-ports-{os.getuid()}"
-    folder.mkdir(exist_ok=True)
-    for _ in range(1000):
-        first = random.randrange(29000, 32700)
-        with contextlib.ExitStack() as claims, contextlib.ExitStack() as held:
-            try:
-                for port in range(first, first + number):
-                    claim = claims.enter_context((folder / str(port)).open("a"))
-                    fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    server = held.enter_context(socket.socket())
-                    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    server.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            if len(CLAIMED) == CLAIMED.maxlen:
-                CLAIMED[0].close()
-            CLAIMED.append(claims.pop_all())
-            return first
-    raise RuntimeError("no consecutive ports are free")
 
 
 class Berth:
@@ -189,17 +154,17 @@ class Berth:
         """`down --keep-workspaces`; no service may be left."""
         assert self._process is not None
         self.serve("down", "--keep-workspaces")
-        assert self._process.wait(timeout=10) == 0, "\n".join(self.lines)
+        assert self._process.wait(timeout=60) == 0, "\n".join(self.lines)
         assert processes.leftovers(self.instance.id) == []
 
     def down(self) -> None:
         """`down`; nothing may be left of it."""
         assert self._process is not None
         self.serve("down")
-        assert self._process.wait(timeout=10) == 0, "\n".join(self.lines)
+        assert self._process.wait(timeout=60) == 0, "\n".join(self.lines)
         assert processes.leftovers(self.instance.id) == []
         assert self.owned() == ()
-        eventually(lambda: not self.marked(), limit_s=10, what="spares have ended")
+        eventually(lambda: not self.marked(), limit_s=60, what="spares have ended")
 
     def owned(self, name: str = "") -> tuple[workspace_processes.Owned, ...]:
         """The live processes of all workspaces, or of one by its name."""

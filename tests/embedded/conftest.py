@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from portal.embedded.environment import Instance
-from tests.instance import consecutive_ports
+from tests.ports import consecutive_ports
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports that nobody listens on now, and that are given to no other test."""
+    """Ports that nobody listens on now."""
     first = consecutive_ports(number)
-    return list(range(first, first + number))
+    return [*range(first, first + number)]
 
 
 @pytest.fixture

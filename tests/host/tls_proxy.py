@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 from tests.host.authority import PORTAL_NAME, Authority
+from tests.ports import free_port
 
 
 class TLSProxy:
@@ -27,16 +28,15 @@ class TLSProxy:
         self._thread.start()
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
-        self.port = 0
+        self.port = free_port()  # nobody else is given it while the proxy is away
 
     def start(self) -> None:
-        """Listen; at the port of before when there was one."""
+        """Listen; each time at the same port."""
 
         async def begin() -> None:
             self._server = await asyncio.start_server(
                 self._join, "127.0.0.1", self.port, ssl=self._context, reuse_address=True
             )
-            self.port = self._server.sockets[0].getsockname()[1]
 
         asyncio.run_coroutine_threadsafe(begin(), self._loop).result(10)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import time
@@ -16,14 +15,9 @@ from django.test import Client
 
 from tests.api.conftest import api as api
 from tests.identity.op import CLIENT, SECRET
+from tests.ports import free_port as free_port
 
 START_S = 60
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(ready: Callable[[], bool], process: subprocess.Popen[bytes], what: str) -> None:

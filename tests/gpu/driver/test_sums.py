@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from provisioning.gpu.check.plan import Test
 from provisioning.gpu.check.report import Report, render
 from provisioning.gpu.check.types import Action, Severity, Status, TestResult, Verdict
 from tests.gpu.driver.machine import GPU, Machine, line_of, uuid_of
+from tests.ports import free_port
 
 pytestmark = pytest.mark.engine
 Make = Callable[..., Machine]
@@ -188,9 +188,7 @@ def test_an_error_of_the_memory_is_of_the_device_that_has_it(h100: Machine, chec
 def test_ranks_of_two_processes_meet(h100: Machine, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
     """At the address in the unique id, or at one that both were told."""
     if named:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            monkeypatch.setenv("NCCL_COMM_ID", f"127.0.0.1:{free.getsockname()[1]}")
+        monkeypatch.setenv("NCCL_COMM_ID", f"127.0.0.1:{free_port()}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", GPU)
     first = h100.start("tests.gpu.driver.rank", "0", "2")
     unique_id = [] if named else [line_of(first)["id"]]

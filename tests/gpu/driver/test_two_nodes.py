@@ -27,6 +27,7 @@ from provisioning.gpu.check.types import EXIT_USAGE, Action, Finding, Meeting, S
 from provisioning.gpu.host import RdmaPort
 from tests.gpu.check.host_build import host_build
 from tests.gpu.driver.machine import GPU, KINDS, ROOT, Machine, line_of
+from tests.ports import free_port
 
 pytestmark = pytest.mark.engine
 VALIDATOR = Draft202012Validator(schema())
@@ -52,9 +53,7 @@ def machines(libraries: dict[int, Path], tmp_path: Path) -> Iterator[list[Machin
 @pytest.fixture
 def start(machines: list[Machine]) -> Start:
     """Starts an end as a process of its own, with what its machine has."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
 
     def begin(rank: int, **more: Any) -> subprocess.Popen[str]:
         machine = machines[rank]

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tests.instance import consecutive_ports
+from tests.ports import free_port as free_port
 
 AGENT = Path(__file__).parents[3] / "provisioning" / "agent" / "program" / "agent.py"
 APP_TOKEN = "app-token-0123456789abcdef"
@@ -38,11 +38,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """
-
-
-def free_port() -> int:
-    """Free, and given to no other test."""
-    return consecutive_ports(1)
 
 
 class Portal:

@@ -27,17 +27,12 @@ from portal.workspaces.gateway.app import Gateway, GatewaySettings, build_app
 from portal.workspaces.gateway.entries import Entry
 from portal.workspaces.gateway.workspace_views import WorkspaceView
 from provisioning.types import external_name
-from tests.instance import consecutive_ports
+from tests.ports import free_port as free_port
 
 DOMAIN = "localhost"
 SECRET = "s3cretpathsegment0123456789"
 WS_A = external_name("11111111-2222-3333-4444-555555555555")
 WS_B = external_name("aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee")
-
-
-def free_port() -> int:
-    """Free, and given to no other test."""
-    return consecutive_ports(1)
 
 
 T = TypeVar("T")
