@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,15 @@ from provisioning.gpu.check.process import Process, python, reap_abandoned
 from provisioning.gpu.check.report import Report, render
 from provisioning.gpu.check.types import Severity, Status, Verdict
 from tests.gpu.check.conftest import TIMING
+from tests.instance import eventually
 
 pytestmark = pytest.mark.engine
 FAULTY_WORKER = Path(__file__).parent / "faulty_worker.py"
-ADDRESS = Test("address", "address", 0.8)
+ADDRESS = Test("address", "address", 20.0)
+SOON = Test("address", "address", 0.8)
+"""For a child that never comes to its end."""
+ENDS_WITHIN_S = 25.0
+"""Whatever a child of these tests waits for takes longer."""
 
 
 @pytest.fixture
@@ -35,7 +42,8 @@ def lie(check: Callable[..., Report]) -> Callable[..., Report]:
 
 
 def codes(report: Report) -> set[str]:
-    return {f.code for f in report.findings if f.severity != Severity.INFO}
+    """What was found; whether NVML was looked at a second time in so short a run is not asked here."""
+    return {f.code for f in report.findings if f.severity != Severity.INFO} - {"unwatched"}
 
 
 def test_an_honest_child_is_heard(lie: Callable[..., Report]) -> None:
@@ -74,7 +82,7 @@ def test_no_report_is_inconclusive(lie: Callable[..., Report], mode: str) -> Non
 def test_a_liar_is_not_believed_in_anything(lie: Callable[..., Report], mode: str) -> None:
     started = time.monotonic()
     report = lie(mode)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < ENDS_WITHIN_S
     assert report.verdict == Verdict.INCONCLUSIVE
     assert "untrusted" in codes(report), render(report)
     assert all(t.status == Status.SKIPPED for t in report.tests)
@@ -86,21 +94,22 @@ def test_a_wrong_answer_fails(lie: Callable[..., Report]) -> None:
     assert report.tests[0].errors == 3
 
 
-@pytest.mark.parametrize("mode", ["hangs", "hangs_between", "hangs_at_start"])
-def test_a_child_that_hangs_and_ignores_term_is_killed(lie: Callable[..., Report], mode: str) -> None:
-    timing = session.Timing(
-        watcher_start_s=20, watcher_silent_s=5, watcher_end_s=3, child_start_s=1.5, between_s=0.5, exit_s=1,
-        term_s=0.2, kill_s=3,
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    ("mode", "patience"),
+    [("hangs", {}), ("hangs_between", {"between_s": 0.5}), ("hangs_at_start", {"child_start_s": 1.5})],
+)
+def test_a_child_that_hangs_and_ignores_term_is_killed(
+    lie: Callable[..., Report], mode: str, patience: dict[str, float]
+) -> None:
     started = time.monotonic()
-    report = lie(mode, timing=timing)
-    assert time.monotonic() - started < 10
+    report = lie(mode, test=SOON, timing=replace(TIMING, **patience))
+    assert time.monotonic() - started < ENDS_WITHIN_S
     assert (report.verdict, report.exit_code, report.abandoned) == (Verdict.HUNG, 5, False), render(report)
     assert "test_address" in codes(report) if mode == "hangs" else "check_hung" in codes(report)
 
 
 def test_a_child_that_does_not_leave_is_killed_without_blame(lie: Callable[..., Report]) -> None:
-    report = lie("hangs_at_exit", timing=session.Timing(exit_s=0.3, term_s=0.2, kill_s=3))
+    report = lie("hangs_at_exit", timing=replace(TIMING, exit_s=0.3))
     assert codes(report) == set()
     assert [t.status for t in report.tests] == [Status.PASSED]
 
@@ -108,13 +117,7 @@ def test_a_child_that_does_not_leave_is_killed_without_blame(lie: Callable[..., 
 def test_a_helper_of_the_child_is_ended_too(lie: Callable[..., Report], tmp_path: Path) -> None:
     lie("forks")
     pid = int((tmp_path / "helper").read_text())
-    for _ in range(100):
-        state = Path(f"/proc/{pid}/stat")
-        if not state.exists() or ") Z " in state.read_text():
-            break
-        time.sleep(0.02)
-    else:
-        pytest.fail("it is still there")
+    eventually(lambda: not _lives(str(pid)), limit_s=ENDS_WITHIN_S, what="it has ended")
 
 
 def test_the_whole_has_a_deadline(lie: Callable[..., Report]) -> None:
@@ -142,8 +145,9 @@ def test_a_process_that_cannot_be_ended_is_abandoned(
 
     monkeypatch.setattr(process.os, "killpg", powerless)
     started = time.monotonic()
-    report = lie("hangs", timing=session.Timing(watcher_end_s=1, term_s=0.1, kill_s=0.2))
-    assert time.monotonic() - started < 8
+    # The watcher goes by itself meanwhile.
+    report = lie("hangs", test=SOON, timing=replace(TIMING, term_s=0.1, kill_s=4))
+    assert time.monotonic() - started < ENDS_WITHIN_S
     assert (report.verdict, report.exit_code, report.abandoned) == (Verdict.HUNG, 5, True)
     assert "abandoned" in codes(report)
     monkeypatch.undo()
@@ -154,11 +158,7 @@ def test_a_process_that_cannot_be_ended_is_abandoned(
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
-    for _ in range(100):
-        if reap_abandoned() == 0:
-            break
-        time.sleep(0.02)
-    assert reap_abandoned() == 0
+    eventually(lambda: reap_abandoned() == 0, limit_s=ENDS_WITHIN_S, what="it is reaped")
 
 
 @pytest.mark.parametrize("argv", [("/nonexistent/python",), (sys.executable, "-c", "pass")])
@@ -213,12 +213,13 @@ def test_two_checks_at_once(check: Callable[..., Report], lie: Callable[..., Rep
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert [codes(r) for r in reports] == [set(), set()]
     assert len({r.nonce for r in reports}) == 2
 
 
 def test_no_descriptor_and_no_process_is_left(lie: Callable[..., Report]) -> None:
+    gc.collect()  # what other tests have left is not given back meanwhile
     before = len(list(Path("/proc/self/fd").iterdir()))
     lie("honest")
     lie("no_json")
@@ -268,13 +269,9 @@ def test_the_processes_die_with_a_worker_that_is_killed(
         assert worker.stdout.readline() == "running\n"
         children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
         worker.kill()
-        worker.wait(5)
+        worker.wait(20)
     assert len(children) == 2
-    for _ in range(200):
-        if not any(_lives(pid) for pid in children):
-            break
-        time.sleep(0.02)
-    assert [pid for pid in children if _lives(pid)] == []
+    eventually(lambda: not any(_lives(pid) for pid in children), limit_s=ENDS_WITHIN_S, what="they end")
 
 
 def _lives(pid: str) -> bool:
