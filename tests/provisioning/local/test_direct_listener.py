@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from jupyter_support import LARGE, LIMIT_S, Jupyter, counts_a_file, heartbeats, until
+from jupyter_support import LARGE, LIMIT_S, Jupyter, at_rest, counts_a_file, heartbeats, until
 from local_support import Pool, parent_of
 from proc_support import command
 
@@ -58,8 +58,7 @@ def test_a_stranger_on_the_socket_needs_the_token_as_before(notebook_pool: Pool)
 def test_heartbeats_count_the_connections_that_a_notebook_takes_itself(notebook_pool: Pool) -> None:
     with heartbeats(notebook_pool, "connections") as seen:
         jupyter = Jupyter(notebook_pool, prepared=True, heartbeat_s=1)
-        before = seen.get(timeout=LIMIT_S)
-        assert before is not None
+        before = at_rest(seen)
         held = [plug(jupyter.socket) for _ in range(5)]
         until(lambda: seen.get(timeout=LIMIT_S) == before + 5, what="five more are counted")
         for one in held:

@@ -36,8 +36,10 @@ def reset(peer):
     peer.recv(1)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     peer.close()
-other = socket.socket()
-other.bind(("127.0.0.2", 0))
+# The same number is nobody's on the address that is asked: taken there, and not listened on.
+taken, other = socket.socket(), socket.socket()
+taken.bind(("127.0.0.1", 0))
+other.bind(("127.0.0.2", taken.getsockname()[1]))
 other.listen()
 print(json.dumps([serve(count), serve(much), serve(reset), other.getsockname()[1]]))
 """
