@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -32,6 +31,17 @@ def hinted(redis: redis_py.Redis, redis_url: str, settings: Any) -> Iterator[red
 
 
 @pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams look by themselves less often than any client of these tests waits: what comes was hinted."""
+    hints = live.hints
+
+    def rarely(channel: str, **more: Any) -> Any:
+        return hints(channel, **{**more, "every_s": 600.0})
+
+    monkeypatch.setattr(live, "hints", rarely)
+
+
+@pytest.fixture
 def one(bob: Any, team: Any) -> Workspace:
     return WorkspaceFactory(owner=bob, team=team)
 
@@ -51,6 +61,7 @@ def session_cookie(browser: Any) -> dict[str, str]:
 def test_an_event_comes_at_once_and_a_client_that_leaves_is_forgotten(
     server: str,
     hinted: redis_py.Redis,
+    unhurried: None,
     bob: Any,
     one: Workspace,
 ) -> None:
@@ -64,10 +75,8 @@ def test_an_event_comes_at_once_and_a_client_that_leaves_is_forgotten(
         # Both looks, before and after the subscription, are over.
         assert list(islice(lines, 5)).count(": still here") == 2
 
-        happened = time.monotonic()
         services.record(actor=SYSTEM, kind=AuditKind.WORKSPACE_LAUNCHED, message="now", workspace=one)
-        came = next(time.monotonic() for line in lines if '"now"' in line)
-        assert came - happened < 1, "the hint was not heard"
+        assert any('"now"' in line for line in lines)
 
     eventually(lambda: channel_subscribers(hinted, one) == 0 or None)
 
@@ -81,6 +90,7 @@ def test_many_streams_hold_no_threads_and_one_connection_to_redis(
     headers = {"Authorization": f"Bearer {make_token(bob)[1]}", "Accept": "text/event-stream"}
     url = f"{server}{V1}workspaces/{one.pk}/events"
     limits = httpx.Limits(max_connections=210)
+    threads = threading.active_count()
     with httpx.Client(headers=headers, timeout=20, limits=limits) as client:
         open_ones = [client.send(client.build_request("GET", url), stream=True) for _ in range(200)]
         assert {response.status_code for response in open_ones} == {200}
@@ -88,7 +98,7 @@ def test_many_streams_hold_no_threads_and_one_connection_to_redis(
         assert hub_connections(hinted) == 1
 
         assert client.get(f"{server}{V1}me", headers={"Accept": "application/json"}).status_code == 200
-        assert threading.active_count() < 30
+        assert threading.active_count() < threads + 30
 
         services.record(actor=SYSTEM, kind=AuditKind.WORKSPACE_LAUNCHED, message="now", workspace=one)
         for response in open_ones:

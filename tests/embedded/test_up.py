@@ -80,7 +80,7 @@ class Running:
     def health(self) -> tuple[int, dict[str, Any]]:
         try:
             with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.instance.port}/healthz", timeout=5
+                f"http://127.0.0.1:{self.instance.port}/healthz", timeout=20
             ) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
@@ -227,7 +227,7 @@ def test_the_front_door_shows_neither_agents_nor_forward_auth(running: Running) 
         "//agent/v1/ready",
     ):
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(base + path, timeout=5)
+            urllib.request.urlopen(base + path, timeout=20)
         assert refused.value.code == 404, path
         with refused.value as answer:
             # The front door's own words: no process of the portal was asked.
@@ -282,7 +282,7 @@ def test_after_a_killed_supervisor_the_next_start_finds_clear_ground(running: Ru
             assert third.health()[0] == 200
             done = command(running.instance, "down")
             assert done.returncode == 0, done.stdout + done.stderr
-            assert third.process.wait(timeout=5) == 0
+            assert third.process.wait(timeout=60) == 0
             third.until("Berth is stopped.")
         finally:
             third.end()
@@ -302,9 +302,9 @@ def test_ctrl_c_stops_in_good_order_and_keeps_everything(place: Instance) -> Non
         assert driver.files(team="lab", owner="ada", question=question)["ok"]["entries"] == []
         assert len(list(place.local_dir.glob("files-*"))) == 1
         up.process.send_signal(signal.SIGINT)
-        up.until("Berth is stopped. Workspaces go on", limit_s=30)
+        up.until("Berth is stopped. Workspaces go on", limit_s=60)
         assert not list(place.local_dir.glob("files-*"))
-        assert up.process.wait(timeout=5) == 0
+        assert up.process.wait(timeout=60) == 0
         assert not any("Workspaces  " in line for line in up.lines)
         assert (place.home / "database" / "berth.sqlite3").exists()
     finally:
@@ -317,7 +317,7 @@ def test_ctrl_c_before_everything_is_started(place: Instance) -> None:
     try:
         up.until("This machine")
         up.process.send_signal(signal.SIGINT)
-        assert up.process.wait(timeout=20) in {0, 130}
+        assert up.process.wait(timeout=60) in {0, 130}
     finally:
         up.end()
     assert processes.leftovers(place.id) == []

@@ -184,7 +184,7 @@ def test_its_life(node: Node, berth: Berth) -> None:
 
     assert node.process is not None
     node.process.send_signal(signal.SIGTERM)
-    assert node.process.wait(30) == 0
+    assert node.process.wait(LIMIT_S) == 0
     assert processes.leftovers(node.folder.id) == []
     assert "Workspaces go on" in node.log.read_text()
 

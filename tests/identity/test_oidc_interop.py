@@ -37,9 +37,9 @@ def mock() -> Iterator[str]:
 def sign_in(browser: Client, claims: dict[str, Any], issuer: str) -> Any:
     """As `claims["sub"]`, who clicks at the provider."""
     more = {name: value for name, value in claims.items() if name != "sub"}
-    httpx.put(f"{issuer}/users/{claims['sub']}", json=more).raise_for_status()
+    httpx.put(f"{issuer}/users/{claims['sub']}", json=more, timeout=30).raise_for_status()
     away = browser.get("/sign-in/by/corp/")["Location"]
-    approved = httpx.post(away, data={"sub": claims["sub"]})
+    approved = httpx.post(away, data={"sub": claims["sub"]}, timeout=30)
     back = urlsplit(approved.headers["Location"])
     return browser.get(f"{back.path}?{back.query}")
 

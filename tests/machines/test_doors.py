@@ -82,7 +82,7 @@ class Site:
         context = ssl.create_default_context(cafile=str(self.tls / "authority.pem"))
         if pair:
             context.load_cert_chain(*pair)
-        with httpx.Client(verify=context, trust_env=False) as asking:
+        with httpx.Client(verify=context, trust_env=False, timeout=20) as asking:
             return asking.request(
                 method,
                 f"https://127.0.0.1:{self.https}{path}",

@@ -33,7 +33,7 @@ from tests.workspaces.gateway.gateway_support import free_port, running, valkey_
 
 pytestmark = pytest.mark.engine
 NODES = (configs.RedisNode("a", "secret-a", engine=True), configs.RedisNode("b", "secret-b"))
-LIMIT_S = 30
+LIMIT_S = 60
 
 
 @pytest.fixture(scope="module")

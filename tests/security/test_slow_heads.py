@@ -55,7 +55,8 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 def alive(port: int) -> bool:
     with contextlib.suppress(httpx.TransportError):
-        return httpx.get(f"http://127.0.0.1:{port}/", headers={"host": proxy.HEALTH_HOST}).is_success
+        headers = {"host": proxy.HEALTH_HOST}
+        return httpx.get(f"http://127.0.0.1:{port}/", headers=headers, timeout=20).is_success
     return False
 
 
