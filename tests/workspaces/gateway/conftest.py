@@ -1,5 +1,15 @@
 """The fixtures of `gateway_support`, for every test in this folder."""
 
+import pytest
 from gateway_support import gateway, http, portal, redis, redis_async, redis_url, stack
 
+from portal.workspaces.gateway import access, entries
+
 __all__ = ["gateway", "http", "portal", "redis", "redis_async", "redis_url", "stack"]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is busy has its time: no store that is there is given up."""
+    for each in (access, entries):
+        monkeypatch.setattr(each, "STORE_TIMEOUT_S", 20.0)

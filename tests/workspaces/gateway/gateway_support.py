@@ -356,7 +356,7 @@ class Stack:
     ) -> httpx.Response:
         """One request through the proxy, on a connection of its own."""
         sent = {"host": self.host(name), **{key.replace("_", "-"): value for key, value in headers.items()}}
-        return httpx.request(method, f"http://127.0.0.1:{self.proxy_port}{path}", headers=sent)
+        return httpx.request(method, f"http://127.0.0.1:{self.proxy_port}{path}", headers=sent, timeout=30)
 
 
 class LateGateway:
@@ -412,7 +412,6 @@ def started(folder: Path, *, scheme: str = "http", **changes: Any) -> Iterator[S
         issued = authority.ensure(folder / "tls")
         web_port = up.enter_context(ThreadedServer(LateGateway(url, build)).serving())
         web = f"127.0.0.1:{web_port}"
-        # Last, as what is started before could get it.
         proxy_port = free_port()
         (folder / ".gateway").mkdir()
         (folder / "front-door.json").write_text(

@@ -40,7 +40,7 @@ class Looks:
 async def warm(gateway: Gateway) -> AsyncIterator[Gateway]:
     """A gateway that is told of changes."""
     gateway.memory.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await gateway.memory.wait_told()
     yield gateway
 
@@ -93,7 +93,7 @@ async def test_what_redis_has_lost_is_forgotten(
     mark = warm.memory.mark()
     redis.flushall()
     # This word alone is sent after the answer to who has emptied it.
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while warm.memory.mark() == mark:
             await asyncio.sleep(0)
     assert (await ask(http, cookie)).status_code != 200
@@ -149,7 +149,7 @@ async def test_a_gateway_that_is_not_told_asks_redis(
 async def test_it_is_told_again_after_a_lost_connection(warm: Gateway, redis: Redis) -> None:
     [listener] = [each for each in redis.client_list() if each["name"] == memory.CLIENT_NAME]
     redis.client_kill_filter(_id=listener["id"])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while warm.memory.told:
             await asyncio.sleep(0)
         await warm.memory.wait_told()
@@ -160,7 +160,7 @@ async def test_an_answer_from_before_a_change_is_not_kept(warm: Gateway, redis: 
     key = workspace_views.key(WS_B)
     mark = warm.memory.mark()
     workspace_views.put(redis, view(WS_B))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while warm.memory.mark() == mark:
             await asyncio.sleep(0)
     warm.memory.keep(key, "from before", for_s=60, mark=mark)
@@ -171,7 +171,7 @@ async def test_what_expires_in_redis_is_not_known_any_longer(redis_async: AsyncR
     now = [100.0]
     kept = Memory(redis_async, ["berth:"], clock=lambda: now[0])
     kept.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await kept.wait_told()
     kept.keep("berth:x", "value", for_s=10, mark=kept.mark())
     now[0] = 109.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,6 @@ from provisioning.node.gateway import caddy_config
 from tests.certificates import Authority
 
 pytestmark = pytest.mark.engine
-CUT_S = 2.0
 TOKEN = front_door.onward_token_of(SECRET)
 
 
@@ -76,12 +74,17 @@ async def echoed(channel: ClientConnection) -> None:
     assert await asyncio.wait_for(channel.recv(), 10) == "hello"
 
 
-async def cut_after(channel: ClientConnection) -> float:
-    """Seconds until it is closed from outside."""
-    began = time.monotonic()
+async def is_cut(channel: ClientConnection) -> None:
+    """Until it is closed from outside."""
     with pytest.raises(ConnectionClosed):
-        await asyncio.wait_for(channel.recv(), 20)
-    return time.monotonic() - began
+        await asyncio.wait_for(channel.recv(), 60)
+
+
+@pytest.fixture
+def by_word_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks again by the clock: what is cut has been cut by the word of a change."""
+    monkeypatch.setattr(streams, "TOKEN_LOOK_S", 3600.0)
+    monkeypatch.setattr(streams, "SESSION_LOOK_S", 3600.0)
 
 
 TAKEN_AWAY: dict[str, Callable[[Stack], Any]] = {
@@ -101,19 +104,25 @@ TAKEN_AWAY: dict[str, Callable[[Stack], Any]] = {
 
 
 @pytest.mark.parametrize("how", TAKEN_AWAY)
-async def test_an_open_connection_ends_with_the_right_to_it(door: Stack, how: str) -> None:
+async def test_an_open_connection_ends_with_the_right_to_it(
+    door: Stack, by_word_alone: None, how: str
+) -> None:
     session = await asyncio.to_thread(cookie_of, door)
     async with (
         talking(door, session) as mine,
         talking(door, {"Authorization": "Bearer other"}, WS_B) as theirs,
     ):
         await asyncio.to_thread(TAKEN_AWAY[how], door)
-        assert await cut_after(mine) < CUT_S
+        await is_cut(mine)
         await echoed(theirs)
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["with a word", "without one"])
-async def test_a_token_that_ends_cuts_what_it_has_opened(door: Stack, told: bool) -> None:
+async def test_a_token_that_ends_cuts_what_it_has_opened(
+    door: Stack, told: bool, request: pytest.FixtureRequest
+) -> None:
+    if told:
+        request.getfixturevalue("by_word_alone")
     session = await asyncio.to_thread(cookie_of, door)
     async with (
         talking(door, {"Authorization": "Bearer good"}) as by_token,
@@ -122,12 +131,11 @@ async def test_a_token_that_ends_cuts_what_it_has_opened(door: Stack, told: bool
         del door.portal.tokens["good"]
         if told:
             await asyncio.to_thread(door.redis.incr, ACCOUNTS_KEY)
-        # Looked up each second, and a loaded machine has its time for it.
-        assert await cut_after(by_token) < CUT_S + (0 if told else 1)
+        await is_cut(by_token)
         await echoed(by_cookie)
 
 
-async def test_a_stream_of_events_is_cut_as_well(door: Stack) -> None:
+async def test_a_stream_of_events_is_cut_as_well(door: Stack, by_word_alone: None) -> None:
     """It is answered once, and would go on for as long as the app has something to say."""
 
     async def ticking(scope: Any, receive: Any, send: Any) -> None:
@@ -143,17 +151,18 @@ async def test_a_stream_of_events_is_cut_as_well(door: Stack) -> None:
         url = f"http://127.0.0.1:{door.proxy_port}/ticks"
         headers = {"host": door.host(), "accept": "text/event-stream", **session}
         async with (
-            httpx.AsyncClient(timeout=10) as client,
+            httpx.AsyncClient(timeout=60) as client,
             client.stream("GET", url, headers=headers) as found,
         ):
             assert found.status_code == 200
             ticks = found.aiter_raw()
             assert await anext(ticks)
             await asyncio.to_thread(tickets.revoke_user, door.redis, "7")
-            began = time.monotonic()
-            with contextlib.suppress(httpx.HTTPError):
-                async for _ in ticks:
-                    assert time.monotonic() - began < CUT_S
+            # It would go on for ever: the end of it is the proof.
+            async with asyncio.timeout(60):
+                with contextlib.suppress(httpx.HTTPError):
+                    async for _ in ticks:
+                        pass
 
 
 async def test_what_changes_and_takes_nothing_away_cuts_nothing(door: Stack) -> None:
@@ -234,7 +243,9 @@ async def test_much_passes_in_both_directions_and_in_order(door: Stack) -> None:
         await sending
 
 
-async def test_an_app_on_another_node_is_reached_and_cut(door: Stack, tmp_path: Path) -> None:
+async def test_an_app_on_another_node_is_reached_and_cut(
+    door: Stack, by_word_alone: None, tmp_path: Path
+) -> None:
     """Through the gateway of that node, by certificates both ways."""
     authority = Authority(tmp_path / "authority")
     (tmp_path / "own").mkdir()
@@ -259,7 +270,7 @@ async def test_an_app_on_another_node_is_reached_and_cut(door: Stack, tmp_path: 
             session = await asyncio.to_thread(cookie_of, found)
             async with talking(found, session) as channel:
                 await asyncio.to_thread(tickets.revoke_user, found.redis, "7")
-                assert await cut_after(channel) < CUT_S
+                await is_cut(channel)
 
 
 # --- without a front door: a server of the test is in its place --------------------------------------
@@ -293,6 +304,13 @@ class Judged:
         if self.error is not None:
             raise self.error
         return self.way
+
+    async def asked_again(self, times: int) -> None:
+        """Until it has been asked so many times from now."""
+        wanted = self.asked + times
+        async with asyncio.timeout(20):
+            while self.asked < wanted:
+                await asyncio.sleep(0.01)
 
 
 CLIENT = ClientRequest("ws.localhost", "GET", "/", {"cookie": ["berth_ws=1"]})
@@ -379,23 +397,26 @@ async def test_one_workspace_has_a_bound_and_what_ends_makes_room(
 
 async def test_no_answer_is_no_refusal_for_a_while(through: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "RETRY_S", 0.05)
-    monkeypatch.setattr(streams, "SILENT_S", 1.0)
+    monkeypatch.setattr(streams, "SILENT_S", 3600.0)
     found, _, judged = through
     reader, writer = await come(await found.expect("ws-1", CLIENT, WAY, {"a"}))
     await reader.readline()
     await reader.readexactly(5)
     judged.error = OSError("away")
     found.changed(None)
-    await asyncio.sleep(0.4)
+    await judged.asked_again(3)
     writer.write(b"still\n")
-    assert await asyncio.wait_for(reader.readline(), 5) == b"still\n"
+    assert await asyncio.wait_for(reader.readline(), 20) == b"still\n"
     judged.error = None
+    await judged.asked_again(1)
+    # As many seconds without an answer would be too many now: it has had one.
+    monkeypatch.setattr(streams, "SILENT_S", 1.0)
     await asyncio.sleep(1.2)
     writer.write(b"still\n")
-    assert await asyncio.wait_for(reader.readline(), 5) == b"still\n"
+    assert await asyncio.wait_for(reader.readline(), 20) == b"still\n"
     judged.error = OSError("away")
     found.changed(None)
-    assert await asyncio.wait_for(_rest(reader), 5) == b""
+    assert await asyncio.wait_for(_rest(reader), 20) == b""
 
 
 async def test_many_of_one_session_are_one_question(through: Any) -> None:
@@ -417,7 +438,10 @@ async def test_many_of_one_session_are_one_question(through: Any) -> None:
         assert await asyncio.wait_for(_rest(reader), 5) == b"first"
 
 
-async def test_one_that_is_not_answered_holds_up_no_other(through: Any) -> None:
+async def test_one_that_is_not_answered_holds_up_no_other(
+    through: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "LOOK_TIMEOUT_S", 3600.0)
     found, _, judged = through
     other = ClientRequest("ws.localhost", "GET", "/", {"cookie": ["berth_ws=2"]})
     hung = await come(await found.expect("ws-1", CLIENT, WAY, {"a"}))
@@ -427,17 +451,20 @@ async def test_one_that_is_not_answered_holds_up_no_other(through: Any) -> None:
     await asyncio.sleep(0.2)
     ask: Callable[[str, ClientRequest], Awaitable[Any]] = judged.__call__
 
+    hangs = asyncio.Event()
+
     async def judge(name: str, client: ClientRequest) -> Any:
         if name == "ws-1":
-            await asyncio.sleep(60)
+            hangs.set()
+            await asyncio.Event().wait()
         return await ask(name, client)
 
     found._judge = judge
     found.changed({"a"})
-    await asyncio.sleep(0.1)
+    await asyncio.wait_for(hangs.wait(), 20)
     judged.way = None
     found.changed({"b"})
-    assert await asyncio.wait_for(_rest(good[0]), 2) == b"first"
+    assert await asyncio.wait_for(_rest(good[0]), 20) == b"first"
 
 
 def test_who_gets_no_more_descriptors_goes_on_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
