@@ -40,10 +40,12 @@ def browser() -> Iterator[Browser]:
     path = chromium_path()
     if path is None:
         pytest.skip("no Chromium on this machine (BERTH_TEST_CHROMIUM may name one)")
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
     # Playwright's loop runs in the test's thread, which Django takes for an asynchronous context.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+    # As long as pages wait for anything else in these tests; its own five seconds are few on a busy machine.
+    expect.set_options(timeout=30_000)
     try:
         with sync_playwright() as playwright:
             chromium = playwright.chromium.launch(executable_path=path, args=CHROMIUM_ARGS)

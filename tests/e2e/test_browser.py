@@ -33,6 +33,11 @@ def telling(answer: Response) -> bool:
     return not (answer.ok and answer.request.resource_type in ("stylesheet", "script", "image", "font"))
 
 
+def chosen(page: Page, field: str, value: str) -> None:
+    """Until the form of a new workspace shows what follows from a choice: its address then has it."""
+    page.wait_for_url(re.compile(rf"[?&]{field}={value}(&|$)"))
+
+
 class Person:
     """Somebody at a browser of their own."""
 
@@ -79,7 +84,7 @@ class Person:
         choice = self.page.locator(f"input[name=template][value={template}]")
         if not choice.is_checked():
             choice.check(force=True)
-            self.page.wait_for_load_state("networkidle")
+            chosen(self.page, "template", template)
         self.shot("new")
         self.page.locator("#start").click()
         # Its page shows the stages; where the start is quick, the workspace is there already.

@@ -36,6 +36,16 @@ from portal.environments.models import EnvironmentVersion
 EnvironmentVersion.objects.filter(retry_at__isnull=False).update(retry_at=timezone.now())
 upkeep.sweep()
 """
+# A minute after it has failed it would be tried by itself, whatever the index does then.
+NOT_YET = """
+import django
+django.setup()
+from datetime import timedelta
+from django.utils import timezone
+from portal.environments.models import EnvironmentVersion
+later = timezone.now() + timedelta(days=1)
+EnvironmentVersion.objects.filter(retry_at__isnull=False).update(retry_at=later)
+"""
 
 
 class Index:
@@ -122,6 +132,7 @@ def test_what_was_not_whole_is_built_once_when_the_index_is_back(site: Site, ind
         if slug == "dies":
             index.kill()
         is_failed(site, slug, said)
+        site.berth.run("-c", NOT_YET, DJANGO_SETTINGS_MODULE="portal.settings")
         if slug == "dies":
             index.start()
     assert site.holding() == before, "an environment is there whole or not at all"

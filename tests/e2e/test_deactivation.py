@@ -27,7 +27,8 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 subprocess.Popen([sys.executable, "-c", '''
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-time.sleep(1)  # what has been printed goes out first
+while not os.path.exists("now"):  # what has been printed goes out first
+    time.sleep(0.05)
 while True:
     for name in os.listdir("/proc"):
         try:
@@ -126,6 +127,7 @@ def test_what_is_open_is_cut(
         assert events.status_code == 200
         assert execute(channel, STUBBORN % stubborn) == "ready\n"
         if stubborn:
+            (Path(berth.home) / "homes" / "lab" / name / "now").touch()
             eventually(lambda: held_up(berth, workspace_id), limit_s=20, what="its server is held up")
         watched = [Watch(lambda: until_closed(channel)), Watch(lambda: list(events.iter_raw()))]
         began = time.monotonic()

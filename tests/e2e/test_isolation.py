@@ -244,7 +244,7 @@ async ([portal, workspaceId, other]) => {
 
 def open_soon(berth: Berth, workspace_id: str, token: str, path: str) -> None:
     """The proxy has its route some moments after the workspace is ready."""
-    eventually(lambda: berth.enter(workspace_id, token, path) == 200, limit_s=10, what="it opens")
+    eventually(lambda: berth.enter(workspace_id, token, path) == 200, limit_s=30, what="it opens")
 
 
 @pytest.fixture(scope="module")

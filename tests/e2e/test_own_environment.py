@@ -22,6 +22,7 @@ from provisioning.service.environ import ROOT
 from tests import instance
 from tests.browser import sign_in
 from tests.e2e.conftest import SHOTS, Curl
+from tests.e2e.test_browser import chosen
 from tests.instance import Api, Berth, eventually
 from tests.provisioning.environments.package_index import PackageFolder
 
@@ -281,10 +282,9 @@ def test_by_pages(berth: Berth, admin: Api, ben: Api, browser: Browser) -> None:
     sign_in(page, berth.url, "ben")
     page.get_by_role("link", name=re.compile("^New( workspace)?$")).first.click()
     shot(page, "new")
-    page.locator(f"input[name=template][value={name}]").check(force=True)
-    page.wait_for_load_state("networkidle")
-    page.locator(f"input[name=flavor][value={name}]").check(force=True)
-    page.wait_for_load_state("networkidle")
+    for field in ("template", "flavor"):
+        page.locator(f"input[name={field}][value={name}]").check(force=True)
+        chosen(page, field, name)
     shot(page, "member")
     # Not the environment of his last choice: that was another template's.
     assert page.locator("#environment").input_value() == ""

@@ -123,7 +123,7 @@ def test_a_value_is_in_its_workspace_and_nowhere_else(berth: Berth, ada: Api, va
     assert any(holds(command, [made["id"]]) for command in heard)
     assert not any(holds(command, values) for command in heard)
     curl, host = Curl(berth, berth.tokens["ada"]), berth.host(made["id"])
-    eventually(lambda: curl("GET", "/api", host=host).status == 200, limit_s=10, what="it is entered")
+    eventually(lambda: curl("GET", "/api", host=host).status == 200, limit_s=30, what="it is entered")
     kernel = curl("POST", "/api/kernels", {"name": "python3"}, host=host)
     with channels(berth.origin(made["id"]), berth.tokens["ada"], kernel.json["id"]) as channel:
         look = (

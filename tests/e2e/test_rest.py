@@ -32,7 +32,7 @@ def open_page(curl: Curl, path: str, host: str) -> Answer:
         assert answer.status in {200, 503}, answer
         return answer if answer.status == 200 else None
 
-    return eventually(look, limit_s=5, what=f"{path} opens")
+    return eventually(look, limit_s=30, what=f"{path} opens")
 
 
 def test_jupyterlab_from_creation_to_deletion(berth: Berth, curl: Curl) -> None:

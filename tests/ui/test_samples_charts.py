@@ -109,4 +109,5 @@ def test_charts_without_javascript(visit, busy, alice):
     page.goto(f"/gpus/devices/{busy.pk}/charts/")
     assert page.locator("figure svg").count() == 4 and "in UTC" in page.inner_text(".chart-key")
     page.click("#span-month")
-    assert "span=month" in page.url and page.locator("figure svg").count() == 4
+    page.wait_for_url("**span=month**")
+    assert page.locator("figure svg").count() == 4

@@ -97,7 +97,7 @@ def warm(stack: Stack, asked: Asked, headers: dict[str, str], name: str = WS_A, 
 
 @pytest.fixture
 def by_word_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pass ends by the clock within these tests: one that has ended has done so by the word of a change."""
+    """No pass ends by the clock within these tests: one that has ended was ended by the word of a change."""
     monkeypatch.setattr(passes, "LONGEST_S", 3600.0)
     monkeypatch.setattr(bearers, "BELIEVED_S", 3600.0)
 
