@@ -56,7 +56,7 @@ def ada(berth: Berth) -> Iterator[Api]:
     yield api
     for row in api.json("GET", "workspaces")["results"]:
         api.act(row["id"], "delete")
-        api.wait(row["id"], "terminated", limit_s=30)
+        api.wait(row["id"], "terminated")
     api.close()
 
 

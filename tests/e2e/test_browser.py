@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -257,6 +258,7 @@ def test_a_click_that_a_live_page_comes_between_counts(person: Callable[..., Per
     ada.wait(made["id"], "stopped")
     her = person("clicked", **DESKTOP)
     her.sign_in()
+    her.page.clock.install()
     her.page.goto(f"/workspaces/{made['id']}/")
     address = re.compile(rf"/workspaces/{made['id']}/$")
     renewed = her.page.request.get(her.page.url, headers={"HX-Request": "true", "HX-Target": "live"}).text()
@@ -264,6 +266,8 @@ def test_a_click_that_a_live_page_comes_between_counts(person: Callable[..., Per
     her.page.route(address, lambda route: route.fulfill(body=renewed, content_type="text/html"))
     button = her.page.locator("#act-start")
     button.hover()
+    # The page's clock stands meanwhile: a press that lasts is taken for one that was let go elsewhere.
+    her.page.clock.pause_at(datetime.now(UTC) + timedelta(minutes=1))
     her.page.mouse.down()
     before = button.element_handle()
     assert before is not None
@@ -277,6 +281,7 @@ def test_a_click_that_a_live_page_comes_between_counts(person: Callable[..., Per
     her.page.wait_for_timeout(200)
     assert before.evaluate("button => button.isConnected")
     her.page.unroute(address)
+    her.page.clock.resume()
     her.page.mouse.up()
     ada.wait(made["id"], "running")
     ada.act(made["id"], "delete")

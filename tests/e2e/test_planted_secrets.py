@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import os
+import stat
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +38,13 @@ def holds(data: bytes, values: list[str]) -> bool:
 
 def files_with(folder: Path, values: list[str]) -> list[Path]:
     found = []
-    for path in folder.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            try:
-                data = path.read_bytes()
-            except OSError:
-                continue
-            if holds(data, values):
-                found.append(path)
+    # Not `rglob`, which ends with an error where a folder goes while it is looked through.
+    for place, _, names in os.walk(folder):
+        for path in (Path(place, name) for name in names):
+            with suppress(OSError):
+                mode = path.lstat().st_mode
+                if stat.S_ISREG(mode) and holds(path.read_bytes(), values):
+                    found.append(path)
     return found
 
 
