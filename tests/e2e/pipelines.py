@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,12 +71,13 @@ def run(
     given: dict[str, str],
     *,
     cancel: Callable[[], Any] | None = None,
-    meanwhile: Callable[[], Any] | None = None,
+    meanwhile: Callable[[Callable[[], str]], Any] | None = None,
 ) -> Outcome:
     """Run the job in `folder`; what is `given` wins over its own variables, as on both platforms.
 
     `cancel` waits for the moment at which the job is cancelled: its processes get the platform's signal, and
-    only what runs after all runs on. `meanwhile` is what others do while it starts.
+    only what runs after all runs on. `meanwhile` is what others do while it starts, given what tells what the
+    stage has said so far.
     """
     variables = {**os.environ, **job.variables, **given}
     for name in job.variables:
@@ -87,29 +89,31 @@ def run(
     for text, always in job.stages:
         if stopped and not always:
             continue
-        process = subprocess.Popen(
-            ["bash", "-eo", "pipefail", "-c", text],
-            cwd=folder,
-            env=variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-            # Where these tests run in the background of a shell, it is ignored.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
-        try:
-            if meanwhile is not None and "berth up" in text:
-                meanwhile()
-            if cancel is not None and "berth up" in text:
-                cancel()
-                os.killpg(process.pid, job.cancel_with)
-            outcome.output += process.communicate(timeout=LIMIT_S)[0]
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        with tempfile.NamedTemporaryFile() as said:
+            output = Path(said.name)
+            process = subprocess.Popen(
+                ["bash", "-eo", "pipefail", "-c", text],
+                cwd=folder,
+                env=variables,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                # Where these tests run in the background of a shell, it is ignored.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )
+            try:
+                if meanwhile is not None and "berth up" in text:
+                    meanwhile(output.read_text)
+                if cancel is not None and "berth up" in text:
+                    cancel()
+                    os.killpg(process.pid, job.cancel_with)
+                process.wait(timeout=LIMIT_S)
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+                outcome.output += output.read_text()
         outcome.codes.append(process.returncode)
         stopped = stopped or process.returncode != 0
     return outcome
