@@ -175,11 +175,15 @@ def test_what_the_clock_sends_is_taken(running: Running) -> None:
 
 
 def test_status_shows_every_service(running: Running) -> None:
-    done = command(running.instance, "status")
-    assert done.returncode == 0, done.stdout + done.stderr
-    for name in SERVICES:
-        assert f"  {name} " in done.stdout
-    assert "workspaces: none" in done.stdout
+    def told() -> bool:
+        done = command(running.instance, "status")
+        assert done.returncode == 0, done.stdout + done.stderr
+        for name in SERVICES:
+            assert f"  {name} " in done.stdout
+        # It waits for half a minute for who counts the workspaces, which starts anew each time.
+        return "workspaces: none" in done.stdout
+
+    eventually(told, limit_s=120, what="the workspaces are counted")
 
 
 def test_each_process_knows_only_what_it_needs(running: Running) -> None:
