@@ -28,7 +28,7 @@ from provisioning.service import instance_lock, processes
 from provisioning.service.environ import ROOT
 from tests import mounts
 from tests.populate import PASSWORD
-from tests.ports import consecutive_ports as consecutive_ports
+from tests.ports import consecutive_ports
 
 T = TypeVar("T")
 START_LIMIT_S = 240.0

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.git_server import git
-from tests.instance import consecutive_ports, eventually
+from tests.instance import eventually
+from tests.ports import consecutive_ports
 
 
 def sshd() -> str | None:

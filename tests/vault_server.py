@@ -12,7 +12,8 @@ from typing import Any
 import hvac
 import pytest
 
-from tests.instance import consecutive_ports, eventually
+from tests.instance import eventually
+from tests.ports import consecutive_ports
 
 POLICY = """
 path "secret/data/berth/*" { capabilities = ["read"] }

@@ -26,7 +26,7 @@ from portal.cli.loopback import Connection
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.factories import WorkspaceFactory
-from tests.instance import consecutive_ports
+from tests.ports import consecutive_ports
 
 COUNTS, ECHOES, NOBODY, CLOSED = 7001, 7002, 7003, 7004
 LIMIT_S = 20

@@ -18,8 +18,9 @@ import yaml
 from portal.cli.loopback import LoopbackTransport
 from provisioning.service.environ import ROOT
 from tests.compose.engine import Engine
-from tests.instance import Api, consecutive_ports, eventually
+from tests.instance import Api, eventually
 from tests.populate import PASSWORD
+from tests.ports import consecutive_ports
 
 BUILD_S = 1800
 UP_S = 900

@@ -21,7 +21,8 @@ from provisioning.service import instance_lock
 from provisioning.service.environ import ROOT
 from tests import instance, mounts
 from tests.e2e.second_machine import HOME_LIMIT_MIB
-from tests.instance import Api, Berth, consecutive_ports, eventually
+from tests.instance import Api, Berth, eventually
+from tests.ports import consecutive_ports
 from tests.systemd_machine import SystemdMachine, machine
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("node-service")]

@@ -37,7 +37,8 @@ from tests import instance
 from tests.e2e.conftest import Curl
 from tests.e2e.kernels import channels, execute
 from tests.e2e.second_machine import HOME_LIMIT_MIB, Network, SecondMachine, network
-from tests.instance import Api, Berth, consecutive_ports, eventually
+from tests.instance import Api, Berth, eventually
+from tests.ports import consecutive_ports
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("two-machines")]
 LIMIT_S = 180

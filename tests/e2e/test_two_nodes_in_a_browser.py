@@ -25,7 +25,8 @@ from tests.e2e.conftest import FAILED, SHOTS
 from tests.e2e.second_machine import HOME_LIMIT_MIB, SecondMachine, network
 from tests.e2e.test_browser import DESKTOP, PHONE, Person, run_a_cell
 from tests.e2e.test_two_machines import OPERATOR
-from tests.instance import Api, Berth, consecutive_ports, eventually
+from tests.instance import Api, Berth, eventually
+from tests.ports import consecutive_ports
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

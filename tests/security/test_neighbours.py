@@ -30,8 +30,9 @@ from provisioning.errors import InvalidSpec, MissingDependency
 from provisioning.node.gateway import Certificates, caddy_config, node_name
 from provisioning.types import Observation, ObservedState
 from tests.certificates import Authority
-from tests.instance import consecutive_ports, eventually
+from tests.instance import eventually
 from tests.node_sockets import plug
+from tests.ports import consecutive_ports
 from tests.provisioning.local.local_support import Pool, ask, parent_of, socket_of
 
 NODE = "node-a"

@@ -24,6 +24,7 @@ from provisioning.service.door_account import DOORS_UID
 from provisioning.service.environ import ROOT
 from tests import instance
 from tests.instance import Api, Berth, eventually
+from tests.ports import consecutive_ports
 
 CONFINED = {"redis", "web", "gateway", "control", "beat"}
 DOORS = {"front-door", "nodes-door", "nodes-guard", "redis-door"}
@@ -50,7 +51,7 @@ def berth(closed: Path) -> Iterator[Berth]:
     machines = {
         "BERTH_NODES_ADDRESS": "127.0.0.1",
         "BERTH_NODES_BIND": "127.0.0.1",
-        "BERTH_NODES_PORT": str(instance.consecutive_ports(2)),
+        "BERTH_NODES_PORT": str(consecutive_ports(2)),
     }
     with instance.running(closed, environment=environment, **machines) as found:
         yield found

@@ -16,7 +16,8 @@ from portal.embedded.preflight import find_binaries
 from provisioning.endpoints import PORTAL_SOCKET
 from provisioning.node.gateway import HEADER_TIMEOUT_NS
 from tests.certificates import Authority
-from tests.instance import consecutive_ports, eventually
+from tests.instance import eventually
+from tests.ports import consecutive_ports
 
 pytestmark = pytest.mark.engine
 LIMIT_S = 60.0
