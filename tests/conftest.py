@@ -127,6 +127,18 @@ def _broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture(autouse=True)
+def _addresses_stay_for_a_browser(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Made before the pages of a test and ended after them; machines that a module adds came before."""
+    if request.node.get_closest_marker("browser") is None:
+        yield
+        return
+    from tests import addresses
+
+    with addresses.staying():
+        yield
+
+
+@pytest.fixture(autouse=True)
 def _snapshots_of_this_test() -> Iterator[None]:
     """Snapshots are kept between uses, as in production, but not beyond the rows that a test rolls back."""
     from portal.scheduling import snapshot_cache

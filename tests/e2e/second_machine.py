@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from provisioning.host.folder import NodeFolder
 from provisioning.host.membership import Membership
 from provisioning.service import instance_lock, processes
 from provisioning.service.environ import ROOT
-from tests import mounts
+from tests import addresses, mounts
 from tests.instance import eventually
 
 FREE_PORT = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[1])"
@@ -57,17 +57,23 @@ def network() -> Iterator[Network]:
         _ip("netns", "add", found.name)
     except subprocess.CalledProcessError as error:
         pytest.skip(f"network namespaces cannot be made here: {error.stderr.strip()}")
+    there = ("-n", found.name)
     try:
-        _ip("link", "add", f"bh{tag}", "type", "veth", "peer", "name", f"bn{tag}", "netns", found.name)
-        _ip("address", "add", f"{found.here}/30", "dev", f"bh{tag}")
-        _ip("link", "set", f"bh{tag}", "up")
-        there = ("-n", found.name)
+        with addresses.changing():
+            _ip("link", "add", f"bh{tag}", "type", "veth", "peer", "name", f"bn{tag}", "netns", found.name)
+            # No address of IPv6, which the kernel adds a second later.
+            _ip("link", "set", f"bh{tag}", "addrgenmode", "none")
+            _ip("address", "add", f"{found.here}/30", "dev", f"bh{tag}")
+            _ip("link", "set", f"bh{tag}", "up")
+            _ip(*there, "link", "set", f"bn{tag}", "up")
         _ip(*there, "address", "add", f"{found.there}/30", "dev", f"bn{tag}")
-        _ip(*there, "link", "set", f"bn{tag}", "up")
         _ip(*there, "link", "set", "lo", "up")
         _ip(*there, "route", "add", "default", "via", found.here)
         yield found
     finally:
+        with addresses.changing(), suppress(subprocess.CalledProcessError):
+            # By itself it would go some time after the namespace, when the kernel comes to it.
+            _ip("link", "delete", f"bh{tag}")
         _ip("netns", "delete", found.name)
 
 
