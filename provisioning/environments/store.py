@@ -34,6 +34,7 @@ import msgspec
 from provisioning.environment_messages import Package
 from provisioning.environments.content import cuda_of, is_digest
 from provisioning.environments.folders import Folder, Folders
+from provisioning.environments.uses import in_use
 from provisioning.types import HeldEnvironment
 
 STAMP = ".berth-environment"
@@ -42,7 +43,6 @@ PREFIX = "env-"
 LOCK_LOOK_S = 0.2
 KEEP_REQUESTS_S = 7 * 86400.0
 KEEP_CACHE_MIB = 4096
-PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,24 +272,6 @@ class Store:
             (self.folder / ".used" / digest).unlink()
         remove_tree(gone)
         return True
-
-
-def in_use(place: Path) -> bool:
-    """Whether a process on this machine names the folder, or shows it in its sandbox."""
-    needle = os.fsencode(place)
-    # A sandbox shows it at its own path, which its list of mounts writes so.
-    shown = os.fsencode(str(place).replace("\\", "\\134").replace(" ", "\\040") + " ")
-    for entry in PROC.iterdir():
-        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
-            continue
-        for file in ("cmdline", "environ"):
-            with contextlib.suppress(OSError):
-                if needle in (entry / file).read_bytes():
-                    return True
-        with contextlib.suppress(OSError):
-            if shown in (entry / "mountinfo").read_bytes():
-                return True
-    return False
 
 
 def remove_tree(path: Path) -> None:

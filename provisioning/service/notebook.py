@@ -6,7 +6,6 @@ an older one keep it until they end.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -14,10 +13,10 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from provisioning.environments.uses import in_use
 from provisioning.service import venvs
 from provisioning.service.console import Problem
 from provisioning.service.environ import FILES
-from provisioning.service.processes import PROC
 
 LOCK = FILES / "requirements" / "notebook.lock"
 NAME = "notebook"
@@ -117,15 +116,5 @@ def point(link: Path, target: Path) -> None:
 def prune(folder: Path, *, keep: Path) -> None:
     """Remove environments of older locks that no process uses."""
     for old in folder.glob(f"{NAME}-*"):
-        if old != keep and not _in_use(old):
+        if old != keep and not in_use(old):
             shutil.rmtree(old, ignore_errors=True)
-
-
-def _in_use(folder: Path) -> bool:
-    needle = os.fsencode(folder)
-    for entry in PROC.iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError):
-                if needle in (entry / "cmdline").read_bytes() or needle in (entry / "environ").read_bytes():
-                    return True
-    return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import subprocess
@@ -218,12 +217,35 @@ def test_two_checks_at_once(check: Callable[..., Report], lie: Callable[..., Rep
     assert len({r.nonce for r in reports}) == 2
 
 
-def test_no_descriptor_and_no_process_is_left(lie: Callable[..., Report]) -> None:
-    gc.collect()  # what other tests have left is not given back meanwhile
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    lie("honest")
-    lie("no_json")
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+def test_no_descriptor_and_no_process_is_left(setup_gpu: Callable[..., None]) -> None:
+    """In a process of its own, as other tests' threads open and close things at any time."""
+    setup_gpu()
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from provisioning.gpu.check.runner import run_check\n"
+        "from tests.gpu.check.sim_cuda import UUID\n"
+        "from tests.gpu.check.conftest import SIMULATION, TIMING\n"
+        "from tests.gpu.check.test_runner import ADDRESS, FAULTY_WORKER\n"
+        "def lie(mode):\n"
+        "    how = dict(child=(sys.executable, str(FAULTY_WORKER), mode), timing=TIMING)\n"
+        "    return run_check(UUID, 'quick', simulation=SIMULATION, plan=[ADDRESS], **how).tests[0].status\n"
+        "def left():\n"
+        "    children = ' '.join(each.read_text() for each in Path('/proc/self/task').glob('*/children'))\n"
+        "    print(len(list(Path('/proc/self/fd').iterdir())), children.split())\n"
+        "lie('honest')  # what is opened once and kept\n"
+        "left()\n"
+        "print(lie('honest'), lie('no_json'))\n"
+        "left()\n"
+    )
+    root = Path(session.__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=ENDS_WITHIN_S * 4
+    )
+    assert done.returncode == 0, done.stderr
+    before, ended, after = done.stdout.splitlines()
+    assert ended == f"{Status.PASSED} {Status.SKIPPED}"
+    assert before.endswith(" []") and after == before
 
 
 def test_an_interrupt_ends_the_processes(lie: Callable[..., Report], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ from provisioning.environment_builds import index, pythons, uv_steps
 from provisioning.environment_builds.failures import BuildError, classify
 from provisioning.environment_messages import BuildFailure, BuildStage, SourceKind
 from provisioning.environments.content import cuda_of, digest_of
-from provisioning.environments.store import STAMP, Store, in_use
+from provisioning.environments.store import STAMP, Store
+from provisioning.environments.uses import in_use
 from tests.provisioning.environments.package_index import PYTHON, Bench, PackageFolder, machine
 
 APP = Path(__file__).with_name("build_and_die.py")

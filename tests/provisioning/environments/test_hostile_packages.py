@@ -15,7 +15,7 @@ from provisioning.drivers.local import cgroups
 from provisioning.environment_builds import cell
 from provisioning.environment_builds.failures import BuildError
 from provisioning.environment_messages import BuildFailure
-from provisioning.environments.store import in_use
+from provisioning.environments.uses import in_use
 from tests.provisioning.environments.package_index import Bench, PackageFolder
 
 pytestmark = pytest.mark.engine

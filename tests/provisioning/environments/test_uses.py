@@ -1,0 +1,68 @@
+"""A process that is just being started has no arguments yet: it is not taken for one that uses nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provisioning.environments import uses
+
+FOLDER = Path("/srv/environments/env-1")
+
+
+@pytest.fixture
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In place of /proc: nothing runs."""
+    monkeypatch.setattr(uses, "PROC", tmp_path)
+    return tmp_path
+
+
+def process(proc: Path, *, program: bool = True, arguments: bytes = b"", mounts: bytes = b"") -> Path:
+    entry = proc / "4711"
+    entry.mkdir()
+    if program:
+        (entry / "exe").symlink_to("/usr/bin/python3")
+    for name, content in (("cmdline", arguments), ("environ", b""), ("mountinfo", mounts)):
+        (entry / name).write_bytes(content)
+    return entry
+
+
+def test_nobody_uses_it(proc: Path) -> None:
+    process(proc, arguments=b"sleep\x001\0", mounts=b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n")
+    assert not uses.in_use(FOLDER)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"arguments": bytes(FOLDER) + b"/bin/python\0-c\0input()\0"},
+        {"mounts": b"22 1 8:1 / " + bytes(FOLDER) + b" ro - ext4 /dev/sda1 rw\n"},
+    ],
+    ids=["named", "shown"],
+)
+def test_a_process_uses_it(proc: Path, facts: dict[str, bytes]) -> None:
+    process(proc, **facts)
+    assert uses.in_use(FOLDER)
+
+
+def test_one_that_is_just_being_started_is_looked_at_again(
+    proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = process(proc)
+    monkeypatch.setattr(
+        uses.time, "sleep", lambda _: (entry / "cmdline").write_bytes(bytes(FOLDER) + b"/bin/python\0")
+    )
+    assert uses.in_use(FOLDER)
+
+
+@pytest.mark.parametrize(("program", "looks"), [(True, uses.LOOKS), (False, 0)])
+def test_one_that_never_has_arguments_holds_nothing_up(
+    proc: Path, monkeypatch: pytest.MonkeyPatch, program: bool, looks: int
+) -> None:
+    """A thread of the kernel has none, and no program either."""
+    waited: list[float] = []
+    process(proc, program=program)
+    monkeypatch.setattr(uses.time, "sleep", waited.append)
+    assert not uses.in_use(FOLDER)
+    assert len(waited) == looks
