@@ -33,7 +33,8 @@ from tests.certificates import Authority
 from tests.instance import eventually
 from tests.node_sockets import plug
 from tests.ports import consecutive_ports
-from tests.provisioning.local.local_support import Pool, ask, parent_of, socket_of
+from tests.provisioning.local.local_support import Pool, ask, socket_of
+from tests.provisioning.local.proc_support import command
 
 NODE = "node-a"
 CLOSED = ("ConnectionRefusedError", "OSError", "TimeoutError")
@@ -434,8 +435,8 @@ def test_who_ends_the_relay_harms_only_itself(pool: Pool, gateway: Gateway) -> N
     for name in ("resource", "relay", "berth_agent"):
         ask(seen, f"open('/run/berth/{name}.py', 'w').write('raise SystemExit')")
     agent = pool.agent_pid(seen.ref)
-    children = [pid for pid in pool.pids(seen.ref) if parent_of(pid) == agent]
-    (relay,) = [pid for pid in children if b"agent.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    children = [pid for pid in pool.pids(seen.ref) if processes.parent_of(pid) == agent]
+    (relay,) = [pid for pid in children if b"agent.py" in command(pid)]
     os.kill(relay, signal.SIGKILL)
     eventually(lambda: gateway.get(seen)[0] == 200 or None, limit_s=30, what="the way in comes back")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from urllib.parse import quote
 
 from provisioning.drivers.local import cgroups, processes, scratch
 from provisioning.drivers.local.driver import LocalDriver
+from provisioning.drivers.local.processes import parent_of
 from provisioning.types import (
     AgentSpec,
     AppSpec,
@@ -97,24 +99,21 @@ class Pool:
 
     def pids(self, ref: WorkspaceRef) -> list[int]:
         """Processes that carry the workspace's name in their environment, by the kernel's own list."""
+        return [pid for pid, _ in self._marked(ref)]
+
+    def _marked(self, ref: WorkspaceRef) -> Iterator[tuple[int, list[bytes]]]:
+        """Its processes with their environments, read once: each may end at any moment."""
         marker = f"BERTH_WORKSPACE={ref.external_name}".encode()
-        found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
-            try:
-                if marker in path.read_bytes().split(b"\0"):
-                    found.append(int(path.parent.name))
-            except OSError:
-                continue
-        return found
+            with suppress(OSError):
+                environ = path.read_bytes().split(b"\0")
+                if marker in environ:
+                    yield int(path.parent.name), environ
 
     def agent_pid(self, ref: WorkspaceRef) -> int:
-        found = [
-            pid
-            for pid in self.pids(ref)
-            if b"BERTH_ROLE=agent" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        ]
+        found = {pid for pid, environ in self._marked(ref) if b"BERTH_ROLE=agent" in environ}
         # What it has forked, its relay, has its environment.
-        (pid,) = [pid for pid in found if parent_of(pid) not in found]
+        (pid,) = [pid for pid in found if parent_of(pid) not in {None, *found}]
         return pid
 
     def close(self) -> None:
@@ -142,10 +141,6 @@ def filters_of(pool: Pool, spec: WorkspaceSpec) -> dict[int, str]:
             continue  # it has just ended
         (found[one.pid],) = [line.split()[1] for line in lines if line.startswith("Seccomp:")]
     return found
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
 
 
 def socket_of(observation: Observation) -> Path:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from jupyter_support import LARGE, LIMIT_S, Jupyter, at_rest, counts_a_file, heartbeats, until
-from local_support import Pool, parent_of
+from local_support import Pool
 from proc_support import command
 
 from provisioning.drivers.local import processes
+from provisioning.drivers.local.processes import parent_of
 from provisioning.drivers.local.sandbox import AGENT_PROGRAM_PATH
 from tests.node_sockets import SocketConnection, plug
 

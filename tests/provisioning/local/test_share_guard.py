@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from local_support import Pool, ask, parent_of
+from local_support import Pool, ask
 
 from provisioning import messages
 from provisioning.drivers.local import gpus, processes, share_guard, state
@@ -134,7 +134,7 @@ def test_whose_a_process_is(pool: Pool, sandbox: None) -> None:
     spec, seen = half(pool)
     other, _ = half(pool)
     work, agent = child_of(pool, spec, seen), pool.agent_pid(spec.ref)
-    app = parent_of(work)
+    app = processes.parent_of(work)
     shares = pool.driver.shares()
     holders = shares.holders()
     with subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE) as stranger:
