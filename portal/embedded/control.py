@@ -17,6 +17,7 @@ from provisioning.service.console import Console, Problem
 from provisioning.service.environ import ROOT, UP
 
 DOWN_LIMIT_S = 120.0
+COUNT_LIMIT_S = 30
 EXIT_ALL, EXIT_SOME, EXIT_NOTHING = 0, 1, 3
 
 
@@ -92,10 +93,12 @@ def _workspaces(instance: Instance, environ: Mapping[str, str]) -> str:
             env=instance.portal_environ(environ),
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=COUNT_LIMIT_S,
         )
         counts = json.loads(done.stdout) if done.returncode == 0 else None
-    except (OSError, subprocess.TimeoutExpired, ValueError):
+    except subprocess.TimeoutExpired:
+        return f"not counted within {COUNT_LIMIT_S} s (a busy machine, or a database that waits)"
+    except (OSError, ValueError):
         counts = None
     if counts is None:
         return "not known (the database did not answer)"

@@ -1,0 +1,50 @@
+"""What `status` says of workspaces: how many, or why it does not know."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from portal.embedded import control
+from portal.embedded.environment import Instance
+
+Says = Callable[[str], str]
+
+
+@pytest.fixture
+def workspaces(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> Says:
+    """The line, where this Python text runs in place of the portal's own command."""
+    real = subprocess.run
+
+    def line(code: str) -> str:
+        def instead(_: Any, **options: Any) -> Any:
+            return real([sys.executable, "-I", "-S", "-c", code], **options)
+
+        monkeypatch.setattr(control.subprocess, "run", instead)
+        return control._workspaces(instance, {"PATH": os.environ["PATH"]})
+
+    return line
+
+
+@pytest.mark.parametrize(
+    ("counts", "line"), [('{"running": 2, "queued": 1}', "2 running, 1 queued"), ("{}", "none")]
+)
+def test_how_many_there_are(workspaces: Says, counts: str, line: str) -> None:
+    assert workspaces(f"print('{counts}')") == line
+
+
+@pytest.mark.parametrize("code", ["raise SystemExit('the database is gone')", "print('nonsense')"])
+def test_a_database_that_fails(workspaces: Says, code: str) -> None:
+    assert workspaces(code) == "not known (the database did not answer)"
+
+
+def test_counting_that_takes_too_long_is_not_the_databases_word(
+    workspaces: Says, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "COUNT_LIMIT_S", 0.2)
+    assert workspaces("import time; time.sleep(60)").startswith("not counted within 0.2 s")
