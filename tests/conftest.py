@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import addresses
 from tests.browser import browser as browser  # a fixture of all folders: there can be one in a process
 from tests.fixtures import ada as ada
 from tests.fixtures import configure as configure
@@ -132,8 +133,6 @@ def _addresses_stay_for_a_browser(request: pytest.FixtureRequest) -> Iterator[No
     if request.node.get_closest_marker("browser") is None:
         yield
         return
-    from tests import addresses
-
     with addresses.staying():
         yield
 

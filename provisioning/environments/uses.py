@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
+from time import sleep
 
 PROC = Path("/proc")
 LOOKS = 20
@@ -38,7 +38,7 @@ def _words(entry: Path) -> bytes:
         words = _read(entry / "cmdline") + _read(entry / "environ")
         if words or not _has_program(entry):
             break
-        time.sleep(LOOK_S)
+        sleep(LOOK_S)
     return words
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,13 +20,14 @@ Says = Callable[[str], str]
 @pytest.fixture
 def workspaces(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> Says:
     """The line, where this Python text runs in place of the portal's own command."""
-    real = subprocess.run
 
     def line(code: str) -> str:
         def instead(_: Any, **options: Any) -> Any:
-            return real([sys.executable, "-I", "-S", "-c", code], **options)
+            return subprocess.run([sys.executable, "-I", "-S", "-c", code], **options)
 
-        monkeypatch.setattr(control.subprocess, "run", instead)
+        # Of this module alone: what else runs in the process keeps its own.
+        stand_in = SimpleNamespace(run=instead, TimeoutExpired=subprocess.TimeoutExpired)
+        monkeypatch.setattr(control, "subprocess", stand_in)
         return control._workspaces(instance, {"PATH": os.environ["PATH"]})
 
     return line

@@ -58,15 +58,17 @@ def used(homes: Path, unnamed: home_usage.Unnamed | None = None) -> HomeUsage:
     return done(home_usage.measure(homes, HOME, unnamed))[0]
 
 
-def open_below(folder: Path) -> list[str]:
-    """This process's descriptors that lead there; of others' threads there may be any."""
+def open_in(folder: Path) -> list[Path]:
+    """Where this process's descriptors lead in there; of other tests' threads there may be any elsewhere."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
         try:
-            target = str(entry.readlink())
+            target = entry.readlink()
         except OSError as error:
-            target = f"{folder}/…" if error.errno == errno.ENAMETOOLONG else ""
-        if target.startswith(f"{folder}/"):
+            if error.errno != errno.ENAMETOOLONG:
+                continue  # it has just been closed
+            target = folder / "too deep for a name"
+        if target.is_relative_to(folder):
             found.append(target)
     return found
 
@@ -106,7 +108,7 @@ def test_a_nest_that_is_too_deep_is_said_to_hide_something(homes):
         folder = inner
     os.close(folder)
     assert used(homes).hidden
-    assert not open_below(homes)
+    assert open_in(homes) == []
 
 
 def test_a_folder_that_its_owner_has_closed_is_counted(homes):

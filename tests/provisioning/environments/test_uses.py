@@ -51,7 +51,7 @@ def test_one_that_is_just_being_started_is_looked_at_again(
 ) -> None:
     entry = process(proc)
     monkeypatch.setattr(
-        uses.time, "sleep", lambda _: (entry / "cmdline").write_bytes(bytes(FOLDER) + b"/bin/python\0")
+        uses, "sleep", lambda _: (entry / "cmdline").write_bytes(bytes(FOLDER) + b"/bin/python\0")
     )
     assert uses.in_use(FOLDER)
 
@@ -63,6 +63,6 @@ def test_one_that_never_has_arguments_holds_nothing_up(
     """A thread of the kernel has none, and no program either."""
     waited: list[float] = []
     process(proc, program=program)
-    monkeypatch.setattr(uses.time, "sleep", waited.append)
+    monkeypatch.setattr(uses, "sleep", waited.append)
     assert not uses.in_use(FOLDER)
     assert len(waited) == looks
