@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -68,7 +69,7 @@ class FlavorFilter(filters.FilterSet):
         return selectors.search(found, words)
 
 
-class EntryViewSet(TaggedViewSet, ReadViewSet):
+class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
     """What templates and flavors do alike."""
 
     scopes = SCOPES
@@ -77,9 +78,9 @@ class EntryViewSet(TaggedViewSet, ReadViewSet):
     lookup_value_converter = "slug"
     change_serializer: ClassVar[Any]
 
+    @abstractmethod
     def _shown(self) -> QuerySet[Any]:
         """All that the actor sees, switched off or not."""
-        raise NotImplementedError
 
     def get_queryset(self) -> QuerySet[Any]:
         found = self._shown()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 from uuid import UUID
@@ -198,31 +199,31 @@ class Schemas(Described):
     described = staticmethod(schemas.schemas)
 
 
-class Resources(ScimView):
+class Resources(ScimView, ABC):
     """The endpoints of one kind of resource, by its list or by an identifier."""
 
     shape: ClassVar[patch.Shape]
     attributes: ClassVar[queries.Attributes]
 
+    @abstractmethod
     def rows(self) -> QuerySet[Any]:
         """All that SCIM shows, with what an answer needs."""
-        raise NotImplementedError
 
-    def shown(self, row: Any) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def shown(self, row: Any) -> dict[str, Any]: ...
 
+    @abstractmethod
     def locked(self, key: UUID) -> tuple[Any, dict[str, Any]]:
         """The row, locked, and the document of what can be written of it. Raises `ScimRefusal` (404)."""
-        raise NotImplementedError
 
-    def created(self, document: Mapping[str, Any]) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def created(self, document: Mapping[str, Any]) -> Any: ...
 
-    def updated(self, row: Any, document: Mapping[str, Any]) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def updated(self, row: Any, document: Mapping[str, Any]) -> Any: ...
 
-    def removed(self, row: Any) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def removed(self, row: Any) -> None: ...
 
     def asked(self) -> Mapping[str, str]:
         """What the list is asked for: `filter`, `startIndex`, `count`, `attributes`, `excludedAttributes`."""

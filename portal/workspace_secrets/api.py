@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
@@ -90,7 +92,7 @@ class SecretChangeSerializer(StrictSerializer):
     everywhere = serializers.BooleanField(required=False)
 
 
-class SecretViewSet(TaggedViewSet, ReadViewSet):
+class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
     """What the secrets of all holders do alike."""
 
     queryset = Secret.objects.none()
@@ -101,9 +103,9 @@ class SecretViewSet(TaggedViewSet, ReadViewSet):
     lookup_field = "name"
     lookup_value_converter = "str"
 
+    @abstractmethod
     def holder(self) -> Holder:
         """Whose they are, as the actor may see them. Raises `NotFound`."""
-        raise NotImplementedError
 
     def get_queryset(self) -> QuerySet[Secret]:
         return selectors.secrets_of(self.holder())
