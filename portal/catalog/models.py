@@ -113,10 +113,6 @@ class Entry(models.Model):
     class Meta:
         abstract = True
 
-    def offered_to(self, team_id: uuid.UUID) -> bool:
-        """Whether this team may use it. `teams` is read as prefetched."""
-        raise NotImplementedError
-
 
 class Template(Entry):
     """A program that a workspace runs.
@@ -242,6 +238,7 @@ class Template(Entry):
         return self.name
 
     def offered_to(self, team_id: uuid.UUID) -> bool:
+        """Whether this team may use it. `teams` is read as prefetched."""
         if self.team_id is not None:
             return self.team_id == team_id
         return not self.restricted or any(team.pk == team_id for team in self.teams.all())
@@ -343,6 +340,7 @@ class Flavor(Entry):
         return self.name
 
     def offered_to(self, team_id: uuid.UUID) -> bool:
+        """Whether this team may use it. `teams` is read as prefetched."""
         return not self.restricted or any(team.pk == team_id for team in self.teams.all())
 
     @property
