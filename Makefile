@@ -31,7 +31,8 @@ ordinary = tests/security tests/provisioning/local/test_local_sandbox.py tests/p
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-up: environment ## Start everything on this machine; Ctrl-C stops it (KEEP=1 leaves workspaces running)
+up: ## Start everything on this machine; Ctrl-C stops it (KEEP=1 leaves workspaces running)
+	@python=$$(scripts/python.sh $(PYTHON)) && "$$python" scripts/venv.py portal up
 	@exec $(RUN) -m portal.embedded up $(keep)
 
 down: ## Stop what `make up` started (KEEP=1 leaves workspaces running)

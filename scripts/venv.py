@@ -1,17 +1,20 @@
-"""Makes the portal's own environment: `venv.py portal|dev`. Older Pythons can read it, to be refused.
+"""Makes the portal's own environment: `venv.py portal|dev [up]`. Older Pythons can read it, to be refused.
 
 portal   what runs the portal (requirements/portal.lock); where there is an NVIDIA driver, with what
          the GPU check needs (requirements/gpu.lock)
 dev      that and what tests and checks need (requirements/dev.lock)
+up       for a start that follows: its ports have to be free, and are held while packages are installed
 """
 
+import contextlib
+import os
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def main(kind):
+def main(kind, then=""):
     if sys.version_info < (3, 11):  # noqa: UP036
         sys.exit(
             f"  ! Berth needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}. "
@@ -31,7 +34,10 @@ def main(kind):
     console = Console()
     try:
         if not any(venvs.is_complete(target, locks[name]) for name in good_enough):
-            with console.step("Portal environment") as step:
+            with (
+                ports_of_a_start() if then == "up" else contextlib.nullcontext(),
+                console.step("Portal environment") as step,
+            ):
                 venvs.build(
                     target,
                     locks[kind],
@@ -59,6 +65,14 @@ def main(kind):
     return 0
 
 
+def ports_of_a_start():
+    """Hold the ports that `up` will listen on. Raises `Problem` where one is taken."""
+    from portal.embedded import ports
+    from portal.embedded.environment import Instance
+
+    return ports.held(Instance.from_environ(os.environ))
+
+
 def link_project(target):
     """Make the packages importable from anywhere, and `berth` a command, without a build step."""
     from provisioning.service.files import write_file
@@ -78,4 +92,4 @@ def link_project(target):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:3]))

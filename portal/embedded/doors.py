@@ -9,7 +9,7 @@ from pathlib import Path
 from portal.embedded.environment import Instance
 from portal.machines import certificates
 from provisioning.drivers.local.handover import owner_of, renew
-from provisioning.service import door_account
+from provisioning.service import door_account, door_uid
 from provisioning.service.confinement import Needs
 from provisioning.service.door_account import DoorAccount
 from provisioning.service.program import Program, python_places
@@ -68,7 +68,7 @@ class Doors:
     def attempt(self) -> None:
         """See that they could be. Changes nothing. Raises `door_account.Unusable`."""
         if self.account.uid == self.services:
-            raise door_account.Unusable(f"{door_account.VARIABLE} is BERTH_SERVICES_UID; choose another")
+            raise door_account.Unusable(f"{door_uid.VARIABLE} is BERTH_SERVICES_UID; choose another")
         instance = self.instance
         ports = [instance.port]
         if instance.nodes_address:

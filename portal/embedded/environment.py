@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from portal.machines import redis_rules
-from provisioning.service import door_account
+from provisioning.service import door_uid
 from provisioning.service.console import Problem
 from provisioning.service.environ import MARKER, NODE_NAME, bare_environ, home_folder
 from provisioning.service.files import write_file
@@ -286,7 +286,7 @@ def _services_uid(environ: Mapping[str, str]) -> int:
 
 def _doors_uid(environ: Mapping[str, str]) -> int:
     try:
-        return door_account.number(environ)
+        return door_uid.number(environ)
     except ValueError as error:
         raise Problem(f"{error}.", "Give one that nobody has.") from error
 

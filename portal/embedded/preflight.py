@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from portal.embedded.environment import Instance
 from portal.identity import config
 from provisioning.service import home as service_home
-from provisioning.service import processes
 from provisioning.service.console import LABEL_WIDTH, Problem
 from provisioning.service.environ import INSTALL, UP
 from provisioning.service.program import find_program
@@ -70,33 +68,6 @@ def prepare_home(home: Path) -> None:
     service_home.prepare(home, private=("run", "logs", "redis"), others=("environments",), again=UP)
 
 
-def check_ports(instance: Instance) -> None:
-    """Every port must be free now."""
-    wanted = (
-        ("BERTH_PORT", instance.bind, instance.port),
-        ("BERTH_WEB_PORT", "127.0.0.1", instance.web_port),
-        ("BERTH_REDIS_PORT", "127.0.0.1", instance.redis_port),
-        ("BERTH_GATEWAY_PORT", "127.0.0.1", instance.gateway_port),
-        *(
-            (("BERTH_NODES_PORT", instance.nodes_bind, instance.nodes_port),
-             ("BERTH_NODES_PORT and one", instance.nodes_bind, instance.redis_door_port))
-            if instance.nodes_address else ()
-        ),
-    )  # fmt: skip
-    for name, address, port in wanted:
-        try:
-            free = processes.port_is_free(address, port)
-        except PermissionError as error:
-            raise Problem(
-                f"This user may not listen on port {port} ({name}).", "Choose one above 1023: BERTH_PORT=8000"
-            ) from error
-        if not free:
-            raise Problem(
-                f"Port {port} ({name}) is taken by {processes.holder_of(port)}.",
-                f"Stop that, or choose other ports: BERTH_PORT={_suggestion(instance.port)} {UP}",
-            )
-
-
 def check_sign_in_providers(environ: Mapping[str, str]) -> None:
     """What is configured about sign-in providers can be used, and their secrets are there."""
     try:
@@ -106,16 +77,6 @@ def check_sign_in_providers(environ: Mapping[str, str]) -> None:
             f"Sign-in providers: {' '.join(error.problems)}",
             "Correct it where BERTH_SIGN_IN_PROVIDERS points to, or in BERTH_OIDC_… (docs/sign-in.md).",
         ) from error
-
-
-def _suggestion(port: int) -> int:
-    for candidate in range(port + 100, 65000, 100):
-        try:
-            if all(processes.port_is_free("127.0.0.1", candidate + step) for step in (0, 1, 2, 5)):
-                return candidate
-        except PermissionError:
-            continue
-    return 18000
 
 
 def gpus() -> str:

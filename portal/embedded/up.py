@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from portal.common import passes
-from portal.embedded import account, configs, full_disk, preflight
+from portal.embedded import account, configs, full_disk, ports, preflight
 from portal.embedded.doors import Doors
 from portal.embedded.environment import Instance, ensure_secrets
 from portal.embedded.programs import Program, programs
@@ -62,7 +62,9 @@ class Up:
             try:
                 self._check()
                 binaries = preflight.find_binaries()
-                self._prepare(binaries)
+                with ports.held(instance):
+                    self._prepare(binaries)
+                ports.check(instance)
                 return asyncio.run(self._serve(self._programs(binaries)))
             finally:
                 self._end_passes()
@@ -88,7 +90,7 @@ class Up:
             if left:
                 step.update(f"ending {len(left)} processes of an earlier run")
                 processes.end(left, self._instance.id)
-            preflight.check_ports(self._instance)
+            ports.check(self._instance)
             preflight.check_sign_in_providers(self._environ)
             version = ".".join(map(str, sys.version_info[:3]))
             free_gib = home.free_disk_mib(self._instance.home) // 1024

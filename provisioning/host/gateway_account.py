@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from provisioning.host.folder import NodeFolder
-from provisioning.service import door_account
+from provisioning.service import door_account, door_uid
 from provisioning.service.confinement import Needs
 from provisioning.service.door_account import DoorAccount, Unusable
 
@@ -26,7 +26,7 @@ def choose(folder: NodeFolder, settings: Mapping[str, str], caddy: Path, port: i
         door_account.take_back(folder.local)
         return None
     try:
-        uid = door_account.number(settings)
+        uid = door_uid.number(settings)
     except ValueError as error:
         raise Unusable(str(error)) from error
     homes = Path(settings.get("BERTH_HOMES_DIR") or folder.home / "homes").expanduser()

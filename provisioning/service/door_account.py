@@ -21,13 +21,10 @@ from provisioning.endpoints import PORTAL_SOCKET
 from provisioning.errors import InvalidSpec
 from provisioning.service import trial
 from provisioning.service.confinement import Needs, plan
+from provisioning.service.door_uid import VARIABLE
 from provisioning.service.environ import bare_environ
 from provisioning.service.program import Program
 
-VARIABLE = "BERTH_DOORS_UID"
-DOORS_UID = 199_998
-"""Just below that of the portal's services."""
-LEAST_UID, HIGHEST_UID = 1000, 2**31 - 2
 CAP_NET_BIND_SERVICE = 10
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
@@ -37,14 +34,6 @@ _USUAL_LEAST_PORT = 1024
 
 class Unusable(Exception):
     """A service cannot have an account of its own; the text says why, and what to do."""
-
-
-def number(environ: Mapping[str, str]) -> int:
-    """The user id of the doors. Raises `ValueError` where the variable is none, or 0 is."""
-    text = environ.get(VARIABLE, "").strip() or str(DOORS_UID)
-    if not (text.isascii() and text.isdecimal() and LEAST_UID <= int(text) <= HIGHEST_UID):
-        raise ValueError(f"{VARIABLE} is “{text}”, which is no user id from {LEAST_UID} to {HIGHEST_UID}")
-    return int(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from provisioning.endpoints import SOCKET_HEADER
 from provisioning.host.door import Door, Proof
 from provisioning.node.gateway import node_name
 from provisioning.service.console import Problem
-from provisioning.service.door_account import DOORS_UID
+from provisioning.service.door_uid import DOORS_UID
 from provisioning.signed_celery import Identity, SignedCelery
 from tests import instance
 from tests.e2e.conftest import Curl

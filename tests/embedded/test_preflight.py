@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from portal.embedded import preflight
+from portal.embedded import ports, preflight
 from portal.embedded.environment import Instance
 from provisioning.service import home, instance_lock
 from provisioning.service.console import Problem
@@ -43,17 +43,46 @@ def test_a_taken_port_is_named_with_its_holder_and_the_way_out(instance: Instanc
 def test_the_inner_ports_are_checked_too(instance: Instance, which: str) -> None:
     port = getattr(instance, which)
     with socket.create_server(("127.0.0.1", port)), pytest.raises(Problem, match=str(port)):
-        preflight.check_ports(instance)
-    preflight.check_ports(instance)
+        ports.check(instance)
+    ports.check(instance)
+
+
+@pytest.mark.parametrize("which", ["port", "web_port", "redis_port", "gateway_port"])
+def test_held_ports_are_given_to_nobody_until_the_services_take_them(instance: Instance, which: str) -> None:
+    port = getattr(instance, which)
+    with ports.held(instance):
+        with socket.socket() as outgoing, pytest.raises(OSError, match="in use"):
+            # What the kernel does for a connection that leaves: without SO_REUSEADDR.
+            outgoing.bind(("127.0.0.1", port))
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+        ports.check(instance)
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(Problem, match=str(port)):
+        ports.check(instance)
+
+
+def test_a_taken_port_is_named_before_anything_is_installed(instance: Instance) -> None:
+    """By a Python without a single package, as `make up` runs it on a bare machine."""
+    script = f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r}); " + (
+        f"made = runpy.run_path({str(ROOT / 'scripts' / 'venv.py')!r}, run_name='venv'); "
+        "made['ports_of_a_start']().__enter__()"
+    )
+    with socket.create_server(("127.0.0.1", instance.web_port)):
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", script],
+            env=instance.variables(), capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    assert done.stderr.splitlines()[-1].startswith("provisioning.service.console.Problem"), done.stderr
+    assert f"Port {instance.web_port} (BERTH_WEB_PORT) is taken by" in done.stderr
 
 
 def test_a_port_that_this_user_may_not_have(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(_address: str, _port: int) -> bool:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(preflight.processes, "port_is_free", denied)
+    monkeypatch.setattr(ports.processes, "port_is_free", denied)
     with pytest.raises(Problem, match="above 1023"):
-        preflight.check_ports(replace(instance, port=80))
+        ports.check(replace(instance, port=80))
 
 
 def test_a_home_that_is_a_file_is_one_line(instance: Instance) -> None:

@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from portal.embedded.environment import SERVICES_UID
-from provisioning.service.door_account import DOORS_UID
+from provisioning.service.door_uid import DOORS_UID
 from provisioning.service.environ import ROOT
 from tests import instance
 from tests.instance import Api, Berth, eventually

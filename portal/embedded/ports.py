@@ -1,0 +1,75 @@
+"""The ports that the services listen on: checked first, and held until the services start.
+
+Imports the standard library only: the portal's environment may not be installed yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+from portal.embedded.environment import Instance
+from provisioning.service import processes
+from provisioning.service.console import Problem
+from provisioning.service.environ import UP
+
+
+def check(instance: Instance) -> None:
+    """Raise `Problem` for a port that is not free now."""
+    for name, address, port in _wanted(instance):
+        try:
+            free = processes.port_is_free(address, port)
+        except PermissionError as error:
+            raise Problem(
+                f"This user may not listen on port {port} ({name}).", "Choose one above 1023: BERTH_PORT=8000"
+            ) from error
+        if not free:
+            raise Problem(
+                f"Port {port} ({name}) is taken by {processes.holder_of(port)}.",
+                f"Stop that, or choose other ports: BERTH_PORT={_suggestion(instance.port)} {UP}",
+            )
+
+
+@contextlib.contextmanager
+def held(instance: Instance) -> Iterator[None]:
+    """Hold the ports while a start is prepared, which can take minutes. Raises `Problem` as `check` does.
+
+    The ports are bound without listening: the kernel gives them to no outgoing connection, and no request
+    waits in a queue that nobody reads. A server can still take one: check again before the services start.
+    """
+    check(instance)
+    with contextlib.ExitStack() as holders:
+        for _, address, port in _wanted(instance):
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            holder = holders.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            # The services set it, too: connections of an earlier run that are still closing do not matter.
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                holder.bind((address, port))
+        yield
+
+
+def _wanted(instance: Instance) -> tuple[tuple[str, str, int], ...]:
+    """The setting, the address and the number of each port."""
+    nodes = (
+        ("BERTH_NODES_PORT", instance.nodes_bind, instance.nodes_port),
+        ("BERTH_NODES_PORT and one", instance.nodes_bind, instance.redis_door_port),
+    )
+    return (
+        ("BERTH_PORT", instance.bind, instance.port),
+        ("BERTH_WEB_PORT", "127.0.0.1", instance.web_port),
+        ("BERTH_REDIS_PORT", "127.0.0.1", instance.redis_port),
+        ("BERTH_GATEWAY_PORT", "127.0.0.1", instance.gateway_port),
+        *(nodes if instance.nodes_address else ()),
+    )
+
+
+def _suggestion(port: int) -> int:
+    for candidate in range(port + 100, 65000, 100):
+        try:
+            if all(processes.port_is_free("127.0.0.1", candidate + step) for step in (0, 1, 2, 5)):
+                return candidate
+        except PermissionError:
+            continue
+    return 18000

@@ -1,0 +1,18 @@
+"""The user id of the doors. Imports the standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+VARIABLE = "BERTH_DOORS_UID"
+DOORS_UID = 199_998
+"""Just below that of the portal's services."""
+LEAST_UID, HIGHEST_UID = 1000, 2**31 - 2
+
+
+def number(environ: Mapping[str, str]) -> int:
+    """Return the user id that `environ` sets, or the default. Raises `ValueError` for one out of range."""
+    text = environ.get(VARIABLE, "").strip() or str(DOORS_UID)
+    if not (text.isascii() and text.isdecimal() and LEAST_UID <= int(text) <= HIGHEST_UID):
+        raise ValueError(f"{VARIABLE} is “{text}”, which is no user id from {LEAST_UID} to {HIGHEST_UID}")
+    return int(text)
