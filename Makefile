@@ -11,21 +11,11 @@ KEEP ?=
 keep = $(if $(KEEP),--keep-workspaces)
 BERTH_HOME ?= var
 NOTEBOOK_ENV = $(abspath $(BERTH_HOME))/environments/notebook
-RESULTS := test-results
-# Bytecode is kept even where Python is asked not to: the tests start Python some hundred times.
-PYTEST = PYTHONDONTWRITEBYTECODE= timeout --foreground --signal=INT --kill-after=60 3600 $(RUN) -m pytest -q -n 2 -o faulthandler_timeout=180
-# $(call phase,NAME,ARGUMENTS): its exit code is for tests.tally, and the next phase runs in any case.
-phase = @mkdir -p $(RESULTS); echo "== $(1)"; $(PYTEST) --junitxml=$(RESULTS)/$(1).xml -o cache_dir=$(RESULTS)/$(1).cache $(2) $(ARGS); \
-	echo $$? > $(RESULTS)/$(1).code
-# $(call again,NAME,ARGUMENTS): the few that failed in a phase, once more when nothing else runs.
-again = @$(RUN) -m tests.again $(RESULTS) $(1) $(2) $(ARGS)
-# $(call marked,MARK): the files in which something carries the mark; only these are collected.
-marked = $(shell grep -rl --include='test_*.py' 'mark.$(1)' tests)
 
 # What differs where the node's user is not root: sandboxes, networks, filters, folders of probes.
 ordinary = tests/security tests/provisioning/local/test_local_sandbox.py tests/provisioning/local/test_scratch.py
 
-.PHONY: ldap documents screenshots help up down status test test-compose test-kernel test-ordinary test-units test-servers lint types check bench clean environment environment-dev notebook \
+.PHONY: ldap documents screenshots help up down status test test-all test-compose test-kernel test-ordinary lint types check bench clean environment environment-dev notebook \
 	notebook-if-possible
 
 help: ## Show this list
@@ -43,31 +33,11 @@ status: ## What runs, and how many workspaces; exit code 0 all, 1 some, 3 nothin
 	@test -x $(RUN) || { echo "  Berth is not installed here yet: make up"; exit 3; }; \
 	exec $(RUN) -m portal.embedded status
 
-# What each phase of the tests takes. Playwright keeps an event loop in its thread, which no other test may
-# meet. A file with servers goes to one process, so that what a module starts is started once.
-sqlite = -m "not engine and not browser" --dist worksteal --database sqlite
-postgresql = -m "not engine and not browser" --dist worksteal --database postgresql
-engines = -m "engine and not browser" --dist loadfile --database sqlite $(if $(ARGS),,$(call marked,engine))
-browser = -m browser --dist loadfile --database sqlite $(if $(ARGS),,$(call marked,browser))
+test: environment-dev notebook-if-possible ## Run the tests (ARGS are pytest's); tests/suite says how
+	@exec $(RUN) -m tests.suite quick $(ARGS)
 
-# Two lanes run side by side: one computes, the other mostly waits for real servers and a browser. What a
-# phase writes appears when its lane has ended, and the last lines are the sum over all phases.
-test: environment-dev notebook-if-possible ## Run every test, on every database that is here (ARGS are pytest's)
-	@rm -rf $(RESULTS) && mkdir -p $(RESULTS)
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-units test-servers
-	$(call again,sqlite,$(sqlite))
-	$(call again,postgresql,$(postgresql))
-	$(call again,engines,$(engines))
-	$(call again,browser,$(browser))
-	@$(RUN) -m tests.tally $(RESULTS) sqlite postgresql engines browser
-
-test-units: # everything that starts no server: on SQLite, and what uses a database on PostgreSQL too
-	$(call phase,sqlite,$(sqlite))
-	$(call phase,postgresql,$(postgresql))
-
-test-servers:
-	$(call phase,engines,$(engines))
-	$(call phase,browser,$(browser))
+test-all: environment-dev notebook-if-possible ## Run everything, on both databases; goes on where it ended at this commit
+	@exec $(RUN) -m tests.suite full $(ARGS)
 
 test-ordinary: environment-dev ## As root: the tests about sandboxes once more, as an ordinary user (ARGS are pytest's)
 	@PYTHONDONTWRITEBYTECODE=1 $(RUN) -m tests.ordinary_user -q -n 2 -m "not engine and not browser" $(or $(ARGS),$(ordinary))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests import addresses
+from tests import addresses, postgresql
 from tests.browser import browser as browser  # a fixture of all folders: there can be one in a process
 from tests.fixtures import ada as ada
 from tests.fixtures import configure as configure
@@ -20,6 +20,8 @@ from tests.fixtures import eight as eight
 from tests.fixtures import fay as fay
 from tests.fixtures import petra as petra
 from tests.fixtures import providers as providers
+from tests.fixtures import shared_berth as shared_berth
+from tests.fixtures import vault as vault
 
 if TYPE_CHECKING:
     import time_machine
@@ -51,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
         database["TEST"]["NAME"] = str(_scratch / "test.sqlite3")
     else:
         database["TEST"]["NAME"] = f"test_berth_{os.getpid()}"
+        database["HOST"] = os.environ.get(postgresql.SOCKET) or database["HOST"]
     settings.BERTH_HOME = _scratch
     settings.BERTH_SKIP_DATA_SCIENCE = True
     settings.SECRET_KEY = "a secret key for tests alone, of some length"
@@ -69,14 +72,20 @@ def pytest_configure(config: pytest.Config) -> None:
         "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
     }
     _run_callbacks_where_a_commit_would_be(database)
+    from tests.databases.emptying import keep_what_migrate_made
+
+    keep_what_migrate_made()
     from hypothesis import HealthCheck
     from hypothesis import settings as hypothesis
+
+    from tests.suite.choice import examples
 
     # A busy machine is no reason to fail: what takes long shows in the run's durations. The same code is
     # tried with the same examples, so whether a change goes in does not hang on luck; others are looked for
     # where somebody asks for it.
     hypothesis.register_profile(
         "berth",
+        max_examples=examples(100),
         deadline=None,
         derandomize="BERTH_TEST_EXPLORE" not in os.environ,
         print_blob=True,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,13 +11,14 @@ import pytest
 from tests.factories import FlavorFactory, UserFactory, local_pool_with, node_info
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from pytest_django.fixtures import SettingsWrapper
 
     from portal.accounts.models import User
     from portal.inventory.models import Pool
+    from tests.instance import Berth
+    from tests.vault_server import VaultServer
 
 
 @pytest.fixture
@@ -77,3 +80,42 @@ def configure(settings: SettingsWrapper, tmp_path: Path) -> Callable[[str], None
 def providers(configure: Callable[[str], None]) -> None:
     """One sign-in provider, corp."""
     configure(PROVIDER)
+
+
+@pytest.fixture(scope="session")
+def vault() -> Iterator[VaultServer]:
+    """The Vault that the shared Berth asks: a test that needs it starts it.
+
+    Its token's file is there from the beginning, in a folder that others can enter: else the services would
+    run as root.
+    """
+    from tests.vault_server import VaultServer
+
+    with tempfile.TemporaryDirectory(prefix="berth-vault-") as folder:
+        Path(folder).chmod(0o755)
+        server = VaultServer(Path(folder))
+        server.token_file.touch()
+        yield server
+        server.end()
+
+
+@pytest.fixture(scope="session")
+def shared_berth(tmp_path_factory: pytest.TempPathFactory, vault: VaultServer) -> Iterator[Berth]:
+    """A whole Berth for all files marked `xdist_group("e2e")`: they run in one process, one after the other.
+
+    Each file leaves the machine free. Leases and heartbeats are shorter than the defaults of 20 and 15 s, so
+    that tests wait less for what has been lost.
+    """
+    from tests import instance
+
+    with instance.running(
+        tmp_path_factory.mktemp("shared"),
+        environment=instance.notebook_environment(),
+        BERTH_NODE_LEASE_S="8",
+        BERTH_HEARTBEAT_S="4",
+        BERTH_VAULT_ADDR=vault.address,
+        BERTH_VAULT_TOKEN_FILE=str(vault.token_file),
+    ) as berth:
+        yield berth
+    assert berth.instance.passes_dir is not None
+    assert not berth.instance.passes_dir.exists()

@@ -2,8 +2,9 @@
 
 `--database=sqlite` ignores DATABASE_URL. `--database=postgresql` takes the server of TEST_POSTGRES_URL,
 else one that is started from the binaries found here and thrown away afterwards; only tests that use a
-database are run, and where there is no server they are skipped with the reason. Without the option
-DATABASE_URL decides, as in production.
+database are run, and where there is no server they are skipped with the reason. `--database=any` runs all
+tests, on PostgreSQL where there is a server, else on SQLite. Without the option DATABASE_URL decides, as in
+production.
 """
 
 from __future__ import annotations
@@ -25,8 +26,22 @@ import pytest
 from tests.ports import free_port
 
 SERVER_START_S = 60
-# Nothing of a test's data has to survive a crash.
-CARELESS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200")
+# Nothing of a test's data has to survive a crash, and no plan for such small tables is worth a compiler.
+CARELESS = (
+    *(
+        "fsync=off",
+        "synchronous_commit=off",
+        "full_page_writes=off",
+        "wal_level=minimal",
+        "max_wal_senders=0",
+    ),
+    *("checkpoint_timeout=1h", "autovacuum=off", "track_counts=off", "compute_query_id=off", "jit=off"),
+    # Tables of few rows: joins in the order in which they are written are as good as any.
+    *("join_collapse_limit=1", "from_collapse_limit=1", "max_parallel_workers_per_gather=0"),
+    "max_connections=200",
+)
+SOCKET = "BERTH_TEST_POSTGRES_SOCKET"
+"""Folder of the socket of a server that was started here: cheaper for Django than TCP."""
 WITHOUT_SERVER = pytest.StashKey[str]()
 _server = ExitStack()
 
@@ -36,7 +51,9 @@ class Unavailable(Exception):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--database", choices=("sqlite", "postgresql"), help="the database to run the tests on")
+    parser.addoption(
+        "--database", choices=("any", "sqlite", "postgresql"), help="the database to run the tests on"
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -45,11 +62,12 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Iterator[None]
     database = early_config.known_args_namespace.database
     if database:
         os.environ.pop("DATABASE_URL", None)
-    if database == "postgresql":
+    if database in ("any", "postgresql"):
         try:
             os.environ["DATABASE_URL"] = _server.enter_context(server())
         except Unavailable as reason:
-            early_config.stash[WITHOUT_SERVER] = str(reason)
+            if database == "postgresql":
+                early_config.stash[WITHOUT_SERVER] = str(reason)
     return (yield)
 
 
@@ -101,7 +119,22 @@ def server() -> Iterator[str]:
             os.chown(folder, identity["user"], identity["group"])
         initialize(binaries, folder, identity)
         with running(binaries, folder, identity) as url:
+            # Workers of pytest-xdist inherit it.
+            os.environ[SOCKET] = str(folder)
             yield url
+        os.environ.pop(SOCKET, None)
+
+
+def available() -> bool:
+    """Whether tests can have a server."""
+    if os.environ.get("TEST_POSTGRES_URL"):
+        return True
+    try:
+        find_binaries()
+        unprivileged()
+    except Unavailable:
+        return False
+    return True
 
 
 def find_binaries() -> Path:

@@ -18,7 +18,7 @@ from portal.events.kinds import AuditKind
 from portal.events.models import Event
 from tests.factories import PASSWORD
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 
 def test_a_sign_in_is_noted_with_how_it_was_proven(as_user, alice):

@@ -1,11 +1,13 @@
 """What every resource of the REST API has to do, as test cases that a resource's class configures.
 
-Who of all people may do what is in `tests/permissions`; here is what holds for each resource alike.
+Who of all people may do what is in `tests/permissions`; here is what holds for each resource alike. The rows
+of a resource are made once; each check is a subtest, and what the check changes is rolled back.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import pytest
@@ -14,12 +16,16 @@ from django.test.utils import CaptureQueriesContext
 
 from portal.common.scopes import Scope
 from tests.api.conftest import problem
+from tests.worlds import taken_back
 
 
 def rows_of(response: Any) -> list[dict[str, Any]]:
     assert response.status_code == 200, response.content
     rows: list[dict[str, Any]] = response.json()["results"]
     return rows
+
+
+Check = Callable[[], None]
 
 
 @pytest.mark.django_db
@@ -46,10 +52,28 @@ class ListCase:
             request.getfixturevalue(name)
         self.stock()
 
-    @pytest.fixture
-    def program(self, request: pytest.FixtureRequest, api: Any) -> Any:
-        """As somebody who sees the rows, with a token for everything."""
-        return api(request.getfixturevalue(self.reader))
+    @pytest.fixture(autouse=True)
+    def _programs(self, _stocked: None, request: pytest.FixtureRequest, api: Any) -> None:
+        """`program` is somebody who sees the rows, with a token for everything."""
+        self.api = api
+        self.person = request.getfixturevalue(self.reader)
+        self.program = api(self.person)
+
+    def test_it_behaves_as_all_resources(self, subtests: pytest.Subtests) -> None:
+        for check in self.checks():
+            with subtests.test(check.__name__), taken_back():
+                check()
+
+    def checks(self) -> Iterator[Check]:
+        yield from (
+            self.listed_with_and_without_a_slash,
+            self.needs_somebody_and_the_scope,
+            self.refuses_an_unknown_query,
+            self.pages_of_one_row_hold_all_rows_in_the_same_order,
+            self.filters_leave_the_right_rows,
+            self.as_many_queries_for_many_as_for_few,
+            self.other_methods,
+        )
 
     def rows(self, response: Any) -> list[dict[str, Any]]:
         """The rows of a page without what moves."""
@@ -58,52 +82,49 @@ class ListCase:
     def still(self, row: dict[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in row.items() if key not in self.moving}
 
-    def test_it_is_listed_with_and_without_a_slash(self, program: Any) -> None:
-        rows = self.rows(program.get(self.path))
+    def listed_with_and_without_a_slash(self) -> None:
+        rows = self.rows(self.program.get(self.path))
         assert rows
-        assert self.rows(program.get(f"{self.path}/")) == rows
+        assert self.rows(self.program.get(f"{self.path}/")) == rows
 
-    def test_it_needs_somebody_and_the_scope(
-        self, request: pytest.FixtureRequest, api: Any, program: Any
-    ) -> None:
-        reader = request.getfixturevalue(self.reader)
+    def needs_somebody_and_the_scope(self) -> None:
         others = [scope for scope in Scope.values if scope not in (self.read_scope, Scope.ALL, Scope.SCIM)]
-        problem(api(None).get(self.path), 401, "not_authenticated")
-        problem(api(reader, *others).get(self.path), 403, "permission_denied")
-        assert api(reader, self.read_scope).get(self.path).status_code == 200
+        problem(self.api(None).get(self.path), 401, "not_authenticated")
+        problem(self.api(self.person, *others).get(self.path), 403, "permission_denied")
+        assert self.api(self.person, self.read_scope).get(self.path).status_code == 200
 
-    def test_what_is_not_understood_is_refused(self, program: Any) -> None:
+    def refuses_an_unknown_query(self) -> None:
         for query in ("nonsense=1", "page_size=0", "page_size=x", "page_size=201", "cursor=x"):
-            body = problem(program.get(f"{self.path}?{query}"), 400, "invalid")
+            body = problem(self.program.get(f"{self.path}?{query}"), 400, "invalid")
             assert list(body["errors"]) == [query.partition("=")[0]]
             assert body["reason"]["code"] in ("unknown_parameter", "page_size_invalid", "cursor_invalid")
             assert body["next_action"]
 
-    def test_pages_of_one_row_hold_all_rows_in_the_same_order(self, program: Any) -> None:
-        whole, paged, url = self.rows(program.get(self.path)), [], f"{self.path}?page_size=1"
+    def pages_of_one_row_hold_all_rows_in_the_same_order(self) -> None:
+        whole, paged, url = self.rows(self.program.get(self.path)), [], f"{self.path}?page_size=1"
         while url:
-            page = program.get(url)
+            page = self.program.get(url)
             paged += self.rows(page)
             url = page.json()["next"]
         assert paged == whole
 
-    def test_filters(self, program: Any) -> None:
+    def filters_leave_the_right_rows(self) -> None:
         for query, count in self.filters.items():
-            assert len(self.rows(program.get(f"{self.path}?{query}"))) == count, query
+            assert len(self.rows(self.program.get(f"{self.path}?{query}"))) == count, query
 
-    def test_as_many_queries_for_many_as_for_few(self, program: Any) -> None:
-        program.get("me")  # the token's time of use is written once a minute
+    def as_many_queries_for_many_as_for_few(self) -> None:
+        self.program.get("me")  # the token's time of use is written once a minute
         with CaptureQueriesContext(connection) as queries:
-            program.get(self.path)
+            self.program.get(self.path)
         assert len(queries) <= self.max_queries, [query["sql"] for query in queries]
 
-    def test_other_methods(self, program: Any) -> None:
+    def other_methods(self) -> None:
         for method in self.lacks:
-            problem(program.send(method, self.path), 405, "method_not_allowed")
-        described = program.send("OPTIONS", self.path)
+            problem(self.program.send(method, self.path), 405, "method_not_allowed")
+        described = self.program.send("OPTIONS", self.path)
         assert described.status_code == 200
         assert "GET" in described["Allow"]
-        head = program.send("HEAD", self.path)
+        head = self.program.send("HEAD", self.path)
         assert (head.status_code, head.content) == (200, b"")
 
 
@@ -117,17 +138,21 @@ class DetailCase(ListCase):
     def absent(self) -> str:
         return str(uuid.uuid4()) if self.key == "id" else "nonesuch"
 
-    def test_each_row_is_read_as_it_is_listed(self, program: Any) -> None:
-        for row in self.rows(program.get(self.path))[:3]:
-            response = program.get(f"{self.path}/{row[self.key]}")
+    def checks(self) -> Iterator[Check]:
+        yield from super().checks()
+        yield from (self.each_row_is_read_as_it_is_listed, self.unknown_row)
+
+    def each_row_is_read_as_it_is_listed(self) -> None:
+        for row in self.rows(self.program.get(self.path))[:3]:
+            response = self.program.get(f"{self.path}/{row[self.key]}")
             assert response.status_code == 200
             shown = self.still(response.json())
             assert {key: shown[key] for key in shown if key not in self.only_detail} == row
 
-    def test_what_is_not_there(self, api: Any, program: Any) -> None:
+    def unknown_row(self) -> None:
         path = f"{self.path}/{self.absent()}"
-        assert problem(program.get(path), 404, "not_found")["next_action"]
-        problem(api(None).get(path), 401, "not_authenticated")
+        assert problem(self.program.get(path), 404, "not_found")["next_action"]
+        problem(self.api(None).get(path), 401, "not_authenticated")
 
 
 class CreateCase(ListCase):
@@ -139,25 +164,32 @@ class CreateCase(ListCase):
     created: ClassVar[int] = 201
     located: ClassVar[bool] = True
 
-    def test_it_is_made_and_found_where_the_answer_says(self, program: Any) -> None:
-        before = len(self.rows(program.get(self.path)))
-        made = program.post(self.path, self.body)
+    def checks(self) -> Iterator[Check]:
+        yield from super().checks()
+        yield from (
+            self.created_and_found_where_the_answer_says,
+            self.created_only_with_the_scope,
+            self.mistakes_name_the_field,
+        )
+
+    def created_and_found_where_the_answer_says(self) -> None:
+        before = len(self.rows(self.program.get(self.path)))
+        made = self.program.post(self.path, self.body)
         assert made.status_code == self.created, made.content
-        assert len(self.rows(program.get(self.path))) == before + 1
+        assert len(self.rows(self.program.get(self.path))) == before + 1
         if self.located:
-            assert program.get(made["Location"]).status_code == 200
+            assert self.program.get(made["Location"]).status_code == 200
 
-    def test_it_is_made_only_with_the_scope(self, request: pytest.FixtureRequest, api: Any) -> None:
-        reader = request.getfixturevalue(self.reader)
-        problem(api(reader, self.read_scope).post(self.path, self.body), 403, "permission_denied")
-        problem(api(None).post(self.path, self.body), 401, "not_authenticated")
-        assert api(reader, self.write_scope).post(self.path, self.body).status_code == self.created
+    def created_only_with_the_scope(self) -> None:
+        problem(self.api(self.person, self.read_scope).post(self.path, self.body), 403, "permission_denied")
+        problem(self.api(None).post(self.path, self.body), 401, "not_authenticated")
+        assert self.api(self.person, self.write_scope).post(self.path, self.body).status_code == self.created
 
-    def test_mistakes_name_the_field(self, program: Any) -> None:
-        unknown = problem(program.post(self.path, {**self.body, "nonsense": 1}), 400, "invalid")
+    def mistakes_name_the_field(self) -> None:
+        unknown = problem(self.program.post(self.path, {**self.body, "nonsense": 1}), 400, "invalid")
         assert list(unknown["errors"]) == ["nonsense"]
         for field in self.required:
             lacking = {key: value for key, value in self.body.items() if key != field}
-            assert field in problem(program.post(self.path, lacking), 400, "invalid")["errors"]
-        form = program.client.post(f"/api/v1/{self.path}", self.body)
+            assert field in problem(self.program.post(self.path, lacking), 400, "invalid")["errors"]
+        form = self.program.client.post(f"/api/v1/{self.path}", self.body)
         problem(form, 415, "unsupported_media_type")

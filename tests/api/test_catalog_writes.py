@@ -69,6 +69,7 @@ def test_an_owner_keeps_the_teams_own(api: Any, alice: Any, bob: Any, charlie: A
         ({"service_workers": True, "team": "vision"}, "service_workers"),
         ({"pool": "sim"}, "pool"),
         ({"min_cuda": "99"}, "min_cuda"),
+        ({"environment": "nonesuch"}, "environment"),
     ],
 )
 def test_wrong_input_names_its_field(api: Any, olga: Any, team: Any, given: Any, field: str) -> None:

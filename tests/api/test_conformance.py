@@ -1,12 +1,13 @@
-"""The OpenAPI document is true: many requests are made from it, as it allows them and as it forbids them.
+"""The OpenAPI document is true: requests are generated from it, valid ones and broken ones.
 
-As an administrator, who may do nearly everything, and as a member of a team, who is refused much. Each answer
-has to be one that the document knows, with its headers and its body, and what it forbids has to be refused.
+`make test` sends what the document allows as an administrator, who may do nearly everything. `make test-all`
+also sends what it forbids, and both as a member of a team, who is refused much. Each answer has to be one
+that the document knows, with its headers and its body, and what the document forbids has to be refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from pytest_django import DjangoDbBlocker
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
+from schemathesis.generation.hypothesis.builder import HypothesisTestConfig, HypothesisTestMode, create_test
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     missing_required_header,
@@ -33,7 +35,7 @@ from portal.catalog.services import ensure_starting_catalog
 from tests.api.test_schema import DOCUMENT
 from tests.broker import Broker
 from tests.factories import UserFactory, WorkspaceFactory, make_token, simulated_pool, vision
-from tests.worlds import World, shared
+from tests.worlds import World, shared, taken_back
 
 CHECKS = [
     not_a_server_error,
@@ -62,9 +64,32 @@ THERE = {
 """What there is, by the end of a path up to it: every other request is about that."""
 
 
-# Streams do not end, which is what one waits for here; they have tests of their own.
-schema = schemathesis.openapi.from_dict(DOCUMENT).exclude(path_regex="/stream$")
-schema.config.generation.update(modes=[GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+ROLES = ("administrator", "member")
+PARTS = ("[a-e]", "[f-m]", "[n-q]", "[r-s]", "[t-v]", "w")
+"""The document in parts, by how the paths begin: a test each."""
+
+
+def generating(part: str, *modes: GenerationMode) -> Any:
+    """A part of the document without streams: they do not end, and have tests of their own."""
+    schema = schemathesis.openapi.from_dict(DOCUMENT)
+    schema = schema.include(path_regex=f"^/api/v1/{part}").exclude(path_regex="/stream$")
+    schema.config.generation.update(modes=list(modes))
+    return schema
+
+
+@pytest.fixture
+def role() -> str:
+    """Who asks, unless a test says otherwise."""
+    return "administrator"
+
+
+few = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 @pytest.fixture(scope="module")
@@ -73,30 +98,31 @@ def application() -> Any:
     return get_wsgi_application()
 
 
-@pytest.fixture(scope="module", params=["administrator", "member"])
-def secret(
-    request: Any,
+@pytest.fixture(scope="module")
+def secrets(
     django_db_setup: None,
     django_db_blocker: DjangoDbBlocker,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[World[str]]:
-    """Somebody's token, in the world that is asked about."""
+) -> Iterator[World[dict[str, str]]]:
+    """A token by role, in the world that is asked about."""
 
-    def make(_sent: Broker) -> str:
+    def make(_sent: Broker) -> dict[str, str]:
         alice, bob = UserFactory(username="alice"), UserFactory(username="bob")
         team = vision(owner=alice, member=bob)
         ensure_starting_catalog()
         simulated_pool(str(tmp_path_factory.mktemp("sim")))
-        who = bob if request.param == "member" else UserFactory(username="root", is_superuser=True)
+        people = dict(zip(ROLES, (UserFactory(username="root", is_superuser=True), bob), strict=True))
         WorkspaceFactory(pk=WORKSPACE, owner=bob, team=team)
-        return make_token(who)[1]
+        return {role: make_token(person)[1] for role, person in people.items()}
 
     with shared(django_db_blocker, make) as made:
         yield made
 
 
 @pytest.fixture
-def web(application: Any, secret: World[str], db: None) -> Iterator[Callable[..., Any]]:
+def web(
+    application: Any, secrets: World[dict[str, str]], role: str, db: None
+) -> Iterator[Callable[..., Any]]:
     """The portal on the test's own connection, asked with the token."""
     for signal in (request_started, request_finished):
         signal.disconnect(close_old_connections)
@@ -107,10 +133,10 @@ def web(application: Any, secret: World[str], db: None) -> Iterator[Callable[...
         asked += 1
         if asked % 2:
             _about_what_is_there(case)
-        headers = {"Authorization": f"Bearer {token}"}
+        headers = {"Authorization": f"Bearer {tokens[role]}"}
         return case.call(app=application, base_url="http://localhost", headers=headers)
 
-    with secret.met() as token:
+    with secrets.met() as tokens:
         yield ask
     for signal in (request_started, request_finished):
         signal.connect(close_old_connections)
@@ -126,14 +152,42 @@ def _about_what_is_there(case: schemathesis.Case) -> None:
             case.path_parameters[end.rpartition("{")[2].rstrip("}")] = value
 
 
-@schema.parametrize()
-@pytest.mark.django_db
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
-def test_requests_are_answered_as_the_document_says(case: schemathesis.Case, web: Callable[..., Any]) -> None:
-    case.validate_response(web(case), checks=CHECKS)
+@pytest.mark.slow("generates requests for every operation of a part")
+@pytest.mark.parametrize("part", PARTS)
+def test_allowed_requests_are_answered_as_the_document_says(
+    subtests: pytest.Subtests, web: Callable[..., Any], part: str
+) -> None:
+    quick = (HypothesisTestMode.EXAMPLES, HypothesisTestMode.FUZZING)
+    send_all(subtests, generating(part, GenerationMode.POSITIVE), web, quick)
+
+
+@pytest.mark.thorough("many requests for each operation; `make test` sends the allowed ones in one role")
+@pytest.mark.parametrize("role", ["administrator", "member"])
+@pytest.mark.parametrize("part", PARTS)
+def test_requests_are_answered_as_the_document_says(
+    subtests: pytest.Subtests, web: Callable[..., Any], part: str, role: str
+) -> None:
+    send_all(subtests, generating(part, GenerationMode.POSITIVE, GenerationMode.NEGATIVE), web)
+
+
+def send_all(
+    subtests: pytest.Subtests,
+    schema: Any,
+    web: Callable[..., Any],
+    modes: Iterable[HypothesisTestMode] = HypothesisTestMode,
+) -> None:
+    """Generate the requests of each operation and validate the answers.
+
+    `schema.parametrize()` would generate them while tests are collected, in each process of every run.
+    """
+
+    @few
+    def check(case: schemathesis.Case) -> None:
+        with taken_back():
+            case.validate_response(web(case), checks=CHECKS)
+
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        with subtests.test(operation.label):
+            config = HypothesisTestConfig(modes=list(modes), project=schema.config)
+            create_test(operation=operation, test_func=check, config=config)()

@@ -63,6 +63,7 @@ def model(generated: str, name: str, fields: dict[str, Any]) -> Any:
     return getattr(importlib.import_module(f"{generated}.models"), name).from_dict(fields)
 
 
+@pytest.mark.thorough("generates a client; `make test` validates the document")
 def test_a_workspace_from_wish_to_end(generated: str, as_user: Any, bob: Any, team: Any, pool: Any) -> None:
     client = as_user(bob)
     wish = {"template": "jupyterlab", "flavor": "sim-h100-x4", "team": "vision", "name": "by-client"}
@@ -95,6 +96,7 @@ def test_a_refusal_is_a_problem_with_codes(
     assert "flavor" in refused.parsed.errors.to_dict()
 
 
+@pytest.mark.thorough("generates a client; `make test` validates the document")
 def test_every_list_is_understood(generated: str, as_user: Any, team: Any, pool: Any) -> None:
     """All that can be read without naming something, as an administrator."""
     client = as_user(UserFactory(username="ada", is_superuser=True))

@@ -16,7 +16,7 @@ from portal.workspaces.models import Workspace
 from tests.api.conftest import problem
 from tests.factories import FlavorFactory, TemplateFactory, UserFactory, WorkspaceFactory
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 
 def names(response: Any) -> list[str]:

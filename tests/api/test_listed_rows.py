@@ -31,7 +31,7 @@ from portal.workspaces.models import Preemption, QueueEntry, Workspace, Workspac
 from portal.workspaces.serializers import WorkspaceSerializer, with_held
 from tests.factories import FlavorFactory, UserFactory, WorkspaceFactory
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 
 @pytest.fixture

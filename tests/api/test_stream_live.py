@@ -81,6 +81,7 @@ def test_an_event_comes_at_once_and_a_client_that_leaves_is_forgotten(
     eventually(lambda: channel_subscribers(hinted, one) == 0 or None)
 
 
+@pytest.mark.thorough("200 streams")
 def test_many_streams_hold_no_threads_and_one_connection_to_redis(
     server: str,
     hinted: redis_py.Redis,

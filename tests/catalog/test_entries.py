@@ -31,7 +31,7 @@ from tests.factories import (
     node_info,
 )
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 SHELL: dict[str, Any] = {
     "slug": "shell",
     "name": "Shell",

@@ -17,7 +17,10 @@ from portal.workspaces.models import Workspace
 from tests.catalog_pages.test_pages import as_typed
 from tests.factories import FlavorFactory, TemplateFactory
 
-pytestmark = pytest.mark.django_db
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.thorough("two thousand entries; `make test` has the forms with few"),
+]
 
 MANY = 2000
 LAST = f"tools-{MANY - 1:04}"

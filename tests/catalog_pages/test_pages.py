@@ -299,6 +299,7 @@ def api_of(with_token):
 # --- many -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough("a thousand entries")
 def test_a_thousand_of_each_page_well(as_user, olga, bob, team, catalog, django_assert_max_num_queries):
     local_pool_with(node_info())
     Template.objects.bulk_create(

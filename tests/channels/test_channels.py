@@ -26,7 +26,7 @@ from tests.api.conftest import api as api  # a fixture
 from tests.api.conftest import problem
 from tests.factories import WorkspaceFactory
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 SLACK = "https://hooks.slack.com/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"
 OWN = {"name": "My Slack", "url": SLACK, "kinds": ["workspaces", "requests"]}
 OF_TEAM = {"name": "Our Slack", "url": SLACK, "kinds": ["workspace.failed", "quota_request.made"]}

@@ -78,6 +78,7 @@ def test_over_https_the_name_and_all_below_it_stay_with_it(client, settings):
     assert answered["Strict-Transport-Security"] == "max-age=31536000; includeSubDomains"
 
 
+@pytest.mark.thorough("asks every address; `make test` has each method in the permission matrix")
 def test_no_address_answers_trace(as_user, alice, catalog):
     client = as_user(alice)
     some = "0" * 8 + "-0000-0000-0000-" + "0" * 12

@@ -15,6 +15,8 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from portal.common import new_database
 
+pytestmark = pytest.mark.sqlite
+
 
 @contextmanager
 def empty_database(alias: str, folder: Any) -> Iterator[BaseDatabaseWrapper]:
@@ -83,6 +85,7 @@ class ToTheOld:
     db_for_write = db_for_read
 
 
+@pytest.mark.thorough("runs every migration; `make test` makes its databases by the same code")
 def test_it_is_as_the_migrations_make_it(unblocked, tmp_path, monkeypatch):
     with empty_database("at_once", tmp_path) as new, empty_database("in_steps", tmp_path) as old:
         out = StringIO()

@@ -49,15 +49,17 @@ def formats(code: StrEnum) -> list[str]:
     return [each for each in found if each]
 
 
-@pytest.mark.parametrize("code", CODES, ids=lambda code: f"{type(code).__name__}.{code.name}")
-def test_a_code_has_a_text_of_whole_sentences(code: StrEnum) -> None:
-    found = formats(code)
-    assert found
-    for each in found:
-        assert not re.search(r"%[sd]", PLACEHOLDER.sub("", each)), "placeholders have names"
-        if not isinstance(code, CLAUSES):
-            assert each.endswith(ENDS)
-            assert each[0] in "%“" or each[0].isupper() or each[0].isdigit()
+def test_every_code_has_a_text_of_whole_sentences() -> None:
+    for code in CODES:
+        name, patterns = f"{type(code).__name__}.{code.name}", formats(code)
+        assert patterns, f"{name} has no text"
+        for pattern in patterns:
+            unnamed = re.search(r"%[sd]", PLACEHOLDER.sub("", pattern))
+            assert not unnamed, f"{name}: a placeholder without a name in “{pattern}”"
+            if not isinstance(code, CLAUSES):
+                assert pattern.endswith(ENDS), f"{name}: “{pattern}” has no end"
+                first = pattern[0]
+                assert first in "%“" or first.isupper() or first.isdigit(), f"{name}: “{pattern}”"
 
 
 def test_no_two_codes_have_the_same_value() -> None:

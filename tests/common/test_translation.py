@@ -40,6 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Completed
     return ran, found.read_text() if found.exists() else ""
 
 
+@pytest.mark.thorough("runs gettext over all sources")
 def test_makemessages_runs_clean(made: tuple[subprocess.CompletedProcess[str], str]) -> None:
     ran, _ = made
     assert ran.returncode == 0, ran.stderr

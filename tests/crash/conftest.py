@@ -28,22 +28,20 @@ from tests import instance
 from tests.broker import AwayRedis, Broker, Message
 from tests.crash.harm import Fleet, process_name
 from tests.factories import FlavorFactory
+from tests.instance import Berth
 from tests.sweeps import sweep
 
 
-@pytest.fixture(scope="session")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+@pytest.fixture(scope="module")
+def fleet(shared_berth: Berth) -> Iterator[Fleet]:
     """Four small workspaces, two of them running, and a JupyterLab where its environment is here."""
-    environment = instance.notebook_environment()
-    folder = tmp_path_factory.mktemp("crash")
-    # Shorter than the defaults of 20 and 15 s, so that the tests wait less for what has been lost.
-    times = {"BERTH_NODE_LEASE_S": "8", "BERTH_HEARTBEAT_S": "4"}
-    with instance.running(folder, environment=environment, **times) as berth:
-        fleet = Fleet(berth, bystander="jupyterlab" if environment else "files")
-        try:
-            yield fleet
-        finally:
-            fleet.close()
+    fleet = Fleet(shared_berth, bystander="jupyterlab" if instance.notebook_environment() else "files")
+    try:
+        yield fleet
+        fleet.want_all(dict.fromkeys(fleet.desired_state, "deleted"))
+        fleet.recovered()
+    finally:
+        fleet.close()
 
 
 @pytest.fixture(autouse=True)

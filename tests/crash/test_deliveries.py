@@ -18,7 +18,7 @@ from tests.crash.conftest import Planes
 from tests.crash.harm import Fleet
 from tests.instance import eventually
 
-pytestmark = [pytest.mark.engine]
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("e2e")]
 
 
 @pytest.mark.django_db
@@ -115,7 +115,8 @@ print(json.dumps(messages.dump(Command(
 """
 
 
-@pytest.mark.xdist_group("crash")
+@pytest.mark.thorough("half a minute; `make test` delivers every message twice")
+@pytest.mark.xdist_group("e2e")
 def test_a_start_command_again_while_it_runs_and_after_it_has_been_deleted(fleet: Fleet) -> None:
     """On real workers: no lease, no expiry stands in the way here, only the driver's own memory."""
     workspace_id = fleet.create("captured")

@@ -11,8 +11,9 @@ import redis
 
 from tests.crash.harm import Fleet, children_of, kill
 from tests.instance import eventually
+from tests.suite.choice import quick_of
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("crash")]
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("e2e")]
 
 
 def main(name: str) -> Callable[[Fleet], None]:
@@ -70,7 +71,10 @@ VICTIMS: dict[str, Callable[[Fleet], None]] = {
 }
 
 
-@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize(
+    "victim",
+    quick_of(VICTIMS, ("control", "node", "redis"), "every process in turn; `make test` kills three"),
+)
 def test_every_workspace_comes_to_be_as_wanted(
     fleet: Fleet, victim: str, record_property: Callable[[str, object], None]
 ) -> None:

@@ -18,7 +18,11 @@ from tests import instance
 from tests.instance import Berth, eventually
 from tests.populate import PASSWORD
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("no_room")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.xdist_group("no_room"),
+    pytest.mark.thorough("a Berth and a disk of its own; `make test` has the watch in tests/embedded"),
+]
 
 MIB = 1 << 20
 

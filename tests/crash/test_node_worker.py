@@ -17,6 +17,7 @@ from provisioning.service.environ import ROOT
 from tests.broker import Message
 from tests.crash.conftest import Planes
 from tests.instance import eventually
+from tests.suite.choice import quick_of
 from tests.sweeps import sweep
 
 pytestmark = [pytest.mark.engine, pytest.mark.django_db]
@@ -38,6 +39,7 @@ DELETE = {
     "before the folder is removed": f"{DRIVER}.state.WorkspaceDir.remove",
     "before the answer": "provisioning.node.tasks._send_to_control",
 }
+EACH = "a kill at each moment; `make test` has one moment of each command"
 STARTED_BY_THEN = {"while it is launched", "before the answer"}
 
 
@@ -60,7 +62,7 @@ def command_of(planes: Planes) -> Message:
     return message
 
 
-@pytest.mark.parametrize("moment", START)
+@pytest.mark.parametrize("moment", quick_of(START, ("while it is launched",), EACH))
 def test_killed_while_starting(planes: Planes, moment: str) -> None:
     workspace = planes.make()
     dies_at(START[moment], command_of(planes))
@@ -78,7 +80,7 @@ def test_killed_while_starting(planes: Planes, moment: str) -> None:
     planes.check()
 
 
-@pytest.mark.parametrize("moment", START)
+@pytest.mark.parametrize("moment", quick_of(START, (), EACH))
 def test_killed_while_starting_without_its_gpus(planes: Planes, bob: User, moment: str) -> None:
     planes.pretend_a_gpu(held_by=bob)
     workspace = planes.make("one-gpu", start_without_gpu=True)
@@ -96,7 +98,7 @@ def agents_soon(planes: Planes, workspace: Workspace) -> list[tuple[int, int]]:
     return eventually(lambda: planes.agents(workspace) or None, limit_s=10, what="an agent")
 
 
-@pytest.mark.parametrize("moment", STOP)
+@pytest.mark.parametrize("moment", quick_of(STOP, ("before the answer",), EACH))
 def test_killed_while_stopping(planes: Planes, moment: str) -> None:
     workspace = planes.make()
     planes.until(workspace, "running")
@@ -110,7 +112,7 @@ def test_killed_while_stopping(planes: Planes, moment: str) -> None:
     planes.check()
 
 
-@pytest.mark.parametrize("moment", DELETE)
+@pytest.mark.parametrize("moment", quick_of(DELETE, ("before the folder is removed",), EACH))
 def test_killed_while_deleting(planes: Planes, moment: str) -> None:
     workspace = planes.make()
     planes.until(workspace, "running")

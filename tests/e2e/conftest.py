@@ -14,7 +14,6 @@ import pytest
 
 from tests import instance
 from tests.instance import Api, Berth
-from tests.vault_server import VaultServer
 
 FAILED = pytest.StashKey[bool]()
 """Of a test's node: whether its body has failed, for what fixtures say at their end."""
@@ -30,23 +29,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.fixture(scope="session")
-def vault(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VaultServer]:
-    """Where a Vault will be: started by the test that wants it."""
-    server = VaultServer(tmp_path_factory.mktemp("vault"))
-    yield server
-    server.end()
-
-
-@pytest.fixture(scope="session")
-def berth(tmp_path_factory: pytest.TempPathFactory, vault: VaultServer) -> Iterator[Berth]:
-    environment = instance.need_notebook_environment()
-    with instance.running(
-        tmp_path_factory.mktemp("e2e"),
-        environment=environment,
-        BERTH_VAULT_ADDR=vault.address,
-        BERTH_VAULT_TOKEN_FILE=str(vault.token_file),
-    ) as found:
-        yield found
+def berth(request: pytest.FixtureRequest) -> Berth:
+    """The shared Berth, with notebooks."""
+    instance.need_notebook_environment()
+    shared: Berth = request.getfixturevalue("shared_berth")
+    return shared
 
 
 @pytest.fixture

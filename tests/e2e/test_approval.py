@@ -15,7 +15,12 @@ from tests.instance import Api, Berth
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = [pytest.mark.engine, pytest.mark.browser, pytest.mark.xdist_group("e2e")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.browser,
+    pytest.mark.xdist_group("e2e"),
+    pytest.mark.thorough("a whole Berth with a browser; `make test` has the pages in tests/ui"),
+]
 UNDER_A_MINUTE_S = 60
 SET_UP = """
 from portal.accounts.models import Team, User

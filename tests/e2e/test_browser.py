@@ -22,7 +22,14 @@ from tests.populate import PASSWORD
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Locator, Page, Response, Route
 
-pytestmark = [pytest.mark.engine, pytest.mark.browser, pytest.mark.xdist_group("e2e")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.browser,
+    pytest.mark.xdist_group("e2e"),
+    pytest.mark.thorough(
+        "a whole Berth with a browser; `make test` has the pages in tests/ui and notebooks over REST"
+    ),
+]
 DESKTOP = {"viewport": {"width": 1280, "height": 900}}
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 START_LIMIT_MS = 120_000

@@ -24,7 +24,11 @@ from tests.e2e.build_site import LIMIT_S, TEMPLATE, Site
 from tests.instance import Api, eventually
 from tests.provisioning.environments.package_index import PackageFolder
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("builds-cut-off")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.xdist_group("builds-cut-off"),
+    pytest.mark.thorough("a Berth and an index of its own; `make test` kills builds in tests/provisioning"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,11 @@ from tests.instance import Api, eventually
 from tests.provisioning.environments import package_server
 from tests.provisioning.environments.package_index import PackageFolder
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("builds-index-gone")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.xdist_group("builds-index-gone"),
+    pytest.mark.thorough("a Berth and an index of its own; `make test` reads uv's words"),
+]
 PORT = 8000
 LARGE = 1 << 20
 NEXT_TRY = """

@@ -17,7 +17,11 @@ from tests.e2e.conftest import Curl
 from tests.e2e.kernels import channels, execute
 from tests.instance import Berth, eventually
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("e2e")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.xdist_group("e2e"),
+    pytest.mark.thorough("minutes with whole notebooks; `make test` has tests/accounts"),
+]
 # What the template of the one that resists gives an app: nothing waits for that.
 PATIENCE_S = 300
 # A kernel that does not end when it is asked to; where told so, it keeps the server from ending, too.
@@ -105,7 +109,11 @@ def held_up(berth: Berth, workspace_id: str) -> bool:
     return "T" in states
 
 
-@pytest.mark.parametrize("stubborn", [False, True], ids=["a usual notebook", "one that resists"])
+@pytest.mark.parametrize(
+    "stubborn",
+    [pytest.param(False, marks=pytest.mark.thorough("`make test` has the one that resists")), True],
+    ids=["a usual notebook", "one that resists"],
+)
 def test_what_is_open_is_cut(
     berth: Berth, admin: httpx.Client, browser: httpx.Client, stubborn: bool
 ) -> None:

@@ -26,7 +26,11 @@ from tests.gpu.driver.conftest import build
 from tests.gpu.driver.machine import Machine, uuid_of
 from tests.systemd_machine import machine
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("node-service")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.xdist_group("node-service"),
+    pytest.mark.thorough("a machine with systemd; `make test` checks the unit's text"),
+]
 RELEASE = 570
 MODEL = "Tesla T4"
 GPUS = (uuid_of(1), uuid_of(2))

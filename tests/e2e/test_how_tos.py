@@ -20,7 +20,11 @@ from tests.e2e.how_to_machine import HOST, HowToMachine, blocks, needs
 from tests.instance import eventually
 from tests.systemd_machine import machine
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("node-service")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.xdist_group("node-service"),
+    pytest.mark.thorough("minutes in a machine with systemd; `make test` checks the documents' commands"),
+]
 TOKEN = """
 from portal.accounts import tokens
 from portal.accounts.models import User

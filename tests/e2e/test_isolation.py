@@ -292,6 +292,7 @@ def tokens_of(berth: Berth) -> int:
 
 
 @pytest.mark.browser
+@pytest.mark.thorough("a whole Berth with a browser; `make test` has the front door and the gateway")
 def test_a_page_of_a_workspace_cannot_act_on_the_portal(
     berth: Berth, pair: tuple[str, str], signed_in: Callable[[str], Page]
 ) -> None:
@@ -335,6 +336,7 @@ def workspaces(berth: Berth) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.browser
+@pytest.mark.thorough("a whole Berth with a browser; `make test` has the front door and the gateway")
 def test_an_action_with_the_portals_own_cookies_is_refused_for_its_origin(
     berth: Berth, pair: tuple[str, str], signed_in: Callable[[str], Page]
 ) -> None:
@@ -363,6 +365,7 @@ def test_an_action_with_the_portals_own_cookies_is_refused_for_its_origin(
 
 
 @pytest.mark.browser
+@pytest.mark.thorough("a whole Berth with a browser; `make test` has the front door and the gateway")
 def test_another_user_and_another_workspace_stay_out(
     berth: Berth, pair: tuple[str, str], signed_in: Callable[[str], Page]
 ) -> None:

@@ -14,7 +14,12 @@ from tests.populate import PASSWORD
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = [pytest.mark.engine, pytest.mark.browser, pytest.mark.xdist_group("e2e")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.browser,
+    pytest.mark.xdist_group("e2e"),
+    pytest.mark.thorough("a whole Berth with a browser; `make test` has the pages in tests/ui"),
+]
 SET_UP = f"""
 from portal.accounts import services, users
 from portal.accounts.models import User

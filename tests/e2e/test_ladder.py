@@ -28,7 +28,12 @@ from tests.instance import ROOT, Berth, eventually
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = [pytest.mark.engine, pytest.mark.browser, pytest.mark.xdist_group("e2e")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.browser,
+    pytest.mark.xdist_group("e2e"),
+    pytest.mark.thorough("a Berth with a GPU that is simulated; `make test` has the ladder in tests/reclaim"),
+]
 NOTEBOOK = "kept.ipynb"
 POLICY = {"release_gpu_minutes": 60, "idle_minutes": 90, "notice_minutes": 30}
 LIMIT_S = 120

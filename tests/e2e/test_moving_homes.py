@@ -14,7 +14,11 @@ from tests.e2e.test_two_machines import LIMIT_S, TOKEN, Pair, pair, wire
 from tests.instance import eventually
 
 __all__ = ["pair", "wire"]
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("two-machines")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.xdist_group("two-machines"),
+    pytest.mark.thorough("two whole machines; `make test` moves homes between two nodes without a portal"),
+]
 LARGE = 300 << 20
 
 

@@ -25,7 +25,11 @@ from tests.instance import Api, Berth, eventually
 from tests.ports import consecutive_ports
 from tests.systemd_machine import SystemdMachine, machine
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("node-service")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.xdist_group("node-service"),
+    pytest.mark.thorough("a machine with systemd; `make test` checks the unit's text"),
+]
 LIMIT_S = 90
 TOKEN = """
 import django; django.setup()

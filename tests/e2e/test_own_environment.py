@@ -29,7 +29,11 @@ from tests.provisioning.environments.package_index import PackageFolder
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("e2e")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.xdist_group("e2e"),
+    pytest.mark.thorough("a Berth and an index of its own; `make test` builds in tests/provisioning"),
+]
 WRONG = "no-such-package-of-berth"
 BUILD_LIMIT_S = 180
 SERVE = ["python3", "-m", "http.server", "{port}", "--bind", "127.0.0.1", "--directory", "{home}"]

@@ -28,6 +28,7 @@ from tests.e2e.kernels import channels, execute
 from tests.e2e.pipelines import Job, Outcome
 from tests.e2e.test_approval import CLEAN_UP, SET_UP
 from tests.instance import Api, Berth, eventually
+from tests.suite.choice import quick_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("e2e")]
 EXAMPLES = ROOT / "examples" / "ci"
@@ -89,7 +90,7 @@ def nothing_is_left(ada: Api, berth: Berth) -> bool:
     return not left and not list((berth.home / "homes" / "lab" / "ada").glob("ci-*.ipynb"))
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", quick_of(JOBS, ("github",), "the same by another runner"))
 def test_a_pipeline_from_start_to_result(
     pipeline: Callable[..., Outcome], ada: Api, berth: Berth, tmp_path: Path, name: str
 ) -> None:
@@ -122,6 +123,7 @@ def test_one_that_is_cancelled_while_it_starts_leaves_nothing(
     assert nothing_is_left(ada, berth)
 
 
+@pytest.mark.thorough("`make test` cancels one that starts")
 def test_one_that_is_cancelled_while_it_works_leaves_nothing(
     pipeline: Callable[..., Outcome], ada: Api, berth: Berth, tmp_path: Path
 ) -> None:
@@ -135,6 +137,7 @@ def test_one_that_is_cancelled_while_it_works_leaves_nothing(
     assert nothing_is_left(ada, berth)
 
 
+@pytest.mark.thorough("half a minute; tests/cli has it in process")
 def test_one_that_needs_an_approval_ends_at_once_and_passes_when_it_has_it(
     pipeline: Callable[..., Outcome], ada: Api, berth: Berth, one_core: None
 ) -> None:
@@ -149,6 +152,7 @@ def test_one_that_needs_an_approval_ends_at_once_and_passes_when_it_has_it(
     assert nothing_is_left(ada, berth)
 
 
+@pytest.mark.thorough("half a minute; tests/cli has it in process")
 def test_one_that_waits_in_the_queue_passes_when_there_is_room(
     pipeline: Callable[..., Outcome], ada: Api, berth: Berth, one_core: None
 ) -> None:

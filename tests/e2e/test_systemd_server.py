@@ -22,7 +22,11 @@ from tests import instance
 from tests.instance import eventually
 from tests.systemd_machine import WAY_OUT, SystemdMachine, machine
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("node-service")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.xdist_group("node-service"),
+    pytest.mark.thorough("a machine with systemd; `make test` checks the unit's text"),
+]
 LIMIT_S = 90
 HOST = "berth.example.org"
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / "systemd.md").read_text(), flags=re.DOTALL | re.M)

@@ -40,7 +40,13 @@ from tests.e2e.second_machine import HOME_LIMIT_MIB, Network, SecondMachine, net
 from tests.instance import Api, Berth, eventually
 from tests.ports import consecutive_ports
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("two-machines")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.xdist_group("two-machines"),
+    pytest.mark.thorough(
+        "two whole machines; `make test` has doors, joining and the gateway without a portal"
+    ),
+]
 LIMIT_S = 180
 TOKEN = """
 import django; django.setup()

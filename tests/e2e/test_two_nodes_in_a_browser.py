@@ -31,7 +31,12 @@ from tests.ports import consecutive_ports
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = [pytest.mark.engine, pytest.mark.browser, pytest.mark.xdist_group("two-nodes")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.browser,
+    pytest.mark.xdist_group("two-nodes"),
+    pytest.mark.thorough("two whole machines"),
+]
 LIMIT_S = 120
 LIMIT_MS = LIMIT_S * 1000
 SOON_MS = 60_000

@@ -27,7 +27,10 @@ from tests import mounts
 from tests.embedded.conftest import free_ports
 from tests.instance import eventually
 
-pytestmark = pytest.mark.engine
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.thorough("each test starts Berth; `make test` starts, kills and stops the shared one"),
+]
 START_LIMIT_S = 240.0
 RECOVERY_LIMIT_S = 90.0
 SERVICES = ("redis", "web", "gateway", "front-door", "control", "node", "beat")

@@ -80,6 +80,7 @@ def berth(installed, tmp_path_factory) -> Iterator[Berth]:
         yield berth
 
 
+@pytest.mark.thorough("starts a Berth from the wheel; `make test` looks into the wheel")
 def test_it_runs_apart_from_the_checkout(berth, installed):
     with httpx.Client(base_url=f"http://127.0.0.1:{berth.port}", follow_redirects=True, timeout=30) as client:
         page = client.get("/")
@@ -96,6 +97,7 @@ def test_it_runs_apart_from_the_checkout(berth, installed):
         assert folder.is_relative_to(installed.parent), name
 
 
+@pytest.mark.thorough("starts a Berth from the wheel; `make test` looks into the wheel")
 def test_a_notebook_runs_in_the_environment_that_it_makes(berth, installed):
     instance.need_notebook_environment()
     own = berth.home / "environments" / "notebook"

@@ -15,7 +15,7 @@ from portal.events.models import Event
 from tests.environments.helpers import LOCK, built, commands, environment, only, ready, version_of
 from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 LINES = {"source_kind": "packages", "source": "numpy>=2\n# for plots\nmatplotlib"}
 
 

@@ -18,7 +18,7 @@ from portal.events.models import AuditSeal, Event, EventTarget, TargetKind
 from portal.events.sealing import Flaw
 from tests.factories import UserFactory
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 LATER = dt.timedelta(minutes=6)
 
 

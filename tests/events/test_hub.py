@@ -144,6 +144,7 @@ async def test_readers_look_by_themselves_while_redis_is_away(
         await until(lambda: connections(store) == 0)
 
 
+@pytest.mark.thorough("waits for a silence")
 async def test_a_connection_that_is_dead_but_open_is_given_up(
     hinted_url: str, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

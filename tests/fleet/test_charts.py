@@ -20,6 +20,7 @@ from portal.inventory.series import HOUR, MONTH, Held, Point, Series
 from provisioning.gpu.samples import Sample
 from tests.factories import local_pool_with, node_info
 from tests.inventory.sampled import NOON, apply, rollup
+from tests.suite.choice import examples
 
 UUID = "GPU-node-1-0"
 
@@ -120,7 +121,7 @@ def test_what_one_metric_lacks_is_a_gap_in_its_chart_alone():
 numbers = st.none() | st.integers(0, 2_000_000)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(st.none() | st.tuples(st.integers(0, 100), numbers, numbers), min_size=1, max_size=720))
 def test_whatever_was_measured_stays_inside_the_picture(values):
     points = tuple(

@@ -17,6 +17,7 @@ from provisioning.gpu.ring import Ring
 from provisioning.gpu.rollup import ProcessTally, Rollup, bin_of, merge, minute, top_of
 from provisioning.gpu.samples import METRICS, ProcessUse, Sample, throttle_names
 from provisioning.types import DeviceInfo, DeviceKind
+from tests.suite.choice import examples
 
 HOUR = 1_800_000_000 // 3600 * 3600
 
@@ -97,7 +98,7 @@ values = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3599), values, st.none() | st.integers(0, 511)), max_size=80))
 def test_an_hour_of_minutes_is_an_hour_of_samples(seen):
     samples = [

@@ -26,6 +26,7 @@ from provisioning.gpu.scrub import (
 )
 from provisioning.gpu.scrub_run import run_scrub
 from tests.gpu import scrub_sim
+from tests.suite.choice import examples
 
 
 class HostGpu:
@@ -184,7 +185,7 @@ def test_dirt_outweighs_everything():
     assert verdict is ScrubVerdict.FAILED
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 200 * MIB), st.integers(0, 200 * MIB))
 def test_halving_takes_all_that_chunks_can_take(free, there):
     taken: list[int] = []

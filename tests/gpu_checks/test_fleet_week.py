@@ -22,6 +22,7 @@ RATE = 1500
 """Times the published rates: so small a fleet would have nothing to show in a year."""
 
 
+@pytest.mark.thorough("a week of a fleet; `make test` has a day of checks in test_healing")
 @pytest.mark.django_db
 def test_what_is_broken_goes_out_and_nothing_else(monkeypatch):
     monkeypatch.setattr(faults, "XID_TOLD", 1.0)

@@ -26,7 +26,7 @@ from portal.workspaces.models import Workspace
 from tests.factories import WorkspaceFactory
 from tests.gpu_checks.helpers import answer, checked_pool, fresh, linked_node, only, run_of
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 
 @pytest.fixture

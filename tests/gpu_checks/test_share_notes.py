@@ -188,6 +188,7 @@ def test_absurd_numbers_are_bounded(runs, gpu):
     assert Event.objects.get(kind="workspace.gpu_share_over").data["ends_in_s"] == 3600
 
 
+@pytest.mark.thorough("600 messages; `make test` has one of each kind")
 def test_a_storm_floods_neither_timeline_nor_notices(runs, clock):
     for _ in range(200):
         told(note(runs, "over"))

@@ -189,6 +189,7 @@ def test_its_life(node: Node, berth: Berth) -> None:
     assert "Workspaces go on" in node.log.read_text()
 
 
+@pytest.mark.thorough("restarts services twice")
 def test_other_keys_are_taken_up_by_what_runs(node: Node, berth: Berth) -> None:
     node.start()
     first = node.until_running()
@@ -208,6 +209,7 @@ def test_other_keys_are_taken_up_by_what_runs(node: Node, berth: Berth) -> None:
     assert node.inventory()["failure"] is None
 
 
+@pytest.mark.thorough("restarts services twice")
 def test_a_revoked_node_says_so_and_comes_back_when_let_in(node: Node, berth: Berth, door: TLSProxy) -> None:
     node.start()
     node.until_running()

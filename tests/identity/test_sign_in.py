@@ -21,7 +21,7 @@ from portal.workspaces.lifecycle import DesiredState, State
 from tests.factories import MembershipFactory, TeamFactory, UserFactory, WorkspaceFactory
 from tests.fixtures import PROVIDER
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 RULES = """
 [[provider.rules]]
 group = "vision"

@@ -31,7 +31,7 @@ from portal.reservations.models import Reservation
 from tests.factories import MembershipFactory, UserFactory, make_token
 from tests.reservations.test_reservations import H100, ask
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 
 def kinds(user) -> list[str]:

@@ -23,7 +23,7 @@ from provisioning.types import DeviceInfo, DeviceKind, Failure
 from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool
 from tests.workspaces.helpers import active, answer
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 
 def kinds(pool: Pool) -> list[str]:

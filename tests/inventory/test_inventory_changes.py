@@ -269,6 +269,7 @@ def many(word: str = "", **fields):
     ]
 
 
+@pytest.mark.thorough("a thousand devices")
 def test_a_thousand_devices_take_no_query_each(catalog, django_assert_max_num_queries):
     pool = local_pool_with(*many())
     assert Device.objects.filter(present=True).count() == 1000

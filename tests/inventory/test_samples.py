@@ -23,6 +23,7 @@ from provisioning.gpu.samples import Sample
 from tests.factories import local_pool_with, node_info
 from tests.inventory.sampled import NOON, apply, rollup
 from tests.senders import sent_by
+from tests.suite.choice import examples
 
 pytestmark = pytest.mark.django_db
 UUID = "GPU-node-1-0"
@@ -254,7 +255,7 @@ second_values = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(seen=st.dictionaries(st.integers(0, 3599), second_values, max_size=60), seed=st.integers(0, 9))
 def test_an_hour_made_of_its_minutes_is_the_hour_of_its_samples(seen, seed):
     DeviceSeries.objects.all().delete()

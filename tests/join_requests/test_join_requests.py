@@ -20,7 +20,7 @@ from portal.join_requests import policies, selectors, services
 from portal.join_requests.models import MAX_MESSAGE, JoinRequest, JoinStatus
 from tests.factories import MembershipFactory, TeamFactory, UserFactory
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 
 @pytest.fixture

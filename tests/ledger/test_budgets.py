@@ -24,7 +24,7 @@ from tests.factories import FlavorFactory, local_pool_with, node_info
 from tests.sweeps import sweep
 from tests.workspaces.helpers import answer, run_until_ready
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 EURO = 100
 """In hundredths of the currency."""
 MONTH = date(2026, 3, 1)

@@ -23,6 +23,7 @@ from portal.quotas.models import ResourceRate
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from tests.suite.choice import examples
 
 pytestmark = pytest.mark.django_db
 H100 = "gpu:simulated-h100"
@@ -145,7 +146,10 @@ def test_hours_that_come_back_let_it_start_again(make, alice, olga, team, priced
     assert make(alice, "sim-h100-x1").state == State.PROVISIONING
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(10),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_never_below_zero_by_more_than_one_tick(make, alice, olga, team, priced, clock, sent, seed):
     chance = random.Random(seed)

@@ -16,7 +16,7 @@ from tests.api.conftest import api as api
 from tests.factories import MachineFactory, UserFactory
 from tests.newcomers import Newcomer
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 LIST = "/pools/this-machine/machines/"
 
 

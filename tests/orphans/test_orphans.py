@@ -36,8 +36,9 @@ from provisioning.types import (
 from tests.api.conftest import api as api
 from tests.factories import TeamFactory, UserFactory, WorkspaceFactory
 from tests.senders import sent_by
+from tests.suite.choice import examples
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 FOLDER = f"ws-{uuid.uuid4().hex}"
 STATES = ("found", "removing", "removed", "gone")
 
@@ -234,7 +235,10 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(40),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(acts=ACTS)
 def test_nothing_owned_is_ever_listed_or_ordered_away(acts, local_pool, sent, clock, olga):
     """Whatever the order of what nodes say, what people do and what answers come."""

@@ -18,12 +18,13 @@ from provisioning import messages, registry
 from provisioning.driver import Driver, Plane
 from provisioning.errors import Blame, Conflict, InvalidSpec, ProvisioningError, Stale
 from provisioning.types import Inventory, Observation, ObservedState, WorkspaceRef
+from tests.suite.choice import THOROUGH, quick_of
 
 ABSENT, FAILED = ObservedState.ABSENT, ObservedState.FAILED
 RUNNING, STARTING = ObservedState.RUNNING, ObservedState.STARTING
 STOPPED, STOPPING = ObservedState.STOPPED, ObservedState.STOPPING
 # How many points inside a call are tried as the moment of sudden death; more when hunting.
-KILL_POINTS = int(os.environ.get("BERTH_TEST_KILL_POINTS", "12"))
+KILL_POINTS = int(os.environ.get("BERTH_TEST_KILL_POINTS") or (12 if os.environ.get(THOROUGH) else 3))
 
 
 def check_error(error: ProvisioningError) -> None:
@@ -545,7 +546,7 @@ def test_concurrent_starts_from_several_processes_are_one(harness):
     assert harness.starts(spec) == 1
 
 
-@pytest.mark.parametrize("op", ["stop", "delete"])
+@pytest.mark.parametrize("op", quick_of(("stop", "delete"), ("delete",), "`make test` has the deletion"))
 def test_a_start_that_races_with_its_end_leaves_nothing_running(harness, op):
     for _ in range(3):
         spec = harness.spec()

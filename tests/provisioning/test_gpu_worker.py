@@ -28,7 +28,10 @@ from provisioning.types import PoolConfig
 from tests.senders import CONTROL_KEY, NODE_KEY
 from tests.workspaces.gateway.gateway_support import redis_url as redis_url
 
-pytestmark = pytest.mark.engine
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.thorough("a worker of its own for GPU checks; `make test` calls its tasks"),
+]
 CHECK_S = 8.0
 
 

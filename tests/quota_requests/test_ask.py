@@ -18,7 +18,7 @@ from portal.quotas.models import Grant, MemberCap, SiteLimit
 from tests.factories import MembershipFactory, UserFactory
 from tests.quota_requests.helpers import ask, in_hours
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 
 def test_a_member_asks_and_approvers_are_told(bob, alice, team, petra, eight):

@@ -283,6 +283,7 @@ def test_what_gpus_were_used_for_is_measured_or_said_not_to_be(bob, petra, team,
     assert selectors.evidence(about_disk).use is None
 
 
+@pytest.mark.thorough("fifty requests")
 def test_fifty_requests_cost_the_queries_of_one(petra, team, eight, as_user, django_assert_max_num_queries):
     for number in range(50):
         some = TeamFactory()

@@ -11,7 +11,7 @@ from portal.quotas.services import cohorts, limits
 from portal.workspaces.lifecycle import State
 from tests.factories import WorkspaceFactory
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 H100 = "gpu:h100"
 
 

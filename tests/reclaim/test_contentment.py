@@ -26,6 +26,7 @@ from portal.reclaim.engine.contentment import (
     is_short,
     node_score,
 )
+from tests.suite.choice import examples
 
 HOT = DeviceView(
     model="H100", gpu_s=600, gpu_pct=90, watched_s=600, held_down_s=480, clock_mhz=1000, best_clock_mhz=1980
@@ -249,7 +250,7 @@ works = st.builds(
 )
 
 
-@settings(max_examples=600, deadline=None, derandomize=True)
+@settings(max_examples=examples(600), deadline=None, derandomize=True)
 @given(st.lists(devices, max_size=2), headrooms, works)
 def test_what_nodes_and_work_say_is_a_percentage_with_a_reason_in_words(seen, headroom, work):
     view = View(tuple(seen), "n", headroom=headroom, work=work)
@@ -264,14 +265,14 @@ def test_what_nodes_and_work_say_is_a_percentage_with_a_reason_in_words(seen, he
         assert quiet == contentment(View(tuple(seen), "n"))
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=examples(400), deadline=None, derandomize=True)
 @given(headrooms, works, st.sampled_from([*Headroom.__dataclass_fields__.keys() - {"cpu_limited"}]))
 def test_a_node_that_tells_less_never_makes_anybody_less_content(headroom, work, name):
     less = contentment(View((), "n", headroom=replace(headroom, **{name: None}), work=work))
     assert less.score >= contentment(View((), "n", headroom=headroom, work=work)).score
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=examples(400), deadline=None, derandomize=True)
 @given(st.lists(devices, max_size=4), maybe(0, 100), maybe(0, 200))
 def test_every_score_is_a_percentage_and_below_content_has_a_reason(seen, has, given_out):
     found = contentment(View(tuple(seen), "n", has, given_out))
@@ -280,7 +281,7 @@ def test_every_score_is_a_percentage_and_below_content_has_a_reason(seen, has, g
     assert found == contentment(View(tuple(reversed(seen)), "n", has, given_out)) or len(found.reasons) > 1
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@settings(max_examples=examples(500), deadline=None, derandomize=True)
 @given(st.lists(devices, max_size=4), maybe(0, 100), maybe(0, 200))
 def test_where_nothing_is_suspect_nothing_speaks_against_the_place(seen, has, given_out):
     """So nobody who runs there has to be looked at."""
@@ -290,7 +291,7 @@ def test_where_nothing_is_suspect_nothing_speaks_against_the_place(seen, has, gi
     assert suspect or contentment(View(tuple(seen), "n", has, given_out)) == Contentment()
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=examples(400), deadline=None, derandomize=True)
 @given(devices, st.sampled_from(["gpu_s", "gpu_pct", "watched_s", "held_down_s", "clock_mhz"]))
 def test_measuring_less_never_makes_anybody_less_content(device, name):
     less = contentment(View((replace(device, **{name: None}),)))

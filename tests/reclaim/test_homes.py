@@ -29,6 +29,7 @@ from provisioning.version import VERSION
 from tests.factories import MachineFactory, UserFactory, local_pool_with, node_info
 from tests.reclaim.test_kills import _transactions, killed_before, undone
 from tests.scheduling.test_home_places import preview
+from tests.suite.choice import quick_of
 from tests.workspaces.helpers import run_until_ready
 from tests.workspaces.test_own_packages import stop_it
 
@@ -443,7 +444,14 @@ def is_kept(place, bob, sent):
     return lambda: homes.keep(actor=bob, place_id=place.pk)
 
 
-@pytest.mark.parametrize("step", [warns, begins, is_whole, is_emptied, is_restored, is_kept])
+@pytest.mark.parametrize(
+    "step",
+    quick_of(
+        [warns, begins, is_whole, is_emptied, is_restored, is_kept],
+        [begins, is_emptied],
+        "a kill before every write; `make test` has some steps",
+    ),
+)
 def test_killed_before_any_write_all_of_a_step_is_done_or_nothing(place, bob, sent, step, monkeypatch):
     now = timezone.now()
     act = step(place, bob, sent)

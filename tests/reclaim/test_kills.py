@@ -29,6 +29,7 @@ from portal.scheduling import snapshot_cache
 from portal.workspaces import gpus, resizing
 from portal.workspaces.models import Workspace
 from tests.factories import FlavorFactory, local_pool_with, node_info
+from tests.suite.choice import quick_of
 from tests.workspaces.helpers import run_until_ready
 
 pytestmark = pytest.mark.django_db
@@ -183,7 +184,12 @@ def look(workspace, clock, alice):
 
 
 @pytest.mark.parametrize(
-    "step", [warn, withdraw, release, stop, outage, keep, release_by_hand, resize_by_hand, look]
+    "step",
+    quick_of(
+        [warn, withdraw, release, stop, outage, keep, release_by_hand, resize_by_hand, look],
+        [warn, release, stop],
+        "a kill before every write; `make test` has some steps",
+    ),
 )
 def test_killed_before_any_write_all_of_a_step_is_done_or_nothing(accelerated, clock, alice, sent, step):
     policy_services.create(

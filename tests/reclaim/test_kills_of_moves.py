@@ -32,6 +32,7 @@ def standing() -> list[object]:
     ]
 
 
+@pytest.mark.thorough("a kill at every write; `make test` has them in test_kills")
 def test_killed_before_any_write_all_of_it_is_asked_for_or_nothing(fragmented, olga):
     assert proposing.run().proposed == 1
     row = RebalanceProposal.objects.get()

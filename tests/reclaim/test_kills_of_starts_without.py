@@ -22,6 +22,7 @@ from portal.workspaces.models import IdempotencyKey, Workspace
 from tests.factories import FlavorFactory, local_pool_with, node_info
 from tests.reclaim import test_kills
 from tests.reclaim.test_kills import killed_before, undone
+from tests.suite.choice import quick_of
 from tests.sweeps import sweep
 from tests.workspaces.helpers import answer, check_invariants, run_until_ready
 
@@ -104,7 +105,14 @@ def go_on_without(holder, make, alice, sent):
     return lambda: gpus.release(actor=alice, workspace_id=runs.pk)
 
 
-@pytest.mark.parametrize("step", [start, tell, attach, go_on_without])
+@pytest.mark.parametrize(
+    "step",
+    quick_of(
+        [start, tell, attach, go_on_without],
+        [attach],
+        "a kill before every write; `make test` has some steps",
+    ),
+)
 def test_killed_before_any_write_all_of_a_step_is_done_or_nothing(holder, make, alice, sent, step):
     act = step(holder, make, alice, sent)
     before = standing()

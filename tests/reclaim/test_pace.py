@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from portal.reclaim.engine import pace
 from portal.reclaim.engine.pace import MAX_KEPT, Pace, Place, is_worth_keeping, observe, slow_work
 from portal.reclaim.pacing import _encode, paces_of
+from tests.suite.choice import examples
 
 HERE = Place("n0", frozenset({"g0"}), "kind")
 THERE = Place("n1", frozenset({"g1"}), "kind")
@@ -118,7 +119,7 @@ walks = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(walks)
 def test_whatever_is_told_little_is_kept_and_it_is_read_as_it_was_written(steps):
     kept: dict[str, Pace] = {}
@@ -140,14 +141,14 @@ def test_whatever_is_told_little_is_kept_and_it_is_read_as_it_was_written(steps)
         at_s += gap
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(st.lists(st.tuples(places, st.floats(0.9, 1.0)), min_size=1, max_size=60), st.floats(1e-3, 1e12))
 def test_work_that_is_the_same_everywhere_is_never_slow(steps, rate):
     kept, at_s = walk([(place, {"tokens": rate * noise}) for place, noise in steps])
     assert slow_work(kept, at_s) is None
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(walks, walks)
 def test_one_name_says_nothing_of_another(steps, others):
     """What is told of one name is not changed by others, but that they may keep it from being slow."""

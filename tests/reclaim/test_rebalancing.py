@@ -87,6 +87,7 @@ def test_a_pass_proposes_to_make_room_and_asks_nobody(fragmented):
     assert RebalanceProposal.objects.count() == 1, "it is proposed twice"
 
 
+@pytest.mark.thorough("`make test` has proposal, decision and move")
 def test_what_is_open_and_still_proposed_is_not_played_through_again(fragmented, monkeypatch, clock):
     proposing.run()
     (before,) = proposals()
@@ -200,6 +201,7 @@ def test_who_is_moved_is_told_goes_where_it_was_said_and_the_other_starts(
     check_invariants()
 
 
+@pytest.mark.thorough("`make test` has proposal, decision and move")
 def test_applying_twice_asks_once(fragmented, olga):
     proposing.run()
     (row,) = proposals()
@@ -274,6 +276,7 @@ def test_a_place_that_is_lost_meanwhile_lets_it_stay(fragmented, olga, clock):
     ), "it is asked again before it has rested"
 
 
+@pytest.mark.thorough("`make test` has a place that is lost meanwhile")
 def test_who_waits_no_more_lets_it_stay(fragmented, olga, alice, clock):
     *_, waits = fragmented
     proposing.run()
@@ -311,6 +314,7 @@ def test_an_operator_takes_back_what_was_applied(fragmented, olga):
     assert (row.state, row.decided_by) == (ProposalState.DISMISSED, "olga")
 
 
+@pytest.mark.thorough("`make test` has proposal, decision and move")
 def test_dismissed_is_not_proposed_again_for_a_day(fragmented, olga, clock):
     proposing.run()
     (row,) = proposals()
@@ -335,6 +339,7 @@ def test_a_proposal_of_no_use_any_more_is_withdrawn(fragmented, alice, olga):
             act(actor=olga, proposal_id=row.pk)
 
 
+@pytest.mark.thorough("`make test` has the drain in tests/scheduling")
 def test_a_drain_of_its_node_takes_the_move_over(fragmented, olga, clock, settle):
     proposing.run()
     (row,) = proposals()
@@ -372,6 +377,7 @@ def test_by_policy_what_is_preemptible_goes_once_the_proposal_has_stood(fragment
     assert proposing.run().applied == 0
 
 
+@pytest.mark.thorough("`make test` has proposal, decision and move")
 def test_each_pool_says_for_itself_whether_its_work_moves(fragmented, pool, olga, settings, clock, as_user):
     assert proposing.run().proposed == 1
     # Switched off: what was proposed cannot be carried out any more, and goes.

@@ -23,6 +23,7 @@ from portal.reclaim.engine.rebalancing import (
 from portal.scheduling.engine.placement.cluster import Cluster
 from provisioning.types import DeviceGrant, NodePlacement, Placement, ResourceRequest
 from tests.scheduling.engine.placement.helpers import gpus, node, wants
+from tests.suite.choice import examples
 
 POOL = "pool"
 NOW = 1_000_000
@@ -423,7 +424,7 @@ def worlds(draw, prefix: str = "n"):
     return world, waiting
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=examples(250), deadline=None, derandomize=True)
 @given(worlds())
 def test_all_that_is_proposed_at_once_works_out_at_once(given_world):
     """Never over-allocated, everything moved has its place, each request starts, nobody moves twice."""
@@ -444,7 +445,7 @@ def test_all_that_is_proposed_at_once_works_out_at_once(given_world):
         assert all(0 <= device.free_milli <= 1000 for device in state.devices)
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=examples(120), deadline=None, derandomize=True)
 @given(worlds(), st.sampled_from([60, 86_400, 7 * 86_400]))
 def test_it_comes_to_rest_and_nobody_goes_back_and_forth(given_world, step_s):
     """With nothing new, each step carried out, in steps of a minute and of whole rests: it ends."""
@@ -472,7 +473,7 @@ def test_it_comes_to_rest_and_nobody_goes_back_and_forth(given_world, step_s):
         raise AssertionError("it never comes to rest")
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=examples(120), deadline=None, derandomize=True)
 @given(st.data())
 def test_neither_order_nor_a_second_look_decides(data):
     world, waiting = data.draw(worlds())

@@ -15,6 +15,7 @@ from portal.reclaim.engine import rebalancing
 from portal.reclaim.engine.rebalancing import Past, Rules, Waiting
 from tests.reclaim import rebalancing_reference as reference
 from tests.reclaim.test_rebalancing_engine import NOW, POOL, SLOWED, World, wants
+from tests.suite.choice import examples
 
 OTHER = "other"
 OF_NODE = [
@@ -87,7 +88,7 @@ def request_of(chance: Random, name: str) -> Waiting:
     )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=examples(200), deadline=None, derandomize=True, phases=[Phase.generate])
 @given(st.integers(0, 2**32))
 def test_what_is_proposed_is_what_the_plain_search_proposes(seed):
     chance = Random(seed)

@@ -25,7 +25,7 @@ from tests.factories import FlavorFactory, local_pool_with, node_info, simulated
 from tests.sweeps import sweep
 from tests.workspaces.helpers import answer, check_invariants, run_until_ready
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 FLAVOR = "one-gpu"
 REFUSAL = Reason(AdmissionCode.NO_ENABLED_POOL)
 

@@ -27,6 +27,9 @@ from provisioning.gpu.samples import Sample
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.factories import FlavorFactory, WorkspaceFactory, local_pool_with, make_token, node_info
 from tests.inventory.sampled import apply, rollup
+from tests.suite.choice import examples
+
+pytestmark = pytest.mark.sqlite
 
 LINE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (-?[0-9.e+-]+)")
 PAIR = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\\\|\\"|\\n)*)"(?:,|$)')
@@ -73,7 +76,7 @@ def value(parsed: Parsed, name: str, **labels: str) -> float:
 texts = st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"]), max_size=20)
 
 
-@hypothesis(max_examples=30)
+@hypothesis(max_examples=examples(30))
 @given(help_text=texts, label=texts, number=st.floats(allow_nan=False, allow_infinity=False, width=32))
 @example(help_text='a\n"\\n', label='\\n\n"\\"', number=0.1)
 def test_whatever_is_written_can_be_read(help_text, label, number):

@@ -19,7 +19,7 @@ from portal.reservations.models import BookingPermission, Reservation, Reservati
 from tests.factories import MembershipFactory, UserFactory
 from tests.reservations.test_reservations import H100, ask, form, times
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 REQUESTED, BOOKED = ReservationStatus.REQUESTED, ReservationStatus.BOOKED
 
 

@@ -28,7 +28,7 @@ from tests.rows import error_code, error_message, preempt_at, preempt_cause
 from tests.snapshots import rows_changed
 from tests.sweeps import sweep
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 H100 = "gpu:simulated-h100"
 

@@ -29,6 +29,7 @@ from portal.workspaces.models import Preemption, Workspace
 from portal.workspaces.troubles import stored_message
 from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory
 from tests.rows import error_message
+from tests.suite import choice
 
 pytestmark = pytest.mark.django_db
 H100 = "gpu:simulated-h100"
@@ -172,7 +173,7 @@ def create(chance: random.Random, teams: list[Team]) -> None:
 
 # Snapshots are kept between steps, as in production, so that following what changes is tested too.
 @examples(
-    max_examples=15,
+    max_examples=choice.examples(15),
     phases=(Phase.generate,),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -87,6 +87,7 @@ def test_garbage_is_freed_at_a_rest() -> None:
     assert not any(type(each) is Knot for each in gc.get_objects())
 
 
+@pytest.mark.thorough("runs the garbage collector a hundred times")
 def test_what_is_frozen_is_looked_at_too_after_a_while(full: list[int]) -> None:
     knots = [Knot() for _ in range(100)]
     pauses.keep()

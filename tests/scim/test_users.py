@@ -21,7 +21,7 @@ from tests.factories import PASSWORD, MembershipFactory, UserFactory, WorkspaceF
 from tests.fixtures import PROVIDER
 from tests.scim.conftest import GROUP, PATCH, USER, Idp
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 NOBODY = "Users/00000000-0000-4000-8000-000000000000"
 
 

@@ -16,7 +16,12 @@ from portal.embedded import gateway_protocol, web_worker
 from tests import instance
 from tests.instance import Berth
 
-pytestmark = pytest.mark.engine
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.thorough(
+        "a Berth with settings of its own; `make test` has the gateway and Caddy without it"
+    ),
+]
 LIMIT_S = 60.0
 READ_TIMEOUT_S = 4
 PROXY_SECRET = "the proxy's own secret"

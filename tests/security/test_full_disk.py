@@ -21,7 +21,7 @@ from portal.events.models import Event
 from portal.workspaces.lifecycle import State
 from tests.factories import PASSWORD, WorkspaceFactory, make_token
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
 KINDS = ("full", "read-only")
 
 

@@ -11,18 +11,16 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests import instance
 from tests.instance import PASSWORD, Berth, eventually
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("e2e")]
 CUT_S = 2.0
 SIZE = 1 << 32
 
 
 @pytest.fixture(scope="module")
-def berth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Berth]:
-    with instance.running(tmp_path_factory.mktemp("open"), environment=None) as found:
-        yield found
+def berth(shared_berth: Berth) -> Berth:
+    return shared_berth
 
 
 @pytest.fixture(scope="module")

@@ -13,19 +13,15 @@ from pathlib import Path
 import pytest
 
 from portal.common.passes import key_of
-from tests import instance
 from tests.instance import Berth, eventually
 from tests.provisioning.local.local_support import Pool, ask
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("e2e")]
 
 
 @pytest.fixture(scope="module")
-def berth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Berth]:
-    with instance.running(tmp_path_factory.mktemp("passes"), environment=None) as found:
-        yield found
-    assert found.instance.passes_dir is not None
-    assert not found.instance.passes_dir.exists()
+def berth(shared_berth: Berth) -> Berth:
+    return shared_berth
 
 
 @pytest.fixture
@@ -87,6 +83,7 @@ def stopped(berth: Berth) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.thorough("waits for leases")
 def test_a_process_that_hears_nothing_lets_nobody_through(berth: Berth, entered: str) -> None:
     token = berth.tokens["ada"]
     with stopped(berth):
@@ -122,6 +119,7 @@ tokens.revoke_token(actor=row.user, token_id=row.pk)
 """
 
 
+@pytest.mark.thorough("waits for leases")
 def test_what_is_revoked_while_it_hears_nothing_is_so_when_it_hears_again(berth: Berth, entered: str) -> None:
     token = berth.manage("create_token", "ada")
     eventually(lambda: berth.enter(entered, token) == 200 and passes(berth), limit_s=20, what="a pass")

@@ -32,6 +32,7 @@ OWNER_UID, STRANGER = 200_000, 180_000
 PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
 """One that everybody sees: the front door has none of Berth's."""
 pytestmark = [
+    pytest.mark.thorough("a Berth of its own; `make test` has the accounts in tests/embedded"),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can give services a user of their own"),
     pytest.mark.skipif(shutil.which("nsenter") is None, reason="needs nsenter (util-linux)"),
 ]

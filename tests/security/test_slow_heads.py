@@ -19,7 +19,7 @@ from tests.certificates import Authority
 from tests.instance import eventually
 from tests.ports import consecutive_ports
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.thorough("waits for time limits")]
 LIMIT_S = 60.0
 BEGUN = (
     b"",

@@ -22,7 +22,7 @@ from portal.workspaces import policies as workspace_policies
 from portal.workspaces.lifecycle import State
 from tests.factories import PASSWORD, WorkspaceFactory, make_token
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from portal.common.errors import InvalidInput
 from portal.inventory.models import Pool
 from portal.site_file import applying, exporting
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 FILE = """\
 berth: 1
 pools:

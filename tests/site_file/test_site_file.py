@@ -28,6 +28,7 @@ from portal.site_file.planning import Act, plan
 from portal.site_file.schema import schema
 from provisioning.preloading import JUPYTER_MAIN
 from tests.factories import UserFactory
+from tests.suite.choice import examples
 
 pytestmark = pytest.mark.django_db
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "site.schema.json"
@@ -628,7 +629,10 @@ def sites(draw: Any) -> dict[str, Any]:
     return site
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(25),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(site=sites())
 def test_a_wiped_site_comes_back_from_its_export(ada, site):
     with transaction.atomic():

@@ -14,9 +14,7 @@ import pytest
 from django.test import Client
 from django.urls import resolve
 
-INLINE = re.compile(
-    r"""<style\b|<script(?![^>]*\bsrc=)(?![^>]*application/json)|\son\w+="|\sstyle=" """.strip()
-)
+INLINE = re.compile(r"""<style\b|<script(?![^>]*\bsrc=)(?![^>]*application/json)|\son\w+="|\sstyle=\"""")
 
 
 class Forms(HTMLParser):
@@ -50,48 +48,46 @@ class PageCase:
     def _stocked(self, request: pytest.FixtureRequest, db: None) -> None:
         self.there = {name: request.getfixturevalue(name) for name in self.fixtures}
 
-    @pytest.fixture
-    def browser(self, request: pytest.FixtureRequest, as_user: Any) -> Client:
-        signed_in: Client = as_user(request.getfixturevalue(self.reader))
-        return signed_in
+    def test_page(
+        self, subtests: pytest.Subtests, client: Client, request: pytest.FixtureRequest, as_user: Any
+    ) -> None:
+        """One page, asked for in every way: rendering it is what costs."""
+        with subtests.test("who is not signed in is sent to sign in and back"):
+            away = client.get(self.url)
+            assert (away.status_code, away["Location"]) == (
+                302,
+                f"/sign-in/?next={quote(self.url, safe='/')}",
+            )
 
-    def test_who_is_not_signed_in_is_sent_to_sign_in_and_back(self, client: Client) -> None:
-        away = client.get(self.url)
-        assert (away.status_code, away["Location"]) == (302, f"/sign-in/?next={quote(self.url, safe='/')}")
-
-    def test_it_is_a_whole_page_without_inline_code(self, browser: Client) -> None:
+        browser: Client = as_user(request.getfixturevalue(self.reader))
         page = browser.get(self.url)
-        html = page.content.decode()
-        assert page.status_code == 200
-        assert html.lower().startswith("<!doctype html>")
-        assert html.count("<h1") == 1
-        assert re.search(r"<title>\s*\S", html)
-        assert not re.search(
-            r"<style\b|<script(?![^>]*\bsrc=)(?![^>]*application/json)|\son\w+=\"|\sstyle=\"", html
-        )
-
-    def test_head_is_the_page_without_its_body(self, browser: Client) -> None:
-        head, page = browser.head(self.url), browser.get(self.url)
-        assert (head.status_code, head.content) == (200, b"")
-        assert head["Content-Type"] == page["Content-Type"]
-
-    def test_its_forms_work_without_javascript(self, browser: Client) -> None:
-        for form in Forms(browser.get(self.url).content.decode()).found:
-            attrs = form["attrs"]
-            resolve(urlsplit(attrs.get("action") or self.url).path)
-            assert form["submits"], attrs
-            if (attrs.get("method") or "get").lower() == "post":
-                assert "csrfmiddlewaretoken" in form["names"], attrs
-
-    def test_htmx_gets_the_part_that_it_asks_for(self, browser: Client) -> None:
-        whole = browser.get(self.url).content.decode()
+        whole = page.content.decode()
+        with subtests.test("a whole page without inline code"):
+            assert page.status_code == 200
+            assert whole.lower().startswith("<!doctype html>")
+            assert whole.count("<h1") == 1
+            assert re.search(r"<title>\s*\S", whole)
+            assert not INLINE.search(whole)
+        with subtests.test("forms work without JavaScript"):
+            for form in Forms(whole).found:
+                attrs = form["attrs"]
+                resolve(urlsplit(attrs.get("action") or self.url).path)
+                assert form["submits"], attrs
+                if (attrs.get("method") or "get").lower() == "post":
+                    assert "csrfmiddlewaretoken" in form["names"], attrs
+        with subtests.test("HEAD is the page without its body"):
+            head = browser.head(self.url)
+            assert (head.status_code, head.content) == (200, b"")
+            assert head["Content-Type"] == page["Content-Type"]
         for name in self.partials:
-            part = browser.get(self.url, headers={"HX-Request": "true", "HX-Target": name})
-            html = part.content.decode()
-            assert part.status_code == 200
-            assert f'id="{name}"' in whole
-            assert "<html" not in html
-            assert 0 < len(html) < len(whole)
-            assert {"HX-Request", "HX-Target"} & {word.strip() for word in part["Vary"].split(",")}
-        other = browser.get(self.url, headers={"HX-Request": "true", "HX-Target": "elsewhere"})
-        assert "<html" in other.content.decode()
+            with subtests.test("htmx gets the part that it asks for", part=name):
+                part = browser.get(self.url, headers={"HX-Request": "true", "HX-Target": name})
+                html = part.content.decode()
+                assert part.status_code == 200
+                assert f'id="{name}"' in whole
+                assert "<html" not in html
+                assert 0 < len(html) < len(whole)
+                assert {"HX-Request", "HX-Target"} & {word.strip() for word in part["Vary"].split(",")}
+        with subtests.test("htmx gets the whole page when it asks for another part"):
+            other = browser.get(self.url, headers={"HX-Request": "true", "HX-Target": "elsewhere"})
+            assert "<html" in other.content.decode()

@@ -137,6 +137,7 @@ def overflows(page: Page) -> list[str]:
     return found
 
 
+@pytest.mark.thorough("axe on every page; `make test` has sign-in and errors")
 def test_every_page_is_accessible_and_fits(visit: Visit, alice: User, scene: dict[str, str]) -> None:
     page = visit(alice, color_scheme="light")
     wrong: list[str] = []
@@ -152,6 +153,7 @@ def test_every_page_is_accessible_and_fits(visit: Visit, alice: User, scene: dic
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.thorough("every page again; `make test` has the light theme")
 def test_every_page_has_its_contrast_in_the_dark_theme(
     visit: Visit, alice: User, scene: dict[str, str]
 ) -> None:

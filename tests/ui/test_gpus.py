@@ -43,6 +43,7 @@ def devices(catalog: None, olga: User, sent: Broker) -> list[Device]:
     return found
 
 
+@pytest.mark.thorough("more pages; `make test` has those of test_browser")
 def test_every_page_is_accessible_and_fits(visit: Visit, olga: Any, devices: list[Device]) -> None:
     page = visit(olga)
     wrong: list[str] = []

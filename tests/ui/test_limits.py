@@ -68,6 +68,7 @@ PAGES = {
 }
 
 
+@pytest.mark.thorough("more pages; `make test` has those of test_browser")
 def test_pages_of_quota_are_accessible_and_fit(visit: Visit, alice: User, olga: User, site: object) -> None:
     people = {"alice": alice, "olga": olga}
     wrong: dict[str, Any] = {}
@@ -85,6 +86,7 @@ def test_pages_of_quota_are_accessible_and_fit(visit: Visit, alice: User, olga: 
     assert not {key: value for key, value in wrong.items() if value}
 
 
+@pytest.mark.thorough("`make test` has the light theme")
 def test_pages_of_quota_have_their_contrast_in_the_dark(
     visit: Visit, alice: User, olga: User, site: object
 ) -> None:

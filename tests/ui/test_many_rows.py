@@ -18,7 +18,10 @@ from portal.workspaces.models import Workspace, WorkspaceStatus
 from tests.catalog_pages.test_many_entries import environments, flavors, templates
 from tests.factories import WorkspaceFactory
 
-pytestmark = pytest.mark.django_db
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.thorough("hundreds of rows; query counts have tests with few"),
+]
 Browse = Callable[..., Any]
 MANY, FEW = 1000, 60
 """The few are more than a page shows."""

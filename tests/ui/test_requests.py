@@ -69,6 +69,7 @@ def pages(asked: dict[str, Any]) -> dict[str, str]:
     }
 
 
+@pytest.mark.thorough("more pages; `make test` has those of test_browser")
 @pytest.mark.parametrize("who", ["petra", "bob"])
 def test_every_page_is_accessible_and_fits(
     visit: Visit, petra: User, bob: User, asked: dict[str, Any], who: str

@@ -69,6 +69,7 @@ def busy(workspace_in, alice, catalog, transactional_db) -> Device:
     return device
 
 
+@pytest.mark.thorough("more pages; `make test` has those of test_browser")
 def test_charts_are_for_everybody(visit, busy, alice):
     path = f"/gpus/devices/{busy.pk}/charts/"
     page = visit(alice, timezone_id="Australia/Adelaide", viewport=DESKTOP)

@@ -23,7 +23,7 @@ from tests.api.conftest import problem
 from tests.receivers import status
 from tests.webhooks.conftest import round_trip
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 BODY = {"name": "Bot", "url": "https://example.org/hooks", "types": ["workspace.failed"]}
 
 

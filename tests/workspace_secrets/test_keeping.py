@@ -19,7 +19,7 @@ from portal.workspace_secrets.models import Secret, purpose_of
 from tests.api.conftest import api as api  # a fixture
 from tests.api.conftest import problem
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 VALUE = "planted-value-0f8a7c\nwith a second line"
 
 

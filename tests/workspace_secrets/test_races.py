@@ -14,7 +14,7 @@ from portal.workspaces.models import StartSecrets
 from portal.workspaces.secrets import agent_token
 from tests.races import Meanwhile, at_once
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
 VALUE = "planted-value-5e1b9d"
 
 

@@ -79,6 +79,7 @@ def entries(kind: str) -> list[Event]:
 # --- what is chosen -------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough("`make test` has each step in this file")
 def test_homes_stay_unless_it_is_said_and_the_log_says_where(ada, bob, ran, pool, settle):
     users.delete(actor=ada, user=bob, delete_workspaces=True)
     settle()

@@ -30,6 +30,7 @@ from provisioning.types import ObservedState, WorkspaceRef
 from tests.broker import Broker
 from tests.factories import rescript, simulated_pool
 from tests.rows import error_message
+from tests.suite.choice import examples
 from tests.sweeps import sweep
 from tests.workspaces.helpers import check_invariants, failed, seen
 
@@ -210,7 +211,7 @@ def worlds(db, alice, team, catalog, sent, tmp_path, monkeypatch):
 
 
 relaxed = settings(
-    max_examples=40,
+    max_examples=examples(40),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

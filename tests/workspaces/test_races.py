@@ -27,7 +27,7 @@ from tests.races import at_once
 from tests.sweeps import sweep
 from tests.workspaces.helpers import check_invariants, run_until_ready, seen
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
 THREADS = 20
 
 

@@ -259,6 +259,7 @@ def test_a_node_that_vanishes_keeps_its_workspaces_until_it_is_back(make, alice,
     assert not active(workspace)
 
 
+@pytest.mark.thorough("a thousand rows")
 def test_a_thousand_rows_are_swept_in_batches(local_pool, catalog, sent, django_assert_max_num_queries):
     shared = {
         "owner": UserFactory(),

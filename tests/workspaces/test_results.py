@@ -25,7 +25,7 @@ from tests.workspaces.helpers import (
     taken,
 )
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 ENDPOINT = "http://127.0.0.1:18001"
 
 

@@ -6,8 +6,10 @@ import sys
 
 from django.db.backends.postgresql import base
 from django.db.backends.postgresql.creation import DatabaseCreation
+from django.db.backends.postgresql.operations import DatabaseOperations
 
 from tests.databases.commits import CommitsInTests
+from tests.databases.emptying import DeletesFromFilledTables
 
 
 class Creation(DatabaseCreation):
@@ -23,7 +25,12 @@ class Creation(DatabaseCreation):
             cursor.execute(f"DROP DATABASE {self.connection.ops.quote_name(test_database_name)} WITH (FORCE)")
 
 
+class Operations(DeletesFromFilledTables, DatabaseOperations):
+    """Django's, which empties a database at less cost."""
+
+
 class DatabaseWrapper(CommitsInTests, base.DatabaseWrapper):
     """Django's, which runs callbacks when the commit would be."""
 
     creation_class = Creation
+    ops_class = Operations

@@ -19,6 +19,7 @@ from tests.gpu.fake_nvml import FakeLibrary, installed
 pytestmark = pytest.mark.engine
 
 
+@pytest.mark.thorough("a check with every option; `make test` has each")
 def test_the_acceptance(
     setup_gpu: Callable[..., None],
     tmp_path: Path,

@@ -72,6 +72,7 @@ def test_a_bit_that_is_wrong_between_two_peers_takes_out_nobody(check: Check) ->
     assert report.tests[1].errors == 0
 
 
+@pytest.mark.thorough("a check each; thresholds have quick tests")
 @pytest.mark.parametrize(
     ("made", "known", "status"),
     [(300, {ALL: 390.0}, Status.WARNED), (390, {ALL: 390.0}, Status.PASSED), (300, {}, Status.PASSED),

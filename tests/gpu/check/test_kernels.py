@@ -25,6 +25,7 @@ from provisioning.gpu.check.compiler import (
 )
 from provisioning.gpu.check.nvrtc import compilers
 from tests.gpu.check.host import MASK, Host
+from tests.suite.choice import quick_of
 
 WORDS = 5000
 PACKAGED = "packaged (nvrtc 12.9)"
@@ -33,7 +34,11 @@ PACKAGED = "packaged (nvrtc 12.9)"
 # --- for devices ---
 
 
-@pytest.mark.parametrize("capability", ARCHITECTURES, ids=arch_name)
+@pytest.mark.parametrize(
+    "capability",
+    quick_of(ARCHITECTURES, [(8, 0), (9, 0)], "a compilation each; `make test` has two architectures"),
+    ids=arch_name,
+)
 def test_every_kernel_compiles(capability: tuple[int, int]) -> None:
     if not compiler.nvrtc_version():
         pytest.skip("NVRTC is not installed")
@@ -68,6 +73,7 @@ INSTRUCTIONS = [
 ]
 
 
+@pytest.mark.thorough("disassembles ten kernels")
 @pytest.mark.parametrize(("unit", "capability", "kernel", "instruction"), INSTRUCTIONS)
 def test_the_machine_code_multiplies_by_the_tensor_cores(
     unit: str, capability: tuple[int, int], kernel: str, instruction: str, tmp_path: Path

@@ -17,6 +17,7 @@ from provisioning.gpu.check.probes import reference
 from provisioning.gpu.check.probes.compute import DTYPES, DType
 from provisioning.gpu.check.probes.operands import SMALL, Round, largest, rounds_of
 from tests.gpu.check.host import Host
+from tests.suite.choice import quick_of
 
 DEEPEST = 32
 KINDS = {"fp32": np.float32, "fp16": np.uint16, "bf16": np.uint16, "fp8": np.uint8, "fp64": np.float64,
@@ -196,7 +197,10 @@ DEAD = [
 
 
 @pytest.mark.parametrize("side", ["a", "b"])
-@pytest.mark.parametrize(("dtype", "suffix"), KERNELS)
+@pytest.mark.parametrize(
+    ("dtype", "suffix"),
+    quick_of(KERNELS, [("bf16", "_wg"), ("fp64", "")], "every kernel; `make test` has two", several=True),
+)
 def test_a_dead_bit_of_a_multiplier_is_found(whole: Host, dtype: str, suffix: str, side: str) -> None:
     """Each mantissa, exponent and sign bit of each type, stuck at 0 and stuck at 1, on either side."""
     bits = [bit for kind, which, bit in DEAD if (kind, which) == (dtype, side)]
@@ -219,7 +223,9 @@ def test_powers_of_two_would_hide_every_mantissa_bit(whole: Host) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", "_wg"])
-@pytest.mark.parametrize("dtype", ["fp16", "bf16", "tf32", "fp8"])
+@pytest.mark.parametrize(
+    "dtype", quick_of(("fp16", "bf16", "tf32", "fp8"), ("fp8",), "every type; `make test` has one")
+)
 def test_a_dead_cell_of_a_tensor_core_is_found(whole: Host, dtype: str, suffix: str) -> None:
     """Each bit of one mantissa times each bit of the other, the leading ones too."""
     bits = range(FORMATS[dtype][1] + 1)

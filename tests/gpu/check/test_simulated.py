@@ -13,6 +13,7 @@ from provisioning.gpu.check.plan import Test
 from provisioning.gpu.check.report import Report, render
 from provisioning.gpu.check.types import Action, Progress, Severity, Status, Verdict
 from tests.gpu.check.conftest import TIMING
+from tests.suite.choice import quick_of
 
 Check = Callable[..., Report]
 pytestmark = pytest.mark.engine
@@ -50,6 +51,7 @@ def burn(dtype: str = "bf16") -> Test:
     return Test(f"burn_{dtype}", "burn", 30.0, params={"dtype": dtype, "seconds": 0.1})
 
 
+@pytest.mark.thorough("every test; `make test` has those of a quick check")
 def test_the_tests_of_the_higher_levels(check: Check, tmp_path: Path) -> None:
     """With cuBLAS, whose calls are made as the real one takes them."""
     (tmp_path / "cublas").touch()
@@ -209,7 +211,7 @@ def test_what_could_not_be_tested_is_inconclusive(check: Check, fault: dict[str,
     assert text in render(report)
 
 
-@pytest.mark.parametrize("driver", [12020, 12040, 12080])
+@pytest.mark.parametrize("driver", quick_of((12020, 12040, 12080), (12040,), "`make test` has one"))
 @pytest.mark.parametrize("compilers", [True, False], ids=["nvrtc", "packaged"])
 def test_a_driver_before_r580_checks_too(check: Check, tmp_path: Path, driver: int, compilers: bool) -> None:
     """It refuses CUDA 13's code, and has the event's time under its older name only."""

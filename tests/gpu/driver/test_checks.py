@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from provisioning.gpu.check.types import Action, Severity, Status, Verdict
 from provisioning.gpu.scrub import ScrubVerdict as Scrub
 from provisioning.gpu.scrub_run import run_scrub
 from tests.gpu.driver.machine import GPU, HALF, KINDS, RELEASES, Machine
+from tests.suite.choice import quick_of
 
 pytestmark = pytest.mark.engine
 Make = Callable[..., Machine]
@@ -34,8 +36,14 @@ def codes(report: Report) -> set[str]:
     return {each.code for each in report.findings if each.severity != Severity.INFO} - {"unwatched"}
 
 
-@pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("kind", KINDS)
+QUICK = {("H100", 580), ("MIG", 570), ("B200", 535)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "release"),
+    quick_of(product(KINDS, RELEASES), QUICK, "every pair; `make test` has three", several=True),
+    ids=lambda value: str(value),
+)
 def test_every_driver_and_every_gpu(with_kernels: Make, check: Check, release: int, kind: str) -> None:
     made, whole = with_kernels(release, *KINDS[kind]), (kind, release) in WHOLE
     uuid = HALF if kind in ("MIG", "unprivileged") else GPU

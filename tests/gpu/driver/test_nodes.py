@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import pytest
 
 from tests.gpu.driver.machine import GPU, HALF, KINDS, RELEASES, SEVENTH, Machine, line_of, uuid_of
+from tests.suite.choice import quick_of
 
 pytestmark = pytest.mark.engine
 Make = Callable[..., Machine]
@@ -46,8 +48,21 @@ def look(machine: Machine, *, log: bool = True) -> tuple[dict[str, Any], dict[st
     return found, samples, told
 
 
-@pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("kind", KINDS)
+QUICK = {
+    ("H100", 580),
+    ("A100", 550),
+    ("T4", 535),
+    ("MIG", 570),
+    ("vGPU", 580),
+    ("unprivileged", 550),
+    ("B200", 535),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "release"),
+    quick_of(product(KINDS, RELEASES), QUICK, "every pair; `make test` has seven", several=True),
+)
 def test_what_a_node_knows_of_its_gpus(machine: Make, release: int, kind: str) -> None:
     made = machine(release, *KINDS[kind])
     # Without rights, the kernel's log is not read either.

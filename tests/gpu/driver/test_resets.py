@@ -16,7 +16,10 @@ import pytest
 from provisioning.gpu.reset_run import holders_of, run_reset
 from tests.gpu.driver.machine import BUS, GPU, Machine, line_of, uuid_of
 
-pytestmark = pytest.mark.engine
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.thorough("processes that reset; `make test` has the steps in tests/gpu"),
+]
 Make = Callable[..., Machine]
 OTHER = uuid_of(2)
 TOOL = Path(__file__).parent / "nvidia_smi.py"

@@ -16,7 +16,11 @@ from tests.gpu.driver.whole_instance import LIMIT_S, running
 from tests.instance import Api, Berth, eventually
 from tests.provisioning.local.local_support import PROBE
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("gpu-shares")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.xdist_group("gpu-shares"),
+    pytest.mark.thorough("a Berth of its own; `make test` has node and portal apart"),
+]
 CATALOG = f"""
 Flavor.objects.create(
     slug="half", name="Half a GPU", cpu_milli=100, memory_mib=256, accelerator_count=1, accelerator_milli=500

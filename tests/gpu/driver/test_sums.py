@@ -97,6 +97,7 @@ def test_one_wrong_bit_on_one_rank(h100: Machine, check: Check, rank: int, flip:
     assert {each["index"] for each in found.detail["mismatches"]} == {"35000"}
 
 
+@pytest.mark.thorough("two checks; baselines have quick tests")
 def test_a_slow_sum_degrades_against_what_is_known(h100: Machine, check: Check) -> None:
     h100.fault("slow_sum", 800, gpu=1)
     known = {METRIC: 360.0}
@@ -130,6 +131,7 @@ def test_devices_that_do_not_reach_each_other_are_left_alone(h100: Machine, chec
     assert of(report).text == f"Not run: There is no peer access from {GPU} to {PEERS[1]}."
 
 
+@pytest.mark.thorough("waits for a time limit twice")
 @pytest.mark.parametrize("rank", [0, 1], ids=["here", "on a peer"])
 def test_a_sum_that_never_ends_blames_nobody(h100: Machine, check: Check, rank: int) -> None:
     """And its processes are ended, though they do not listen."""
@@ -146,14 +148,25 @@ def test_a_sum_that_never_ends_blames_nobody(h100: Machine, check: Check, rank: 
     assert check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS).verdict == Verdict.PASS
 
 
+LEFT = pytest.mark.thorough("more errors; `make test` has two")
+
+
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
-        (("nccl_fails", "ncclCommInitRank", 0), "ncclCommInitAll: 2 (unhandled system error"),
-        (("nccl_fails", "ncclAllReduce", 1), "ncclAllReduce: 2 (unhandled system error"),
+        pytest.param(
+            ("nccl_fails", "ncclCommInitRank", 0), "ncclCommInitAll: 2 (unhandled system error", marks=LEFT
+        ),
+        pytest.param(
+            ("nccl_fails", "ncclAllReduce", 1), "ncclAllReduce: 2 (unhandled system error", marks=LEFT
+        ),
         (("nccl_fails", "ncclAllReduce", 4), "ncclAllReduce: 2 (unhandled system error"),
         (("no_memory",), f"{PEERS[0]}: cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY"),
-        (("no_context", 214), f"{PEERS[0]}: cuDevicePrimaryCtxRetain: CUDA_ERROR_ECC_UNCORRECTABLE"),
+        pytest.param(
+            ("no_context", 214),
+            f"{PEERS[0]}: cuDevicePrimaryCtxRetain: CUDA_ERROR_ECC_UNCORRECTABLE",
+            marks=LEFT,
+        ),
     ],
     ids=["at the start", "at the first sum", "half-way", "no memory", "no context"],
 )

@@ -124,6 +124,7 @@ def test_sums_that_are_right_at_both_ends(start: Start, first: int) -> None:
         assert f"with {NODES[1 - rank]} by RDMA" in test["text"]
 
 
+@pytest.mark.thorough("two processes each; `make test` has right sums")
 @pytest.mark.parametrize("wrong", [0, 1])
 def test_a_wrong_bit_at_one_end_is_told_there_and_held_against_nobody(
     machines: list[Machine], start: Start, wrong: int

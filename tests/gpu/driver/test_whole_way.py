@@ -21,7 +21,11 @@ from tests.gpu.driver.machine import Machine
 from tests.gpu.driver.whole_instance import LIMIT_S, running
 from tests.instance import Api, Berth, eventually
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("gpu-whole-way")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.xdist_group("gpu-whole-way"),
+    pytest.mark.thorough("a Berth of its own; `make test` has node and portal apart"),
+]
 # Each asks for more than the one before, so that it is an entry of its own in the history.
 ORDER = ((92, "inspect"), (62, "reset"), (95, "drain_and_reset"), (79, "reboot"), (64, "replace"))
 PROGRAM = 31

@@ -18,6 +18,7 @@ from provisioning.gpu.suspend.run import bring, look
 from provisioning.gpu.suspend.states import Goal, ProcessState
 from provisioning.gpu.suspend.walk import BAD_STATE, BROKEN_OFF, NO_CHANGE
 from tests.gpu.suspend.conftest import GPU_A, GPU_B, GPU_C, ROOT, App, FakeDriver
+from tests.suite.choice import quick_of
 
 RUNNING, LOCKED, CHECKPOINTED, FAILED = 0, 1, 2, 3
 ILLEGAL, NO_MEMORY = 401, 2
@@ -90,7 +91,7 @@ def test_where_it_cannot_go_it_stays_suspended(
         ("checkpoint", "lie", 0),
     ],
 )
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("which", quick_of((0, 1), (1,), "both processes; `make test` has one"))
 def test_a_failure_half_way_leaves_all_as_they_were(
     driver: FakeDriver, apps: Apps, call: str, kind: str, arg: int, which: int
 ) -> None:
@@ -113,6 +114,7 @@ def test_host_memory_that_ends_is_an_error_of_the_driver_too(driver: FakeDriver,
     assert [app.ask() for app in both] == ["same", "same"]
 
 
+@pytest.mark.thorough("fills a GPU; `make test` has each error of a restore")
 def test_a_gpu_that_somebody_else_has_filled_leaves_it_suspended(driver: FakeDriver) -> None:
     app = driver.app(size=100 << 20)
     bring([app.pid], Goal.SUSPENDED)
@@ -165,17 +167,29 @@ def test_a_driver_without_such_calls_is_left_alone(driver: FakeDriver, text: str
     assert driver.calls() == [] and driver.state(app.pid) == RUNNING
 
 
-@pytest.mark.parametrize("when", ["die_before", "die_after"])
 @pytest.mark.parametrize(
-    ("goal", "call"),
-    [
-        (Goal.SUSPENDED, "lock"),
-        (Goal.SUSPENDED, "checkpoint"),
-        (Goal.RUNNING, "restore"),
-        (Goal.RUNNING, "unlock"),
-    ],
+    ("goal", "call", "when", "which"),
+    quick_of(
+        [
+            (goal, call, when, which)
+            for goal, call in (
+                (Goal.SUSPENDED, "lock"),
+                (Goal.SUSPENDED, "checkpoint"),
+                (Goal.RUNNING, "restore"),
+                (Goal.RUNNING, "unlock"),
+            )
+            for when in ("die_before", "die_after")
+            for which in (0, 1)
+        ],
+        [
+            (Goal.SUSPENDED, "checkpoint", "die_before", 1),
+            (Goal.SUSPENDED, "checkpoint", "die_after", 0),
+            (Goal.RUNNING, "restore", "die_after", 1),
+        ],
+        "a death before and after every call; `make test` has three",
+        several=True,
+    ),
 )
-@pytest.mark.parametrize("which", [0, 1])
 def test_a_caller_that_is_killed_is_followed_by_one_that_has_them_run(
     driver: FakeDriver, apps: Apps, goal: Goal, call: str, when: str, which: int
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from provisioning.gpu.suspend import walk as walking
 from provisioning.gpu.suspend.states import AFTER, Call, Goal, ProcessState, end_of, next_calls
 from provisioning.gpu.suspend.walk import CallFailed, walk
+from tests.suite.choice import examples
 
 RUNNING, LOCKED, CHECKPOINTED = ProcessState.RUNNING, ProcessState.LOCKED, ProcessState.CHECKPOINTED
 SOUND = (RUNNING, LOCKED, CHECKPOINTED)
@@ -145,7 +146,7 @@ faults = st.sampled_from(
 sets = st.dictionaries(st.integers(1, 5), st.sampled_from(SOUND), min_size=1, max_size=5)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(states=sets, answers=st.lists(faults, max_size=40), goal=st.sampled_from(list(Goal)))
 def test_whatever_fails_nothing_is_claimed_and_the_next_call_brings_it_to_an_end(
     states: dict[int, ProcessState], answers: list[str], goal: Goal

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from provisioning.agent.program import progress
 from provisioning.agent.program.progress import Progress
+from tests.suite.choice import examples
 
 
 class Clock:
@@ -189,7 +190,7 @@ looks = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(looks)
 def test_whatever_is_told_rates_are_a_few_positive_numbers(tmp_path_factory, steps):
     folder = tmp_path_factory.mktemp("progress")

@@ -19,6 +19,7 @@ from provisioning.environments.content import cuda_of, digest_of
 from provisioning.environments.store import STAMP, Store
 from provisioning.environments.uses import in_use
 from tests.provisioning.environments.package_index import PYTHON, Bench, PackageFolder, machine
+from tests.suite.choice import quick_of
 
 APP = Path(__file__).with_name("build_and_die.py")
 pytestmark = pytest.mark.engine
@@ -78,6 +79,7 @@ def test_an_environment_is_whole_and_says_what_is_in_it(any_bench: Bench, packag
     left_nothing(any_bench.store)
 
 
+@pytest.mark.thorough("two builds; `make test` removes one and builds it again")
 def test_what_is_there_is_not_built_again(bench: Bench, packages: PackageFolder) -> None:
     first = bench.build("pip")
     born = (bench.store.place(first.digest) / STAMP).stat().st_ino
@@ -88,6 +90,7 @@ def test_what_is_there_is_not_built_again(bench: Bench, packages: PackageFolder)
     assert (bench.store.place(first.digest) / STAMP).stat().st_ino == born
 
 
+@pytest.mark.thorough("two builds, for the disk's sake")
 def test_environments_share_what_they_have_in_common(bench: Bench, packages: PackageFolder) -> None:
     packages.wheel("alpha")
     one, two = bench.build("alpha"), bench.build("alpha\npip")
@@ -101,6 +104,7 @@ def test_environments_share_what_they_have_in_common(bench: Bench, packages: Pac
     assert files[0].samefile(files[1])
 
 
+@pytest.mark.thorough("three builds; `make test` has locks without a build")
 def test_a_lock_is_used_as_it_is(bench: Bench, packages: PackageFolder) -> None:
     packages.wheel("alpha", "1.0")
     lock = bench.build("alpha").lock
@@ -117,17 +121,22 @@ def test_a_pyproject_is_what_it_depends_on(bench: Bench, packages: PackageFolder
     assert "alpha" in {each.name for each in bench.build(text, source_kind=SourceKind.PYPROJECT).packages}
 
 
+LEFT = pytest.mark.thorough("more sources; `make test` has three")
+
+
 @pytest.mark.parametrize(
     ("source", "kind", "line"),
     [
         ("pip\n\nnothing-like-it\n", "packages", 3),
-        ("pip\npip==99\n", "packages", 2),
-        ("pip\n# x\nodd===x y\n", "requirements", 3),
+        pytest.param("pip\npip==99\n", "packages", 2, marks=LEFT),
+        pytest.param("pip\n# x\nodd===x y\n", "requirements", 3, marks=LEFT),
         ("pip\n--index-url=https://elsewhere.example\n", "requirements", 2),
-        ("-r /etc/passwd\n", "requirements", 1),
-        ("pip\n/etc\n", "packages", 2),
+        pytest.param("-r /etc/passwd\n", "requirements", 1, marks=LEFT),
+        pytest.param("pip\n/etc\n", "packages", 2, marks=LEFT),
         ("[project\n", "pyproject", 1),
-        ('[project]\nname = "x"\ndependencies = ["nothing-like-it"]\n', "pyproject", 3),
+        pytest.param(
+            '[project]\nname = "x"\ndependencies = ["nothing-like-it"]\n', "pyproject", 3, marks=LEFT
+        ),
     ],
 )
 def test_a_source_that_does_not_resolve_names_its_line(
@@ -140,6 +149,7 @@ def test_a_source_that_does_not_resolve_names_its_line(
     assert error.failure.blame == "user" and not error.failure.retryable
 
 
+@pytest.mark.thorough("several builds; `make test` reads uv's words")
 def test_a_package_that_is_another_than_the_lock_says(bench: Bench, packages: PackageFolder) -> None:
     packages.wheel("alpha")
     lock = bench.build("alpha").lock
@@ -150,6 +160,7 @@ def test_a_package_that_is_another_than_the_lock_says(bench: Bench, packages: Pa
     assert error.code is BuildFailure.HASH_MISMATCH
 
 
+@pytest.mark.thorough("two builds; `make test` reads uv's words")
 def test_an_index_that_lacks_what_it_has_named_itself(bench: Bench, packages: PackageFolder) -> None:
     packages.wheel("alpha")
     newer = bench.build("alpha").lock.replace("alpha==1.0", "alpha==9.0")
@@ -161,6 +172,7 @@ def test_an_index_that_lacks_what_it_has_named_itself(bench: Bench, packages: Pa
     assert error.code is BuildFailure.RESOLUTION_FAILED and error.failure.blame == "user"
 
 
+@pytest.mark.thorough("waits for a name that no server knows; `make test` reads uv's words")
 def test_an_index_that_is_gone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTH_NODE_PACKAGE_INDEX", "https://packages.invalid/simple")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
@@ -231,12 +243,14 @@ def test_a_node_without_uv(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Non
     assert failed(bench, "pip").code is BuildFailure.UV_MISSING
 
 
+@pytest.mark.thorough("a build; the sum of a folder has quick tests")
 def test_too_large_an_environment_is_not_kept(bench: Bench, packages: PackageFolder) -> None:
     packages.wheel("large", files={"large.bin": os.urandom(4 << 20)})
     error = failed(bench, "large", disk_limit_mib=2)
     assert error.code is BuildFailure.TOO_LARGE and not bench.store.held()
 
 
+@pytest.mark.thorough("waits for two deadlines")
 def test_a_build_ends_when_it_is_cancelled_or_takes_too_long(bench: Bench, packages: PackageFolder) -> None:
     packages.source("endless", "import time\nSAID = ''\ndef attack():\n    time.sleep(3600)\n")
     begun = time.monotonic()
@@ -245,6 +259,7 @@ def test_a_build_ends_when_it_is_cancelled_or_takes_too_long(bench: Bench, packa
     assert failed(bench, "endless", deadline_s=4).code is BuildFailure.TIMED_OUT
 
 
+@pytest.mark.thorough("two builds at once; the store's lock has quick tests")
 def test_two_at_once_build_once(bench: Bench, packages: PackageFolder, tmp_path: Path) -> None:
     packages.source("slow", "import time\nSAID = ''\ndef attack():\n    time.sleep(1)\n")
     second = Bench(Store(bench.store.folder), machine(tmp_path / "berth"))
@@ -259,7 +274,14 @@ def test_two_at_once_build_once(bench: Bench, packages: PackageFolder, tmp_path:
     assert len(installed) == 1
 
 
-@pytest.mark.parametrize("moment", ["resolving", "downloading", "compiling", "checking", "stamped", "named"])
+@pytest.mark.parametrize(
+    "moment",
+    quick_of(
+        ("resolving", "downloading", "compiling", "checking", "stamped", "named"),
+        ("compiling",),
+        "a kill at each moment; `make test` has one",
+    ),
+)
 def test_killed_at_any_moment_nothing_half_built_is_ever_there(
     bench: Bench, packages: PackageFolder, moment: str
 ) -> None:
@@ -286,6 +308,7 @@ def test_killed_at_any_moment_nothing_half_built_is_ever_there(
     assert [each.digest for each in bench.store.held()] == [stamp.digest]
 
 
+@pytest.mark.thorough("two builds; `make test` has the reserve")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a small disk")
 def test_a_full_disk(packages: PackageFolder, tmp_path: Path) -> None:
     disk = tmp_path / "disk"

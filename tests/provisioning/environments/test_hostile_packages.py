@@ -93,6 +93,7 @@ attempt("proxy to loopback", lambda: urllib.request.urlopen("http://127.0.0.1:{p
     assert "403" in found["proxy"]
 
 
+@pytest.mark.thorough("two builds")
 def test_its_code_is_a_user_that_owns_nothing_of_others(
     bench: Bench, packages: PackageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +137,7 @@ attempt("leak", lambda: open({str(leak)!r}, "w").write("x"))
     assert all(path.lstat().st_uid == os.geteuid() for path in bench.store.cache.rglob("*"))
 
 
+@pytest.mark.thorough("a build; `make test` has what a package reads")
 def test_that_user_let_loose_reaches_no_cache_and_no_environment(
     bench: Bench, packages: PackageFolder, tmp_path: Path
 ) -> None:
@@ -168,6 +170,7 @@ for path in ({str(module)!r}, {str(place)!r} + "/new", {str(bench.store.cache)!r
     assert module.read_text() == "good = True\n"
 
 
+@pytest.mark.thorough("three builds; `make test` has what a package reads and reaches")
 def test_it_writes_nowhere_else(bench: Bench, packages: PackageFolder) -> None:
     packages.wheel("alpha", files={"shared.py": "good = True\n"})
     other = bench.build("alpha")
@@ -196,6 +199,7 @@ for path in glob.glob({str(packages.folder)!r} + "/**/*", recursive=True):
     assert again.read_text() == "good = True\n"
 
 
+@pytest.mark.thorough("waits for the end of a fork bomb")
 def test_one_that_forks_without_end_ends_with_its_build(
     bench: Bench, packages: PackageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +237,7 @@ def test_a_wheel_that_leads_out_of_its_folder(bench: Bench, packages: PackageFol
     assert not (tmp_path / "absolute.py").exists()
 
 
+@pytest.mark.thorough("a build each; `make test` puts links right")
 @pytest.mark.parametrize(
     "left",
     [

@@ -150,6 +150,7 @@ def test_the_lock_of_a_program_is_part_of_the_digest() -> None:
     assert digest_of(first, "3.12") != digest_of(second, "3.12") == digest_of(second + "\n# x\n", "3.12")
 
 
+@pytest.mark.thorough("builds with npm")
 def test_a_program_of_npm_is_there_beside_the_packages(npm_bench: tuple[Bench, Registry]) -> None:
     bench, registry = npm_bench
     stamp = bench.build("alpha\nnpm:code-server\n")
@@ -166,6 +167,7 @@ def test_a_program_of_npm_is_there_beside_the_packages(npm_bench: tuple[Bench, R
     assert (again.digest, again.programs) == (stamp.digest, stamp.programs)
 
 
+@pytest.mark.thorough("builds with npm; `make test` has one whole build")
 def test_an_archive_that_is_another_one_is_refused(npm_bench: tuple[Bench, Registry]) -> None:
     bench, registry = npm_bench
     stamp = bench.build("npm:code-server\n")
@@ -178,6 +180,7 @@ def test_an_archive_that_is_another_one_is_refused(npm_bench: tuple[Bench, Regis
     left_nothing(bench.store)
 
 
+@pytest.mark.thorough("waits for retries")
 def test_a_version_that_there_is_not_and_a_registry_that_is_away(npm_bench: tuple[Bench, Registry]) -> None:
     bench, registry = npm_bench
     with pytest.raises(BuildError) as caught:

@@ -36,6 +36,7 @@ def test_what_the_server_loads_is_known(bench: Bench, packages: PackageFolder) -
     assert stamp.preloadable and {"heavy", "heavy.inner"} <= set(stamp.preload)
 
 
+@pytest.mark.thorough("a build each")
 @pytest.mark.parametrize("more", ["raise RuntimeError()", "import os; os._exit(3)", "import sys; sys.exit()"])
 def test_a_server_that_does_not_start_here_is_imported_without_more(
     bench: Bench, packages: PackageFolder, more: str
@@ -45,16 +46,19 @@ def test_a_server_that_does_not_start_here_is_imported_without_more(
     assert stamp.preloadable and not stamp.preload
 
 
+@pytest.mark.thorough("a build")
 def test_modules_that_start_threads_are_not_imported_ahead(bench: Bench, packages: PackageFolder) -> None:
     lab(packages, heavy=THREAD)
     stamp = bench.build("jupyterlab")
     assert stamp.preloadable and not stamp.preload
 
 
+@pytest.mark.thorough("a build")
 def test_a_jupyterlab_that_starts_threads_starts_as_a_program(bench: Bench, packages: PackageFolder) -> None:
     lab(packages, top=THREAD)
     assert not bench.build("jupyterlab").preloadable
 
 
+@pytest.mark.thorough("a build")
 def test_there_is_nothing_to_import_ahead_without_it(bench: Bench, packages: PackageFolder) -> None:
     assert not bench.build("pip").preloadable

@@ -67,6 +67,7 @@ def test_heartbeats_count_the_connections_that_a_notebook_takes_itself(notebook_
         until(lambda: seen.get(timeout=LIMIT_S) == before, what="none of them is counted any more")
 
 
+@pytest.mark.thorough("waits for heartbeats; `make test` has connections")
 @pytest.mark.parametrize("prepared", [True, False])
 def test_heartbeats_count_what_comes_and_goes_by_the_socket(notebook_pool: Pool, prepared: bool) -> None:
     """By the notebook itself, or by its relay; what its agent asks for is not counted."""

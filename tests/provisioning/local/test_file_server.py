@@ -238,6 +238,7 @@ def test_every_name_there_can_be_is_named_and_found(files: Files) -> None:
     assert files.names() == []
 
 
+@pytest.mark.thorough("makes 100,000 files")
 def test_a_hundred_thousand_files_come_in_pages(apart: Files) -> None:
     assert apart.names() == []  # the home has changed hands, where it has to
     many = apart.home / "many"

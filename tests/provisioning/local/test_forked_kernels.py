@@ -47,6 +47,7 @@ def facts(jupyter: Jupyter, kernel: str, lazy: set[str]) -> Any:
     return jupyter.value(kernel, FACTS.replace("VARYING", repr(varying)).replace("LAZY", repr(lazy)))
 
 
+@pytest.mark.thorough("`make test` has restart, interrupt and shutdown")
 def test_a_forked_kernel_is_like_one_that_jupyter_starts(jupyter: Jupyter, pool: Pool) -> None:
     forked = jupyter.kernel()
     plain_server = Jupyter(pool, prepared=False)
@@ -135,6 +136,7 @@ def test_a_kernel_can_be_connected_to_as_soon_as_jupyter_names_it(jupyter: Jupyt
     run_in_network(first, connect_all)
 
 
+@pytest.mark.thorough("waits for Jupyter's own restart")
 def test_a_kernel_that_dies_is_started_again(jupyter: Jupyter) -> None:
     kernel = jupyter.kernel()
     before = jupyter.value(kernel, "os.getpid()")
@@ -157,6 +159,7 @@ def test_a_kernel_that_dies_is_started_again(jupyter: Jupyter) -> None:
     assert int(eventually(answered, limit_s=LIMIT_S, what="the kernel runs again")) != before
 
 
+@pytest.mark.thorough("`make test` has restart, interrupt and shutdown")
 def test_kernels_end_with_the_kernel_server_and_new_ones_are_started_plainly(jupyter: Jupyter) -> None:
     kernel = jupyter.kernel()
     parent = jupyter.value(kernel, "os.getppid()")
@@ -165,6 +168,7 @@ def test_kernels_end_with_the_kernel_server_and_new_ones_are_started_plainly(jup
     assert "ipykernel_launcher" in jupyter.value(other, COMMAND)
 
 
+@pytest.mark.thorough("`make test` has restart, interrupt and shutdown")
 def test_cwd_and_environment_are_those_that_jupyter_gives(jupyter: Jupyter) -> None:
     home = jupyter.pool.home / "homes" / "analysts" / "ada"
     (home / "deep").mkdir(mode=0o700)

@@ -23,6 +23,7 @@ from provisioning.endpoints import files_socket_name
 from provisioning.home_messages import ArchiveDo, HomeArchived, HomeArchiveOrder
 from provisioning.node import home_archives as node
 from provisioning.types import PoolConfig
+from tests.suite.choice import quick_of
 
 pytestmark = pytest.mark.engine
 TEAM, OWNER = "t", "ada"
@@ -83,7 +84,7 @@ def home_archives_dir(pool: Pool, name: str) -> Any:
     return pool.driver._file_servers()._folder(STORE)
 
 
-@pytest.fixture(params=["bwrap", "none"])
+@pytest.fixture(params=quick_of(("bwrap", "none"), ("bwrap",), "`make test` has the sandbox"))
 def machine(make_pool: Callable[..., Pool], request: pytest.FixtureRequest) -> Iterator[Machine]:
     more = {}
     if request.param == "bwrap":
@@ -139,6 +140,7 @@ def test_made_and_restored(machine: Machine) -> None:
     assert content(machine.home) == before
 
 
+@pytest.mark.thorough("kills at every part of an archive; `make test` kills the worker")
 @pytest.mark.parametrize("do", [ArchiveDo.MAKE, ArchiveDo.RESTORE])
 def test_the_server_is_killed_everywhere(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, do: ArchiveDo
@@ -176,7 +178,9 @@ def test_the_server_is_killed_everywhere(
 
 
 @pytest.mark.parametrize("exchanges", [True, False])
-@pytest.mark.parametrize("moment", ["before", "between", "after"])
+@pytest.mark.parametrize(
+    "moment", quick_of(("before", "between", "after"), ("between",), "each moment; `make test` has one")
+)
 def test_the_worker_dies_while_homes_change_places(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, moment: str, exchanges: bool
 ) -> None:
@@ -429,6 +433,7 @@ def hooked(hook: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
         home_archives._exchange = exchange
 
 
+@pytest.mark.thorough("kills at every write")
 @pytest.mark.parametrize("then", [ArchiveDo.EMPTY, ArchiveDo.LEAVE])
 def test_killed_before_each_write_either_of_both_is_whole(
     make_pool: Callable[..., Pool], then: ArchiveDo

@@ -24,6 +24,7 @@ from provisioning.home_messages import HomeMoved, HomeMoveOrder, MoveDo, MovePha
 from provisioning.node import home_moves as node
 from provisioning.types import PoolConfig
 from tests.node_sockets import plug
+from tests.suite.choice import quick_of
 
 pytestmark = pytest.mark.engine
 TEAM, OWNER = "t", "ada"
@@ -90,7 +91,7 @@ class Machines:
                 pool.driver._file_servers().end(Home(TEAM, OWNER, incoming))
 
 
-@pytest.fixture(params=["bwrap", "none"])
+@pytest.fixture(params=quick_of(("bwrap", "none"), ("bwrap",), "`make test` has the sandbox"))
 def machines(
     make_pool: Callable[..., Pool], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Machines]:
@@ -148,7 +149,7 @@ def test_a_home_goes(machines: Machines) -> None:
     assert not machines.home.exists() and content(machines.target) == before
 
 
-@pytest.mark.parametrize("victim", ["old", "new", "both"])
+@pytest.mark.parametrize("victim", quick_of(("old", "new", "both"), ("both",), "`make test` kills both"))
 def test_what_serves_and_what_receives_is_killed_everywhere(
     machines: Machines, monkeypatch: pytest.MonkeyPatch, victim: str
 ) -> None:

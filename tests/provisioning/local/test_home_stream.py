@@ -449,6 +449,7 @@ def test_a_link_in_the_place_of_the_target_is_not_followed(copy: Copy, tmp_path:
     assert os.listdir(outside) == []
 
 
+@pytest.mark.thorough("a large home")
 def test_memory_does_not_grow_with_the_home(tmp_path: Path) -> None:
     """Half a gibibyte through processes with 150 MiB of memory."""
     home = tmp_path / "home"

@@ -38,6 +38,7 @@ def wheels_in(home: Path) -> str:
     return "~"
 
 
+@pytest.mark.thorough("installs with three programs")
 @pytest.mark.parametrize("prepared", [True, False])
 def test_pip_uv_and_the_notebooks_own_pip_just_work(pool: Pool, prepared: bool) -> None:
     jupyter = Jupyter(pool, prepared=prepared)

@@ -91,6 +91,7 @@ def test_half_an_environment_is_none(pool: Pool, digest: str) -> None:
         pool.start(pool.spec(environment=digest))
 
 
+@pytest.mark.thorough("an environment of its own; `make test` runs in one")
 def test_its_links_show_nothing_of_this_machine(pool: Pool, digest: str, tmp_path: Path) -> None:
     secret = tmp_path / "somebody" / "lib"
     secret.mkdir(parents=True)
@@ -105,6 +106,7 @@ def test_its_links_show_nothing_of_this_machine(pool: Pool, digest: str, tmp_pat
         assert not any(Path(path).is_relative_to(tmp_path / "somebody") for path in found.readonly)
 
 
+@pytest.mark.thorough("an environment of its own; `make test` runs in one")
 def test_spares_are_kept_for_what_was_used_of_late(pool: Pool, digest: str) -> None:
     store = pool.driver.environments
     assert store.used(since=0) == [digest]
@@ -127,6 +129,7 @@ def test_the_inventory_names_it(pool: Pool, digest: str) -> None:
     assert stamp["python_version"].startswith("3.")
 
 
+@pytest.mark.thorough("two builds")
 def test_what_somebody_installed_becomes_an_environment_that_others_start_in(
     pool: Pool, digest: str, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ from provisioning.types import (
     WorkspaceRef,
     WorkspaceSpec,
 )
+from tests.suite.choice import examples
 
 IDS = [str(uuid.UUID(int=number, version=4)) for number in range(4)]
 LIVE = {ObservedState.STARTING, ObservedState.RUNNING, ObservedState.STOPPING, ObservedState.FAILED}
@@ -151,5 +152,5 @@ class Calls(RuleBasedStateMachine):
             assert listed.get(workspace, replace(seen, state=ObservedState.ABSENT)) == seen
 
 
-Calls.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+Calls.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=25, deadline=None)
 TestCalls = Calls.TestCase

@@ -14,6 +14,7 @@ from portal.ledger.accounting import (
     refilled,
     tick,
 )
+from tests.suite.choice import examples
 
 DAY = 86400
 ONE_GPU = burn_rate([{"gpu:a": 1000, "cpu_milli": 4000}], {})
@@ -71,7 +72,7 @@ def test_time_does_not_go_back():
         tick(tick(account(1), 0, 100, tick_s=60).account, 0, 50, tick_s=60)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(st.integers(0, 5), st.lists(st.tuples(st.integers(0, 4000), st.integers(1, 3 * 3600)), max_size=30))
 def test_never_below_zero_by_more_than_one_tick_and_nothing_is_lost(hours, steps):
     now, state = 0, account(hours)

@@ -12,10 +12,11 @@ from portal.scheduling.engine.fair_share_order import FairShareOrder
 from portal.scheduling.engine.model import Policy, Running, Snapshot, Workload
 from portal.scheduling.engine.scheduler import Scheduler, schedule
 from tests.scheduling.engine.worlds import sites
+from tests.suite.choice import examples
 
 GPU = "gpu:a"
 HOUR, DAY = 3600, 86400
-FEW = settings(max_examples=150, deadline=None, derandomize=True)
+FEW = settings(max_examples=examples(150), deadline=None, derandomize=True)
 TEAMS = tuple(Team(name, "c", {GPU: Limit(2)}) for name in "abc")
 
 

@@ -15,13 +15,16 @@ from portal.scheduling.engine.preemption import protected_s
 from portal.scheduling.engine.scheduler import Scheduler, schedule
 from portal.scheduling.engine.verdicts import decide, verdict
 from tests.scheduling.engine.nodes import GPU, Diary, NodePlacer, live
+from tests.suite.choice import examples
 
 HOUR, DAY = 3600, 86400
 TEAMS = tuple(
     Team(name, "c", {GPU: Limit(nominal)}) for name, nominal in (("a", 4000), ("b", 4000), ("c", 0))
 )
 # Two weeks take long to make smaller: a failing example is shown as it was found.
-FEW = settings(max_examples=25, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
+FEW = settings(
+    max_examples=examples(25), deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate]
+)
 MOST = 5
 """Four times as long after each preemption: five are enough to outlast the longest run here."""
 
@@ -65,7 +68,7 @@ def test_nobody_has_to_leave_more_than_a_few_times_and_all_get_their_turn(wanted
     check(live(Scheduler(site()), wanted), wanted)
 
 
-@settings(FEW, max_examples=12)
+@settings(FEW, max_examples=examples(12))
 @given(arrivals(most=40))
 def test_the_same_on_real_nodes_where_room_is_kept_for_who_was_promised_it(wanted):
     diary = live(Scheduler(site(), NodePlacer(4, 4)), wanted)
@@ -199,7 +202,7 @@ def test_a_wide_request_is_not_starved_by_narrow_ones_on_fragmented_nodes():
     assert diary.began_s["wide"] <= 3 * HOUR + 3 * 5 * HOUR
 
 
-@settings(FEW, max_examples=15)
+@settings(FEW, max_examples=examples(15))
 @given(arrivals(most=24), st.integers(0, 23))
 def test_preview_and_creation_agree_on_real_nodes(wanted, when):
     def at_work() -> Scheduler:

@@ -11,6 +11,7 @@ from portal.scheduling.engine.model import FOREVER_S, Cycle, Policy, Running, Sn
 from portal.scheduling.engine.scheduler import Scheduler, schedule
 from portal.scheduling.engine.usage import within_nominal
 from tests.scheduling.engine.worlds import sites
+from tests.suite.choice import examples
 
 GPU, HOUR, DAY = "gpu:h100", 3600, 86400
 TEAMS = tuple(Team(name, "all", {GPU: Limit(nominal)}) for name, nominal in (("a", 1), ("b", 1), ("c", 0)))
@@ -74,7 +75,7 @@ def test_without_back_fill_owners_pass_all_the_same():
     assert schedule(replace(snapshot, policy=Policy(backfill=False))).starts == ("a",)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(sites(preemption=False))
 def test_no_owner_waits_where_its_own_is_free(snapshot):
     """But behind what is older, or more urgent, of its own team."""

@@ -86,6 +86,7 @@ def test_coming_back_costs_what_it_is_said_to_cost():
     assert found.lost_gpu_s == 60
 
 
+@pytest.mark.thorough("three replays of 1,000 jobs; bench/scheduling compares them")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_who_is_due_first_comes_first_and_large_jobs_are_no_worse_off(seed):
     """Against age alone and against EASY, with work that no trace has, with and without preemption."""

@@ -17,8 +17,9 @@ from portal.scheduling.engine.outlook import Outlook
 from portal.scheduling.engine.scheduler import Scheduler, schedule
 from portal.scheduling.engine.verdicts import decide, verdict
 from tests.scheduling.engine.worlds import settle, sites
+from tests.suite.choice import examples
 
-FEW = settings(max_examples=150, deadline=None, derandomize=True)
+FEW = settings(max_examples=examples(150), deadline=None, derandomize=True)
 
 
 def run_on(scheduler: Scheduler, now_s: int, steps: int) -> dict[str, int]:

@@ -21,12 +21,13 @@ from provisioning.types import DeviceGrant, NodePlacement, Placement
 from tests.scheduling.engine.nodes import NodePlacer, live
 from tests.scheduling.engine.placement.helpers import gpus, node, wants
 from tests.scheduling.engine.test_over_time import FEW, arrivals, site
+from tests.suite.choice import examples
 
 GONE = str(UUID(int=7))
 ASKED = mock.patch.object(backfill.Rooms, "of", lambda self, workload, key, ask: ask())
 
 
-@settings(FEW, max_examples=40)
+@settings(FEW, max_examples=examples(40))
 @given(
     st.lists(st.sampled_from([1, 2, 4]), min_size=2, max_size=4),
     arrivals(most=30),
@@ -65,7 +66,7 @@ def test_those_that_are_alike_are_asked_about_once():
         assert asked == ["wa", "wa"]
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(st.data())
 def test_steps_through_one_list_answer_as_each_part_of_it(data):
     """In any order, and whatever was imagined gone is back afterwards."""

@@ -296,6 +296,7 @@ def test_an_upload_to_a_workspace_passes_as_it_comes_and_has_no_limit(door: Stac
     assert sizes == [65536 + (16 << 20)]
 
 
+@pytest.mark.thorough("5 GB; `make test` has a small upload")
 def test_an_upload_of_five_gigabytes_passes(door: Stack, tmp_path: Path) -> None:
     """To what counts it as fast as it comes; the file has no byte on the disk."""
     file = tmp_path / "large"

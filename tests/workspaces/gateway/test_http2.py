@@ -163,6 +163,7 @@ def test_an_upload_passes_as_it_comes(runs: Front) -> None:
     assert said == b"taken 2 200" and sizes == [UPLOAD_BYTES]
 
 
+@pytest.mark.thorough("waits for a stream twice; `make test` cuts it in test_streams")
 def test_a_stream_comes_at_once_and_is_cut_with_the_right_to_it(runs: Front) -> None:
     async def ticking(scope: Any, receive: Any, send: Any) -> None:
         headers = [(b"content-type", b"text/event-stream")]

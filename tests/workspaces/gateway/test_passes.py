@@ -18,6 +18,7 @@ from portal.common.passes import key_of
 from portal.workspaces.gateway import app as gateway_app
 from portal.workspaces.gateway import bearers, passes, tickets, workspace_views
 from portal.workspaces.gateway.request import ClientRequest, forwarded
+from tests.suite.choice import quick_of
 
 pytestmark = pytest.mark.engine
 BEARER = {"Authorization": "Bearer " + "t" * 43}
@@ -280,7 +281,14 @@ def raw(stack: Stack, *lines: str, target: str = "/x", host: str = "") -> bytes:
     return found.partition(b"\r\n\r\n")[0]
 
 
-@pytest.mark.parametrize("lines", STRANGE.values(), ids=STRANGE.keys())
+SOME = ("up", "up, encoded", "two tokens", "another token", "a cookie as a token", "longer", "nothing")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    quick_of(STRANGE.values(), [STRANGE[name] for name in SOME], "every spelling; `make test` has seven"),
+    ids=STRANGE.keys(),
+)
 def test_whatever_is_not_plain_is_asked_about(door: Stack, asked: Asked, lines: list[str]) -> None:
     own = cookie_of(door)
     warm(door, asked, BEARER)
@@ -539,6 +547,7 @@ def test_no_pass_is_left_in_a_folder_that_is_not_ours_alone(
     assert list(elsewhere.iterdir()) == []
 
 
+@pytest.mark.thorough("waits for a folder to be missed")
 def test_a_folder_that_is_lost_turns_passes_off_and_no_more(door: Stack, asked: Asked) -> None:
     own = cookie_of(door)
     warm(door, asked, own)

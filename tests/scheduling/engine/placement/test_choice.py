@@ -17,6 +17,7 @@ from portal.scheduling.engine.placement.topology import bond_of
 from portal.scheduling.engine.placement.types import NodeCapacity, Placed, Unplaceable
 from provisioning.types import AcceleratorRequest, ResourceRequest
 from tests.scheduling.engine.placement.helpers import A10, gpus, node, nodes_, requests_, wants, where
+from tests.suite.choice import examples
 
 POLICIES = st.sampled_from(["fragmentation", "best_fit", "spread"])
 
@@ -58,7 +59,7 @@ def _part(device_mib: int, wanted: AcceleratorRequest) -> int:
     return wanted.memory_mib or device_mib * wanted.share_milli // 1000
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(nodes_(), requests_(), POLICIES)
 def test_agrees_with_brute_force_and_grants_only_what_is_free(nodes, request, policy):
     fitting = {state.name for state in nodes if fits(state, request)}
@@ -114,7 +115,7 @@ def content(state: NodeCapacity) -> tuple[object, ...]:
     return tuple(getattr(replace(state, name="", devices=devices), name) for name in NodeCapacity.__slots__)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(nodes_(), requests_(nodes=1), st.integers(0, 1000), POLICIES)
 def test_names_and_order_decide_nothing(nodes, request, seed, policy):
     one = place(nodes, request, policy=policy)

@@ -25,11 +25,12 @@ from tests.scheduling.engine.placement.helpers import (
     requests_,
     wants,
 )
+from tests.suite.choice import examples
 
 POLICIES = st.sampled_from(["fragmentation", "best_fit", "spread"])
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(nodes_(most=6), st.lists(st.tuples(requests_(), st.booleans()), max_size=12), POLICIES)
 def test_decides_like_a_cluster_built_anew_and_never_gives_too_much(nodes, steps, policy):
     cluster = Cluster(nodes, policy=policy)
@@ -54,7 +55,10 @@ def test_decides_like_a_cluster_built_anew_and_never_gives_too_much(nodes, steps
     assert cluster.snapshot() == nodes
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(nodes_(most=4, bonds=False), st.lists(requests_(), min_size=1, max_size=12), st.data(), POLICIES)
 def test_nodes_that_are_alike_are_scored_once_and_decided_on_as_if_they_were_not(
     monkeypatch, nodes, requests, data, policy
@@ -177,7 +181,7 @@ def test_a_share_without_an_amount_takes_its_part_of_the_memory(amount_first):
     assert cluster.snapshot()[0].devices[0] == gpu("g", free_memory_mib=80_000)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.sampled_from([79_999, 80_000, 81_559]),
     st.lists(st.tuples(st.integers(1, 999), st.sampled_from([0, 0, 1, 20_000, 60_000])), max_size=12),

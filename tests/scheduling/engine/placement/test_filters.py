@@ -26,6 +26,7 @@ from tests.scheduling.engine.placement.helpers import (
     requests_,
     wants,
 )
+from tests.suite.choice import examples
 
 CASES = [
     ("offline", node("a", unusable=OFFLINE), wants(), PlacementCode.NODE_OFFLINE, "is offline"),
@@ -200,7 +201,7 @@ def test_a_node_that_fits_says_what_is_missing_elsewhere():
     ]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(nodes_(), requests_())
 def test_both_faces_of_a_predicate_agree(nodes, request):
     arrays = NodeArrays(nodes)

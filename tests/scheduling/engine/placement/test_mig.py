@@ -36,6 +36,7 @@ from tests.scheduling.engine.placement.helpers import (
     wants,
     where,
 )
+from tests.suite.choice import examples
 
 SMALL, MEDIUM, LARGE = "1g.10gb", "2g.20gb", "3g.40gb"
 LAYOUT = geometry(H100, 80_000)
@@ -305,7 +306,7 @@ def test_while_a_plan_is_carried_out_its_gpu_is_in_no_other_one():
         cluster.release(decision.placement, request)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.sampled_from(["leave", *(profile.name for profile in LAYOUT.profiles)]), max_size=14))
 def test_over_a_life_of_changing_layouts_a_kept_cluster_decides_as_one_built_anew(steps):
     cluster = Cluster([node("a", *carrier("p"), *carrier("q")), node("b", *carrier("r"))])

@@ -20,10 +20,12 @@ def gains() -> dict[str, float]:
     }
 
 
+@pytest.mark.thorough("a benchmark of its own")
 def test_first_fit_accepts_more_in_no_mix_beyond_the_chance_of_so_few_requests(gains):
     assert {shape: gain for shape, gain in gains.items() if gain < -CHANCE} == {}
 
 
+@pytest.mark.thorough("a benchmark of its own")
 def test_on_average_a_point_more_is_accepted(gains):
     assert statistics.mean(gains.values()) >= 1.0
 

@@ -36,6 +36,7 @@ def test_allocation_and_fragmentation_stay_where_they_are(mix, allocation, fragm
     assert curve.fragmentation[130] <= fragmentation[1]
 
 
+@pytest.mark.thorough("a trace, as bench/placement has it")
 def test_the_mix_is_learnt_while_requests_arrive():
     nodes, workload = sample()
     curve = {
@@ -68,6 +69,7 @@ def test_fragmentation_beats_best_fit_and_best_fit_beats_spread():
     assert at_the_end[1] - at_the_end[2] > 5
 
 
+@pytest.mark.thorough("a trace, as bench/placement has it")
 def test_renaming_and_reordering_the_nodes_changes_nothing():
     nodes, workload = sample()
     plain = replay(nodes, workload, "fragmentation", measure=False).allocation
@@ -133,6 +135,7 @@ def test_the_time_of_a_decision_is_measured_both_ways(tmp_path):
         assert found[way]["placed"] > 300
 
 
+@pytest.mark.thorough("a whole trace, as bench/placement has it")
 def test_the_published_results_are_met_on_a_whole_workload():
     if not (SHARED / "openb").is_dir():
         pytest.skip(f"the openb traces are not at {SHARED}")

@@ -21,6 +21,7 @@ from portal.scheduling.engine.placement.scoring.fragmentation import (
 from portal.scheduling.engine.placement.types import Placed
 from tests.scheduling.engine.placement import reference
 from tests.scheduling.engine.placement.helpers import A10, H100, gpu, gpus, node, nodes_, requests_, wants
+from tests.suite.choice import examples
 
 mixes = st.lists(requests_(nodes=1, mig=False), max_size=8).map(RequestMix.of) | st.just(DEFAULT_MIX)
 EIGHT = RequestMix.of([wants(8, cpu=0, memory=0)])
@@ -44,7 +45,7 @@ def test_fragmentation_of_a_node_by_hand(mix, free, cpu, lost):
     assert policy.loss()[0] == lost * mix.fragmentation_weights()[1]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(nodes_(bonds=False), mixes)
 def test_tables_agree_with_the_definition(nodes, mix):
     arrays = NodeArrays(nodes)
@@ -56,7 +57,7 @@ def test_tables_agree_with_the_definition(nodes, mix):
         assert policy.room()[row] == reference.room(mix, cpu, memory, devices)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(nodes_(bonds=False, instances=False), requests_(nodes=1, mig=False), mixes)
 def test_levels_are_those_of_the_definition(nodes, request, mix):
     decision = place(nodes, request, mix=mix)

@@ -19,6 +19,7 @@ from tests.scheduling.engine.placement.helpers import (
     wants,
     where,
 )
+from tests.suite.choice import examples
 
 
 def islands(name: str, *sizes: int, busy: tuple[int, ...] = ()):
@@ -150,7 +151,7 @@ several = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     hosts(),
     st.lists(several, min_size=1, max_size=5),

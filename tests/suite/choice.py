@@ -1,0 +1,39 @@
+"""What `make test` runs some of, and `make test-all` all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from typing import Any, TypeVar, cast
+
+import pytest
+from _pytest.mark import ParameterSet
+
+T = TypeVar("T")
+THOROUGH = "BERTH_TEST_THOROUGH"
+"""Set while pytest runs with `--thorough`."""
+
+
+def examples(number: int) -> int:
+    """Return how many examples of a property are tried: `number`, or a quarter of it in `make test`."""
+    return number if os.environ.get(THOROUGH) else max(number // 4, 5)
+
+
+def quick_of(
+    values: Iterable[T], quick: Collection[T], reason: str, *, several: bool = False
+) -> list[ParameterSet]:
+    """Return all `values` as parameters; those that are not in `quick` are marked `thorough` with the reason.
+
+    With `several`, each value is a tuple with one item for each argument name. Raises `ValueError` when
+    `quick` names something that is no value: a renamed one must not go unnoticed.
+    """
+    every = list(values)
+    if unknown := [value for value in quick if value not in every]:
+        raise ValueError(f"not among the values: {unknown}")
+    left = pytest.mark.thorough(reason)
+    return [
+        pytest.param(
+            *(cast("tuple[Any, ...]", value) if several else (value,)), marks=() if value in quick else left
+        )
+        for value in every
+    ]

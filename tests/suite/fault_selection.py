@@ -1,0 +1,52 @@
+"""A pytest plugin of `tests.suite.faults`, copied to a folder of its own: it knows neither checkout.
+
+The environment names two JSON files. FAULT_TESTS lists the node ids to run, in order. FAULT_RESULT receives
+the number of tests selected, the first failed test and the first error of the collection.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+AFTER_OTHERS = {"transactional_db", "live_server", "django_db_reset_sequences"}
+_result: dict[str, int | str | None] = {"selected": 0, "failed": None, "error": None}
+
+
+def _note(what: str, value: int | str) -> None:
+    if not _result[what]:
+        _result[what] = value
+        Path(os.environ["FAULT_RESULT"]).write_text(json.dumps(_result))
+
+
+def _empties_the_database(item: pytest.Item) -> bool:
+    mark = item.get_closest_marker("django_db")
+    return bool(mark and mark.kwargs.get("transaction")) or not AFTER_OTHERS.isdisjoint(
+        getattr(item, "fixturenames", ())
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the listed tests in their order, but those which empty the database last, like pytest-django."""
+    wanted = {
+        name: place for place, name in enumerate(json.loads(Path(os.environ["FAULT_TESTS"]).read_text()))
+    }
+    kept = [item for item in items if item.nodeid in wanted]
+    kept.sort(key=lambda item: (_empties_the_database(item), wanted[item.nodeid]))
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in wanted])
+    items[:] = kept
+    _note("selected", len(kept))
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.failed:
+        _note("error", report.nodeid)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        _note("failed", report.nodeid)

@@ -1,0 +1,146 @@
+"""The pytest plugin of this suite: marks with reasons, `--thorough`, processor time of each test, progress.
+
+`--thorough` runs the tests marked `thorough` and those of `redundant.txt`, too; without it they are
+deselected. Each test's processor time, its own and that of the processes that it waited for, goes into
+the JUnit report as the property `cpu_s`. `--progress-file=PATH` keeps a JSON file up to date: `{"total":
+int, "done": int, "failed": [node id, ...]}`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.suite.choice import THOROUGH
+from tests.suite.redundancy import LIST, function_of, listed
+
+WRITE_EVERY_S = 1.0
+MARKS_WITH_REASON = ("slow", "thorough")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--thorough", action="store_true", help="run the tests marked thorough, too")
+    parser.addoption("--progress-file", metavar="PATH", help="write how many tests are done to this file")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("thorough"):
+        # Before tests are imported; workers of pytest-xdist inherit it.
+        os.environ[THOROUGH] = "1"
+    path = config.getoption("progress_file")
+    if path and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Progress(Path(path)), "suite-progress")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect thorough tests unless they are asked for. Raises `UsageError` for a mark without a reason."""
+    left_out, redundant = [], listed(LIST.read_text())
+    for item in items:
+        for name in MARKS_WITH_REASON:
+            for mark in item.iter_markers(name):
+                if not (mark.args and isinstance(mark.args[0], str) and mark.args[0]):
+                    raise pytest.UsageError(f"{item.nodeid}: the mark {name} needs a reason")
+                if name == "slow":
+                    item.user_properties.append(("slow", mark.args[0]))
+        thorough = item.get_closest_marker("thorough") or function_of(item.nodeid) in redundant
+        if thorough and not config.getoption("thorough"):
+            left_out.append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
+    """With `--dist loadfile`, files of one `xdist_group` go to the same process, as if they were one file."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return group_of(config.rootpath / file) or file
+
+    return Scheduling(config, log)
+
+
+@cache
+def group_of(file: Path) -> str:
+    """The group of a test file, empty where it has none.
+
+    The file is read as text: the process that schedules has no items.
+    """
+    match = re.search(r'mark\.xdist_group\("([^"]+)"\)', file.read_text())
+    return match[1] if match else ""
+
+
+def processor_time_s() -> float:
+    """Seconds of processor time of this process and of the children that have ended."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+_began = pytest.StashKey[float]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[_began] = processor_time_s()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """The report of the teardown is the last, and the one whose properties the JUnit report has."""
+    try:
+        return (yield)
+    finally:
+        item.user_properties.append(("cpu_s", f"{processor_time_s() - item.stash[_began]:.3f}"))
+
+
+class Progress:
+    """Counts the tests that have ended, in the process that reports."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.total = self.done = 0
+        self.failed: list[str] = []
+        self._next = 0.0
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        self.total = len(ids)
+        self._write()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.total = max(self.total, len(session.items))
+        self._write()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and report.nodeid not in self.failed:
+            self.failed.append(report.nodeid)
+        if report.when == "teardown":
+            self.done += 1
+        if time.monotonic() >= self._next or report.failed:
+            self._write()
+
+    def pytest_sessionfinish(self) -> None:
+        self._write()
+
+    def _write(self) -> None:
+        self._next = time.monotonic() + WRITE_EVERY_S
+        content = {"total": self.total, "done": self.done, "failed": self.failed}
+        beside = self.path.with_name(self.path.name + ".new")
+        beside.write_text(json.dumps(content))
+        beside.replace(self.path)

@@ -1,0 +1,140 @@
+"""The sum over the phases of a run.
+
+Reads FOLDER/PHASE.xml (JUnit) and FOLDER/PHASE.code (pytest's exit code). The report says which tests were
+the slowest, what each room of the tests cost, what exceeded its budget, and in its last lines `N passed, N
+failed, N skipped` with the reasons of all skips.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+from xml.etree import ElementTree
+
+ENDED = (0, 1, 5)
+"""Exit codes of a run to the end: all passed; some failed, which the report shows; nothing was collected."""
+SLOW_S = 3.0
+"""Processor time from which a test has to say, by the mark `slow`, why it needs it."""
+SLOWEST = 10
+
+
+class PhaseBudget(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def budget_s(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    name: str
+    failed: bool
+    skipped: str | None
+    """The reason, or None when it was run."""
+    cpu_s: float = 0.0
+    explained: bool = False
+    """Whether the test carries the mark `slow`."""
+
+    @property
+    def room(self) -> str:
+        """The folder below `tests` that the test is in."""
+        parts = self.name.split("::")[0].split(".")
+        return parts[1] if len(parts) > 2 else parts[0]
+
+
+def cases(report: Path) -> Iterator[Case]:
+    """The tests of a JUnit report; none where there is no report."""
+    if not report.exists():
+        return
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        outcomes = {child.tag: child for child in case}
+        skipped = outcomes.get("skipped")
+        properties = {each.get("name"): each.get("value") for each in case.iter("property")}
+        yield Case(
+            name="::".join(filter(None, (case.get("classname"), case.get("name")))),
+            failed="failure" in outcomes or "error" in outcomes,
+            skipped=None if skipped is None else skipped.get("message") or "no reason given",
+            cpu_s=float(properties.get("cpu_s") or 0),
+            explained="slow" in properties,
+        )
+
+
+def exit_code(folder: Path, phase: str) -> int:
+    """The exit code of a phase; -1 where it never ended."""
+    try:
+        return int((folder / f"{phase}.code").read_text())
+    except (OSError, ValueError):
+        return -1
+
+
+def passed(folder: Path, phase: str) -> bool:
+    return exit_code(folder, phase) == 0 and not any(case.failed for case in cases(folder / f"{phase}.xml"))
+
+
+@dataclass
+class Tally:
+    passed: int = 0
+    failed: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    rooms: Counter[str] = field(default_factory=Counter)
+    """Processor time by room, in seconds."""
+    tests: list[Case] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def add(self, folder: Path, phase: PhaseBudget) -> None:
+        """Count one phase. One that did not end, or failed without a failed test, is a failure itself."""
+        failures, used_s = 0, 0.0
+        for case in cases(folder / f"{phase.name}.xml"):
+            failures += case.failed
+            if case.failed:
+                self.failed += 1
+            elif case.skipped is not None:
+                self.reasons[case.skipped] += 1
+            else:
+                self.passed += 1
+            used_s += case.cpu_s
+            self.rooms[case.room] += case.cpu_s  # type: ignore[assignment]
+            self.tests.append(case)
+        if used_s > phase.budget_s:
+            self.warnings.append(
+                f"{phase.name} used {used_s:.0f} s of processor time; its budget is {phase.budget_s} s"
+            )
+        code = exit_code(folder, phase.name)
+        if code not in ENDED or (code == 1 and not failures):
+            print(f"-- {phase.name} did not run to its end (exit code {code})")
+            self.failed += 1
+
+    def slowest(self) -> list[Case]:
+        return sorted(self.tests, key=lambda case: -case.cpu_s)[:SLOWEST]
+
+    def unexplained(self) -> list[Case]:
+        return [case for case in self.tests if case.cpu_s > SLOW_S and not case.explained]
+
+
+def report(folder: Path, phases: Sequence[PhaseBudget], *, seconds: float) -> int:
+    """Print the sum; 0 when something passed and nothing failed, else 1."""
+    tally = Tally()
+    for phase in phases:
+        tally.add(folder, phase)
+    total_s = sum(case.cpu_s for case in tally.tests)
+    print(f"\n{seconds:.0f} s; processor time of the tests {total_s:.0f} s, by room:")
+    print(
+        "  " + ", ".join(f"{room} {used_s:.0f}" for room, used_s in tally.rooms.most_common() if used_s >= 1)
+    )
+    print("The slowest:")
+    for case in tally.slowest():
+        print(f"  {case.cpu_s:6.1f} s  {case.name}")
+    for case in tally.unexplained():
+        print(f"  ! {case.cpu_s:.1f} s, and no mark `slow` says why: {case.name}")
+    for warning in tally.warnings:
+        print(f"  ! {warning}")
+    for reason, count in tally.reasons.most_common():
+        print(f"  skipped {count} × {reason}")
+    if not tally.passed:
+        print("Nothing passed: look at the output above.")
+    print(f"\n{tally.passed} passed, {tally.failed} failed, {tally.reasons.total()} skipped")
+    return 0 if tally.passed and not tally.failed else 1

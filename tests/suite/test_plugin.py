@@ -1,0 +1,53 @@
+"""Marks with reasons, `--thorough`, costs and progress, as a pytest of its own sees them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.suite import tally
+
+ROOT = Path(__file__).parents[2]
+SOME = """
+import pytest
+
+def test_quick(): pass
+def test_wrong(): assert 0
+@pytest.mark.slow("counts to a thousand")
+def test_slow(): pass
+@pytest.mark.thorough("the quick one is enough")
+def test_thorough(): pass
+"""
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow: x\n    thorough: x\n")
+    options = ("-p", "no:django", "-p", "no:cacheprovider", "-p", "tests.suite.plugin", "--junitxml=one.xml")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "--progress-file=one.progress", *arguments],
+        cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "total"), [((), 3), (("--thorough",), 4)])
+def test_thorough_tests_run_when_they_are_asked_for(tmp_path, asked, total):
+    (tmp_path / "test_some.py").write_text(SOME)
+    assert run(tmp_path, *asked).returncode == 1
+
+    progress = json.loads((tmp_path / "one.progress").read_text())
+    assert progress == {"total": total, "done": total, "failed": ["test_some.py::test_wrong"]}
+    found = list(tally.cases(tmp_path / "one.xml"))
+    assert len(found) == total
+    assert all(case.cpu_s >= 0 for case in found)
+    assert [case.name for case in found if case.explained] == ["test_some::test_slow"]
+
+
+def test_a_mark_without_a_reason_is_refused(tmp_path):
+    (tmp_path / "test_some.py").write_text("import pytest\n@pytest.mark.slow()\ndef test_it(): pass\n")
+    done = run(tmp_path)
+    assert done.returncode == 4
+    assert "test_some.py::test_it: the mark slow needs a reason" in done.stderr

@@ -1,0 +1,42 @@
+"""Which tests are left to `make test-all` since quicker tests run the same lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.suite.redundancy import LIST, listed, redundant
+
+ROOT = Path(__file__).parents[2]
+
+
+def lines(*numbers: int) -> frozenset[tuple[str, int]]:
+    return frozenset(("a.py", number) for number in numbers)
+
+
+def test_a_dear_test_goes_where_quicker_ones_run_its_lines_often_enough():
+    costs = {"dear": 1.0, "quick": 0.01, "other": 0.01}
+    run = {"dear": lines(1, 2), "quick": lines(1, 2), "other": lines(1, 2)}
+    assert redundant(costs, run, from_s=0.5, times=2) == ["dear"]
+    assert redundant(costs, {**run, "other": lines(1)}, from_s=0.5, times=2) == []
+    assert redundant(costs, {**run, "other": lines(1)}, from_s=0.5, times=1) == ["dear"]
+
+
+def test_of_two_dear_ones_that_which_adds_more_for_its_time_stays():
+    costs = {"dear": 1.0, "dearer": 3.0}
+    assert redundant(costs, dict.fromkeys(costs, lines(1, 2)), from_s=0.5, times=1) == ["dearer"]
+    assert redundant(costs, dict.fromkeys(costs, lines(1, 2)), from_s=0.5, times=2) == []
+
+
+def test_what_lines_do_not_show_is_never_left_out():
+    costs = {"tests/quota/test_races.py::test_a": 1.0, "tests/security/test_b.py::test_b": 1.0, "quick": 0.0}
+    assert redundant(costs, dict.fromkeys(costs, lines(1)), from_s=0.5, times=1) == []
+
+
+def test_each_listed_function_is_there():
+    gone = []
+    for name in sorted(listed(LIST.read_text())):
+        file, _, rest = name.partition("::")
+        path = ROOT / file
+        if not path.exists() or f"def {rest.rpartition('::')[2]}(" not in path.read_text():
+            gone.append(name)
+    assert not gone, "remove these from tests/suite/redundant.txt"

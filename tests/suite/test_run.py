@@ -1,0 +1,49 @@
+"""A run of phases: what is not repeated, what is shown, and that one that fails fails the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.suite import __main__ as suite
+from tests.suite.phases import Phase
+
+
+@pytest.fixture
+def lanes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Phase]:
+    """The phases of the next run, at the commit abc; results go to a folder of the test."""
+    phases: list[Phase] = []
+    monkeypatch.setattr(suite, "RESULTS", tmp_path)
+    monkeypatch.setattr(suite, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(suite, "commit", lambda: "abc")
+    monkeypatch.setattr(suite.phases, "full", lambda: (tuple(phases),))
+    return phases
+
+
+def test_a_phase_that_has_passed_at_this_commit_is_not_repeated(lanes, monkeypatch, capsys):
+    lanes += [Phase("good", (), budget_s=1, module="this")]
+    lanes += [Phase("bad", ("--no-such-option",), budget_s=1, module="compileall")]
+    assert suite.main("full") == 1
+    first = capsys.readouterr().out
+    assert "good: ended, exit code 0" in first
+    assert "bad: failed; its output:" in first and "unrecognized arguments" in first
+
+    assert suite.main("full") == 1
+    second = capsys.readouterr().out
+    assert "good: has passed at this commit, not repeated" in second
+    assert "bad: started" in second and "good: started" not in second
+
+    monkeypatch.setattr(suite, "commit", lambda: "")
+    suite.main("full")
+    assert "good: started" in capsys.readouterr().out, "something is not committed"
+
+
+def test_a_phase_without_end_is_ended(lanes, capsys):
+    lanes += [Phase("endless", ("-s", "import time; time.sleep(60)", "pass"), 1, module="timeit", limit_s=1)]
+    assert suite.main("full") == 1
+    assert "endless: not done after 1 s" in capsys.readouterr().out
+
+
+def test_lines_of_dots_are_not_shown():
+    assert suite.without_dots("..s.u..F [ 10%]\nE  assert 0\n....\n1 failed") == "E  assert 0\n1 failed"
