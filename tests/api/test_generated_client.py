@@ -18,7 +18,10 @@ import pytest
 from tests.api.conftest import DOCUMENT
 from tests.factories import UserFactory, make_token
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.thorough("generates a client; `make test` validates the document"),
+]
 PACKAGE = "berth_generated"
 STREAMS = {"follow_events"}
 """Answered as text that does not end."""
@@ -63,7 +66,6 @@ def model(generated: str, name: str, fields: dict[str, Any]) -> Any:
     return getattr(importlib.import_module(f"{generated}.models"), name).from_dict(fields)
 
 
-@pytest.mark.thorough("generates a client; `make test` validates the document")
 def test_a_workspace_from_wish_to_end(generated: str, as_user: Any, bob: Any, team: Any, pool: Any) -> None:
     client = as_user(bob)
     wish = {"template": "jupyterlab", "flavor": "sim-h100-x4", "team": "vision", "name": "by-client"}
@@ -96,7 +98,6 @@ def test_a_refusal_is_a_problem_with_codes(
     assert "flavor" in refused.parsed.errors.to_dict()
 
 
-@pytest.mark.thorough("generates a client; `make test` validates the document")
 def test_every_list_is_understood(generated: str, as_user: Any, team: Any, pool: Any) -> None:
     """All that can be read without naming something, as an administrator."""
     client = as_user(UserFactory(username="ada", is_superuser=True))

@@ -26,6 +26,7 @@ OPERATIONS = [
 ]
 
 
+@pytest.mark.slow("generates the whole document")
 def test_the_committed_document_is_current(tmp_path: Path) -> None:
     fresh = tmp_path / "openapi.yaml"
     call_command("spectacular", "--validate", "--fail-on-warn", "--file", str(fresh))

@@ -29,6 +29,9 @@ from tests.factories import WorkspaceFactory
 
 SERVER = ROOT / "provisioning" / "agent" / "files" / "server.py"
 MANY = 1 << 40
+unpacks = pytest.mark.skipif(
+    not hasattr(tarfile, "data_filter"), reason="`berth cp -r` unpacks with Python 3.11.4 or later"
+)
 
 
 class Cut(httpx.BaseTransport):
@@ -145,6 +148,7 @@ def told(folder: Path) -> dict[str, bytes | None]:
     }
 
 
+@unpacks
 def test_a_folder_there_and_back(as_bob: Any, home: Path, here: Path) -> None:
     done = as_bob("cp", "-r", "project", "mine:", "--json")
     assert done.code == 0, done.err
@@ -169,6 +173,7 @@ def test_a_folder_there_and_back(as_bob: Any, home: Path, here: Path) -> None:
     assert "in, out" in as_bob("cp", "-r", "mine:project", "third").err
 
 
+@unpacks
 def test_where_it_goes_is_as_with_cp(as_bob: Any, home: Path, here: Path) -> None:
     (home / "data").mkdir()
     assert as_bob("cp", "-r", "project/data", "mine:data").code == 0
@@ -191,6 +196,7 @@ def test_where_it_goes_is_as_with_cp(as_bob: Any, home: Path, here: Path) -> Non
     assert refused.code == 2 and "berth cp -r" in refused.err
 
 
+@unpacks
 def test_what_is_there_is_replaced_only_by_force(as_bob: Any, home: Path, here: Path) -> None:
     assert as_bob("cp", "-r", "project", "mine:").out == "mine: 4 files, 20 bytes\n"
     (home / "project/run.sh").write_text("newer")
@@ -211,6 +217,7 @@ def test_what_is_there_is_replaced_only_by_force(as_bob: Any, home: Path, here: 
     assert told(here / "got/project") == {**told(home / "project"), "mine": b"mine"}
 
 
+@unpacks
 def test_files_and_folders_do_not_take_each_others_place(as_bob: Any, home: Path, here: Path) -> None:
     (home / "project").write_text("a file")
     for force in ((), ("-f",)):
@@ -242,6 +249,7 @@ def test_cut_off_on_the_way_there(
     assert told(home / "project") == told(here / "project")
 
 
+@unpacks
 def test_cut_off_on_the_way_back(
     as_bob: Any, home: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +267,7 @@ def test_cut_off_on_the_way_back(
     assert sorted(here.iterdir()) == before
 
 
+@unpacks
 @pytest.mark.parametrize("name", ["t/../../evil", "t//evil", "t/a/../../../evil"])
 def test_a_node_that_lies_writes_nowhere_else(
     as_bob: Any, home: Path, here: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -283,6 +292,7 @@ def test_a_node_that_lies_writes_nowhere_else(
     assert not any(path.is_symlink() or path.is_char_device() for path in (here / "in").rglob("*"))
 
 
+@unpacks
 def test_what_cannot_be_read(as_bob: Any, home: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert as_bob("cp", "-r", "nothing", "mine:").code == 2
     monkeypatch.setattr("portal.cli.copying.os.access", lambda path, _: Path(path).name != "100%")

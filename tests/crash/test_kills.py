@@ -71,6 +71,7 @@ VICTIMS: dict[str, Callable[[Fleet], None]] = {
 }
 
 
+@pytest.mark.slow("services start again")
 @pytest.mark.parametrize(
     "victim",
     quick_of(VICTIMS, ("control", "node", "redis"), "every process in turn; `make test` kills three"),

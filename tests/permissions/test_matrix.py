@@ -719,6 +719,7 @@ def test_every_method_of_the_api_is_in_the_table():
     assert not missing
 
 
+@pytest.mark.slow("asks every address with every method")
 def test_a_method_that_is_not_in_the_table_is_not_there(stage):
     """Not even for an operator. 403 is a refused method too: nobody has a scope for it."""
     found = []
@@ -742,6 +743,7 @@ def by_part(rows: Iterable[Row]) -> Any:
     return pytest.mark.parametrize("rows", parts.values(), ids=parts.keys())
 
 
+@pytest.mark.slow("asks every page as several people")
 @by_part(row for row in ROWS if not row.in_api)
 def test_who_gets_what_on_pages(stage, rows):
     in_a_browser(stage, rows)
@@ -763,6 +765,7 @@ def in_a_browser(stage, rows):
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow("asks every address as several people")
 @by_part(row for row in ROWS if row.in_api)
 def test_who_gets_what_with_a_token(stage, rows):
     wrong = [

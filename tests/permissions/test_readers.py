@@ -64,6 +64,7 @@ def test_no_page_offers_a_reader_what_he_may_not_do(stage: Stage, who: str) -> N
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow("sends every form")
 @pytest.mark.parametrize("who", quick_of(READERS, READERS[:1], "`make test` asks as one reader"))
 def test_nothing_a_reader_sends_changes_anything(stage: Stage, who: str) -> None:
     """Every write leaves an audit entry in its transaction, so none may be left."""

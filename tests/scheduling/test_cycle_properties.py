@@ -172,6 +172,7 @@ def create(chance: random.Random, teams: list[Team]) -> None:
 
 
 # Snapshots are kept between steps, as in production, so that following what changes is tested too.
+@pytest.mark.slow("whole histories for each example")
 @examples(
     max_examples=choice.examples(15),
     phases=(Phase.generate,),

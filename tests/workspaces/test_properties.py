@@ -237,6 +237,7 @@ def everything_is_as_wanted(world: World) -> None:
         assert running
 
 
+@pytest.mark.slow("whole histories of workspaces for each example")
 @relaxed
 @given(steps=st.lists(STEPS, min_size=5, max_size=40))
 @example(
@@ -269,6 +270,7 @@ def test_the_invariants_hold_and_all_comes_to_rest(worlds, steps):
     worlds(steps, everything_is_as_wanted)
 
 
+@pytest.mark.slow("whole histories for each example")
 @relaxed
 @given(steps=st.lists(st.one_of(STEPS, LIES, LIES), min_size=5, max_size=40))
 def test_even_a_backend_that_tells_untruths_breaks_no_invariant(worlds, steps):

@@ -274,6 +274,7 @@ def test_two_at_once_build_once(bench: Bench, packages: PackageFolder, tmp_path:
     assert len(installed) == 1
 
 
+@pytest.mark.slow("two builds")
 @pytest.mark.parametrize(
     "moment",
     quick_of(
@@ -336,6 +337,7 @@ def test_several_people_on_a_node_without_sandboxes_build_nothing(
     assert "sandbox" in failed(bench, "pip").message
 
 
+@pytest.mark.slow("two builds")
 def test_removed_when_nothing_uses_it(bench: Bench, packages: PackageFolder) -> None:
     stamp = bench.build("pip")
     place = bench.store.place(stamp.digest)

@@ -48,6 +48,7 @@ def said(bench: Bench, packages: PackageFolder, body: str) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow("a build")
 def test_it_reads_nothing_of_anybody(bench: Bench, packages: PackageFolder, tmp_path: Path) -> None:
     home = tmp_path / "berth" / "homes" / "team" / "ada"
     home.mkdir(parents=True)
