@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.suite import __main__ as suite
-from tests.suite.phases import Phase
+from tests.suite.phases import ROOT, Phase, full
 
 
 @pytest.fixture
@@ -43,6 +44,14 @@ def test_a_phase_without_end_is_ended(lanes, capsys):
     lanes += [Phase("endless", ("-s", "import time; time.sleep(60)", "pass"), 1, module="timeit", limit_s=1)]
     assert suite.main("full") == 1
     assert "endless: not done after 1 s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["kernel", "compose"])
+def test_pytest_understands_the_options_of_a_phase_that_few_run(tmp_path, name):
+    (phase,) = [phase for lane in full() for phase in lane if phase.name == name]
+    command = [*phase.command(tmp_path, ()), "--collect-only"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_lines_of_dots_are_not_shown():
