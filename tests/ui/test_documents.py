@@ -23,7 +23,7 @@ def test_search_follows_what_is_typed_and_the_answer_is_one_press_away(visit: An
     link = page.get_by_role("link", name="Why is this GPU cordoned, failed or offline?")
     link.wait_for()
     page.wait_for_url("**/docs/search/?q=why*cordoned")
-    assert field.evaluate("field => field === document.activeElement")
+    page.wait_for_function("field => field === document.activeElement", arg=field.element_handle())
     assert page.locator("#found mark").count() > 0
     link.click()
     page.wait_for_url("**/docs/troubleshooting/#why-is-this-gpu-cordoned-failed-or-offline")

@@ -100,7 +100,7 @@ def test_the_figures_of_a_running_workspace_keep_up_and_the_focus_stays(
     page.locator("#act-stop").focus()
     WorkspaceStatus.objects.filter(workspace=workspace).update(activity={"kernels": {"count": 7}})
     page.locator("#activity dd", has_text=re.compile("^7$")).wait_for()
-    assert page.evaluate("document.activeElement.id") == "act-stop"
+    page.wait_for_function("document.activeElement.id === 'act-stop'")
 
 
 def test_the_choice_of_a_size_outlives_a_reload(

@@ -107,7 +107,8 @@ def test_an_approver_approves_less_by_keyboard_and_takes_it_back(
     page.keyboard.press("Enter")
     row.get_by_text("petra approved 0.5 × H100 of it").wait_for()
     assert Grant.objects.get(request=made).amount == 500
-    assert page.evaluate("document.activeElement.id") == f"r-{made.pk}"
+    # htmx gives the focus when the swap has settled, after the text is there.
+    page.wait_for_function(f"document.activeElement.id === 'r-{made.pk}'")
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")

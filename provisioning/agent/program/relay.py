@@ -131,15 +131,27 @@ class Relay:
         self.poll.register(self.lifeline, select.EPOLLIN)
         self.listener.setblocking(False)
         self.accept(True)
-        while True:
-            for descriptor, events in self.poll.poll():
-                end = self.ends.get(descriptor)
-                if end is not None:
-                    self.advance(end, events)
-                elif descriptor == self.lifeline:
-                    return
-                elif descriptor == self.listener.fileno():
-                    self.welcome()
+        while self.handle(self.poll.poll()):
+            pass
+
+    def handle(self, events: list[tuple[int, int]]) -> bool:
+        """Handle what one wait returned. Returns False once the lifeline has closed.
+
+        A new connection is accepted last: it may get the descriptors of one that ended in the same batch, and
+        would otherwise receive the events of that one (a hang-up, after which its request was never sent).
+        """
+        waiting = False
+        for descriptor, mask in events:
+            end = self.ends.get(descriptor)
+            if end is not None:
+                self.advance(end, mask)
+            elif descriptor == self.lifeline:
+                return False
+            elif descriptor == self.listener.fileno():
+                waiting = True
+        if waiting:
+            self.welcome()
+        return True
 
     def accept(self, wanted: bool) -> None:
         if wanted and not self.accepting:

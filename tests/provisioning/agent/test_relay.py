@@ -67,6 +67,36 @@ def joined(tmp_path: Path) -> Iterator[Joined]:
         each.close()
 
 
+def test_a_new_connection_gets_no_event_of_one_that_ended_before_it(tmp_path: Path) -> None:
+    app = socket.create_server(("127.0.0.1", 0))
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "s"))
+    listener.listen()
+    relay = Relay(listener, app.getsockname()[1], -1)
+    listener.setblocking(False)
+    with app, listener, socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second:
+        first.connect(str(tmp_path / "s"))
+        relay.accept(True)
+        relay.welcome()
+        near, far = relay.ends
+        inside, _ = app.accept()
+        # Ended, and not closed: numbers that this process freed would be given out first.
+        first.shutdown(socket.SHUT_RDWR)
+        inside.shutdown(socket.SHUT_RDWR)
+        second.connect(str(tmp_path / "s"))
+        second.sendall(b"?")
+        gone = select.EPOLLIN | select.EPOLLHUP
+        # One batch: the first connection ends on both sides, the second arrives between the two events.
+        relay.handle([(near, gone), (listener.fileno(), select.EPOLLIN), (far, gone)])
+        assert set(relay.ends) == {near, far}, "the descriptors of the first connection are used again"
+        assert not relay.ends[near].out.ended
+        assert not relay.ends[near].into.ended
+        inside.close()
+        for end in list(relay.ends.values()):
+            end.sock.close()
+        relay.poll.close()
+
+
 def received(end: socket.socket, size: int = 1 << 30) -> bytes:
     """What comes, up to so many bytes or the end of the stream."""
     found = bytearray()
