@@ -1,0 +1,47 @@
+import django.db.models.deletion
+import uuid
+from django.conf import settings
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+
+    initial = True
+
+    dependencies = [
+        ('accounts', '0001_initial'),
+        ('accounts', '__first__'),
+    ]
+
+    operations = [
+        migrations.CreateModel(
+            name='TrustRule',
+            fields=[
+                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                ('account', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='trust_rules', to=settings.AUTH_USER_MODEL)),
+                ('name', models.CharField(max_length=80)),
+                ('issuer', models.CharField(db_index=True, max_length=255)),
+                ('audience', models.CharField(max_length=255)),
+                ('conditions', models.JSONField(default=list)),
+                ('scopes', models.JSONField(default=list)),
+                ('lifetime_s', models.PositiveIntegerField()),
+                ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ('last_used_at', models.DateTimeField(blank=True, null=True)),
+            ],
+            options={
+                'ordering': ['created_at', 'id'],
+            },
+        ),
+        migrations.CreateModel(
+            name='Exchange',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('digest', models.CharField(editable=False, max_length=64, unique=True)),
+                ('rule', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='exchanges', to='service_accounts.trustrule')),
+                ('token', models.OneToOneField(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='exchange', to='accounts.apitoken')),
+                ('at', models.DateTimeField(auto_now_add=True)),
+                ('expires_at', models.DateTimeField(db_index=True)),
+            ],
+        ),
+    ]
