@@ -65,6 +65,7 @@ def test_the_form_of_a_workspace_follows_what_is_written(
     assert field.input_value() == "nothing-such"
 
 
+@pytest.mark.thorough("test_browser has pages without JavaScript")
 def test_without_javascript_it_is_written_and_taken(visit: Visit, olga: User) -> None:
     environments(260)
     page = visit(olga, java_script_enabled=False)

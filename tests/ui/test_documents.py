@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.suite.choice import quick_of
+
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous iterators"),
@@ -30,6 +32,7 @@ def test_search_follows_what_is_typed_and_the_answer_is_one_press_away(visit: An
     assert page.locator(":target").inner_text().startswith("Why is this GPU cordoned")
 
 
+@pytest.mark.thorough("test_browser has pages without JavaScript")
 def test_without_javascript_it_is_the_same(visit: Any, alice: Any) -> None:
     page = visit(alice, java_script_enabled=False)
     page.goto("/docs/search/")
@@ -43,7 +46,7 @@ def test_without_javascript_it_is_the_same(visit: Any, alice: Any) -> None:
     assert page.url.endswith("/docs/people/")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", quick_of(["light", "dark"], ["light"], "the same pages in the dark"))
 def test_long_pages_stay_within_a_phone(visit: Any, alice: Any, theme: str) -> None:
     page = visit(alice, viewport={"width": 390, "height": 844}, color_scheme=theme)
     for name in ("settings", "reason-codes", "cli", "operations", "placement"):

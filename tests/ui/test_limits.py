@@ -117,6 +117,7 @@ def test_a_quota_is_edited_in_place_by_keyboard(visit: Visit, olga: User, site: 
     assert page.get_by_label("Quota", exact=True).input_value() == "two"
 
 
+@pytest.mark.thorough("test_browser has pages without JavaScript")
 def test_limits_work_without_javascript(visit: Visit, olga: User, alice: User, site: object) -> None:
     page = visit(olga, java_script_enabled=False)
     page.goto("/quotas/limits/")

@@ -12,6 +12,7 @@ from portal.accounts.models import User
 from portal.accounts.session_store import PROVEN_AT, SessionStore
 from tests.accounts.authenticators import code_of, with_app
 from tests.factories import PASSWORD
+from tests.suite.choice import quick_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -85,6 +86,7 @@ def test_a_passkey_is_added_and_signs_in_with_nothing_else(
     page.wait_for_url(f"{on_localhost}/")
 
 
+@pytest.mark.thorough("a ceremony more; tests of accounts have the rules")
 def test_a_key_that_keeps_no_names_signs_in_with_the_name(
     visit: Visit, alice: User, on_localhost: str
 ) -> None:
@@ -100,6 +102,7 @@ def test_a_key_that_keeps_no_names_signs_in_with_the_name(
     page.wait_for_url(f"{on_localhost}/")
 
 
+@pytest.mark.thorough("a ceremony more; tests of accounts have the rules")
 def test_the_same_passkey_is_not_added_twice(visit: Visit, alice: User, on_localhost: str) -> None:
     page = visit(None)
     virtual_authenticator(page)
@@ -121,6 +124,7 @@ def test_a_dismissed_request_is_said_and_can_be_repeated(
     assert page.get_by_role("button", name="Sign in with a passkey").is_enabled()
 
 
+@pytest.mark.thorough("a ceremony more; tests of accounts have the rules")
 def test_a_stale_session_confirms_by_passkey_and_goes_on(
     visit: Visit, ada: User, bob: User, on_localhost: str
 ) -> None:
@@ -149,7 +153,7 @@ def test_the_second_step_works_without_javascript(visit: Visit, alice: User, on_
     page.wait_for_url(f"{on_localhost}/")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", quick_of(["light", "dark"], ["light"], "the same pages in the dark"))
 def test_the_pages_are_accessible_and_fit_a_phone(
     visit: Visit, alice: User, on_localhost: str, scheme: str
 ) -> None:

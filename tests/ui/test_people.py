@@ -20,6 +20,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.thorough("a long way through pages that have quick tests each")
 def test_from_invitation_to_deactivation(visit: Any, ada: User, alice: User, team: Team) -> None:
     WorkspaceFactory(owner=alice, team=team, name="paper", state="pending")
     make_token(alice)

@@ -151,6 +151,7 @@ def test_the_form_says_how_it_stands_as_the_choice_changes(
     page.get_by_text("Decided by an approver").wait_for()
 
 
+@pytest.mark.thorough("test_browser has pages without JavaScript")
 def test_all_of_it_works_without_javascript(
     visit: Visit, bob: User, petra: User, asked: dict[str, Any]
 ) -> None:

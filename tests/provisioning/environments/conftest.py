@@ -9,6 +9,7 @@ import pytest
 from provisioning.drivers.local import isolation
 from provisioning.environments.store import Store
 from tests.provisioning.environments.package_index import Bench, PackageFolder, machine
+from tests.suite.choice import quick_of
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def bench(tmp_path: Path, packages: PackageFolder) -> Bench:
     return Bench(Store(tmp_path / "berth" / "environments"), machine(tmp_path / "berth"))
 
 
-@pytest.fixture(params=["sandbox", "none"])
+@pytest.fixture(params=quick_of(["sandbox", "none"], ["sandbox"], "the same builds without one"))
 def any_bench(request: pytest.FixtureRequest, tmp_path: Path, packages: PackageFolder) -> Bench:
     """Builds with a sandbox and without."""
     if request.param == "sandbox":

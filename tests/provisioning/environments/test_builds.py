@@ -115,6 +115,7 @@ def test_a_lock_is_used_as_it_is(bench: Bench, packages: PackageFolder) -> None:
     assert "--hash=sha256:" in unhashed.lock
 
 
+@pytest.mark.thorough("a build; `make test` has a wrong one")
 def test_a_pyproject_is_what_it_depends_on(bench: Bench, packages: PackageFolder) -> None:
     packages.wheel("alpha")
     text = '[project]\nname = "x"\nversion = "1"\ndependencies = ["alpha>=1"]\n[[tool.uv.index]]\nurl = "http://x"\n'
