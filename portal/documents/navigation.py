@@ -69,6 +69,7 @@ KINDS = (
                 1.1,
             ),
             Group(_("What it withstands"), ("security", "recovery", "capacity"), 0.9),
+            Group(_("How it is built"), ("architecture",), 0.9),
             Group(_("For developers"), ("measurements", "testing", "asvs", "gpu-check-mutants"), 0.4),
         ),
     ),
