@@ -56,7 +56,7 @@ KINDS = (
         (
             Group(_("Interfaces"), ("api", "cli", "settings"), 0.9),
             Group(_("Words, roles and codes"), ("states", "reason-codes", "roles", "vocabulary"), 0.7),
-            Group(_("Versions"), ("changelog",), 0.3),
+            Group(_("Versions"), ("releasing", "changelog"), 0.3),
         ),
     ),
     Kind(
