@@ -90,7 +90,7 @@ def place_of(name: str) -> tuple[Kind, Group]:
         for group in kind.groups:
             if name in group.names:
                 return kind, group
-    if name.startswith("adr/"):
+    if name == "adr" or name.startswith("adr/"):
         return KINDS[-1], DECISIONS
     raise LookupError(name)
 
