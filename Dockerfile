@@ -32,8 +32,9 @@ COPY provisioning provisioning
 COPY templates templates
 COPY static static
 COPY docs docs
-# A page of the documents leads to it.
+# A page of the documents leads to the changelog.
 COPY CHANGELOG.md ./
+COPY LICENSE ./
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONPATH=/opt/berth \
     PYTHONUNBUFFERED=1 \

@@ -45,7 +45,7 @@ HOME_LIMIT = "home_limit_mib"
 
 
 class Capability(StrEnum):
-    """What a pool can do. Names follow DESIGN.md §5."""
+    """What a pool can do, as its driver reports it and REST shows it. Not every one has a driver yet."""
 
     WHOLE_GPU = "whole_gpu"
     MIG = "mig"

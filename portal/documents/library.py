@@ -14,6 +14,8 @@ from provisioning.service.environ import FILES
 
 DOCS = FILES / "docs"
 DECISIONS = "adr/"
+DECISIONS_INDEX = "adr"
+"""The table of the decisions: the README of their folder, which is the page of the folder."""
 CHANGELOG = "changelog"
 """A link in `docs/` to the file beside it, from whose folder its own links lead."""
 CONTENT_TYPES = {
@@ -45,8 +47,9 @@ class Document:
 
     def target(self, link: str) -> str:
         """The path below `docs/` to which the path of one of its links leads."""
-        folder = ".." if self.name == CHANGELOG else posixpath.dirname(self.name)
-        return posixpath.normpath(posixpath.join(folder, link)).removeprefix("../docs/")
+        folder = {CHANGELOG: "..", DECISIONS_INDEX: "adr"}.get(self.name, posixpath.dirname(self.name))
+        path = posixpath.normpath(posixpath.join(folder, link)).removeprefix("../docs/")
+        return path.removesuffix("/README.md")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +72,10 @@ class Section:
 
 @lru_cache(maxsize=1)
 def documents() -> Mapping[str, Document]:
-    """Every document by its name: those of the navigation first, then the decisions."""
+    """Every document by its name: those of the navigation first, then the decisions with their index."""
     found = {name: Document(name, DOCS / f"{name}.md") for name in navigation.ordered()}
-    for path in sorted((DOCS / DECISIONS).glob("*.md")):
+    found[DECISIONS_INDEX] = Document(DECISIONS_INDEX, DOCS / DECISIONS / "README.md")
+    for path in sorted((DOCS / DECISIONS).glob("[0-9]*.md")):
         name = f"{DECISIONS}{path.stem}"
         found[name] = Document(name, path)
     return {name: each for name, each in found.items() if each.path.is_file()}

@@ -56,7 +56,7 @@ KINDS = (
         (
             Group(_("Interfaces"), ("api", "cli", "settings"), 0.9),
             Group(_("Words, roles and codes"), ("states", "reason-codes", "roles", "vocabulary"), 0.7),
-            Group(_("Versions"), ("changelog",), 0.3),
+            Group(_("Versions"), ("releasing", "changelog"), 0.3),
         ),
     ),
     Kind(
@@ -69,6 +69,7 @@ KINDS = (
                 1.1,
             ),
             Group(_("What it withstands"), ("security", "recovery", "capacity"), 0.9),
+            Group(_("How it is built"), ("architecture",), 0.9),
             Group(_("For developers"), ("measurements", "testing", "asvs", "gpu-check-mutants"), 0.4),
         ),
     ),
@@ -89,7 +90,7 @@ def place_of(name: str) -> tuple[Kind, Group]:
         for group in kind.groups:
             if name in group.names:
                 return kind, group
-    if name.startswith("adr/"):
+    if name == "adr" or name.startswith("adr/"):
         return KINDS[-1], DECISIONS
     raise LookupError(name)
 

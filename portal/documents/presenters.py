@@ -53,11 +53,6 @@ def kinds() -> list[KindLinks]:
     return [KindLinks(kind.title, kind.summary, _groups(kind)) for kind in navigation.KINDS]
 
 
-def decisions() -> list[Link]:
-    """All decisions in their order."""
-    return [_link(name) for name in documents() if name.startswith(DECISIONS)]
-
-
 def page(document: Document) -> PageView:
     """One document as a page."""
     made = page_of(document)

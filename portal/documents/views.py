@@ -20,12 +20,6 @@ def overview(request: SignedInRequest) -> HttpResponse:
 
 
 @require_safe
-def decisions(request: SignedInRequest) -> HttpResponse:
-    """The decisions of shape, one line for each."""
-    return render(request, "documents/decisions.html", {"decisions": presenters.decisions()})
-
-
-@require_safe
 def page(request: SignedInRequest, name: str) -> HttpResponse:
     """One document."""
     if (document := documents().get(name)) is None:

@@ -15,7 +15,7 @@ import pytest
 
 from portal.cli.version import version
 from provisioning.service.environ import ROOT
-from tests.embedded.empty_environment import with_wheel_alone
+from tests.embedded.empty_environment import license_of, with_wheel_alone
 
 NEEDED = (
     "httpx",
@@ -73,6 +73,7 @@ def ran(installed: Path, *command: str, **variables: str) -> subprocess.Complete
 def test_it_holds_the_command_line_and_nothing_else(wheel: Path) -> None:
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == {f"portal/cli/{path.name}" for path in (ROOT / "portal" / "cli").glob("*.py")}
+    assert license_of(wheel) == ("Apache-2.0", (ROOT / "LICENSE").read_text())
 
 
 def test_what_it_depends_on_is_the_portals_too() -> None:

@@ -167,5 +167,5 @@ def test_metrics_that_the_guide_names_are_there(as_user: Any, alice: Any) -> Non
 
 def test_the_changelog_is_a_page_whose_links_lead_to_documents() -> None:
     body = rendering.page_of(library.documents()["changelog"]).body
-    assert 'href="/docs/environments/#settings-of-a-node"' in body
-    assert ">docs/environments.md" not in body
+    assert 'href="/docs/catalog/#the-site-as-a-file"' in body
+    assert ">docs/catalog.md" not in body

@@ -7,7 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterable
+from email import message_from_bytes
 from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 
@@ -39,6 +41,16 @@ def with_wheel_alone(folder: Path, wheel: Path) -> Path:
         check=True, timeout=300,
     )  # fmt: skip
     return next(folder.glob("lib/python3.*/site-packages"))
+
+
+def license_of(wheel: Path) -> tuple[str | None, str]:
+    """The SPDX expression of a wheel's metadata, and the text of its license file."""
+    with zipfile.ZipFile(wheel) as files:
+        (metadata,) = (name for name in files.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
+        (text,) = (
+            name for name in files.namelist() if re.fullmatch(r"[^/]+\.dist-info/licenses/LICENSE", name)
+        )
+        return message_from_bytes(files.read(metadata))["License-Expression"], files.read(text).decode()
 
 
 def needed(root: Distribution, extras: Iterable[str]) -> dict[str, Distribution]:

@@ -22,7 +22,7 @@ from tests.instance import ROOT, Berth
 FOLDERS = ("portal", "provisioning", "templates", "static", "requirements", "docs")
 pytestmark = pytest.mark.engine
 
-BUILT = (*FOLDERS, "pyproject.toml", "setup.py", "README.md")
+BUILT = (*FOLDERS, "pyproject.toml", "setup.py", "README.md", "LICENSE")
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +56,10 @@ def test_it_holds_every_file_and_no_other(wheel):
         if not re.match(r"berth-[0-9.]+\.dist-info/", name)
     }
     assert held == there
+
+
+def test_it_names_its_license_and_has_its_text(wheel):
+    assert empty_environment.license_of(wheel) == ("Apache-2.0", (ROOT / "LICENSE").read_text())
 
 
 @pytest.fixture(scope="module")
