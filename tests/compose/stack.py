@@ -223,14 +223,10 @@ class Stack:
         return "\n".join(lines) + "\n"
 
 
-def version_before() -> str:
-    """The commit whose image is upgraded: what is named, else the last one before the newest migration."""
-    named = os.environ.get(BEFORE)
-    if named:
-        return git("rev-parse", "--verify", f"{named}^{{commit}}")
-    newest = git("log", "-1", "--format=%H", "--diff-filter=A", "--", f":(glob){MIGRATIONS}")
-    assert newest, f"no commit here has a migration: name one in {BEFORE}"
-    return git("rev-parse", "--verify", f"{newest}^")
+def version_before() -> str | None:
+    """The commit whose image is upgraded: what `BEFORE` names, else the newest release; None before the first."""
+    named = os.environ.get(BEFORE) or git("tag", "--list", "v*", "--sort=-version:refname").partition("\n")[0]
+    return git("rev-parse", "--verify", f"{named}^{{commit}}") if named else None
 
 
 def tree_of(commit: str, folder: Path) -> Path:

@@ -211,10 +211,11 @@ def test_nothing_is_left_of_it(berth: Stack) -> None:
 
 def test_the_version_before_runs_and_has_data(berth: Stack, tmp_path: Path, kept: dict[str, Any]) -> None:
     commit = stack.version_before()
+    if commit is None:
+        pytest.skip(f"there is no release to upgrade from; {stack.BEFORE} can name a commit")
     say("the version before:", stack.git("log", "-1", "--format=%h of %cd, %s", "--date=short", commit))
     tree = stack.tree_of(commit, tmp_path / "before")
     kept["new"] = stack.migrations(ROOT) - stack.migrations(tree)
-    assert kept["new"], f"since {commit} there is no new migration: name an older one in {stack.BEFORE}"
     berth.use("before", tree)
     with Clock("its image"):
         berth.build()
@@ -240,6 +241,8 @@ def test_the_version_before_runs_and_has_data(berth: Stack, tmp_path: Path, kept
 def test_todays_image_in_its_place_keeps_everything(
     berth: Stack, browser: Browser, kept: dict[str, Any]
 ) -> None:
+    if "new" not in kept:
+        pytest.skip("there is no release to upgrade from")
     berth.use("today")
     berth.build()
     with Clock("up -d of today's image over it, all healthy"):
