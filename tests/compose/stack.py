@@ -224,7 +224,7 @@ class Stack:
 
 
 def version_before() -> str | None:
-    """The commit whose image is upgraded: what `BEFORE` names, else the newest release; None before the first."""
+    """The commit to upgrade from: what `BEFORE` names, else the newest release; None before the first."""
     named = os.environ.get(BEFORE) or git("tag", "--list", "v*", "--sort=-version:refname").partition("\n")[0]
     return git("rev-parse", "--verify", f"{named}^{{commit}}") if named else None
 
