@@ -23,6 +23,17 @@ def ports(variable: str, default: str) -> range:
     return numbers
 
 
+def amounts(variable: str) -> dict[str, int]:
+    """Whole numbers by name, written as `gpu=4,gpu_hours=500`. Raises `ImproperlyConfigured`."""
+    pairs = [pair.split("=") for pair in env.list(variable, default=[]) if pair.strip()]
+    try:
+        return {name.strip(): int(number) for name, number in pairs}
+    except ValueError as error:
+        raise ImproperlyConfigured(
+            f"{variable} has whole numbers by resource: write gpu=4,gpu_hours=500."
+        ) from error
+
+
 def secret(variable: str, file_name: str) -> str:
     """A secret from the environment, or else from the file that `make up` writes. Empty if neither has it.
 

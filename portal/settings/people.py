@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from portal.settings.checks import check_site_roles
-from portal.settings.parsing import env
+from portal.settings.parsing import amounts, env
 from portal.settings.site import HTTPS
 
 # Leaked passwords: a sorted file with the SHA-1 of each, or a service that is asked for a range.
@@ -18,7 +18,7 @@ BERTH_DEVICE_COOKIE = "__Host-berth-device" if HTTPS else "berth-device"
 # Dangerous actions require a new proof of identity after so many minutes; 0: never.
 BERTH_STEP_UP_MINUTES = max(0, env.int("BERTH_STEP_UP_MINUTES", default=15))
 # So do approvals above these amounts: whole units by resource, for instance gpu=4,gpu_hours=500.
-BERTH_STEP_UP_APPROVALS: dict[str, int] = env("BERTH_STEP_UP_APPROVALS", cast={"value": int}, default={})
+BERTH_STEP_UP_APPROVALS = amounts("BERTH_STEP_UP_APPROVALS")
 # Wrong codes, or wrong passwords at such a proof, of a user within 15 minutes.
 BERTH_CODE_FAILURES = max(1, env.int("BERTH_CODE_FAILURES", default=8))
 # How long links work: in invitations and from administrators, and for forgotten passwords.

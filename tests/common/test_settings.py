@@ -29,6 +29,22 @@ def test_a_wrong_range_of_ports(monkeypatch: pytest.MonkeyPatch, value: str) -> 
         parsing.ports("BERTH_X", "2000-2009")
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("", {}), ("gpu=4", {"gpu": 4}), ("gpu=4, gpu_hours=500,", {"gpu": 4, "gpu_hours": 500})],
+)
+def test_amounts_by_resource(monkeypatch: pytest.MonkeyPatch, value: str, expected: dict[str, int]) -> None:
+    monkeypatch.setenv("BERTH_X", value)
+    assert parsing.amounts("BERTH_X") == expected
+
+
+@pytest.mark.parametrize("value", ["gpu", "gpu=", "gpu=many", "gpu=1=2", "gpu=4;gpu_hours=500"])
+def test_wrong_amounts(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("BERTH_X", value)
+    with pytest.raises(ImproperlyConfigured, match="BERTH_X"):
+        parsing.amounts("BERTH_X")
+
+
 def test_a_secret_comes_from_the_environment_or_a_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
