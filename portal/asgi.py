@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 # Not a default: whatever the environment names is for the other processes.
-os.environ["DJANGO_SETTINGS_MODULE"] = "portal.gateway_settings"
+os.environ["DJANGO_SETTINGS_MODULE"] = "portal.settings.gateway"
 
 from django.core.asgi import get_asgi_application
 

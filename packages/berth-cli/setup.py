@@ -9,6 +9,6 @@ ROOT = Path("..", "..")
 
 setup(
     version=tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"],
-    packages=["portal.cli"],
+    packages=["portal.cli", "portal.cli.client"],
     package_dir={"portal.cli": str(ROOT / "portal" / "cli")},
 )

@@ -21,7 +21,7 @@ Archive = dict[str, Any]
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     """List them, the newest first."""
-    rows = client.archives(find(client, arguments)["id"])
+    rows = client.archives.list(find(client, arguments)["id"])
     if arguments.json:
         return print_json(rows)
     table: list[tuple[str, ...]] = [("NAME", "STATE", "MADE", "MIB", "MACHINE", "ID")]
@@ -35,7 +35,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 def make(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Have one made; with --wait 1 where it fails."""
     workspace_id = find(client, arguments)["id"]
-    made = client.make_archive(workspace_id, name=arguments.name)
+    made = client.archives.create(workspace_id, name=arguments.name)
     if arguments.wait:
         made = _waited(client, arguments, workspace_id, made)
         if made["state"] != "ready":
@@ -48,7 +48,7 @@ def restore(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace_id = find(client, arguments)["id"]
     archive = _named(client, workspace_id, arguments.archive)
     confirm(arguments, f"Replace everything in your home folder with “{archive['name']}”, for good?")
-    archive = client.restore_archive(workspace_id, archive["id"])
+    archive = client.archives.restore(workspace_id, archive["id"])
     if arguments.wait:
         archive = _waited(client, arguments, workspace_id, archive)
         if not archive["restored_at"]:
@@ -63,7 +63,7 @@ def cancel(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Give up what is under way with one."""
     workspace_id = find(client, arguments)["id"]
     archive = _named(client, workspace_id, arguments.archive)
-    client.cancel_archive(workspace_id, archive["id"])
+    client.archives.cancel(workspace_id, archive["id"])
     return print_json({"cancelled": archive["id"]}) if arguments.json else 0
 
 
@@ -72,7 +72,7 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace_id = find(client, arguments)["id"]
     archive = _named(client, workspace_id, arguments.archive)
     confirm(arguments, f"Delete the archive “{archive['name']}” for good?")
-    client.delete_archive(workspace_id, archive["id"])
+    client.archives.delete(workspace_id, archive["id"])
     if arguments.wait:
         with contextlib.suppress(Missing):  # it has gone then
             _waited(client, arguments, workspace_id, {**archive, "state": "deleting"})
@@ -81,7 +81,7 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def _named(client: BerthClient, workspace_id: str, wanted: str) -> Archive:
     """The archive of this id or name. Raises `Missing`, and `Usage` where several have the name."""
-    rows = client.archives(workspace_id)
+    rows = client.archives.list(workspace_id)
     found = [row for row in rows if row["id"] == wanted] or [row for row in rows if row["name"] == wanted]
     if not found:
         raise Missing(
@@ -112,7 +112,7 @@ def _waited(
             )
         time.sleep(LOOK_S)
         try:
-            archive = client.archive(workspace_id, archive["id"])
+            archive = client.archives.get(workspace_id, archive["id"])
         except Unreachable:
             # The portal may be restarting; the node does not mind.
             if time.monotonic() > ends_at:

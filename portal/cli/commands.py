@@ -50,7 +50,7 @@ def login(arguments: argparse.Namespace) -> int:
     if not token.isascii() or any(character.isspace() for character in token):
         raise NotSignedIn("This is not a token.", "Copy it whole: it begins with berth_.")
     with BerthClient(url, token) as client:
-        me = client.me()
+        me = client.users.me()
     path = config.save(config.Config(url=url, token=token), os.environ)
     if url.startswith("http://") and not _is_local(url):
         print("Note: this address is not encrypted; others on the way can read the token.", file=sys.stderr)
@@ -83,12 +83,12 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
         if there["state"] == "stopping":
             there = wait_stopped(client, there, timeout_s=arguments.timeout, show=_silent)
         if there["state"] in ("stopped", "failed"):
-            there = client.start(there["id"])
+            there = client.workspaces.start(there["id"])
         return _started(client, there, arguments, goes_on=True)
     template = arguments.template or _first(
-        (row["slug"] for row in client.templates() if row["available"]), "template"
+        (row["slug"] for row in client.templates.list() if row["available"]), "template"
     )
-    flavor = arguments.flavor or _first((row["slug"] for row in client.flavors()), "flavor")
+    flavor = arguments.flavor or _first((row["slug"] for row in client.flavors.list()), "flavor")
     request: dict[str, Any] = {
         "template": template,
         "flavor": flavor,
@@ -105,18 +105,14 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace: Workspace | None = None
     code = EXIT_REFUSED
     try:
-        try:
-            workspace = client.create_workspace(**request)
-        except Unreachable:
-            # The answer may have got lost on the way; with its key, asking again makes no second one.
-            workspace = client.create_workspace(**request)
+        workspace = client.workspaces.create(**request)
         code = _started(client, workspace, arguments, goes_on=not arguments.clean_up)
         return code
     except (KeyboardInterrupt, Unreachable):
         if workspace is None and arguments.clean_up:
             # It may have been made before its answer was here: with the key the portal says which one.
             with held_signals(), contextlib.suppress(CliError):
-                workspace = client.create_workspace(**request)
+                workspace = client.workspaces.create(**request, retries=0)
         raise
     finally:
         if arguments.clean_up and workspace is not None and code != 0:
@@ -126,7 +122,9 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def _there(client: BerthClient, arguments: argparse.Namespace) -> Workspace | None:
     """One's own workspace of this name. Raises `Usage` where it is another one than is asked for."""
-    rows = client.workspaces(owner=client.me()["username"], name=arguments.name, team=arguments.team)
+    rows = client.workspaces.list(
+        owner=client.users.me()["username"], name=arguments.name, team=arguments.team
+    )
     found = [row for row in rows if row["state"] not in ("terminating", "terminated")]
     if len(found) > 1:
         raise Usage(f"You have “{arguments.name}” in several teams.", "Add --team.")
@@ -144,7 +142,7 @@ def _clean_up(client: BerthClient, workspace: Workspace) -> None:
     error: CliError | None = None
     for _ in range(CLEAN_UP_TRIES):
         try:
-            client.delete(workspace["id"])
+            client.workspaces.delete(workspace["id"])
         except Missing:
             return
         except Unreachable as failed:
@@ -179,7 +177,7 @@ def _first(slugs: Iterator[str], what: str) -> str:
 
 
 def start(client: BerthClient, arguments: argparse.Namespace) -> int:
-    workspace = client.start(find(client, arguments)["id"])
+    workspace = client.workspaces.start(find(client, arguments)["id"])
     return _started(client, workspace, arguments)
 
 
@@ -203,8 +201,8 @@ def _started(
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     filters = {"team": arguments.team, "state": arguments.state}
     if not arguments.all:
-        filters["owner"] = client.me()["username"]
-    rows = list(client.workspaces(**filters))
+        filters["owner"] = client.users.me()["username"]
+    rows = list(client.workspaces.list(**filters))
     if arguments.json:
         return print_json(rows)
     if not rows:
@@ -232,8 +230,8 @@ def print_table(table: list[tuple[str, ...]], *, numbers_from: int = 1000) -> in
 
 
 def quota(client: BerthClient, arguments: argparse.Namespace) -> int:
-    teams = [arguments.team] if arguments.team else [row["slug"] for row in client.me()["teams"]]
-    found = [client.usage(team) for team in teams]
+    teams = [arguments.team] if arguments.team else [row["slug"] for row in client.users.me()["teams"]]
+    found = [client.quotas.usage(team) for team in teams]
     if arguments.json:
         return print_json(found[0] if arguments.team else found)
     if not teams:
@@ -251,7 +249,7 @@ def quota(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def budget(client: BerthClient, arguments: argparse.Namespace) -> int:
-    found = [row for row in client.budgets() if arguments.team in ("", row["team"])]
+    found = [row for row in client.budgets.list() if arguments.team in ("", row["team"])]
     if arguments.json:
         return print_json(found)
     if not found:
@@ -294,7 +292,7 @@ def open_(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def stop(client: BerthClient, arguments: argparse.Namespace) -> int:
-    workspace = client.stop(find(client, arguments)["id"])
+    workspace = client.workspaces.stop(find(client, arguments)["id"])
     if arguments.wait:
         with _progress(arguments) as show:
             workspace = wait_stopped(client, workspace, timeout_s=arguments.timeout, show=show)
@@ -302,17 +300,17 @@ def stop(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def release_gpu(client: BerthClient, arguments: argparse.Namespace) -> int:
-    workspace = client.release_gpu(find(client, arguments)["id"])
+    workspace = client.workspaces.release_gpu(find(client, arguments)["id"])
     return print_json(workspace) if arguments.json else print_line(line_of(workspace))
 
 
 def attach_gpu(client: BerthClient, arguments: argparse.Namespace) -> int:
-    workspace = client.attach_gpu(find(client, arguments)["id"])
+    workspace = client.workspaces.attach_gpu(find(client, arguments)["id"])
     return print_json(workspace) if arguments.json else print_line(line_of(workspace))
 
 
 def resize(client: BerthClient, arguments: argparse.Namespace) -> int:
-    workspace = client.resize(find(client, arguments)["id"], flavor=arguments.flavor)
+    workspace = client.workspaces.resize(find(client, arguments)["id"], flavor=arguments.flavor)
     return print_json(workspace) if arguments.json else print_line(line_of(workspace))
 
 
@@ -325,18 +323,13 @@ def change(client: BerthClient, arguments: argparse.Namespace) -> int:
     given = {field: value for field, value in asked.items() if value is not None}
     if not given:
         raise Usage("Nothing was said to change.", "Add --name, --hours or --priority.")
-    workspace = client.change(find(client, arguments)["id"], **given)
+    workspace = client.workspaces.update(find(client, arguments)["id"], **given)
     return print_json(workspace) if arguments.json else print_line(line_of(workspace))
 
 
 def extend(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace_id = find(client, arguments)["id"]
-    key = str(uuid.uuid4())
-    try:
-        workspace = client.extend(workspace_id, hours=arguments.hours, idempotency_key=key)
-    except Unreachable:
-        # The answer may have got lost on the way; with its key, asking again adds nothing more.
-        workspace = client.extend(workspace_id, hours=arguments.hours, idempotency_key=key)
+    workspace = client.workspaces.extend(workspace_id, hours=arguments.hours)
     if arguments.json:
         return print_json(workspace)
     return print_line(f"{workspace['name']} runs until {workspace['ends_at']}.")
@@ -356,7 +349,7 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
         print(question, end=" [y/N] ", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CliError("Nothing was deleted.")
-    client.delete(workspace["id"])
+    client.workspaces.delete(workspace["id"])
     if arguments.wait:
         with _progress(arguments) as show:
             wait_gone(client, workspace, timeout_s=arguments.timeout, show=show)
@@ -371,14 +364,15 @@ def packages(client: BerthClient, arguments: argparse.Namespace) -> int:
     if arguments.everybody and not arguments.save:
         raise Usage("--everybody goes with --save.", "Name the environment: --save NAME.")
     if arguments.save:
-        made = client.save_packages(workspace["id"], name=arguments.save, everybody=arguments.everybody)
+        made = client.packages.save(workspace["id"], name=arguments.save, everybody=arguments.everybody)
         said = f"The environment {made['slug']} is made, and its build is asked for."
         return print_json(made) if arguments.json else print_line(said)
     if arguments.reset or arguments.keep:
-        answer = client.reset_packages(workspace["id"], keep=arguments.keep)
+        act = client.packages.keep if arguments.keep else client.packages.reset
+        answer = act(workspace["id"])
         said = f"{workspace['name']}: " + ("they stay." if arguments.keep else "the next start removes them.")
         return print_json(answer) if arguments.json else print_line(said)
-    found = client.packages(workspace["id"])
+    found = client.packages.get(workspace["id"])
     if arguments.json:
         return print_json(found)
     if not found["packages"]:
@@ -396,9 +390,9 @@ def find(client: BerthClient, arguments: argparse.Namespace) -> Workspace:
     except ValueError:
         pass
     else:
-        return client.workspace(str(identity))
-    me = client.me()["username"]
-    rows = list(client.workspaces(owner=me, name=wanted, team=arguments.team))
+        return client.workspaces.get(str(identity))
+    me = client.users.me()["username"]
+    rows = list(client.workspaces.list(owner=me, name=wanted, team=arguments.team))
     if not rows:
         raise Missing(f"You have no workspace “{wanted}”.", "`berth ls` shows those that you have.")
     if len(rows) > 1:
@@ -437,7 +431,7 @@ SIGNS = {"create": "+", "change": "~", "delete": "-", "by_hand": "!"}
 
 def export(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Print the site as a file."""
-    found = client.site()
+    found = client.site.get()
     if arguments.json:
         print_json(found["site"])
     else:
@@ -447,14 +441,14 @@ def export(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def plan_site(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Say what applying a file would change."""
-    found = client.send_site("plan", _site_text(arguments.file), prune=arguments.prune)
+    found = client.site.plan(_site_text(arguments.file), prune=arguments.prune)
     _print_steps(found, arguments, "The site is as the file says.")
     return 0 if found["same"] else DIFFERS
 
 
 def apply_site(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Make the site as a file says."""
-    found = client.send_site("apply", _site_text(arguments.file), prune=arguments.prune)
+    found = client.site.apply(_site_text(arguments.file), prune=arguments.prune)
     _print_steps(found, arguments, "Nothing had to be changed.")
     return 0
 

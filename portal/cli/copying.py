@@ -160,7 +160,7 @@ class _There:
         """Paths in a folder with the kind of each; None where there is no such folder."""
         if folder not in self._seen:
             try:
-                rows = list(self._client.files(self._id, folder))
+                rows = list(self._client.files.list(self._id, folder))
                 self._seen[folder] = {row["path"]: row["kind"] for row in rows}
             except Missing:
                 self._seen[folder] = None
@@ -210,7 +210,7 @@ def _taken(path: str) -> Usage:
 
 def _make(client: BerthClient, workspace_id: str, path: str) -> None:
     try:
-        client.make_folder(workspace_id, path)
+        client.files.create_folder(workspace_id, path)
     except Refused as refused:
         # Somebody else has made it meanwhile; if it is no folder, the first file says so.
         if refused.code != EXISTS:
@@ -236,7 +236,7 @@ def _get(client: BerthClient, arguments: argparse.Namespace, path: str, to: Path
         raise CliError("This Python unpacks no archives safely.", "Use Python 3.11.4 or later.")
     workspace = find(client, arguments)
     try:
-        url = client.transfer_url(workspace["id"], "downloads", path=path, form="tar")
+        url = client.files.download_url(workspace["id"], path=path, form="tar")
     except Refused as refused:
         if refused.code != NOT_A_FOLDER:
             raise
@@ -284,7 +284,7 @@ class _Fetched:
 def _fetch(client: BerthClient, url: str, into: Path) -> _Fetched:
     """Unpack what the node sends into a folder of our own, all of it or an error."""
     fetched = _Fetched()
-    with client.transfer("GET", url) as answer:
+    with client.files.transfer("GET", url) as answer:
         pieces = answer.iter_bytes(PIECE)
         try:
             with tarfile.open(fileobj=_Stream(pieces), mode="r|", errorlevel=1) as archive:  # type: ignore[call-overload]

@@ -16,8 +16,8 @@ def efficiency(client: BerthClient, arguments: argparse.Namespace) -> int:
         rows = [find(client, arguments)]
     else:
         more = {"team": arguments.team} if arguments.team else {}
-        rows = list(client.workspaces(owner=client.me()["username"], state="running", **more))
-    found = [(row, client.efficiency(row["id"])) for row in rows]
+        rows = list(client.workspaces.list(owner=client.users.me()["username"], state="running", **more))
+    found = [(row, client.workspaces.efficiency(row["id"])) for row in rows]
     if arguments.json:
         return print_json(
             [{"workspace": row["id"], "name": row["name"], "team": row["team"], **of} for row, of in found]

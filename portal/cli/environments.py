@@ -19,7 +19,7 @@ Version = dict[str, Any]
 
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
-    rows = list(client.environments(team=arguments.team))
+    rows = list(client.environments.list(team=arguments.team))
     if arguments.json:
         return print_json(rows)
     table: list[tuple[str, ...]] = [("NAME", "TEAM", "PYTHON", "CURRENT", "MIB", "DESCRIPTION")]
@@ -43,7 +43,7 @@ def build(client: BerthClient, arguments: argparse.Namespace) -> int:
         given = {"source_kind": kind, "source": text, "python": arguments.python}
     slug = arguments.name
     try:
-        version = client.build_environment(slug, **given)
+        version = client.environments.build(slug, **given)
     except Missing:
         if not given:
             raise
@@ -64,8 +64,8 @@ def build(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def _made(client: BerthClient, arguments: argparse.Namespace, given: dict[str, str]) -> tuple[str, Version]:
     """A new environment of the name; its short name and first version."""
-    made = client.create_environment(name=arguments.name, slug=arguments.name, team=arguments.team, **given)
-    return made["slug"], next(client.environment_versions(made["slug"]))
+    made = client.environments.create(name=arguments.name, slug=arguments.name, team=arguments.team, **given)
+    return made["slug"], next(client.environments.versions(made["slug"]))
 
 
 def _source(name: str) -> tuple[str, str]:
@@ -87,7 +87,7 @@ def _followed(client: BerthClient, slug: str, number: int, *, timeout_s: float, 
     shown = ""
     while True:
         try:
-            version = client.environment_version(slug, number)
+            version = client.environments.version(slug, number)
             line = _line(client, slug, version)
             if version["state"] == "ready" or (version["state"] == "failed" and not version["retry_at"]):
                 return version
@@ -111,7 +111,7 @@ def _line(client: BerthClient, slug: str, version: Version) -> str:
     """How far it is, in a line."""
     if version["state"] == "failed":
         return f"{version['message']} It is tried again."
-    newest = next(client.environment_builds(slug, version["number"]), None)
+    newest = next(client.environments.builds(slug, version["number"]), None)
     if newest is None:
         return "Waits for a node."
     if newest["state"] == "queued" or not newest["stage"]:
@@ -126,9 +126,9 @@ def _why(client: BerthClient, slug: str, version: Version, source: str) -> tuple
     said = [each for each in (version["message"], version.get("next_action")) if each]
     if (number := params.get("source_line")) and source:
         said.append(f"  {source}, line {number}")
-    failed = next(client.environment_builds(slug, version["number"]), None)
+    failed = next(client.environments.builds(slug, version["number"]), None)
     if failed is not None:
-        said += [f"  | {line}" for line in _around(client.build_log(slug, failed["id"]), params)]
+        said += [f"  | {line}" for line in _around(client.environments.build_log(slug, failed["id"]), params)]
     page = f"{client.base_url}/environments/{slug}/"
     where = f"{page}builds/{failed['id']}/" if failed is not None else page
     return "\n".join(said), f"The whole log: {where}"

@@ -59,7 +59,7 @@ def execute(client: BerthClient, arguments: argparse.Namespace) -> int:
         raise Usage("No command was given.", "Write it after the name: berth exec NAME -- nvidia-smi")
     workspace = find(client, arguments)
     inside.require_running(workspace)
-    with client.connect(workspace) as connection, _kernel(connection, workspace["name"]) as kernel:
+    with client.workspaces.connect(workspace) as connection, _kernel(connection, workspace["name"]) as kernel:
         return _execute(connection, kernel, argv)
 
 

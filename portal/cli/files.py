@@ -21,7 +21,7 @@ PIECE = 1 << 20
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     """List a folder."""
     workspace = find(client, arguments)
-    rows = list(client.files(workspace["id"], home_path(arguments.path)))
+    rows = list(client.files.list(workspace["id"], home_path(arguments.path)))
     if arguments.json:
         return print_json(rows)
     table: list[tuple[str, ...]] = [("KIND", "SIZE", "CHANGED", "NAME")]
@@ -41,11 +41,11 @@ def get(client: BerthClient, arguments: argparse.Namespace) -> int:
         to = to / f"{path.rpartition('/')[2] or 'home'}{ending}"
     if to.exists() and not arguments.force:
         raise Usage(f"{to} is there already.", "Name another one with --to, or add --force.")
-    url = client.transfer_url(workspace["id"], "downloads", path=path, form=form)
+    url = client.files.download_url(workspace["id"], path=path, form=form)
     # The name is given when all of it is there.
     half = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
     try:
-        with client.transfer("GET", url) as answer, half.open("xb") as file:
+        with client.files.transfer("GET", url) as answer, half.open("xb") as file:
             for piece in answer.iter_bytes(PIECE):
                 file.write(piece)
         half.replace(to)
@@ -81,9 +81,9 @@ def send(client: BerthClient, workspace_id: str, source: Path, path: str, *, rep
     """Send one file; how many bytes it has. Raises `OSError` where it cannot be read."""
     with source.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        url = client.transfer_url(workspace_id, "uploads", path=path, replace=replace)
+        url = client.files.upload_url(workspace_id, path=path, replace=replace)
         headers = {"Content-Length": str(size)}
-        with client.transfer("PUT", url, content=_pieces(file, size), headers=headers):
+        with client.files.transfer("PUT", url, content=_pieces(file, size), headers=headers):
             return size
 
 
@@ -98,7 +98,7 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
         print(f"Delete {', '.join(paths)} for good?", end=" [y/N] ", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CliError("Nothing was deleted.")
-    client.delete_files(workspace["id"], paths)
+    client.files.delete(workspace["id"], paths)
     return print_json({"deleted": paths}) if arguments.json else 0
 
 

@@ -41,7 +41,7 @@ def port_forward(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace = find(client, arguments)
     inside.require_running(workspace)
     name = workspace["name"]
-    with client.connect(workspace) as connection, contextlib.ExitStack() as held:
+    with client.workspaces.connect(workspace) as connection, contextlib.ExitStack() as held:
         answer = inside.ask(connection, "GET", PATH, name)
         if not _forwards(answer):
             raise inside.no_jupyter(name, "forwards ports", answer.status_code, OLD)
@@ -131,7 +131,7 @@ class Forwards:
             self._soon.wait(LOOK_S)
             self._soon.clear()
             try:
-                state = client.workspace(workspace_id)["state"]
+                state = client.workspaces.get(workspace_id)["state"]
             except Unreachable:
                 continue  # the portal may be restarting; connections do not mind
             if state != "running":

@@ -109,9 +109,9 @@ def _through_portal(arguments: argparse.Namespace) -> int:
     with BerthClient(stored.url, stored.token) as client:
         if arguments.node:
             ends = [_node(client, name) for name in (arguments.node, arguments.with_node)]
-            run = client.create_link_check(node=ends[0], with_node=ends[1])
+            run = client.gpu_checks.create_link(node=ends[0], with_node=ends[1])
         else:
-            run = client.create_check(device=arguments.device, level=arguments.level)
+            run = client.gpu_checks.create(device=arguments.device, level=arguments.level)
         shown = ""
         ends_at = time.monotonic() + arguments.timeout
         while _goes_on(client, run):
@@ -127,19 +127,19 @@ def _through_portal(arguments: argparse.Namespace) -> int:
                 )
             time.sleep(LOOK_EVERY_S)
             try:
-                run = client.check(run["id"])
+                run = client.gpu_checks.get(run["id"])
             except Unreachable as error:
                 # The portal may be restarting; the check does not mind.
                 print(f"{error.message} Trying again …", file=sys.stderr)
         if run.get("partner"):
             # What the other end has seen stands in this one's verdict by now.
-            run = client.check(run["id"])
+            run = client.gpu_checks.get(run["id"])
     return _end(run, arguments)
 
 
 def _node(client: BerthClient, name: str) -> str:
     """The id of the node of this name."""
-    found = list(client.nodes(name=name))
+    found = list(client.nodes.list(name=name))
     if len(found) != 1:
         many = f"There are {len(found)} nodes" if found else "There is no node"
         raise _Failed(f"{many} {name!r}.", "Look at the portal's map of GPUs.")
@@ -152,7 +152,7 @@ def _goes_on(client: BerthClient, run: dict[str, Any]) -> bool:
     if run["status"] in goes_on:
         return True
     try:
-        return bool(run.get("partner")) and client.check(run["partner"])["status"] in goes_on
+        return bool(run.get("partner")) and client.gpu_checks.get(run["partner"])["status"] in goes_on
     except Unreachable:
         return True
 

@@ -20,18 +20,18 @@ def move(client: BerthClient, arguments: argparse.Namespace) -> int:
     Given again it goes on with what is under way, and tries what stayed.
     """
     node = _node(client, arguments)
-    there = client.homes_on(node["id"])
+    there = client.nodes.homes(node["id"])
     if arguments.dry_run:
         return print_json(there) if arguments.json else print_line(_words(there))
     if not arguments.to:
         known = ", ".join(there["targets"]) or "none is online and takes work now"
         raise Usage("Say to which machine they shall go.", f"Add --to with one of: {known}.")
     going = next(
-        iter(client.home_evacuations(from_node=node["name"], pool=node["pool"], state="going")), None
+        iter(client.home_evacuations.list(from_node=node["name"], pool=node["pool"], state="going")), None
     )
     if going is None or going["to_node"] != arguments.to:
         confirm(arguments, f"{_words(there)}\nMove them to {arguments.to}?")
-        going = client.move_homes(node["id"], to=arguments.to)
+        going = client.nodes.move_homes(node["id"], to=arguments.to)
     if arguments.no_wait:
         return print_json(going) if arguments.json else print_line(_progress(going))
     ended = _wait(client, going, quiet=arguments.json)
@@ -44,8 +44,8 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     """A line for each; with --json what REST has."""
     filters = {"archived": "true"} if arguments.archived else {}
     if not arguments.all:
-        filters["user"] = client.me()["username"]
-    rows = list(client.homes(**filters))
+        filters["user"] = client.users.me()["username"]
+    rows = list(client.homes.list(**filters))
     if arguments.json:
         return print_json(rows)
     for row in rows:
@@ -55,7 +55,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def keep(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Say that it is still needed."""
-    kept = client.keep_home(_one(client, arguments)["id"])
+    kept = client.homes.keep(_one(client, arguments)["id"])
     return print_json(kept) if arguments.json else print_line(_line(kept))
 
 
@@ -64,11 +64,11 @@ def restore(client: BerthClient, arguments: argparse.Namespace) -> int:
     row = _one(client, arguments)
     if row["archive"] is None:
         raise Missing("This home folder is not archived.", "Start a workspace to use it.")
-    row = client.restore_home(row["id"])
+    row = client.homes.restore(row["id"])
     if not arguments.no_wait:
         while row["archive"] is not None and row["archive"]["state"] == "restoring":
             time.sleep(POLL_S)
-            row = client.home(row["id"])
+            row = client.homes.get(row["id"])
     if arguments.json:
         print_json(row)
     else:
@@ -77,8 +77,8 @@ def restore(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _one(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
-    user = arguments.user or client.me()["username"]
-    rows = list(client.homes(team=arguments.team, user=user, pool=arguments.pool))
+    user = arguments.user or client.users.me()["username"]
+    rows = list(client.homes.list(team=arguments.team, user=user, pool=arguments.pool))
     if not rows:
         raise Missing(f"There is no home folder in “{arguments.team}”.", "See: berth homes ls")
     if len(rows) > 1:
@@ -106,7 +106,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _node(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
-    rows = list(client.nodes(name=arguments.node, pool=arguments.pool))
+    rows = list(client.nodes.list(name=arguments.node, pool=arguments.pool))
     if not rows:
         raise Missing(
             f"There is no node “{arguments.node}”.", "The pages of pools show those that there are."
@@ -129,7 +129,7 @@ def _wait(client: BerthClient, going: dict[str, Any], *, quiet: bool) -> dict[st
             return going
         time.sleep(POLL_S)
         try:
-            going = client.home_evacuation(going["id"])
+            going = client.home_evacuations.get(going["id"])
         except KeyboardInterrupt:  # pragma: no cover
             raise CliError(
                 "It goes on without this command.", "The same command shows how far it is."

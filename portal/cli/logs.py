@@ -22,7 +22,7 @@ def logs(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace = find(client, arguments)
     if arguments.follow:
         return _follow(client, workspace["id"], arguments)
-    text = client.logs(workspace["id"], tail=arguments.tail)
+    text = client.workspaces.logs(workspace["id"], tail=arguments.tail)
     if arguments.json:
         return print_json({"text": text})
     _write(text)
@@ -34,7 +34,7 @@ def _follow(client: BerthClient, workspace_id: str, arguments: argparse.Namespac
     after, seen = 0, deque[str](maxlen=REMEMBERED)
     while True:
         try:
-            for told in client.log_stream(workspace_id, after=after, tail=arguments.tail):
+            for told in client.workspaces.stream_logs(workspace_id, after=after, tail=arguments.tail):
                 after, text = told["id"], told["text"]
                 if told["kept"]:
                     # Its node has nothing any more. What was kept may have been printed in part.

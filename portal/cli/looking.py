@@ -15,7 +15,7 @@ EXITS = {"fits_now": 0, "queued": 0, NEEDS_APPROVAL: EXIT_NEEDS_APPROVAL, "impos
 
 
 def whoami(client: BerthClient, arguments: argparse.Namespace) -> int:
-    me = client.me()
+    me = client.users.me()
     if arguments.json:
         return print_json(me)
     teams = ", ".join(f"{team['slug']} ({team['role']})" for team in me["teams"]) or "no team"
@@ -72,7 +72,7 @@ def _position(queue: dict[str, Any]) -> str:
 
 
 def templates(client: BerthClient, arguments: argparse.Namespace) -> int:
-    rows = list(client.templates())
+    rows = list(client.templates.list())
     if arguments.json:
         return print_json(rows)
     lines = [(row["slug"], "yes" if row["available"] else "no", row["name"]) for row in rows]
@@ -80,7 +80,7 @@ def templates(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def flavors(client: BerthClient, arguments: argparse.Namespace) -> int:
-    rows = list(client.flavors())
+    rows = list(client.flavors.list())
     if arguments.json:
         return print_json(rows)
     lines = [
@@ -109,7 +109,7 @@ def _gpus(flavor: dict[str, Any]) -> str:
 
 def preview(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Say what would become of a request; the exit code is 0 where it starts by itself, now or later."""
-    verdict = client.preview(
+    verdict = client.admission.preview(
         template=arguments.template,
         flavor=arguments.flavor,
         team=arguments.team,

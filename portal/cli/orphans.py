@@ -23,7 +23,7 @@ Orphan = dict[str, Any]
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     """What is there with its age, size and what becomes of it; with --all also what has gone of late."""
-    rows = list(client.orphans(pool=arguments.pool, node=arguments.node, kind=arguments.kind))
+    rows = list(client.orphans.list(pool=arguments.pool, node=arguments.node, kind=arguments.kind))
     if not arguments.all:
         rows = [row for row in rows if row["state"] in THERE]
     if arguments.json:
@@ -43,11 +43,11 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def remove(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Ask, of a home folder for its name, and have it removed; with --wait until it is. 1 where it stays."""
-    row = _one(client.orphans(), arguments.orphan)
+    row = _one(client.orphans.list(), arguments.orphan)
     typed = _typed(row, arguments) if row["kind"] == "home" else ""
     if not typed:
         confirm(arguments, f"Remove the {row['kind'].replace('_', ' ')} {row['name']} on {row['node']}?")
-    row = client.remove_orphan(row["id"], confirm=typed)
+    row = client.orphans.remove(row["id"], confirm=typed)
     if arguments.wait:
         row = _ended(client, row, arguments.timeout)
     if arguments.json:
@@ -103,7 +103,7 @@ def _ended(client: BerthClient, row: Orphan, timeout_s: float) -> Orphan:
                 "`berth orphans` shows whether it is there.",
             )
         time.sleep(POLL_S)
-        row = client.orphan(row["id"])
+        row = client.orphans.get(row["id"])
     return row
 
 

@@ -19,7 +19,7 @@ Proposal = dict[str, Any]
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     """What stands as a proposal now; with --all also what has become of earlier ones."""
-    rows = list(client.rebalance_proposals(**({} if arguments.all else {"state": "open"})))
+    rows = list(client.rebalance_proposals.list(**({} if arguments.all else {"state": "open"})))
     if arguments.json:
         return print_json(rows)
     if not rows:
@@ -34,9 +34,9 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def apply(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Say what it interrupts, ask, and have its workspaces asked to move."""
-    row = _one(client.rebalance_proposals(state="open"), arguments.proposal)
+    row = _one(client.rebalance_proposals.list(state="open"), arguments.proposal)
     confirm(arguments, f"Move {_moves(row)}? {row['interrupts']}")
-    row = client.apply_rebalance_proposal(row["id"])
+    row = client.rebalance_proposals.apply(row["id"])
     if arguments.json:
         return print_json(row)
     return print_line(f"{_moves(row)}: asked to move, and told so.")

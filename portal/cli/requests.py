@@ -9,7 +9,7 @@ from typing import Any
 
 from portal.cli.client import BerthClient
 from portal.cli.commands import print_json, print_line, print_table
-from portal.cli.errors import Missing, Unreachable, Usage
+from portal.cli.errors import Missing, Usage
 
 UNITS = {"workspaces": 1, "memory_mib": 1024, "disk_mib": 1024, "gpu_hours": 3_600_000}
 """How many of REST's units are one of what people count: GiB, GPU-hours. GPUs and cores have thousandths."""
@@ -17,7 +17,7 @@ THOUSANDTHS = 1000
 
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
-    rows = list(client.quota_requests(status="" if arguments.all else "open", team=arguments.team))
+    rows = list(client.quota_requests.list(status="" if arguments.all else "open", team=arguments.team))
     if arguments.json:
         return print_json(rows)
     table: list[tuple[str, ...]] = [("ID", "STATUS", "TEAM", "WHO", "RESOURCE", "AMOUNT", "UNTIL", "WHY")]
@@ -39,13 +39,7 @@ def ask(client: BerthClient, arguments: argparse.Namespace) -> int:
         "until": _until(arguments.hours),
         "why": arguments.why,
     }
-    key = str(uuid.uuid4())
-    try:
-        made = client.ask_for_more(idempotency_key=key, **request)
-    except Unreachable:
-        # The answer may have got lost on the way; with its key, asking again asks once.
-        made = client.ask_for_more(idempotency_key=key, **request)
-    return _said(made, arguments)
+    return _said(client.quota_requests.create(**request), arguments)
 
 
 def approve(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -53,25 +47,25 @@ def approve(client: BerthClient, arguments: argparse.Namespace) -> int:
     given: dict[str, Any] = {"note": arguments.note, "until": _until(arguments.hours)}
     if arguments.amount is not None:
         given["amount"] = base_units(arguments.amount, found["resource"])
-    return _said(client.decide(found["id"], "approve", **given), arguments)
+    return _said(client.quota_requests.approve(found["id"], **given), arguments)
 
 
 def deny(client: BerthClient, arguments: argparse.Namespace) -> int:
     found = _find(client, arguments.request)
-    return _said(client.decide(found["id"], "deny", reason=arguments.reason), arguments)
+    return _said(client.quota_requests.deny(found["id"], reason=arguments.reason), arguments)
 
 
 def withdraw(client: BerthClient, arguments: argparse.Namespace) -> int:
-    return _said(client.decide(_find(client, arguments.request)["id"], "withdraw"), arguments)
+    return _said(client.quota_requests.withdraw(_find(client, arguments.request)["id"]), arguments)
 
 
 def _find(client: BerthClient, wanted: str) -> dict[str, Any]:
     """The request of this id, or the only open one whose id begins so. Raises `Missing`, `Usage`."""
     try:
-        return client.quota_request(str(uuid.UUID(wanted)))
+        return client.quota_requests.get(str(uuid.UUID(wanted)))
     except ValueError:
         pass
-    rows = [row for row in client.quota_requests(status="open") if row["id"].startswith(wanted.lower())]
+    rows = [row for row in client.quota_requests.list(status="open") if row["id"].startswith(wanted.lower())]
     if not rows or not wanted:
         raise Missing(f"No open request begins with “{wanted}”.", "`berth requests` lists them.")
     if len(rows) > 1:
@@ -104,7 +98,7 @@ def _until(hours: float | None) -> str:
 
 
 def _only_team(client: BerthClient) -> str:
-    teams = [row["slug"] for row in client.me()["teams"]]
+    teams = [row["slug"] for row in client.users.me()["teams"]]
     if len(teams) != 1:
         raise Usage("Say for which team.", f"Add --team with one of: {', '.join(teams) or 'none is yours'}.")
     return str(teams[0])

@@ -15,7 +15,7 @@ MAX_BYTES = 64 * 1024
 
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
-    rows = list(client.secrets(team=arguments.team, template=arguments.template))
+    rows = list(client.secrets.list(team=arguments.team, template=arguments.template))
     if arguments.json:
         return print_json(rows)
     table: list[tuple[str, ...]] = [("NAME", "COMES AS", "IN", "WRITTEN", "DESCRIPTION")]
@@ -28,7 +28,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def set(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Save the value of a secret, or where Vault keeps it; a value is printed nowhere."""
-    saved = client.put_secret(
+    saved = client.secrets.put(
         arguments.name,
         team=arguments.team,
         template=arguments.template,
@@ -42,7 +42,7 @@ def set(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     confirm(arguments, f"Delete the secret {arguments.name} for good?")
-    client.delete_secret(arguments.name, team=arguments.team, template=arguments.template)
+    client.secrets.delete(arguments.name, team=arguments.team, template=arguments.template)
     if arguments.json:
         return print_json({"name": arguments.name, "deleted": True})
     return print_line(f"{arguments.name} is deleted.")

@@ -15,8 +15,8 @@ PREFIX = "svc-"
 
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
-    teams = [arguments.team] if arguments.team else [row["slug"] for row in client.me()["teams"]]
-    rows = [row for team in teams for row in client.service_accounts(team)]
+    teams = [arguments.team] if arguments.team else [row["slug"] for row in client.users.me()["teams"]]
+    rows = [row for team in teams for row in client.service_accounts.list(team)]
     if arguments.json:
         return print_json(rows)
     table: list[tuple[str, ...]] = [("NAME", "TEAM", "STATUS", "TOKENS", "LAST USED", "DESCRIPTION")]
@@ -28,7 +28,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def create(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Make one; its name is all that is printed, so that a script can go on with it."""
-    made = client.create_service_account(
+    made = client.service_accounts.create(
         _team(client, arguments), name=arguments.username, description=arguments.description
     )
     return print_json(made) if arguments.json else print_line(made["username"])
@@ -38,16 +38,16 @@ def deactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
     name = _account(arguments)
     confirm(arguments, f"Deactivate {name}? Its tokens end, its workspaces stop, their files stay.")
     team = _team(client, arguments)
-    return print_changed(client.deactivate_service_account(team, name, reason=arguments.reason), arguments)
+    return print_changed(client.service_accounts.deactivate(team, name, reason=arguments.reason), arguments)
 
 
 def reactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
-    made = client.reactivate_service_account(_team(client, arguments), _account(arguments))
+    made = client.service_accounts.reactivate(_team(client, arguments), _account(arguments))
     return print_changed(made, arguments)
 
 
 def tokens(client: BerthClient, arguments: argparse.Namespace) -> int:
-    rows = list(client.service_tokens(_team(client, arguments), _account(arguments)))
+    rows = list(client.service_accounts.tokens(_team(client, arguments), _account(arguments)))
     if arguments.json:
         return print_json(rows)
     table: list[tuple[str, ...]] = [("TOKEN", "NAME", "SCOPES", "ENDS", "LAST USED")]
@@ -60,7 +60,7 @@ def tokens(client: BerthClient, arguments: argparse.Namespace) -> int:
 def issue(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Make a token; its secret is all that is printed."""
     ends = datetime.now(UTC) + timedelta(days=arguments.days) if arguments.days else None
-    made = client.create_service_token(
+    made = client.service_accounts.create_token(
         _team(client, arguments),
         _account(arguments),
         name=arguments.purpose,
@@ -73,13 +73,13 @@ def issue(client: BerthClient, arguments: argparse.Namespace) -> int:
 def rotate(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Make a token that takes the place of another; its secret is all that is printed."""
     token = _token(client, arguments)
-    return _print_secret(client.rotate_token(token["id"], overlap_hours=arguments.overlap_hours), arguments)
+    return _print_secret(client.tokens.rotate(token["id"], overlap_hours=arguments.overlap_hours), arguments)
 
 
 def revoke(client: BerthClient, arguments: argparse.Namespace) -> int:
     token = _token(client, arguments)
     confirm(arguments, f"Revoke the token {token['prefix']}… (“{token['name']}”) of {token['user']} at once?")
-    client.revoke_token(token["id"])
+    client.tokens.revoke(token["id"])
     if arguments.json:
         return print_json({"id": token["id"], "prefix": token["prefix"], "revoked": True})
     return print_line(f"{token['prefix']}… is revoked.")
@@ -99,7 +99,7 @@ def _team(client: BerthClient, arguments: argparse.Namespace) -> str:
     """The team given, else the only one. Raises `Usage` where there is a choice."""
     if arguments.team:
         return str(arguments.team)
-    teams = [row["slug"] for row in client.me()["teams"]]
+    teams = [row["slug"] for row in client.users.me()["teams"]]
     if len(teams) != 1:
         raise Usage("It is not clear which team is meant.", "Say it with --team SLUG.")
     return str(teams[0])
@@ -111,7 +111,7 @@ def _token(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]
     Raises `Missing` for none and `Usage` for several.
     """
     name, given = _account(arguments), str(arguments.token)
-    rows = list(client.service_tokens(_team(client, arguments), name))
+    rows = list(client.service_accounts.tokens(_team(client, arguments), name))
     found = [row for row in rows if given in (row["id"], row["prefix"])]
     found = found or [row for row in rows if given == row["name"]]
     see = f"`berth service-account tokens {name}` lists them."

@@ -13,7 +13,7 @@ from portal.cli.errors import CliError, Usage
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     rows = list(
-        client.users(q=arguments.search, status=arguments.status, second_factor=arguments.second_factor)
+        client.users.list(q=arguments.search, status=arguments.status, second_factor=arguments.second_factor)
     )
     if arguments.json:
         return print_json(rows)
@@ -31,7 +31,7 @@ def invite(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Make an account; its link is all that is printed, so that a script can pass it on."""
     role = "owner" if arguments.owner else "viewer" if arguments.viewer else "member"
     teams = [{"team": slug, "role": role} for slug in arguments.team]
-    made = client.invite(
+    made = client.users.invite(
         username=arguments.username, email=arguments.email, teams=teams, roles=arguments.role
     )
     return print_json(made) if arguments.json else print_line(made["invite_url"])
@@ -42,17 +42,17 @@ def deactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
         arguments,
         f"Deactivate {arguments.username}? Sessions and tokens end, workspaces stop, their files stay.",
     )
-    return print_changed(client.deactivate(arguments.username, reason=arguments.reason), arguments)
+    return print_changed(client.users.deactivate(arguments.username, reason=arguments.reason), arguments)
 
 
 def reactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
-    return print_changed(client.reactivate(arguments.username), arguments)
+    return print_changed(client.users.reactivate(arguments.username), arguments)
 
 
 def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     homes = "Home folders go, too." if arguments.homes else "Home folders stay."
     confirm(arguments, f"Delete the account of {arguments.username} for good? {homes}")
-    client.delete_user(arguments.username, workspaces=arguments.workspaces, homes=arguments.homes)
+    client.users.delete(arguments.username, workspaces=arguments.workspaces, homes=arguments.homes)
     if arguments.json:
         return print_json({"username": arguments.username, "deleted": True})
     return print_line(f"The account of {arguments.username} is deleted.")

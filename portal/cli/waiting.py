@@ -93,14 +93,16 @@ def _follow(
     last, shown = 0, line_of(workspace)
     while True:
         try:
-            workspace = client.workspace(workspace["id"])
+            workspace = client.workspaces.get(workspace["id"])
             if line_of(workspace) != shown:
                 shown = line_of(workspace)
                 show(shown)
             if done(workspace):
                 return workspace
             since = datetime.fromisoformat(workspace["state_since"])
-            for event in client.events(workspace["id"], after=last, until=ends_at, still_here=True):
+            for event in client.workspaces.stream_events(
+                workspace["id"], after=last, until=ends_at, keep_alives=True
+            ):
                 if not event:
                     # Its place in the queue moves without an event of its own.
                     break

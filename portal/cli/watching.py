@@ -24,7 +24,7 @@ SUBJECTS = ("workspace", "team", "pool", "node", "quota_request", "reservation",
 
 def queue(client: BerthClient, arguments: argparse.Namespace) -> int:
     """List what waits, in the order in which it is looked at."""
-    rows = [row for row in client.queue(team=arguments.team) if row["own"] or not arguments.mine]
+    rows = [row for row in client.queue.list(team=arguments.team) if row["own"] or not arguments.mine]
     if arguments.json:
         return print_json(rows)
     if not rows:
@@ -46,7 +46,7 @@ def events(client: BerthClient, arguments: argparse.Namespace) -> int:
     if arguments.type:
         raise Usage("--type goes with the events of everything.", "Leave the workspace out.")
     workspace = find(client, arguments)
-    rows = list(client.event_list(workspace["id"]))[-arguments.tail :]
+    rows = list(client.workspaces.events(workspace["id"]))[-arguments.tail :]
     if arguments.json and not arguments.follow:
         return print_json(rows)
     for row in rows:
@@ -55,15 +55,17 @@ def events(client: BerthClient, arguments: argparse.Namespace) -> int:
         return 0
 
     def gone() -> bool:
-        return bool(client.workspace(workspace["id"])["state"] == "terminated")
+        return bool(client.workspaces.get(workspace["id"])["state"] == "terminated")
 
-    return _follow(partial(client.events, workspace["id"]), rows, gone, as_json=arguments.json)
+    return _follow(
+        partial(client.workspaces.stream_events, workspace["id"]), rows, gone, as_json=arguments.json
+    )
 
 
 def _everything(client: BerthClient, arguments: argparse.Namespace) -> int:
     given = {"team": arguments.team, "type": arguments.type}
     filters = {name: value for name, value in given.items() if value}
-    newest = client.feed(sort="-id", page_size=min(arguments.tail, MAX_PAGE), **filters)
+    newest = client.events.list(sort="-id", page_size=min(arguments.tail, MAX_PAGE), **filters)
     rows = list(islice(newest, arguments.tail))[::-1]
     if arguments.json and not arguments.follow:
         return print_json(rows)
@@ -71,7 +73,7 @@ def _everything(client: BerthClient, arguments: argparse.Namespace) -> int:
         _print(row, as_json=arguments.json)
     if not arguments.follow:
         return 0
-    return _follow(partial(client.feed_stream, **filters), rows, lambda: False, as_json=arguments.json)
+    return _follow(partial(client.events.stream, **filters), rows, lambda: False, as_json=arguments.json)
 
 
 def _follow(

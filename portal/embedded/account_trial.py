@@ -27,7 +27,7 @@ def main(question: dict[str, Any]) -> None:
     try:
         for path in map(Path, question["reads"]):
             _read(path)
-        for path in (ROOT / "portal" / "settings.py", ROOT / "provisioning" / "version.py"):
+        for path in (ROOT / "portal" / "settings" / "__init__.py", ROOT / "provisioning" / "version.py"):
             _read(path)
         for path in map(Path, question["writes"]):
             with tempfile.TemporaryFile(dir=path) as file:

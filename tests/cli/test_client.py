@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import subprocess
 import sys
@@ -42,14 +43,14 @@ def problem(status: int, **members: Any) -> httpx.Response:
 )
 def test_answers(response: httpx.Response, error: type[CliError], words: str) -> None:
     with client(lambda request: response) as portal, pytest.raises(error) as caught:
-        portal.me()
+        portal.users.me()
     assert words in caught.value.message
     assert caught.value.next_action or error is Refused
 
 
 def test_a_refusal_carries_what_programs_need() -> None:
     with client(lambda request: problem(409, request_id="r-1")) as portal, pytest.raises(Refused) as caught:
-        portal.stop("x")
+        portal.workspaces.stop("x")
     assert (caught.value.status, caught.value.code, caught.value.request_id) == (409, "some_code", "r-1")
 
 
@@ -66,7 +67,7 @@ def test_no_answer(raised: Exception, words: str) -> None:
         raise raised
 
     with client(fail) as portal, pytest.raises(Unreachable, match=words):
-        portal.me()
+        portal.users.me()
 
 
 def test_a_certificate_that_is_not_trusted() -> None:
@@ -76,8 +77,36 @@ def test_a_certificate_that_is_not_trusted() -> None:
         raise error
 
     with client(fail) as portal, pytest.raises(Unreachable) as caught:
-        portal.me()
+        portal.users.me()
     assert "SSL_CERT_FILE" in caught.value.next_action
+
+
+@pytest.mark.parametrize(("lost", "retries", "sent"), [(0, 1, 1), (1, 1, 2), (2, 1, 2), (1, 0, 1)])
+def test_a_lost_answer_is_asked_for_again_with_the_same_key(lost: int, retries: int, sent: int) -> None:
+    keys: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        keys.append(request.headers["Idempotency-Key"])
+        if len(keys) <= lost:
+            raise httpx.ReadTimeout("slow")
+        return httpx.Response(201, json={"id": "x"})
+
+    expected = pytest.raises(Unreachable) if lost > retries else contextlib.nullcontext()
+    with client(answer) as portal, expected:
+        assert portal.workspaces.create(template="a", flavor="b", retries=retries) == {"id": "x"}
+    assert len(keys) == sent and len(set(keys)) == 1 and keys[0]
+
+
+def test_a_refusal_is_not_retried() -> None:
+    keys: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        keys.append(request.headers["Idempotency-Key"])
+        return problem(409)
+
+    with client(answer) as portal, pytest.raises(Refused):
+        portal.workspaces.extend("x", hours=1, idempotency_key="mine")
+    assert keys == ["mine"]
 
 
 def test_pages_are_followed_at_our_own_address() -> None:
@@ -90,7 +119,7 @@ def test_pages_are_followed_at_our_own_address() -> None:
         return httpx.Response(200, json={"results": [{"n": len(seen)}], "next": following})
 
     with client(answer) as portal:
-        assert [row["n"] for row in portal.workspaces(owner="bob", team="")] == [1, 2]
+        assert [row["n"] for row in portal.workspaces.list(owner="bob", team="")] == [1, 2]
     assert seen == [
         "http://portal.example/api/v1/workspaces?owner=bob",
         "http://portal.example/api/v1/workspaces?cursor=abc",
@@ -107,7 +136,7 @@ def test_a_workspace_below_localhost_is_reached_by_its_host_header() -> None:
             200, json={"to": request.url.host, "host": request.headers["Host"], "path": request.url.path}
         )
 
-    with client(answer) as portal, portal.workspace_http("0f") as inside:
+    with client(answer) as portal, portal.workspaces.http_client("0f") as inside:
         assert inside.get("/api").json() == {
             "to": "127.0.0.1",
             "host": "ws-0f.localhost:8000",
@@ -121,7 +150,7 @@ def test_an_id_cannot_lead_elsewhere() -> None:
         return httpx.Response(200, json={"path": request.url.raw_path.decode()})
 
     with client(answer) as portal:
-        assert portal.workspace("../teams?x")["path"] == "/api/v1/workspaces/..%2Fteams%3Fx"
+        assert portal.workspaces.get("../teams?x")["path"] == "/api/v1/workspaces/..%2Fteams%3Fx"
 
 
 def test_neither_django_nor_the_client_is_loaded_for_the_help() -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import pytest
 
-from portal.cli.client import BerthClient
+from portal.cli.client.transport import Transport
 from portal.home_files import services
 from portal.workspaces.gateway.file_tickets import PREFIX
 from provisioning.service.environ import ROOT
@@ -104,15 +104,15 @@ def home(bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         ask(actor, workspace, "grant", digest=digest, lifetime_s=lifetime_s, most_bytes=MANY, **given)
         return f"http://home{PREFIX}{ticket}"
 
-    plain = BerthClient.transfer
+    plain = Transport.transfer
 
-    def over(client: BerthClient, *given: Any, **more: Any) -> AbstractContextManager[httpx.Response]:
-        client._transport = Cut(httpx.HTTPTransport(uds=str(folder / "app")))
-        return plain(client, *given, **more)
+    def over(transport: Transport, *given: Any, **more: Any) -> AbstractContextManager[httpx.Response]:
+        transport._transport = Cut(httpx.HTTPTransport(uds=str(folder / "app")))
+        return plain(transport, *given, **more)
 
     monkeypatch.setattr(services, "_ask", ask)
     monkeypatch.setattr(services, "_transfer", transfer)
-    monkeypatch.setattr(BerthClient, "transfer", over)
+    monkeypatch.setattr(Transport, "transfer", over)
     monkeypatch.setattr(Cut, "puts", 0)
     monkeypatch.setattr(Cut, "get_bytes", 0)
     monkeypatch.setattr(Cut, "forged", b"")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from portal.cli.client import BerthClient
+from portal.cli.client.files import Files
 from portal.cli.errors import Unreachable
 from portal.home_files import services
 from tests.factories import WorkspaceFactory
@@ -29,7 +29,7 @@ def node(bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
             held.pop(path)
 
     @contextmanager
-    def transfer(_client: Any, method: str, url: str, **more: Any) -> Any:
+    def transfer(_files: Any, method: str, url: str, **more: Any) -> Any:
         if method == "PUT":
             held[url] = b"".join(more["content"])
             assert more["headers"] == {"Content-Length": str(len(held[url]))}
@@ -41,7 +41,7 @@ def node(bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
     monkeypatch.setattr(services, "delete", delete)
     monkeypatch.setattr(services, "upload_url", lambda *, path, **_: path)
     monkeypatch.setattr(services, "download_url", lambda *, path, **_: path)
-    monkeypatch.setattr(BerthClient, "transfer", transfer)
+    monkeypatch.setattr(Files, "transfer", transfer)
     return held
 
 

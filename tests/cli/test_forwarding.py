@@ -21,7 +21,7 @@ from websockets.sync.server import ServerConnection, serve
 
 from portal.accounts.models import ApiToken
 from portal.cli import forwarding
-from portal.cli.client import BerthClient
+from portal.cli.client.transport import Transport
 from portal.cli.loopback import Connection
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -78,7 +78,7 @@ def origin(bob: Any, team: Any, pool: Any, monkeypatch: pytest.MonkeyPatch) -> I
     """That of bob's workspace `job`, which runs."""
     WorkspaceFactory(owner=bob, team=team, pool=pool, name="job", state=State.RUNNING)
     found = Origin()
-    monkeypatch.setattr(BerthClient, "connect", lambda self, _: Connection(found.url, self._token))
+    monkeypatch.setattr(Transport, "connect", lambda self, _: Connection(found.url, self._token))
     monkeypatch.setattr(forwarding, "LOOK_S", 0.2)
     yield found
     found.close()

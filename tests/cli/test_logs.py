@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from portal.cli.client import BerthClient
+from portal.cli.client.workspaces import Workspaces
 from portal.cli.errors import Unreachable
 from portal.cli.logs import fresh_lines
 from portal.common.errors import Unavailable
@@ -96,15 +97,15 @@ def test_a_connection_that_is_lost_loses_and_repeats_nothing(
         lambda: program.write("three\n"),
         lambda: program.end(State.STOPPED),
     ]
-    stream = BerthClient.log_stream
+    stream = Workspaces.stream_logs
 
-    def breaks(self: BerthClient, *arguments: Any, **more: Any) -> Iterator[Any]:
+    def breaks(self: Workspaces, *arguments: Any, **more: Any) -> Iterator[Any]:
         for number, told in enumerate(stream(self, *arguments, **more)):
             yield told
             if not told["over"] and number == 0:
                 raise Unreachable("It broke.")
 
-    monkeypatch.setattr(BerthClient, "log_stream", breaks)
+    monkeypatch.setattr(Workspaces, "stream_logs", breaks)
     ran = as_bob("logs", "mine", "-f")
     assert (ran.code, ran.out) == (0, "one\ntwo\nthree\n")
     assert "It broke. Trying again …" in ran.err
@@ -137,9 +138,9 @@ def test_one_that_was_told_all_is_not_asked_again(as_bob: Any, program: Program)
     program.write("one\n")
     program.end(State.STOPPED)
     with BerthClient(os.environ["BERTH_URL"], os.environ["BERTH_TOKEN"]) as client:
-        told = list(client.log_stream(str(program.workspace.pk)))
+        told = list(client.workspaces.stream_logs(str(program.workspace.pk)))
         assert [each["over"] for each in told] == [True]
-        assert list(client.log_stream(str(program.workspace.pk), after=told[-1]["id"])) == []
+        assert list(client.workspaces.stream_logs(str(program.workspace.pk), after=told[-1]["id"])) == []
     assert program.asked == [None]
 
 
@@ -148,7 +149,7 @@ def test_an_interrupt_ends_it(as_bob: Any, program: Program, monkeypatch: pytest
         raise KeyboardInterrupt
         yield
 
-    monkeypatch.setattr(BerthClient, "log_stream", interrupted)
+    monkeypatch.setattr(Workspaces, "stream_logs", interrupted)
     assert as_bob("logs", "mine", "-f").code == 130
 
 

@@ -102,7 +102,7 @@ def test_nor_is_one_that_waits_for_it_already(as_bob, bob, team):
     )
     client = BerthClient(os.environ["BERTH_URL"], os.environ["BERTH_TOKEN"])
     with client, pytest.raises(Refused) as refused:
-        waiting.wait_ready(client, client.workspace(str(workspace.pk)), timeout_s=60, show=print)
+        waiting.wait_ready(client, client.workspaces.get(str(workspace.pk)), timeout_s=60, show=print)
     assert refused.value.exit_code == 7
     assert "Ask for more at" in refused.value.next_action
 

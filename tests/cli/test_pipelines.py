@@ -11,7 +11,7 @@ import httpx
 import pytest
 from django.db import connection
 
-from portal.cli.client import BerthClient
+from portal.cli.client.workspaces import Workspaces
 from portal.cli.errors import Unreachable
 from portal.cli.loopback import Connection
 from portal.cli.signals import Terminated
@@ -94,16 +94,16 @@ def test_a_pipeline_that_is_cancelled_leaves_nothing(as_bob: Any, number: Any, c
 
 
 def test_what_was_made_when_it_was_cancelled_is_found(as_bob: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    create, asked = BerthClient.create_workspace, []
+    create, asked = Workspaces.create, []
 
-    def interrupted(self: BerthClient, **request: Any) -> Any:
+    def interrupted(self: Workspaces, **request: Any) -> Any:
         made = create(self, **request)
         asked.append(request["idempotency_key"])
         if len(asked) == 1:
             raise Terminated
         return made
 
-    monkeypatch.setattr(BerthClient, "create_workspace", interrupted)
+    monkeypatch.setattr(Workspaces, "create", interrupted)
     assert as_bob(*UP, "--clean-up").code == 143
     assert len(set(asked)) == 1
     assert Workspace.objects.get().state in GOING
@@ -113,7 +113,7 @@ def test_a_clean_up_that_cannot_be_done_says_so(as_bob: Any, monkeypatch: pytest
     def away(*_: Any) -> None:
         raise Unreachable("It is away.")
 
-    monkeypatch.setattr(BerthClient, "delete", away)
+    monkeypatch.setattr(Workspaces, "delete", away)
     monkeypatch.setattr("portal.cli.commands.CLEAN_UP_RETRY_S", 0.01)
     ran = as_bob(*UP, "--wait", "--timeout", "1", "--clean-up")
     assert ran.code == 6
@@ -166,6 +166,6 @@ def test_exec_where_no_kernel_can_be_had(
 
     transport = httpx.MockTransport(answer)
     made = Connection("http://ws-1.localhost", "berth_x", transport=transport)
-    monkeypatch.setattr(BerthClient, "connect", lambda *_: made)
+    monkeypatch.setattr(Workspaces, "connect", lambda *_: made)
     ran = as_bob("exec", "job", "--", "true")
     assert (ran.code, words in ran.err) == (code, True), ran.err

@@ -127,7 +127,7 @@ def test_following_everything(server: str, bob: Any, team: Any) -> None:
     workspace = WorkspaceFactory(owner=bob, team=team, name="mine")
     before = record(actor=SYSTEM, kind=AuditKind.WORKSPACE_READY, message="did it", workspace=workspace)
     with BerthClient(server, make_token(bob)[1]) as client:
-        stream = client.feed_stream(after=0, type=["workspace.started", "workspace.stopped"])
+        stream = client.events.stream(after=0, type=["workspace.started", "workspace.stopped"])
         assert next(stream)["id"] == before.pk
         after = record(actor=SYSTEM, kind=AuditKind.WORKSPACE_STOPPED, message="did it", workspace=workspace)
         assert next(stream)["id"] == after.pk

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import json
 
+import httpx
 import pytest
 
 from portal.cli import commands, main
+from portal.cli.client import BerthClient
 from portal.cli.errors import CliError
 
 
 class Portal:
-    """Answers as the portal does; keeps what was sent."""
+    """Answers as the portal does and records the requests."""
 
     def __init__(self, steps: list[dict[str, object]]) -> None:
         self.steps, self.sent = steps, []
 
-    def site(self) -> dict[str, object]:
-        return {"site": {"berth": 1}, "yaml": "berth: 1\n"}
-
-    def send_site(self, what: str, text: str, *, prune: bool) -> dict[str, object]:
-        self.sent.append((what, text, prune))
-        return {"same": not self.steps, "steps": self.steps}
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(200, json={"site": {"berth": 1}, "yaml": "berth: 1\n"})
+        body = json.loads(request.content)
+        self.sent.append((request.url.path.removeprefix("/api/v1/site/"), body["yaml"], body["prune"]))
+        return httpx.Response(200, json={"same": not self.steps, "steps": self.steps})
 
 
 CHANGE = {"section": "flavors", "name": "small", "act": "change", "words": ["cpu_milli: 1000 → 2000"]}
@@ -29,7 +31,9 @@ CHANGE = {"section": "flavors", "name": "small", "act": "change", "words": ["cpu
 
 def run(portal: Portal, *argv: str) -> int:
     arguments = main.parser().parse_args(argv)
-    return getattr(commands, arguments.function)(portal, arguments)
+    transport = httpx.MockTransport(portal.answer)
+    with BerthClient("http://portal.example", "berth_x", transport=transport) as client:
+        return getattr(commands, arguments.function)(client, arguments)
 
 
 def test_export_prints_the_file(capsys):

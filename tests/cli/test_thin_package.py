@@ -72,7 +72,7 @@ def ran(installed: Path, *command: str, **variables: str) -> subprocess.Complete
 
 def test_it_holds_the_command_line_and_nothing_else(wheel: Path) -> None:
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert held == {f"portal/cli/{path.name}" for path in (ROOT / "portal" / "cli").glob("*.py")}
+    assert held == {str(path.relative_to(ROOT)) for path in (ROOT / "portal" / "cli").rglob("*.py")}
     assert license_of(wheel) == ("Apache-2.0", (ROOT / "LICENSE").read_text())
 
 
@@ -84,8 +84,9 @@ def test_what_it_depends_on_is_the_portals_too() -> None:
 
 def test_it_runs_without_the_portal(installed: Path) -> None:
     assert ran(installed, "berth", "--version").stdout == f"berth {version()}\n"
-    every = "import importlib, pkgutil, portal.cli as cli\nfor each in pkgutil.iter_modules(cli.__path__):\n"
-    every += "    if each.name != 'node': importlib.import_module('portal.cli.' + each.name)"
+    every = "import importlib, pkgutil, portal.cli as cli\n"
+    every += "for each in pkgutil.walk_packages(cli.__path__, 'portal.cli.'):\n"
+    every += "    if each.name != 'portal.cli.node': importlib.import_module(each.name)"
     done = ran(installed, "python", "-c", every)
     assert done.returncode == 0, done.stderr
     asked = ran(installed, "berth", "ls", BERTH_URL="http://127.0.0.1:9", BERTH_TOKEN="berth_x")

@@ -37,10 +37,11 @@ KEPT_AS = frozenset({"str", "strip_nul", "cast", "lower", "upper", "casefold", "
 _TYPED = "what a user has typed into a field of this name"
 _SAME = "whether a row is written anew: nothing is read out of the sentence but that it is another one"
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("portal/cli/client.py", "str(sentence) not in (problem.get('next_action'), problem.get('detail'))"): (
-        "what the portal sent twice is printed once"
-    ),
-    ("portal/cli/client.py", "response.text.strip()"): "the end of a line is not shown",
+    (
+        "portal/cli/client/problems.py",
+        "str(sentence) not in (problem.get('next_action'), problem.get('detail'))",
+    ): ("what the portal sent twice is printed once"),
+    ("portal/cli/client/transport.py", "response.text.strip()"): "the end of a line is not shown",
     ("portal/cli/environments.py", "line != shown"): "a line that says the same is not shown again",
     ("portal/events/services.py", "strip_nul(title).split()"): "any white space becomes one space: a subject",
     ("portal/events/services.py", "strip_nul(note.title).split()"): "the same, for many",

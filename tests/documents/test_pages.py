@@ -63,8 +63,8 @@ def test_every_picture_is_made_by_the_script_and_shown() -> None:
 
 def test_every_setting_that_the_portal_reads_is_in_the_reference() -> None:
     page = (DOCS / "settings.md").read_text()
-    code = (DOCS.parent / "portal" / "settings.py").read_text()
-    read = set(re.findall(r'env(?:\.\w+)?\(\s*"((?:BERTH|EMAIL|DATABASE)_\w+)"', code))
+    code = "".join(path.read_text() for path in (DOCS.parent / "portal" / "settings").glob("*.py"))
+    read = set(re.findall(r'(?:env(?:\.\w+)?|amounts|ports)\(\s*"((?:BERTH|EMAIL|DATABASE)_\w+)"', code))
     # What services of one machine tell each other, and what the tests and developers set.
     own = {"BERTH_DEBUG", "BERTH_STATIC_FROM_SOURCE", "BERTH_REDIS_URL"}
     assert len(read) > 90

@@ -146,7 +146,7 @@ def hidden_paths(berth: Berth) -> list[str]:
         "/home/ben",
         "/etc/shadow",
         str(ROOT / "manage.py"),
-        str(ROOT / "portal" / "settings.py"),
+        str(ROOT / "portal" / "settings" / "__init__.py"),
     ]
 
 

@@ -85,7 +85,7 @@ def test_the_process_loads_its_urls_with_its_own_settings() -> None:
     code = "import django; django.setup(); import portal.asgi, portal.stream_urls"
     environ = {
         **os.environ,
-        "DJANGO_SETTINGS_MODULE": "portal.gateway_settings",
+        "DJANGO_SETTINGS_MODULE": "portal.settings.gateway",
         "BERTH_GATEWAY_SECRET": "x" * 32,
     }
     done = subprocess.run(

@@ -177,7 +177,7 @@ def test_each_service_sees_only_its_own(berth: Berth) -> None:
 def test_the_program_and_environments_cannot_be_changed(berth: Berth) -> None:
     """Or else root would run, at the next start, what they left there."""
     places = [ROOT / "portal", ROOT / "provisioning", Path(sys.prefix) / "lib", Path(sys.base_prefix), ROOT]
-    files = [*(place / "planted.py" for place in places), ROOT / "portal" / "settings.py"]
+    files = [*(place / "planted.py" for place in places), ROOT / "portal" / "settings" / "__init__.py"]
     said = let_loose(
         berth,
         "web",

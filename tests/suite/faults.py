@@ -32,7 +32,11 @@ from typing import Any
 from tests.suite.fault_edits import Edit, changes_the_program, edits
 
 PRODUCT = ("portal", "provisioning")
-LEFT_OUT = {"settings.py", "urls.py", "asgi.py", "wsgi.py", "__main__.py", "apps.py", "admin.py"}
+LEFT_OUT = {
+    "settings", "migrations",
+    "settings.py", "urls.py", "asgi.py", "wsgi.py", "__main__.py", "apps.py", "admin.py",
+}  # fmt: skip
+"""Names of files, and of folders."""
 BACKUPS = ".fault-backup"
 MARKS = "not engine and not browser"
 Fault = dict[str, Any]
@@ -108,7 +112,7 @@ def plan(options: argparse.Namespace) -> None:
         by_line = contexts.tests_by_line(file)
         for tests in by_line.values():
             lines_of_test.update(tests)
-        if path.name in LEFT_OUT or "migrations" in path.parts:
+        if LEFT_OUT.intersection(path.parts):
             continue
         sources[file] = path.read_bytes()
         for edit in edits(sources[file]):

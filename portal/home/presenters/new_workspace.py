@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
-
-from django.utils.translation import gettext as _
 
 from portal.accounts.models import Team, User
 from portal.accounts.selectors import chargeable_teams
 from portal.catalog import selectors as catalog
 from portal.catalog.models import Flavor, Template
 from portal.catalog_pages.environments import standings_of
-from portal.common.completion import MOST_IN_A_LIST, Option
+from portal.common.completion import Option
 from portal.common.formatting import format_size
-from portal.common.reasons.codes import EnvironmentCode, GitCode
+from portal.common.reasons.codes import GitCode
 from portal.common.reasons.reason import Reason
-from portal.common.reasons.wording import message_of, sentence_of
+from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
-from portal.environments import selectors as environments
-from portal.environments.models import Kind, VersionState
+from portal.environments.models import Kind
+from portal.home.presenters.environment_field import EnvironmentOption, environment_field
 from portal.quotas.presenters.bars import QuotaUsage
 from portal.quotas.selectors import limits
 from portal.repositories.rules import Source
 from portal.scheduling import admission, offers
 from portal.workspaces import selectors, software
+from portal.workspaces.models import Workspace
 
 E = TypeVar("E", Template, Flavor)
 CARDS = 48
@@ -73,26 +72,16 @@ class TemplateCard:
 
 
 @dataclass(frozen=True, slots=True)
-class EnvironmentOption:
-    """An environment to choose; `reason` says why it cannot be had now."""
-
-    slug: str
-    label: str
-    chosen: bool
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Choice:
     """What the form of a new workspace stands at."""
 
     templates: list[TemplateCard]
-    flavors: list[FlavorCard]
     team: Team | None
     find: str
     left_out: int
-    alternatives: list[Flavor]
     bars: list[QuotaUsage]
+    flavors: list[FlavorCard] = field(default_factory=list)
+    alternatives: list[Flavor] = field(default_factory=list)
     environments: list[EnvironmentOption] = field(default_factory=list)
     environment_note: str = ""
     written_environment: str = ""
@@ -180,93 +169,161 @@ def choice(
     `environment` is empty for the template's own, and None where nothing was said: then the last choice's.
     """
     last = selectors.last_choice(actor)
-    teams = {item.slug: item for item in chargeable_teams(actor)}
-    team_slug = _pick(list(teams), team, last.team.slug if last else "")
-    offered = catalog.templates_of(teams[team_slug]) if team_slug else Template.objects.none()
-    kept, hidden = _shown(list(offered), find, template or (last.template.slug if last else ""))
-    cards = catalog.template_offers(kept)
-    usable = [offer.template.slug for offer in cards if not offer.reason]
-    current = [offer.template.slug for offer in cards if not offer.reason and not offer.template.deprecated]
-    picked = _pick(usable, template, last.template.slug if last else "", *current[:1])
-    flavors: list[FlavorCard] = []
-    nearest: list[Flavor] = []
-    spared: admission.Verdict | None = None
-    options: list[EnvironmentOption] = []
-    note = ""
-    many = False
-    chosen_template = next((offer.template for offer in cards if offer.template.slug == picked), None)
-    if chosen_template is not None:
-        wanted = flavor or (last.flavor.slug if last else "")
-        shown, more = _shown(offers.choosable(actor, teams.get(team_slug)), find, wanted)
-        hidden += more
-        if environment is None:
-            before = software.again(last) if last and last.template == chosen_template else None
-            environment = before.slug if before is not None else ""
-        runs_in, options, note, many = _environments(
-            actor, chosen_template, teams.get(team_slug), environment
-        )
-        sized = offers.flavor_offers(
-            chosen_template,
-            teams.get(team_slug),
-            actor,
-            expected_s=expected_s,
-            flavors=shown,
-            environment=runs_in.digest,
-        )
-        possible = [offer.flavor.slug for offer in sized if offer.verdict.possible]
-        asked_for = [
-            offer.flavor.slug
-            for offer in sized
-            if offer.flavor.slug == flavor and offer.verdict.outcome is admission.Outcome.NEEDS_APPROVAL
-        ]
-        now = [offer.flavor.slug for offer in sized if offer.verdict.outcome is admission.Outcome.FITS_NOW]
-        # What needs approval is chosen by a person only, never by default.
-        flavor_slug = _pick([*asked_for, *possible], flavor, last.flavor.slug if last else "", *now[:1])
-        chosen = next((offer for offer in sized if offer.flavor.slug == flavor_slug), None)
-        if chosen is not None and chosen.verdict.outcome is not admission.Outcome.FITS_NOW:
-            nearest = [offer.flavor for offer in offers.alternatives(sized, chosen.flavor)]
-        if chosen is not None and team_slug:
-            spared = admission.without_gpus(
-                chosen.verdict,
-                template=chosen_template,
-                flavor=chosen.flavor,
-                team=teams[team_slug],
-                actor=actor,
-                expected_s=expected_s,
-                environment=runs_in.digest,
-            )
-        flavors = [
-            FlavorCard(
-                flavor=offer.flavor,
-                size=format_size(offer.flavor.as_request()),
-                verdict=offer.verdict,
-                chosen=offer.flavor.slug == flavor_slug,
-            )
-            for offer in sized
-        ]
-    standings = standings_of(offer.template for offer in cards)
-    return Choice(
-        templates=[
-            TemplateCard(
-                template=offer.template,
-                reason=" ".join(part for part in (offer.reason, offer.next_action) if part),
-                chosen=offer.template.slug == picked,
-                environment=_runs_in(offer.template, standings),
-            )
-            for offer in cards
-        ],
-        flavors=flavors,
-        team=teams.get(team_slug),
+    wishes = _Wishes(actor, last, template, flavor, team, environment, expected_s, find)
+    chosen_team = _choose_team(wishes)
+    templates, left_out = _template_cards(wishes, chosen_team)
+    form = Choice(
+        templates=templates,
+        team=chosen_team,
         find=find,
-        left_out=hidden,
-        alternatives=nearest,
-        bars=_bars(actor, teams.get(team_slug)),
-        environments=options,
-        environment_note=note,
+        left_out=left_out,
+        bars=_bars(actor, chosen_team),
         written_environment=environment or "",
-        many_environments=many,
-        without_gpu=spared,
     )
+    if form.template is None:
+        return form
+    slug = _environment_slug(wishes, form.template)
+    environments = environment_field(actor, form.template, chosen_team, slug)
+    flavors = _flavor_field(wishes, form.template, chosen_team, environments.software.digest)
+    return replace(
+        form,
+        left_out=left_out + flavors.left_out,
+        flavors=flavors.cards,
+        alternatives=flavors.alternatives,
+        without_gpu=flavors.without_gpu,
+        environments=environments.options,
+        environment_note=environments.note,
+        many_environments=environments.many,
+        written_environment=slug,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Wishes:
+    """The slugs that were asked for, and the last choice, which counts where nothing was said."""
+
+    actor: User
+    last: Workspace | None
+    template: str
+    flavor: str
+    team: str
+    environment: str | None
+    expected_s: int | None
+    find: str
+
+    @property
+    def teams(self) -> tuple[str, str]:
+        return self.team, self.last.team.slug if self.last else ""
+
+    @property
+    def templates(self) -> tuple[str, str]:
+        return self.template, self.last.template.slug if self.last else ""
+
+    @property
+    def flavors(self) -> tuple[str, str]:
+        return self.flavor, self.last.flavor.slug if self.last else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _FlavorField:
+    """The flavors to choose from, and what could be had instead of the chosen one."""
+
+    cards: list[FlavorCard]
+    alternatives: list[Flavor]
+    without_gpu: admission.Verdict | None
+    left_out: int
+
+
+def _choose_team(wishes: _Wishes) -> Team | None:
+    """The team that the workspace is charged to. None: the actor has none."""
+    teams = {team.slug: team for team in chargeable_teams(wishes.actor)}
+    return teams.get(_pick(list(teams), *wishes.teams))
+
+
+def _template_cards(wishes: _Wishes, team: Team | None) -> tuple[list[TemplateCard], int]:
+    """The templates of the team, one of them chosen if any can be had; and how many are not shown."""
+    offered = catalog.templates_of(team) if team is not None else Template.objects.none()
+    shown, left_out = _shown(list(offered), wishes.find, _first(wishes.templates))
+    cards = catalog.template_offers(shown)
+    usable = [offer.template for offer in cards if not offer.reason]
+    current = [template.slug for template in usable if not template.deprecated]
+    chosen = _pick([template.slug for template in usable], *wishes.templates, *current[:1])
+    standings = standings_of(offer.template for offer in cards)
+    return [
+        TemplateCard(
+            template=offer.template,
+            reason=" ".join(part for part in (offer.reason, offer.next_action) if part),
+            chosen=offer.template.slug == chosen,
+            environment=_runs_in(offer.template, standings),
+        )
+        for offer in cards
+    ], left_out
+
+
+def _environment_slug(wishes: _Wishes, template: Template) -> str:
+    """The short name of the environment that was asked for, or that of the last choice of this template."""
+    if wishes.environment is not None:
+        return wishes.environment
+    last = wishes.last
+    before = software.again(last) if last is not None and last.template == template else None
+    return before.slug if before is not None else ""
+
+
+def _flavor_field(wishes: _Wishes, template: Template, team: Team | None, environment: str) -> _FlavorField:
+    """The flavors with their verdicts in the environment of this digest, one of them chosen."""
+    choosable = offers.choosable(wishes.actor, team)
+    shown, left_out = _shown(choosable, wishes.find, _first(wishes.flavors))
+    sized = offers.flavor_offers(
+        template,
+        team,
+        wishes.actor,
+        expected_s=wishes.expected_s,
+        flavors=shown,
+        environment=environment,
+    )
+    chosen = _choose_flavor(wishes, sized)
+    alternatives: list[Flavor] = []
+    if chosen is not None and chosen.verdict.outcome is not admission.Outcome.FITS_NOW:
+        alternatives = [offer.flavor for offer in offers.alternatives(sized, chosen.flavor)]
+    without_gpu = None
+    if chosen is not None and team is not None:
+        without_gpu = admission.without_gpus(
+            chosen.verdict,
+            template=template,
+            flavor=chosen.flavor,
+            team=team,
+            actor=wishes.actor,
+            expected_s=wishes.expected_s,
+            environment=environment,
+        )
+    cards = [
+        FlavorCard(
+            flavor=offer.flavor,
+            size=format_size(offer.flavor.as_request()),
+            verdict=offer.verdict,
+            chosen=offer is chosen,
+        )
+        for offer in sized
+    ]
+    return _FlavorField(cards, alternatives, without_gpu, left_out)
+
+
+def _choose_flavor(wishes: _Wishes, sized: Sequence[offers.FlavorOffer]) -> offers.FlavorOffer | None:
+    """The flavor that was asked for, else that of the last choice, else one that starts now."""
+    by_slug = {offer.flavor.slug: offer for offer in sized}
+    # A flavor that needs approval is chosen by a person only, never by default.
+    choosable = [
+        slug
+        for slug, offer in by_slug.items()
+        if slug == wishes.flavor and offer.verdict.outcome is admission.Outcome.NEEDS_APPROVAL
+    ]
+    choosable += [slug for slug, offer in by_slug.items() if offer.verdict.possible]
+    now = [slug for slug, offer in by_slug.items() if offer.verdict.outcome is admission.Outcome.FITS_NOW]
+    return by_slug.get(_pick(choosable, *wishes.flavors, *now[:1]))
+
+
+def _first(wishes: tuple[str, str]) -> str:
+    return wishes[0] or wishes[1]
 
 
 def _shown(entries: list[E], find: str, chosen: str) -> tuple[list[E], int]:
@@ -294,53 +351,6 @@ def _runs_in(template: Template, standings: Mapping[str, str]) -> str:
         return ""
     ready = environment.enabled and environment.current is not None and not environment.deprecated
     return environment.name if ready else f"{environment.name} · {standings[environment.slug]}"
-
-
-def _environments(
-    actor: User, template: Template, team: Team | None, slug: str
-) -> tuple[software.Software, list[EnvironmentOption], str, bool]:
-    """What it would run in, the environments to choose from, and what to know of the one that is chosen.
-
-    At last whether there are more than a list has; the one that is asked for is among them in any case.
-    """
-    default = software.default_of(template, team)
-    own = template.environment
-    waits = software.refusal_of(template, team, own) if own is not None else None
-    # One that could not be built is for operators to look at: who starts something gets another one.
-    said = waits is not None and waits.params.get("state") == VersionState.BUILDING
-    chosen, note = default, message_of(waits) if waits is not None and said else ""
-    options = []
-    minimal = str(_("what its node has"))
-    usable = environments.usable_by(actor, team).defer("current__packages")
-    rows = list(usable[: MOST_IN_A_LIST + 1])
-    many = len(rows) > MOST_IN_A_LIST
-    if slug and many and all(each.slug != slug for each in rows):
-        rows += usable.filter(slug=slug)
-    # In a list what cannot be had cannot be chosen; what was written stands there with what is wrong.
-    known = not slug or any(each.slug == slug for each in rows)
-    wrong = Reason(EnvironmentCode.NO_SUCH_ENVIRONMENT) if many and not known else None
-    coming = environments.coming(rows)
-    for each in rows:
-        refusal = software.refusal_of(template, team, each, coming.get(each.pk))
-        if many and each.slug == slug and refusal is not None:
-            wrong = refusal
-        picked = each.slug == slug and refusal is None
-        if picked:
-            warned = software.deprecation_of(each)
-            chosen = software.chosen(template, team, each)
-            note = sentence_of(warned) if warned is not None else ""
-        minimal = each.name if each.kind == Kind.NODE else minimal
-        why = message_of(refusal) if refusal is not None else ""
-        waited = not why and each.kind == Kind.BUILT and each.current is None
-        label = _("%(name)s (is installed first)") % {"name": each.name} if waited else each.name
-        options.append(EnvironmentOption(each.slug, label, picked, why))
-    if chosen.waits and chosen.environment is not None:
-        words = _("“%(name)s” is installed first: your workspace waits, and starts by itself.")
-        note = words % {"name": chosen.environment.name}
-    name = default.environment.name if default.environment is not None else minimal
-    label = _("As the template says: %(name)s") % {"name": name}
-    first = EnvironmentOption("", label, not any(each.chosen for each in options))
-    return chosen, [first, *options], sentence_of(wrong) if wrong is not None else note, many
 
 
 def _bars(actor: User, team: Team | None) -> list[QuotaUsage]:

@@ -35,7 +35,7 @@ KEPT_S = 60.0
 def _with_fresh_connection(ask: Callable[P, R]) -> Callable[P, R]:
     """`ask`, on a connection that is still good: no request of Django's has seen to that.
 
-    All of them are asked in one thread, which stays, so its connection may too: `portal.gateway_settings`
+    All of them are asked in one thread, which stays, so its connection may too: `portal.settings.gateway`
     has those end at once whose threads do. To open one takes longer than most questions.
     """
 

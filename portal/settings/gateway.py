@@ -1,7 +1,7 @@
-"""Settings of the gateway process (`portal.asgi`): what forward-auth and event streams need of the portal's.
+"""Settings of the gateway process (`portal.asgi`), which serves forward-auth and event streams.
 
-A request that Django answers there opens a stream: it has a thread of its own for a moment, whose database
-connection must not outlive it, and no page is rendered.
+Django answers only requests that open a stream. Each has a thread of its own for a moment, and the database
+connection of the thread must not outlive it. No page is rendered.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from portal.settings import *  # noqa: F403
 from portal.settings import DATABASES, INSTALLED_APPS
 
 DATABASES["default"]["CONN_MAX_AGE"] = 0
-# It reads, and whoever listens to changes (`portal.wiring`) would bring the scheduler into its memory.
+# The process only reads: listeners to changes (`portal.wiring`) would load the scheduler into its memory.
 # Nobody signs in there either.
 INSTALLED_APPS = [app for app in INSTALLED_APPS if app != "portal" and not app.startswith("allauth")]
 ROOT_URLCONF = "portal.stream_urls"

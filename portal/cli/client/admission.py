@@ -1,0 +1,17 @@
+"""`client.admission`"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from portal.cli.client.resource import Resource
+from portal.cli.client.transport import JsonObject, without_empty
+
+
+class Admission(Resource):
+    """The scheduler's verdict on a request, before it is made."""
+
+    def preview(self, **request: Any) -> JsonObject:
+        """The verdict on `template` and `flavor`; optional are `team`, `environment` and
+        `start_without_gpu`, as for a new workspace."""
+        return self._transport.post("/admission/preview", without_empty(request))

@@ -1,0 +1,37 @@
+"""`client.archives`"""
+
+from __future__ import annotations
+
+from portal.cli.client.resource import Resource
+from portal.cli.client.transport import JsonList, JsonObject, path_of, without_empty
+
+
+class Archives(Resource):
+    """Archives of the home that a workspace uses."""
+
+    def list(self, workspace_id: str) -> JsonList:
+        """All of them, newest first."""
+        return self._transport.get_array(_path(workspace_id))
+
+    def get(self, workspace_id: str, archive_id: str) -> JsonObject:
+        return self._transport.get(_path(workspace_id, archive_id))
+
+    def create(self, workspace_id: str, *, name: str = "") -> JsonObject:
+        """Create one. The default name is the time."""
+        return self._transport.post(_path(workspace_id), without_empty({"name": name}))
+
+    def restore(self, workspace_id: str, archive_id: str) -> JsonObject:
+        """Replace the home with the archive. Everything in the home now is deleted."""
+        return self._transport.post(_path(workspace_id, archive_id, "restore"))
+
+    def cancel(self, workspace_id: str, archive_id: str) -> None:
+        """Cancel what is under way with it. The home stays as it was."""
+        self._transport.post_without_answer(_path(workspace_id, archive_id, "cancel"))
+
+    def delete(self, workspace_id: str, archive_id: str) -> None:
+        """Delete it for good."""
+        self._transport.delete(_path(workspace_id, archive_id))
+
+
+def _path(workspace_id: str, *segments: str) -> str:
+    return path_of("workspaces", workspace_id, "files", "archives", *segments)

@@ -1,0 +1,15 @@
+"""`client.flavors`"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from portal.cli.client.resource import Resource
+from portal.cli.client.transport import JsonObject
+
+
+class Flavors(Resource):
+    """Sizes of workspaces."""
+
+    def list(self) -> Iterator[JsonObject]:
+        return self._transport.list("/flavors")

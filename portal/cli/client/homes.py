@@ -1,0 +1,27 @@
+"""`client.homes`"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from portal.cli.client.resource import Resource
+from portal.cli.client.transport import JsonObject, path_of
+
+
+class Homes(Resource):
+    """Home folders."""
+
+    def list(self, **filters: str) -> Iterator[JsonObject]:
+        """Home folders that pass the filters (`team`, `pool`, `user`, `archived`)."""
+        return self._transport.list("/homes", filters)
+
+    def get(self, home_id: int) -> JsonObject:
+        return self._transport.get(path_of("homes", home_id))
+
+    def keep(self, home_id: int) -> JsonObject:
+        """Count it as used now."""
+        return self._transport.post(path_of("homes", home_id, "keep"))
+
+    def restore(self, home_id: int) -> JsonObject:
+        """Restore an archived one."""
+        return self._transport.post(path_of("homes", home_id, "restore"))

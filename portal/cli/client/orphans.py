@@ -1,0 +1,25 @@
+"""`client.orphans`"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from portal.cli.client.resource import Resource
+from portal.cli.client.transport import JsonObject, path_of, without_empty
+
+
+class Orphans(Resource):
+    """Things on nodes without an owner."""
+
+    def list(self, **filters: str) -> Iterator[JsonObject]:
+        """Present and recently removed orphans (`pool`, `node`, `kind`, `state`)."""
+        return self._transport.list("/orphans", filters)
+
+    def get(self, orphan_id: str) -> JsonObject:
+        return self._transport.get(path_of("orphans", orphan_id))
+
+    def remove(self, orphan_id: str, *, confirm: str = "") -> JsonObject:
+        """Have its node remove it. For a home folder, `confirm` is its name."""
+        return self._transport.post(
+            path_of("orphans", orphan_id, "remove"), without_empty({"confirm": confirm})
+        )

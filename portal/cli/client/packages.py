@@ -1,0 +1,27 @@
+"""`client.packages`"""
+
+from __future__ import annotations
+
+from portal.cli.client.resource import Resource
+from portal.cli.client.transport import JsonObject, path_of
+
+
+class Packages(Resource):
+    """Packages that a user has installed on top of a workspace's environment."""
+
+    def get(self, workspace_id: str) -> JsonObject:
+        """The installed packages."""
+        return self._transport.get(path_of("workspaces", workspace_id, "packages"))
+
+    def reset(self, workspace_id: str) -> JsonObject:
+        """Remove them at the next start."""
+        return self._transport.post(path_of("workspaces", workspace_id, "packages", "reset"))
+
+    def keep(self, workspace_id: str) -> JsonObject:
+        """Cancel `reset`."""
+        return self._transport.post(path_of("workspaces", workspace_id, "packages", "keep"))
+
+    def save(self, workspace_id: str, *, name: str, everybody: bool = False) -> JsonObject:
+        """Make an environment of them, for the workspace's team or for everybody."""
+        body = {"name": name, "everybody": everybody}
+        return self._transport.post(path_of("workspaces", workspace_id, "packages", "save"), body)

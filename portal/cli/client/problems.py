@@ -1,0 +1,59 @@
+"""Answers that are no success: problem documents (RFC 9457) as exceptions."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from portal.cli.errors import CliError, Missing, NotSignedIn, Refused, Unreachable
+
+
+def error_of(base_url: str, response: httpx.Response) -> CliError:
+    """The error that an answer of the portal at `base_url` describes."""
+    problem: Any = None
+    if response.headers.get("Content-Type", "").startswith("application/problem+json"):
+        with contextlib.suppress(ValueError):
+            problem = response.json()
+    if not isinstance(problem, dict):
+        return foreign_answer(base_url, response)
+    message = _sentence(problem)
+    next_action = str(problem.get("next_action", ""))
+    if response.status_code == 401:
+        return NotSignedIn(message, next_action or f"Run `berth login {base_url}` with a new token.")
+    if response.status_code == 404:
+        return Missing(message, next_action)
+    return Refused(
+        message,
+        next_action,
+        status=response.status_code,
+        code=str(problem.get("code", "")),
+        request_id=str(problem.get("request_id", "")),
+    )
+
+
+def foreign_answer(base_url: str, response: httpx.Response) -> Unreachable:
+    """The error for an answer that does not come from a portal."""
+    if response.status_code in (502, 503, 504):
+        return Unreachable(
+            f"{base_url} is there, but its portal does not answer ({response.status_code}).",
+            "Wait until it has started; `make status` on its machine says more.",
+        )
+    return Unreachable(
+        f"{base_url} answered {response.status_code}, and not as a Berth portal does.",
+        "Check the address.",
+    )
+
+
+def _sentence(problem: Mapping[str, Any]) -> str:
+    """The problem's sentence, and those about each field."""
+    parts = [str(problem.get("detail") or problem.get("title") or "The portal refused.")]
+    errors = problem.get("errors")
+    if isinstance(errors, dict):
+        for name, sentences in errors.items():
+            for sentence in sentences if isinstance(sentences, list) else [sentences]:
+                if str(sentence) not in (problem.get("next_action"), problem.get("detail")):
+                    parts.append(f"{name}: {sentence}" if name else str(sentence))
+    return " ".join(parts)

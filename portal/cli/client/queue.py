@@ -1,0 +1,16 @@
+"""`client.queue`"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from portal.cli.client.resource import Resource
+from portal.cli.client.transport import JsonObject
+
+
+class Queue(Resource):
+    """Workspaces that wait for capacity."""
+
+    def list(self, **filters: str) -> Iterator[JsonObject]:
+        """Waiting workspaces in the order in which the scheduler considers them (`team`, `resource`)."""
+        return self._transport.list("/queue", filters)

@@ -1,0 +1,38 @@
+"""`client.service_accounts`"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from portal.cli.client.resource import Resource
+from portal.cli.client.transport import JsonObject, path_of, without_empty
+
+
+class ServiceAccounts(Resource):
+    """A team's accounts for programs, and their tokens."""
+
+    def list(self, team: str) -> Iterator[JsonObject]:
+        return self._transport.list(_path(team))
+
+    def create(self, team: str, **account: str) -> JsonObject:
+        """Create one: `name`; optional is `description`."""
+        return self._transport.post(_path(team), without_empty(account))
+
+    def deactivate(self, team: str, username: str, *, reason: str = "") -> JsonObject:
+        return self._transport.post(_path(team, username, "deactivate"), without_empty({"reason": reason}))
+
+    def reactivate(self, team: str, username: str) -> JsonObject:
+        return self._transport.post(_path(team, username, "reactivate"))
+
+    def tokens(self, team: str, username: str) -> Iterator[JsonObject]:
+        """The valid tokens of a service account, without their secrets."""
+        return self._transport.list(_path(team, username, "tokens"))
+
+    def create_token(self, team: str, username: str, **token: Any) -> JsonObject:
+        """Create one: `name`; optional are `scopes` and `expires_at`. Only this answer has its secret."""
+        return self._transport.post(_path(team, username, "tokens"), without_empty(token))
+
+
+def _path(team: str, *segments: str) -> str:
+    return path_of("teams", team, "service-accounts", *segments)

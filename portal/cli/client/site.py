@@ -1,0 +1,22 @@
+"""`client.site`"""
+
+from __future__ import annotations
+
+from portal.cli.client.resource import Resource
+from portal.cli.client.transport import JsonObject
+
+
+class Site(Resource):
+    """The configuration of the site as a file."""
+
+    def get(self) -> JsonObject:
+        """`site`, and its text as `yaml`."""
+        return self._transport.get("/site")
+
+    def plan(self, text: str, *, prune: bool) -> JsonObject:
+        """What applying a site file would change: `same`, and the `steps`."""
+        return self._transport.post("/site/plan", {"yaml": text, "prune": prune})
+
+    def apply(self, text: str, *, prune: bool) -> JsonObject:
+        """Apply a site file. Returns `same`, and the `steps`."""
+        return self._transport.post("/site/apply", {"yaml": text, "prune": prune})

@@ -1,0 +1,15 @@
+"""`client.templates`"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from portal.cli.client.resource import Resource
+from portal.cli.client.transport import JsonObject
+
+
+class Templates(Resource):
+    """What a workspace can be started from."""
+
+    def list(self) -> Iterator[JsonObject]:
+        return self._transport.list("/templates")

@@ -1,0 +1,17 @@
+"""`client.tokens`"""
+
+from __future__ import annotations
+
+from portal.cli.client.resource import Resource
+from portal.cli.client.transport import JsonObject, path_of
+
+
+class Tokens(Resource):
+    """API tokens."""
+
+    def rotate(self, token_id: str, *, overlap_hours: int) -> JsonObject:
+        """Create a successor; this one expires after the hours. Only this answer has the new secret."""
+        return self._transport.post(path_of("tokens", token_id, "rotate"), {"overlap_hours": overlap_hours})
+
+    def revoke(self, token_id: str) -> None:
+        self._transport.delete(path_of("tokens", token_id))

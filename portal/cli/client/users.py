@@ -1,0 +1,38 @@
+"""`client.users`"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from portal.cli.client.resource import Resource
+from portal.cli.client.transport import JsonObject, path_of, without_empty
+
+
+class Users(Resource):
+    """Accounts. Except for `me`, for administrators."""
+
+    def me(self) -> JsonObject:
+        """The user of the token, with `username` and `teams`."""
+        return self._transport.get("/me")
+
+    def list(self, **filters: str) -> Iterator[JsonObject]:
+        """Accounts that pass the filters (`q`, `status`, `role`, `team`)."""
+        return self._transport.list("/users", filters)
+
+    def invite(self, **account: Any) -> JsonObject:
+        """Create an account: `username`; optional are `email`, `teams` and `roles`. Returns its link, too."""
+        return self._transport.post("/users", without_empty(account))
+
+    def deactivate(self, username: str, *, reason: str = "") -> JsonObject:
+        body = without_empty({"reason": reason})
+        return self._transport.post(path_of("users", username, "deactivate"), body)
+
+    def reactivate(self, username: str) -> JsonObject:
+        return self._transport.post(path_of("users", username, "reactivate"))
+
+    def delete(self, username: str, *, workspaces: bool = False, homes: bool = False) -> None:
+        """Delete an account for good; with `workspaces` and `homes` also what the user has."""
+        selected = {"workspaces": workspaces, "homes": homes}
+        params = {name: "delete" for name, is_selected in selected.items() if is_selected}
+        self._transport.delete(path_of("users", username), params)

@@ -1,0 +1,433 @@
+"""One cycle of the queue: which requests start now, which keep a start, which workloads are preempted.
+
+The phases are those of Kueue's `schedule`. Each head of the queue passes them before the next one is taken,
+because shares, and with them the order of the queue, change with every start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from portal.common.reasons.codes import Rule
+from portal.scheduling.engine.backfill import (
+    Keeper,
+    ReservedStart,
+    Rooms,
+    Soon,
+    binding_on,
+    find_reserved_start,
+)
+from portal.scheduling.engine.model import Cycle, Victim, Workload
+from portal.scheduling.engine.pending import USUAL, Shape, shape_of
+from portal.scheduling.engine.preemption import (
+    delay_of_others_s,
+    find_victims,
+    lost_time_s,
+    reservation_victims,
+)
+from portal.scheduling.engine.scheduler_state import CycleState
+from portal.scheduling.engine.usage import Shortfall, Usage, within_nominal
+
+OWN_RULES = frozenset({Rule.LEDGER, Rule.USER_CAP, Rule.TEAM_LIMIT})
+"""Rules that only the request's own team can make room under: nothing is kept free for it meanwhile."""
+
+
+def decide(state: CycleState, now_s: int) -> Cycle:
+    """Decide one cycle: snapshot, then for each head nominate and admit, or preempt and requeue.
+
+    Changes nothing in `state` but lapsed nominations and the order of overdue requests. With a placer, the
+    workloads of `starts` have been taken there.
+    """
+    decision = _Decision(state, now_s)
+    for workload, binding in decision.heads():
+        shortfall = decision.nominate(workload)
+        if shortfall is None:
+            decision.admit(workload, binding)
+            continue
+        victims = decision.preempt(workload, shortfall, binding)
+        decision.requeue(workload, shortfall, has_victims=bool(victims))
+        if victims:
+            decision.renew_reserved_starts()
+    return decision.result()
+
+
+class _Decision:
+    """A cycle while it is decided. Until `result`, the usage includes the workloads that start."""
+
+    __slots__ = (
+        "_attempts", "_lapsed", "_nominees", "_now_s", "_overtakers", "_passed", "_pending", "_placer",
+        "_policy", "_preempting", "_promised", "_reserved_starts", "_rooms", "_soon", "_starts", "_state",
+        "_usage", "_victims",
+    )  # fmt: skip
+
+    def __init__(self, state: CycleState, now_s: int) -> None:
+        """Snapshot: order overdue requests, end nominations, and make room for reservations."""
+        self._state, self._now_s = state, now_s
+        self._policy, self._usage, self._pending = state.policy, state.usage, state.pending
+        self._placer = state.placer
+        self._pending.promote(now_s - self._policy.max_wait_s)
+        self._lapsed = self._lapse_nominations()
+        self._victims = reservation_victims(self._usage, state.running.values(), now_s)
+        self._preempting = {victim.workload for victim in self._victims}
+        self._starts: list[Workload] = []
+        self._overtakers: set[str] = set()
+        self._reserved_starts: list[ReservedStart] = []
+        self._passed: set[Shape] = set()
+        self._nominees = self._pending.nominated()
+        # Room that others make for requests is held for them as far as the quota of their team goes.
+        self._promised: dict[str, dict[str, int]] = {}
+        self._attempts = 0
+        self._soon: Soon | None = None
+        self._rooms = Rooms()
+
+    # --- the phases ---------------------------------------------------------------------------------------
+
+    def heads(self) -> Iterator[tuple[Workload, Sequence[ReservedStart]]]:
+        """The requests to consider, best first, with the reserved starts that each must not delay.
+
+        Once a start is reserved, only as many more requests are considered as back-fill allows.
+        """
+        considered = 0
+        for workload in self._pending.pick(self._usage, self._passed):
+            binding = binding_on(workload, self._usage, self._reserved_starts, self._promised)
+            if self._reserved_starts:
+                considered += 1
+                if considered > self._policy.backfill_depth:
+                    return
+                if binding and not self._policy.backfill:
+                    continue
+            yield workload, binding
+
+    def nominate(self, workload: Workload) -> Shortfall | None:
+        """Why the request does not fit now, by quota or on the nodes. None: it fits."""
+        shortfall = self._usage.shortfall(workload, self._now_s)
+        if shortfall is None and self._placer is not None and not self._placer.fits(workload, ()):
+            return (Rule.PLACEMENT, "")
+        return shortfall
+
+    def admit(self, workload: Workload, binding: Sequence[ReservedStart]) -> None:
+        """Start the request, if that delays no reserved start in `binding` and no nominated request."""
+        if not all(self._allows(reserved_start, workload) for reserved_start in binding):
+            return
+        if not self._leaves_room_for_nominated(workload):
+            return
+        for reserved_start in self._reserved_starts:
+            reserved_start.passed = reserved_start not in binding and not self._allows(
+                reserved_start, workload
+            )
+        self._start(workload)
+        if self._reserved_starts and not self.renew_reserved_starts():
+            self._overtakers.add(workload.id)
+
+    def preempt(
+        self, workload: Workload, shortfall: Shortfall, binding: Sequence[ReservedStart]
+    ) -> tuple[Victim, ...]:
+        """Choose the workloads to preempt for the request, if it may preempt now."""
+        # Behind a reserved start, a request may only take back quota of its own team.
+        is_allowed = self._policy.preemption and (
+            not self._reserved_starts or within_nominal(self._usage, workload)
+        )
+        if (
+            not is_allowed
+            or self._attempts >= self._policy.preemption_attempts
+            or workload.id in self._nominees
+        ):
+            return ()
+        self._attempts += 1
+        victims = self._find_victims(workload, shortfall, binding)
+        self._victims.extend(victims)
+        self._preempting.update(victim.workload for victim in victims)
+        return victims
+
+    def requeue(self, workload: Workload, shortfall: Shortfall, *, has_victims: bool) -> None:
+        """Leave the request in the queue, with a reserved start if it gets one.
+
+        Requests of the same shape would not fit either, and are passed over in this cycle.
+        """
+        # A booking is met by some durations and not by others of the same shape.
+        if shortfall[0] is not Rule.BOOKING:
+            self._passed.add(shape_of(workload, self._usage.teams[workload.team].capped))
+        is_nominated = has_victims or workload.id in self._nominees
+        if is_nominated:
+            promised = self._promised.setdefault(workload.team, {})
+            for resource, amount in workload.amounts.items():
+                promised[resource] = promised.get(resource, 0) + amount
+        if self._may_reserve(shortfall, is_nominated=is_nominated):
+            self._reserve_start(workload, shortfall, is_nominated=is_nominated)
+
+    def result(self) -> Cycle:
+        """The decision. Takes the started workloads out of the usage again."""
+        for workload in self._starts:
+            self._usage.remove(workload)
+        beneficiaries = {victim.beneficiary for victim in self._victims}
+        return Cycle(
+            tuple(workload.id for workload in self._starts),
+            frozenset(self._overtakers),
+            tuple(self._victims),
+            tuple(reserved_start.backfill for reserved_start in self._reserved_starts),
+            tuple(name for name in self._lapsed if name not in beneficiaries),
+        )
+
+    # --- nominations --------------------------------------------------------------------------------------
+
+    def _lapse_nominations(self) -> list[str]:
+        """End the nominations of requests that still do not fit after all their victims have left.
+
+        These wait in the usual order from now on, and may preempt again.
+        """
+        lapsed = []
+        for name in sorted(self._pending.nominated()):
+            if self._state.preempting_for(name):
+                continue
+            if self.nominate(self._pending.items[name]) is not None:
+                self._pending.nominate(name, False)
+                lapsed.append(name)
+        return lapsed
+
+    def _leaves_room_for_nominated(self, workload: Workload) -> bool:
+        """Whether nominated requests further back still find a place on the nodes that they wait for."""
+        placer = self._placer
+        if not isinstance(placer, Keeper):
+            return True
+        considered = {workload.id, *(other.id for other in self._starts)}
+        considered.update(reserved_start.workload.id for reserved_start in self._reserved_starts)
+        return all(
+            placer.keeps(self._pending.items[name], sorted(preempting), workload, ())
+            for name in self._nominees
+            if name not in considered and (preempting := self._state.preempting_for(name))
+        )
+
+    # --- starts -------------------------------------------------------------------------------------------
+
+    def _allows(self, reserved_start: ReservedStart, workload: Workload) -> bool:
+        return reserved_start.allows(workload, self._now_s, self._placer)
+
+    def _start(self, workload: Workload) -> None:
+        """Count the workload as running from now on, also at the reserved starts before its end."""
+        self._usage.add(workload)
+        self._starts.append(workload)
+        if self._placer is not None:
+            self._placer.take(workload)
+        for reserved_start in self._reserved_starts:
+            if self._now_s + workload.duration_s > reserved_start.backfill.start_s:
+                reserved_start.usage.add(workload)
+
+    # --- preemption ---------------------------------------------------------------------------------------
+
+    def _find_victims(
+        self, workload: Workload, shortfall: Shortfall, binding: Sequence[ReservedStart]
+    ) -> tuple[Victim, ...]:
+        """The workloads to preempt so that the request surely starts without delaying `binding`.
+
+        Empty if enough ends within `patience_s`, or if waiting costs less than preemption.
+        """
+        patience_s = max(self._policy.patience_s, self._policy.grace_s)
+        if self._starts_without_preemption(workload, self._now_s + patience_s, binding):
+            return ()
+        victims = self._search_victims(workload)
+        running = [self._state.running[victim.workload] for victim in victims]
+        if not victims or not self._is_worth_preempting(workload, shortfall, victims, patience_s, binding):
+            return ()
+        from_s = self._now_s + self._policy.grace_s
+        if not all(each.allows_swap(workload, running, from_s, self._placer) for each in binding):
+            return ()
+        for each in self._reserved_starts:
+            each.passed = each not in binding and not each.allows_swap(
+                workload, running, from_s, self._placer
+            )
+            each.swap(workload, running, from_s)
+        return victims
+
+    def _search_victims(self, workload: Workload) -> tuple[Victim, ...]:
+        """The cheapest workloads whose end lets the request start beside nominated requests."""
+        nominated = [each for each in self._reserved_starts if each.nominated]
+        placer = self._placer
+
+        def fits(_: Usage, gone: Sequence[str]) -> bool:
+            assert placer is not None  # `find_victims` asks only then
+            if not placer.fits(workload, gone):
+                return False
+            return not isinstance(placer, Keeper) or all(
+                placer.keeps(each.workload, (*(each.gone or ()), *gone), workload, gone) for each in nominated
+            )
+
+        with self._as_if_started(nominated):
+            return find_victims(
+                self._usage,
+                workload,
+                lambda team: (
+                    each for each in self._state.of_team(team) if each.workload.id not in self._preempting
+                ),
+                self._now_s,
+                self._policy,
+                fits if placer is not None else None,
+                [*self._starts, *(each.workload for each in nominated)],
+            )
+
+    @contextmanager
+    def _as_if_started(self, nominated: Sequence[ReservedStart]) -> Iterator[None]:
+        """The usage once the victims of nominated requests have left and these requests run."""
+        victims = [self._state.running[name].workload for each in nominated for name in each.gone or ()]
+        for victim in victims:
+            self._usage.remove(victim)
+        for each in nominated:
+            self._usage.add(each.workload)
+        try:
+            yield
+        finally:
+            for each in nominated:
+                self._usage.remove(each.workload)
+            for victim in victims:
+                self._usage.add(victim)
+
+    def _is_worth_preempting(
+        self,
+        workload: Workload,
+        shortfall: Shortfall,
+        victims: Sequence[Victim],
+        patience_s: int,
+        binding: Sequence[ReservedStart],
+    ) -> bool:
+        """Whether preemption costs less than waiting for as long as the victims' lost work has taken.
+
+        A request that holds up others must also have waited for as long as it holds them up.
+        """
+        running = [self._state.running[victim.workload] for victim in victims]
+        wait_s = lost_time_s(workload, running, shortfall[1], self._now_s)
+        if wait_s:
+            others_s = delay_of_others_s(
+                workload, running, shortfall[1], self._now_s, self._usage, self._pending
+            )
+            if self._now_s - workload.created_s < others_s:
+                return False
+            if others_s > wait_s:
+                # More waits than the site holds: victims return no sooner than the request is done.
+                wait_s = others_s + workload.duration_s
+        return wait_s <= patience_s or not self._starts_without_preemption(
+            workload, self._now_s + wait_s, binding, overran=True
+        )
+
+    def _starts_without_preemption(
+        self,
+        workload: Workload,
+        until_s: int,
+        binding: Sequence[ReservedStart],
+        *,
+        overran: bool = False,
+    ) -> bool:
+        """Whether enough ends by `until_s`.
+
+        Workloads that should have ended already do not count. With `overran` they are expected to go on for
+        as long as they have run: durations have long tails.
+        """
+        gone = self._gone_by(until_s, overran=overran)
+        if not gone:
+            return False
+        key = (until_s, frozenset(self._preempting), len(self._starts))
+        if self._soon is None or self._soon.key != key:
+            self._soon = Soon(key, self._usage, gone, self._state.running)
+        return self._soon.fits(workload, until_s, binding, self._placer)
+
+    def _gone_by(self, until_s: int, *, overran: bool) -> list[Workload]:
+        """The workloads that will have ended by then, of those that run and of those that start now."""
+        now_s, running = self._now_s, self._state.running
+        names = self._state.ending(now_s, until_s)
+        names += [name for name in self._preempting if running[name].ends_s > until_s]
+        if overran:
+            names += [
+                name
+                for name in self._state.ended_by(now_s)
+                if name not in self._preempting and 2 * now_s - running[name].started_s <= until_s
+            ]
+        gone = [running[name].workload for name in names]
+        gone += [other for other in self._starts if now_s + other.duration_s <= until_s]
+        return gone
+
+    # --- reserved starts ----------------------------------------------------------------------------------
+
+    def _may_reserve(self, shortfall: Shortfall, *, is_nominated: bool) -> bool:
+        """Nominated requests always may; others for a resource that no earlier request waits for."""
+        if is_nominated:
+            return True
+        return shortfall[0] not in OWN_RULES and all(
+            each.backfill.resource != shortfall[1] for each in self._reserved_starts
+        )
+
+    def _reserve_start(self, workload: Workload, shortfall: Shortfall, *, is_nominated: bool) -> None:
+        """Keep a start for the request, if one can be foreseen."""
+        earlier: Sequence[ReservedStart] = self._reserved_starts
+        if is_nominated:
+            # Room that others make for it is not shared with requests for which nobody makes room.
+            earlier = [each for each in earlier if each.nominated]
+        reserved_start = self._find_reserved_start(workload, shortfall, earlier)
+        if reserved_start is None:
+            return
+        reserved_start.nominated = is_nominated
+        if is_nominated:
+            reserved_start.gone = self._victims_of(workload.id)
+        reserved_start.borrows = (
+            not is_nominated
+            and shortfall[0] is not Rule.PLACEMENT
+            and self._pending.key_of(workload)[0] == USUAL
+            and not within_nominal(self._usage, workload, self._promised)
+        )
+        self._reserved_starts.append(reserved_start)
+
+    def _victims_of(self, workload_id: str) -> tuple[str, ...]:
+        """The workloads that leave for the request."""
+        names = {victim.workload for victim in self._victims if victim.beneficiary == workload_id}
+        return tuple(sorted(names | self._state.preempting_for(workload_id)))
+
+    def renew_reserved_starts(self) -> bool:
+        """Find new starts for those that an owner has passed, and those after them. False: none passed."""
+        passed = [place for place, each in enumerate(self._reserved_starts) if each.passed]
+        if not passed:
+            return False
+        renewable = [each for each in self._reserved_starts[passed[0] :] if not each.nominated]
+        self._reserved_starts[:] = [each for each in self._reserved_starts if each not in renewable]
+        for each in renewable:
+            shortfall = self._usage.shortfall(each.workload, self._now_s) or (Rule.PLACEMENT, "")
+            renewed = self._find_reserved_start(each.workload, shortfall, self._reserved_starts)
+            if renewed is not None:
+                renewed.borrows = each.borrows
+                self._reserved_starts.append(renewed)
+        return True
+
+    def _find_reserved_start(
+        self, workload: Workload, shortfall: Shortfall, earlier: Sequence[ReservedStart]
+    ) -> ReservedStart | None:
+        """When the request can start by quota and on the nodes, after those of `earlier`. None: never."""
+        reserved_start = find_reserved_start(
+            workload,
+            shortfall[1],
+            self._now_s,
+            self._usage,
+            self._state.expected_ends(self._preempting, self._ends_of(earlier)),
+            earlier,
+        )
+        if (
+            reserved_start is None
+            or shortfall[0] is not Rule.PLACEMENT
+            or not isinstance(self._placer, Keeper)
+        ):
+            return reserved_start
+        # Both only grow while a cycle is decided.
+        key = (len(self._preempting), len(self._starts))
+        room = self._rooms.of(workload, key, lambda: self._state.room(workload, self._preempting))
+        if room is None:
+            return None
+        start_s, gone = room
+        if start_s > reserved_start.backfill.start_s:
+            reserved_start.backfill = replace(reserved_start.backfill, start_s=start_s)
+        reserved_start.gone = gone
+        return reserved_start
+
+    def _ends_of(self, reserved_starts: Iterable[ReservedStart]) -> list[tuple[int, Workload]]:
+        """The expected ends of the workloads that start in this cycle or have a reserved start."""
+        ends = [(self._now_s + other.duration_s, other) for other in self._starts]
+        ends += [
+            (each.backfill.start_s + each.workload.duration_s, each.workload) for each in reserved_starts
+        ]
+        return ends

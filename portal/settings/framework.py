@@ -1,0 +1,210 @@
+"""Django's own settings: apps, middleware, templates, databases, headers, static files, logs."""
+
+from __future__ import annotations
+
+from csp.constants import NONE, SELF
+
+from portal.settings.parsing import env
+from portal.settings.site import (
+    BASE_DIR,
+    BERTH_DOMAIN,
+    BERTH_HOME,
+    BERTH_PUBLIC_HOST,
+    BERTH_PUBLIC_URL,
+    BERTH_REDIS_URL,
+    DEBUG,
+    HTTPS,
+)
+from provisioning.service import database_place
+from provisioning.service.environ import FILES
+
+ALLOWED_HOSTS = [
+    *{BERTH_PUBLIC_HOST, BERTH_DOMAIN, "localhost", "127.0.0.1", "[::1]"},
+    *env.list("BERTH_ALLOWED_HOSTS", default=[]),
+]
+CSRF_TRUSTED_ORIGINS = [BERTH_PUBLIC_URL]
+USE_X_FORWARDED_HOST = False
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
+
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.humanize",
+    # Without "allauth" itself: its pages have no templates here.
+    "allauth.account",
+    "allauth.mfa",
+    "allauth.socialaccount",
+    "axes",
+    "csp",
+    "django_filters",
+    "django_htmx",
+    "template_partials",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "portal.common",
+    "portal.events",
+    "portal.history",
+    "portal.accounts",
+    "portal.webhooks",
+    "portal.identity",
+    "portal.channels",
+    "portal.service_accounts",
+    "portal.join_requests",
+    "portal.scim",
+    "portal.inventory",
+    "portal.machines",
+    "portal.environments",
+    "portal.catalog",
+    "portal.workspace_secrets",
+    "portal.repositories",
+    "portal.workspaces",
+    "portal.quotas",
+    "portal.gpu_checks",
+    "portal.ledger",
+    "portal.reservations",
+    "portal.scheduling",
+    "portal.reclaim",
+    "portal.orphans",
+    "portal.event_feed",
+    "portal.quota_requests",
+    "portal.inbox",
+    "portal.site_file",
+    "portal.reports",
+    "portal.embedded",
+    "portal",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "portal.common.middleware.RequestIdMiddleware",
+    # Before what answers with files, so that these carry the policy too.
+    "portal.common.content_policy.ContentPolicyMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "portal.common.middleware.NoStoreMiddleware",
+    "portal.common.middleware.StorableMiddleware",
+    "portal.common.middleware.RefusalLogMiddleware",
+    # All that follows is for browsers: requests of programs with a token leave here for their view.
+    "portal.common.token_requests.TokenRequestMiddleware",
+    "portal.accounts.session_cookie.SessionCookieMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "portal.accounts.request_limits.RequestLimitMiddleware",
+    # Pages are private unless a view says `login_not_required`.
+    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+    "portal.common.middleware.PartialsMiddleware",
+    "portal.common.middleware.ErrorMiddleware",
+    "portal.accounts.mfa.required.RequiredFactorMiddleware",
+    "portal.accounts.last_seen.LastSeenMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+    "axes.middleware.AxesMiddleware",
+]
+
+ROOT_URLCONF = "portal.urls"
+ASGI_APPLICATION = "portal.asgi.application"
+WSGI_APPLICATION = "portal.wsgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [FILES / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            # Every template has words for people, so none has to ask for what translates them.
+            "builtins": ["django.templatetags.i18n"],
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+                "portal.common.context.portal",
+            ],
+        },
+    },
+]
+
+DATABASES = {
+    "default": env.db_url("DATABASE_URL", default=f"sqlite:///{database_place.place(BERTH_HOME)}"),
+}
+# The web processes' threads keep their connections from one request to the next. A process whose requests
+# each have a thread of their own (`portal.asgi`) sets 0.
+DATABASES["default"]["CONN_MAX_AGE"] = env.int("BERTH_DB_CONN_MAX_AGE_S", default=60)
+DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
+if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
+    DATABASES["default"]["OPTIONS"] = {
+        # Writers queue for the lock at BEGIN instead of failing when they upgrade a read.
+        "transaction_mode": "IMMEDIATE",
+        "timeout": 20,
+        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+    }
+    # A test database in memory cannot be shared by threads and processes.
+    DATABASES["default"]["TEST"] = {"NAME": str(BASE_DIR / "var" / "test" / "test.sqlite3")}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+SECURE_REFERRER_POLICY = "same-origin"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+# Workspaces are below the portal's name, and it should have that name to itself.
+SECURE_HSTS_INCLUDE_SUBDOMAINS = True
+X_FRAME_OPTIONS = "DENY"
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [NONE],
+        "script-src": [SELF],
+        "style-src": [SELF],
+        "img-src": [SELF, "data:"],
+        "font-src": [SELF],
+        "connect-src": [SELF],
+        "form-action": [SELF],
+        "frame-ancestors": [NONE],
+        "base-uri": [NONE],
+        "object-src": [NONE],
+        "manifest-src": [SELF],
+    },
+}
+
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_I18N = True
+LOCALE_PATHS = [BASE_DIR / "locale"]
+USE_TZ = True
+
+STATIC_URL = "/static/"
+STATIC_ROOT = BERTH_HOME / "static"
+STATICFILES_DIRS = [FILES / "static"]
+WHITENOISE_USE_FINDERS = env.bool("BERTH_STATIC_FROM_SOURCE", default=False)
+WHITENOISE_AUTOREFRESH = DEBUG
+WHITENOISE_ALLOW_ALL_ORIGINS = False
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+}
+
+CELERY_BROKER_URL = BERTH_REDIS_URL
+CELERY_TASK_DEFAULT_QUEUE = "control"
+
+LOG_LEVEL = env.str("BERTH_LOG_LEVEL", default="INFO")
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"structured": {"()": "portal.common.logs.formatter"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "structured"}},
+    "root": {"handlers": ["console"], "level": LOG_LEVEL},
+    "loggers": {
+        "django.request": {"level": "ERROR"},
+        # It logs the path, which may be a link that signs in; RefusalLogMiddleware logs the route.
+        "django.security.csrf": {"level": "ERROR"},
+        "axes": {"level": "WARNING"},
+        "httpx": {"level": "WARNING"},
+        "fido2": {"level": "WARNING"},
+        # A line for every sweep would bury what matters.
+        "celery.beat": {"level": "WARNING"},
+        "celery.worker.strategy": {"level": "WARNING"},
+        "celery.app.trace": {"level": "WARNING"},
+    },
+}

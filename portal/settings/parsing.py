@@ -1,0 +1,53 @@
+"""Reads settings from the environment and from files."""
+
+from __future__ import annotations
+
+import os
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+
+from provisioning.service.environ import home_folder
+
+env = environ.Env()
+
+
+def ports(variable: str, default: str) -> range:
+    """A range of ports, written as `first-last`, both included. Raises `ImproperlyConfigured`."""
+    first, dash, last = env.str(variable, default=default).partition("-")
+    if not (first.isdecimal() and (last.isdecimal() or not dash)):
+        raise ImproperlyConfigured(f"{variable} is a range of ports, such as {default}.")
+    numbers = range(int(first), int(last or first) + 1)
+    if not numbers or not 1024 <= numbers[0] <= numbers[-1] <= 65535:
+        raise ImproperlyConfigured(f"{variable} lies between 1024 and 65535, the lower port first.")
+    return numbers
+
+
+def amounts(variable: str) -> dict[str, int]:
+    """Whole numbers by name, written as `gpu=4,gpu_hours=500`. Raises `ImproperlyConfigured`."""
+    pairs = [pair.split("=") for pair in env.list(variable, default=[]) if pair.strip()]
+    try:
+        return {name.strip(): int(number) for name, number in pairs}
+    except ValueError as error:
+        raise ImproperlyConfigured(
+            f"{variable} has whole numbers by resource: write gpu=4,gpu_hours=500."
+        ) from error
+
+
+def secret(variable: str, file_name: str) -> str:
+    """A secret from the environment, or else from the file that `make up` writes. Empty if neither has it.
+
+    Raises `ImproperlyConfigured` if the file cannot be read.
+    """
+    value = env.str(variable, default="")
+    if value:
+        return value
+    path = home_folder(os.environ) / "secrets" / file_name
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise ImproperlyConfigured(
+            f"{path} cannot be read ({error.strerror}): make it readable or set {variable}."
+        ) from error

@@ -1,0 +1,68 @@
+"""People: passwords, second factors, sessions, tokens, teams, and limits on failures and requests."""
+
+from __future__ import annotations
+
+from portal.settings.checks import check_site_roles
+from portal.settings.parsing import amounts, env
+from portal.settings.site import HTTPS
+
+# Leaked passwords: a sorted file with the SHA-1 of each, or a service that is asked for a range.
+BERTH_BREACHED_PASSWORDS_FILE = env.str("BERTH_BREACHED_PASSWORDS_FILE", default="")
+BERTH_BREACHED_PASSWORDS_URL = env.str("BERTH_BREACHED_PASSWORDS_URL", default="").rstrip("/")
+# Site roles (administrator, operator, approver, auditor) that require a second factor.
+BERTH_MFA_REQUIRED_FOR = frozenset(role.strip() for role in env.list("BERTH_MFA_REQUIRED_FOR", default=[]))
+check_site_roles("BERTH_MFA_REQUIRED_FOR", BERTH_MFA_REQUIRED_FOR)
+# How long a browser may be trusted for the second factor; 0: never.
+BERTH_TRUSTED_DEVICE_DAYS = max(0, env.int("BERTH_TRUSTED_DEVICE_DAYS", default=30))
+BERTH_DEVICE_COOKIE = "__Host-berth-device" if HTTPS else "berth-device"
+# Dangerous actions require a new proof of identity after so many minutes; 0: never.
+BERTH_STEP_UP_MINUTES = max(0, env.int("BERTH_STEP_UP_MINUTES", default=15))
+# So do approvals above these amounts: whole units by resource, for instance gpu=4,gpu_hours=500.
+BERTH_STEP_UP_APPROVALS = amounts("BERTH_STEP_UP_APPROVALS")
+# Wrong codes, or wrong passwords at such a proof, of a user within 15 minutes.
+BERTH_CODE_FAILURES = max(1, env.int("BERTH_CODE_FAILURES", default=8))
+# How long links work: in invitations and from administrators, and for forgotten passwords.
+BERTH_INVITATION_HOURS = env.int("BERTH_INVITATION_HOURS", default=72)
+BERTH_FORGOTTEN_HOURS = env.int("BERTH_FORGOTTEN_HOURS", default=1)
+# Sign-in by the organisation's providers: a TOML file, or one OpenID Connect provider by variables
+# (docs/sign-in.md). The secret itself is read when it is used.
+BERTH_SIGN_IN_PROVIDERS = env.str("BERTH_SIGN_IN_PROVIDERS", default="")
+BERTH_OIDC = {
+    name: "set" if name.endswith("_SECRET") else value
+    for name, value in env.ENVIRON.items()
+    if name.startswith("BERTH_OIDC_") and value
+}
+# Issuers of OpenID Connect whose tokens can be exchanged for those of service accounts, and whether one on
+# this machine may be asked without TLS, which is for tests.
+BERTH_TOKEN_EXCHANGE_ISSUERS = env.list("BERTH_TOKEN_EXCHANGE_ISSUERS", default=[])
+BERTH_TOKEN_EXCHANGE_LOOPBACK = env.bool("BERTH_TOKEN_EXCHANGE_LOOPBACK", default=False)
+# The longest life of an API token in days; 0: no limit.
+BERTH_TOKEN_MAX_DAYS = max(0, env.int("BERTH_TOKEN_MAX_DAYS", default=0))
+# Whether people may delete their own accounts: `off` (administrators do it) or `on`.
+BERTH_ACCOUNT_DELETION = env.str("BERTH_ACCOUNT_DELETION", default="off").strip().lower()
+# Whether all users see the teams with their owners and may ask to join. How many days a request waits, and
+# after how many days a denied one may be repeated.
+BERTH_LIST_TEAMS = env.bool("BERTH_LIST_TEAMS", default=True)
+BERTH_JOIN_REQUEST_DAYS = max(1, env.int("BERTH_JOIN_REQUEST_DAYS", default=14))
+BERTH_JOIN_AGAIN_DAYS = max(0, env.int("BERTH_JOIN_AGAIN_DAYS", default=7))
+# The slug of the team that every new account joins as a member. Empty: none.
+BERTH_DEFAULT_TEAM = env.str("BERTH_DEFAULT_TEAM", default="")
+
+# Failed sign-ins within 15 minutes: from one address, whatever the names, because many users may share an
+# address; for one name, from any address.
+BERTH_SIGN_IN_FAILURES_PER_ADDRESS = max(1, env.int("BERTH_SIGN_IN_FAILURES_PER_ADDRESS", default=50))
+BERTH_SIGN_IN_FAILURES_PER_NAME = max(1, env.int("BERTH_SIGN_IN_FAILURES_PER_NAME", default=30))
+# Bad API tokens from one address within 15 minutes. Above that, the answer is 429.
+BERTH_TOKEN_FAILURES_PER_ADDRESS = max(1, env.int("BERTH_TOKEN_FAILURES_PER_ADDRESS", default=100))
+# Requests per minute of a user, and of an address without a user; starts of workspaces of a user; event
+# streams of a user in one process. 0: no limit.
+BERTH_REQUESTS_PER_MINUTE = max(0, env.int("BERTH_REQUESTS_PER_MINUTE", default=3000))
+BERTH_REQUESTS_PER_MINUTE_PER_ADDRESS = max(0, env.int("BERTH_REQUESTS_PER_MINUTE_PER_ADDRESS", default=1200))
+BERTH_STARTS_PER_MINUTE = max(0, env.int("BERTH_STARTS_PER_MINUTE", default=60))
+BERTH_STARTS_PER_HOUR = max(0, env.int("BERTH_STARTS_PER_HOUR", default=600))
+BERTH_STREAMS_PER_USER = max(0, env.int("BERTH_STREAMS_PER_USER", default=256))
+
+# A session ends after so many hours without use, and after so many hours in any case.
+BERTH_SESSION_IDLE_HOURS = env.float("BERTH_SESSION_IDLE_HOURS", default=72)
+BERTH_SESSION_MAX_HOURS = env.float("BERTH_SESSION_MAX_HOURS", default=336)
+BERTH_THEME_COOKIE = "__Host-berth-theme" if HTTPS else "berth-theme"
