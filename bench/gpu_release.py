@@ -26,7 +26,7 @@ PREPARE = """
 import django
 django.setup()
 from portal.catalog.models import Flavor
-from portal.inventory.models import Pool
+from portal.fleet.inventory.models import Pool
 Flavor.objects.create(slug="one-gpu", name="One GPU", cpu_milli=500, memory_mib=2048, accelerator_count=1)
 Pool.objects.update(check_required=False, scrub_required=False)
 """

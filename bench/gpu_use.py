@@ -41,7 +41,7 @@ def main() -> None:
         from django.core.management import call_command
 
         call_command("migrate", verbosity=0)
-        from portal.accounts.models import Team, User
+        from portal.people.accounts.models import Team, User
         from portal.reports import days, gpu_use, month_sums
         from portal.reports.models import GpuDay
 
@@ -117,7 +117,7 @@ def rows_of(day: date, devices: int) -> Iterator[Any]:
 
 def samples(devices: int, today: date) -> None:
     """Hours of yesterday of all devices."""
-    from portal.inventory.models import Device, DeviceHour, DeviceSeries, Node, Pool
+    from portal.fleet.inventory.models import Device, DeviceHour, DeviceSeries, Node, Pool
 
     pool = Pool.objects.create(slug="bench", name="Bench", driver="local")
     nodes = Node.objects.bulk_create(

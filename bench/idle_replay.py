@@ -34,7 +34,7 @@ from typing import Any
 from bench.scheduling.__main__ import at
 from bench.scheduling.replay import GPU, ONE, USAGE_EVERY_S, _age_usage, history_estimates, quotas
 from bench.scheduling.trace import Job, load
-from portal.quotas.types import Cohort
+from portal.quota.limits.types import Cohort
 from portal.reclaim.engine import ladder
 from portal.reclaim.engine.replay import Past, Spell, replay
 from portal.scheduling.engine.model import Policy, Snapshot, Workload

@@ -58,7 +58,7 @@ def main() -> None:
 
 def measure(rounds: int, name: str, *, calm: bool) -> None:
     from bench.reclaim import timed
-    from portal.inventory.models import DeviceMinute
+    from portal.fleet.inventory.models import DeviceMinute
     from portal.reclaim.models import RebalanceProposal
     from portal.reclaim.rebalancing import proposing
     from portal.workspaces.models import QueueEntry
@@ -81,7 +81,14 @@ def site(workspaces: int, waiting: int, hot: int) -> None:
     from django.utils import timezone
 
     from bench.admission.site import build
-    from portal.inventory.models import AllocatedDevice, Allocation, Device, DeviceMinute, DeviceSeries, Pool
+    from portal.fleet.inventory.models import (
+        AllocatedDevice,
+        Allocation,
+        Device,
+        DeviceMinute,
+        DeviceSeries,
+        Pool,
+    )
     from portal.workspaces.models import Workspace
 
     chance = random.Random(1)
@@ -139,7 +146,7 @@ def progress(slow: int) -> None:
     """All nodes tell what they have left, and all that runs how fast it goes on."""
     from django.utils import timezone
 
-    from portal.inventory.models import Node
+    from portal.fleet.inventory.models import Node
     from portal.reclaim.models import WorkPace
     from portal.reclaim.pacing import Told, note
     from portal.workspaces.models import Workspace
@@ -171,7 +178,7 @@ def progress(slow: int) -> None:
 def history(count: int) -> None:
     from django.utils import timezone
 
-    from portal.inventory.models import Pool
+    from portal.fleet.inventory.models import Pool
     from portal.reclaim.models import RebalanceProposal
     from portal.scheduling.models import Move
     from portal.workspaces.models import Workspace

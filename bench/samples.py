@@ -97,7 +97,7 @@ def shapes(seed: int) -> list[list[dict[str, Any]]]:
 
 def build(devices: int, per_node: int) -> list[tuple[str, list[str]]]:
     """Nodes with their devices' UUIDs."""
-    from portal.inventory.models import Device, Node, Pool
+    from portal.fleet.inventory.models import Device, Node, Pool
 
     pool = Pool.objects.create(slug="bench", name="Bench", driver="local", config={"node": "none"})
     nodes = Node.objects.bulk_create(
@@ -169,8 +169,8 @@ def run(devices: int, days: float, per_node: int, *, seed: int = 1, say: Any = N
     """Fill the database day by day. The result has bytes, rows and seconds of work."""
     from django.db import connection
 
-    from portal.inventory import samples
-    from portal.inventory.models import DeviceHour, DeviceMinute
+    from portal.fleet.inventory import samples
+    from portal.fleet.inventory.models import DeviceHour, DeviceMinute
 
     chance = random.Random(seed)
     nodes, made = build(devices, per_node), shapes(seed)

@@ -5,53 +5,53 @@ from __future__ import annotations
 from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularSwaggerSplitView
 
-from portal.accounts import api as accounts
-from portal.accounts import token_api as tokens
-from portal.accounts import user_api as users
 from portal.catalog import api as catalog
-from portal.catalog_pages import preview_api as catalog_previews
-from portal.channels import api as channels
+from portal.catalog.environments import api as environments
+from portal.catalog.repositories import api as repositories
 from portal.common.api import routes, unknown_endpoint
-from portal.environments import api as environments
-from portal.event_feed import api as event_feed
-from portal.events import api as events
-from portal.events import audit_api as audit
+from portal.common.events import api as events
+from portal.common.events import audit_api as audit
+from portal.fleet.inventory import api as inventory
+from portal.fleet.inventory import sample_api as samples
+from portal.fleet.machines import api as machines
 from portal.gpu_checks import api as gpu_checks
-from portal.home_files import api as home_files
-from portal.home_files import archive_api as home_archives
-from portal.identity import api as identity
-from portal.inbox import api as inbox
-from portal.inventory import api as inventory
-from portal.inventory import sample_api as samples
-from portal.join_requests import api as join_requests
-from portal.ledger import api as ledger
-from portal.ledger import budget_api as budgets
-from portal.machines import api as machines
-from portal.openapi import api as version
-from portal.openapi.served import SchemaView
-from portal.orphans import api as orphans
-from portal.quota_requests import api as quota_requests
-from portal.quotas.api import limits, site
+from portal.notify.channels import api as channels
+from portal.notify.webhooks import api as webhooks
+from portal.people.accounts import api as accounts
+from portal.people.accounts import token_api as tokens
+from portal.people.accounts import user_api as users
+from portal.people.identity import api as identity
+from portal.people.join_requests import api as join_requests
+from portal.people.service_accounts import api as service_accounts
+from portal.people.service_accounts import rule_api as trust_rules
+from portal.quota.ledger import api as ledger
+from portal.quota.ledger import budget_api as budgets
+from portal.quota.limits.api import limits, site
+from portal.quota.requests import api as quota_requests
+from portal.quota.reservations import api as reservations
 from portal.reclaim import api as reclaim
 from portal.reclaim import home_api as reclaimed_homes
 from portal.reclaim import policy_api as reclaim_policies
 from portal.reclaim.rebalancing import api as rebalancing
 from portal.reports import api as reports
-from portal.repositories import api as repositories
-from portal.reservations import api as reservations
 from portal.scheduling import api as scheduling
 from portal.scheduling import drain_api as drains
-from portal.service_accounts import api as service_accounts
-from portal.service_accounts import rule_api as trust_rules
 from portal.site_file import api as site_file
-from portal.webhooks import api as webhooks
-from portal.workspace_secrets import api as secrets
+from portal.web.catalog import preview_api as catalog_previews
+from portal.web.event_feed import api as event_feed
+from portal.web.inbox import api as inbox
+from portal.web.openapi import api as version
+from portal.web.openapi.served import SchemaView
 from portal.workspaces import api as workspaces
 from portal.workspaces import bulk_api as bulk
 from portal.workspaces import package_api as packages
+from portal.workspaces.home_files import api as home_files
+from portal.workspaces.home_files import archive_api as home_archives
 from portal.workspaces.homes import api as homes
 from portal.workspaces.homes import evacuation_api as evacuations
 from portal.workspaces.homes import move_api as home_moves
+from portal.workspaces.orphans import api as orphans
+from portal.workspaces.secrets import api as secrets
 
 
 class Docs(SpectacularSwaggerSplitView):

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class NodeDirectory(Protocol):
-    """The nodes that have joined, as `portal.machines` knows them."""
+    """The nodes that have joined, as `portal.fleet.machines` knows them."""
 
     def keys(self) -> signing.Keys:
         """Public keys of every one by its sender's name; none for one that is not believed any more."""
@@ -88,24 +88,24 @@ configure(app, broker_url=settings.CELERY_BROKER_URL, default_queue=CONTROL_QUEU
 heartbeat.install(app)
 app.autodiscover_tasks(
     [
-        "portal.events",
-        "portal.accounts",
-        "portal.webhooks",
-        "portal.channels",
-        "portal.service_accounts",
-        "portal.join_requests",
-        "portal.scim",
-        "portal.inventory",
-        "portal.machines",
-        "portal.environments",
+        "portal.common.events",
+        "portal.people.accounts",
+        "portal.notify.webhooks",
+        "portal.notify.channels",
+        "portal.people.service_accounts",
+        "portal.people.join_requests",
+        "portal.people.scim",
+        "portal.fleet.inventory",
+        "portal.fleet.machines",
+        "portal.catalog.environments",
         "portal.workspaces",
-        "portal.orphans",
+        "portal.workspaces.orphans",
         "portal.gpu_checks",
-        "portal.ledger",
-        "portal.reservations",
+        "portal.quota.ledger",
+        "portal.quota.reservations",
         "portal.scheduling",
         "portal.reclaim",
-        "portal.quota_requests",
+        "portal.quota.requests",
         "portal.reports",
     ]
 )

@@ -10,11 +10,11 @@ from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, JsonResponse
 from django.urls import include, path
 
+from portal.catalog.environments import api as environments
 from portal.common.problems import plain_response
 from portal.embedded.views import live
-from portal.environments import api as environments
-from portal.event_feed import api as event_feed
 from portal.gpu_checks import api as gpu_checks
+from portal.web.event_feed import api as event_feed
 from portal.workspaces import api as workspaces
 from portal.workspaces.stream_urls import urlpatterns as page_streams
 

@@ -6,32 +6,16 @@ commit may not. `portal.common.domain_events` says how.
 
 from __future__ import annotations
 
-from portal.accounts.domain_events import (
-    MemberSet,
-    PlaceWithdrawn,
-    SignedOut,
-    TeamsChanged,
-    UserDeactivated,
-    UserDeleted,
-    UserReactivated,
-)
 from portal.catalog import entries
 from portal.catalog import services as catalog
 from portal.catalog.domain_events import EntryChanged, EntryDeleting
+from portal.catalog.environments.domain_events import BuildsChanged, VersionReady
 from portal.celery import ask_directory
-from portal.channels import outbox as channels
-from portal.channels.models import Channel
-from portal.channels.services import URL as CHANNEL_URL
-from portal.channels.services import delete_all_of as delete_channels
 from portal.common import idempotency, sealed_texts
 from portal.common.domain_events import in_transaction, on_commit
+from portal.common.events.domain_events import NoticesWritten
 from portal.common.sealed_texts import SealedColumn
-from portal.environments.domain_events import BuildsChanged, VersionReady
-from portal.events.domain_events import NoticesWritten
-from portal.gpu_checks import lost_devices, preflight, results
-from portal.gpu_checks.domain_events import HandOutCheckEnded
-from portal.inbox import pushing
-from portal.inventory.domain_events import (
+from portal.fleet.inventory.domain_events import (
     CapacityChanged,
     CapacityFreed,
     DeviceUncordoned,
@@ -41,24 +25,36 @@ from portal.inventory.domain_events import (
     NodeUncordoned,
     PoolDeleted,
 )
-from portal.join_requests import services as join_requests
-from portal.ledger.domain_events import BudgetChanged
-from portal.machines import keys as machines
-from portal.machines.domain_events import MachineEnded, MachineLeaving, MachineRemoving
-from portal.orphans import services as orphans
-from portal.quota_requests.services import requests
-from portal.quotas.domain_events import LimitsChanged
+from portal.fleet.machines import keys as machines
+from portal.fleet.machines.domain_events import MachineEnded, MachineLeaving, MachineRemoving
+from portal.gpu_checks import lost_devices, preflight, results
+from portal.gpu_checks.domain_events import HandOutCheckEnded
+from portal.notify.channels import outbox as channels
+from portal.notify.channels.models import Channel
+from portal.notify.channels.services import URL as CHANNEL_URL
+from portal.notify.channels.services import delete_all_of as delete_channels
+from portal.notify.webhooks.models import Endpoint
+from portal.notify.webhooks.services import SECRET as WEBHOOK_SECRET
+from portal.people.accounts.domain_events import (
+    MemberSet,
+    PlaceWithdrawn,
+    SignedOut,
+    TeamsChanged,
+    UserDeactivated,
+    UserDeleted,
+    UserReactivated,
+)
+from portal.people.join_requests import services as join_requests
+from portal.people.scim import services as scim
+from portal.quota.ledger.domain_events import BudgetChanged
+from portal.quota.limits.domain_events import LimitsChanged
+from portal.quota.requests.services import requests
+from portal.quota.reservations import services as reservations
 from portal.reclaim import mornings
 from portal.reports import budgets as reported_budgets
-from portal.reservations import services as reservations
 from portal.scheduling import admission, cycle, drains, evictions, snapshot_feed
 from portal.scheduling.hints import request_cycle
-from portal.scim import services as scim
-from portal.webhooks.models import Endpoint
-from portal.webhooks.services import SECRET as WEBHOOK_SECRET
-from portal.workspace_secrets.models import Secret, purpose_of
-from portal.workspace_secrets.services import delete_all_of as delete_secrets
-from portal.workspace_secrets.services import delete_with_template
+from portal.web.inbox import pushing
 from portal.workspaces import machine_losses, machine_removal, notices, software
 from portal.workspaces import services as workspaces
 from portal.workspaces.domain_events import (
@@ -81,6 +77,10 @@ from portal.workspaces.domain_events import (
 from portal.workspaces.gateway import publishing
 from portal.workspaces.homes import deletions
 from portal.workspaces.homes import lost as lost_homes
+from portal.workspaces.orphans import services as orphans
+from portal.workspaces.secrets.models import Secret, purpose_of
+from portal.workspaces.secrets.services import delete_all_of as delete_secrets
+from portal.workspaces.secrets.services import delete_with_template
 
 SEALED = [
     idempotency.SEALED,

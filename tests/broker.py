@@ -14,7 +14,7 @@ from kombu.exceptions import OperationalError
 from pytest import MonkeyPatch
 
 from portal.celery import app as control_app
-from portal.events import live
+from portal.common.events import live
 from provisioning import messages
 from provisioning.celery_config import node_queue
 from provisioning.node.worker import app as node_app

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import time_machine
     from django.test import Client
 
-    from portal.accounts.models import Team, User
-    from portal.inventory.models import Pool
+    from portal.fleet.inventory.models import Pool
+    from portal.people.accounts.models import Team, User
     from portal.workspaces.models import Workspace
     from tests.broker import Broker
 
@@ -272,8 +272,8 @@ def local_pool(catalog: None) -> Pool:
 @pytest.fixture
 def make(team: Team, catalog: None) -> Callable[..., Workspace]:
     """Create a workspace through the service: `make(alice, "sim-cpu")`; the template is JupyterLab."""
-    from portal.accounts.models import User as UserModel
     from portal.catalog import selectors
+    from portal.people.accounts.models import User as UserModel
     from portal.workspaces import services
 
     def create(

@@ -8,15 +8,15 @@ from typing import Any
 import factory
 from django.utils import timezone
 
-from portal.accounts.models import ApiToken, Membership, Role, Team, User
-from portal.accounts.tokens import create_token
 from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM
 from portal.common.scopes import Scope
-from portal.inventory import services as inventory
-from portal.inventory.models import Node, Pool
-from portal.inventory.node_commands import config_of
-from portal.machines.models import Machine
+from portal.fleet.inventory import services as inventory
+from portal.fleet.inventory.models import Node, Pool
+from portal.fleet.inventory.node_commands import config_of
+from portal.fleet.machines.models import Machine
+from portal.people.accounts.models import ApiToken, Membership, Role, Team, User
+from portal.people.accounts.tokens import create_token
 from portal.workspaces.models import QueueEntry, Workspace, WorkspaceStatus
 from provisioning.registry import driver_for
 from provisioning.types import (

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from pytest_django.fixtures import SettingsWrapper
 
-    from portal.accounts.models import User
-    from portal.inventory.models import Pool
+    from portal.fleet.inventory.models import Pool
+    from portal.people.accounts.models import User
     from tests.instance import Berth
     from tests.vault_server import VaultServer
 

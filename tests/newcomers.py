@@ -16,8 +16,8 @@ from django.conf import settings
 from django.test import Client
 
 from portal.embedded import authority
-from portal.inventory.models import Pool
-from portal.machines import door, services
+from portal.fleet.inventory.models import Pool
+from portal.fleet.machines import door, services
 from provisioning.signing import public_text
 from provisioning.version import VERSION
 

@@ -31,10 +31,10 @@ def main() -> None:
 
 def _people() -> dict[str, str]:
     """Users and their team; a token for each that may do all that its user may."""
-    from portal.accounts import services
-    from portal.accounts import tokens as account_tokens
-    from portal.accounts.models import Team, User
     from portal.common.actors import SYSTEM
+    from portal.people.accounts import services
+    from portal.people.accounts import tokens as account_tokens
+    from portal.people.accounts.models import Team, User
 
     tokens = {}
     for name in PEOPLE:

@@ -50,10 +50,10 @@ def summary(times_ms: list[float]) -> dict[str, float]:
 
 def previews(count: int) -> dict[str, Any]:
     """A preview of one flavor: with nothing changed since the last one, and after different changes."""
-    from portal.accounts.models import Team
     from portal.catalog.models import Flavor, Template
     from portal.common.domain_events import emit
-    from portal.quotas.domain_events import LimitsChanged
+    from portal.people.accounts.models import Team
+    from portal.quota.limits.domain_events import LimitsChanged
     from portal.scheduling import admission
     from portal.workspaces.domain_events import RequestChanged
     from portal.workspaces.lifecycle import State
@@ -108,7 +108,7 @@ class Silent:
 def silence() -> None:
     """Send nothing: no worker and no browser listens, so Redis is not part of what is measured."""
     from portal.celery import app
-    from portal.events import live
+    from portal.common.events import live
 
     app.send_task = lambda *_, **__: None
     live.connection = Silent
@@ -119,8 +119,8 @@ def admissions(count: int, batch: int) -> dict[str, Any]:
     from django.utils import timezone
 
     from bench.admission import site
-    from portal.accounts.models import Team
     from portal.catalog.models import Flavor, Template
+    from portal.people.accounts.models import Team
     from portal.scheduling import cycle
     from portal.workspaces.models import Workspace
 
@@ -185,9 +185,9 @@ def full_site(args: argparse.Namespace) -> dict[str, Any]:
 
 def form(count: int) -> dict[str, Any]:
     """What the new-workspace form asks: every flavor at once, after a workspace has changed."""
-    from portal.accounts.models import Team
     from portal.catalog.models import Flavor, Template
     from portal.common.domain_events import emit
+    from portal.people.accounts.models import Team
     from portal.scheduling import admission
     from portal.workspaces.domain_events import RequestChanged
     from portal.workspaces.lifecycle import State

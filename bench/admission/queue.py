@@ -11,9 +11,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from portal.accounts.models import Team
 from portal.catalog.models import Flavor, Template
 from portal.common.domain_events import emit
+from portal.people.accounts.models import Team
 from portal.scheduling import admission, cycle, snapshot_cache
 from portal.scheduling.models import QueueState
 from portal.workspaces import services

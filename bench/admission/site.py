@@ -8,12 +8,12 @@ from collections.abc import Iterable
 
 from django.utils import timezone
 
-from portal.accounts.models import Membership, Team, User
 from portal.catalog.models import Flavor, Template
 from portal.common.domain_events import emit
-from portal.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool, PoolState
-from portal.quotas import resources
-from portal.quotas.models import Cohort, Quota, TeamShare
+from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool, PoolState
+from portal.people.accounts.models import Membership, Team, User
+from portal.quota.limits import resources
+from portal.quota.limits.models import Cohort, Quota, TeamShare
 from portal.scheduling.placement_request import request_of
 from portal.workspaces.domain_events import RequestChanged
 from portal.workspaces.lifecycle import State

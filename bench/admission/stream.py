@@ -20,9 +20,9 @@ from django.utils import timezone
 from bench.admission import site
 from bench.placement import speed
 from bench.placement.traces import TraceError, read_nodes, read_workloads
-from portal.accounts.models import Membership, Team, User
 from portal.catalog.models import Flavor, Template
-from portal.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool, PoolState
+from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool, PoolState
+from portal.people.accounts.models import Membership, Team, User
 from portal.scheduling import cycle, launches, queue_status, snapshot_cache
 from portal.scheduling.engine.placement.engine import Cluster, RequestMix
 from portal.scheduling.engine.placement.types import NodeCapacity

@@ -16,8 +16,8 @@ def main(count: int) -> None:
 
     from django.utils import timezone
 
-    from portal.accounts.models import Team, User
     from portal.catalog.models import Flavor, Template
+    from portal.people.accounts.models import Team, User
     from portal.workspaces.lifecycle import DesiredState, State
     from portal.workspaces.models import QueueEntry, Workspace, WorkspaceStatus
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from bench.fleet_week.faults import CLASSES
 from bench.fleet_week.run import HOUR_S, START, Case, Week
-from portal.events.kinds import AuditKind
-from portal.events.models import Event
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event
 from portal.gpu_checks.models import CheckKind, CheckStatus, GpuCheckRun
 
 OUT = (AuditKind.DEVICE_CORDONED, AuditKind.DEVICE_DISAPPEARED)

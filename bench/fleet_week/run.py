@@ -25,11 +25,11 @@ from bench.fleet_week.devices import Gpu
 from bench.fleet_week.faults import CLASSES, FaultClass
 from portal.celery import app
 from portal.common.errors import PortalError
-from portal.events import live
+from portal.common.events import live
+from portal.fleet.inventory.models import AllocatedDevice, Device
+from portal.fleet.inventory.services import apply_inventory
 from portal.gpu_checks import device_errors, policy, results, runs
 from portal.gpu_checks.models import CheckCause
-from portal.inventory.models import AllocatedDevice, Device
-from portal.inventory.services import apply_inventory
 from portal.scheduling import cycle, snapshot_cache
 from portal.workspaces import reconcile, services
 from portal.workspaces import results as answers

@@ -10,15 +10,15 @@ from typing import Any
 from django.utils import timezone
 
 from bench.fleet_week.devices import DRIVER, MODELS, Gpu, check
-from portal.accounts.models import Membership, Team, User
 from portal.catalog.models import Flavor, Template
 from portal.common.domain_events import emit
+from portal.fleet.inventory.models import CheckLevel, Device, Pool, PoolState
+from portal.fleet.inventory.node_commands import config_of
 from portal.gpu_checks import report_reader, runs
 from portal.gpu_checks.models import CheckCause, CheckStatus, GpuCheckRun
-from portal.inventory.models import CheckLevel, Device, Pool, PoolState
-from portal.inventory.node_commands import config_of
-from portal.quotas import resources
-from portal.quotas.models import Cohort, Quota, TeamShare
+from portal.people.accounts.models import Membership, Team, User
+from portal.quota.limits import resources
+from portal.quota.limits.models import Cohort, Quota, TeamShare
 from portal.scheduling.placement_request import request_of
 from portal.workspaces.domain_events import RequestChanged
 from portal.workspaces.models import QueueEntry, Workspace, WorkspaceStatus

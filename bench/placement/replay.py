@@ -16,7 +16,7 @@ import numpy as np
 from bench.placement.traces import Workload
 from portal.catalog.initial_catalog import FLAVORS
 from portal.catalog.services import accelerator_sizes
-from portal.inventory.models import Pool
+from portal.fleet.inventory.models import Pool
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine.placement.engine import DEFAULT_MIX, RequestMix
 from portal.scheduling.engine.placement.mix import LEARN_AFTER_AT_MOST, WINDOW, Shape, learn_again

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
-from portal.quotas.types import Cohort, Limit, Team
+from portal.quota.limits.types import Cohort, Limit, Team
 from portal.scheduling.engine.model import Outcome, Policy, QueueVerdict, Snapshot, Workload
 from portal.scheduling.engine.outlook import Outlook
 from portal.scheduling.engine.scheduler import Scheduler

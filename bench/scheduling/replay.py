@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from bench.scheduling.trace import Job
-from portal.quotas.shares import decayed
-from portal.quotas.types import Cohort, Limit, Team
+from portal.quota.limits.shares import decayed
+from portal.quota.limits.types import Cohort, Limit, Team
 from portal.scheduling.engine.model import BackfillReservation, Cycle, Policy, Snapshot, Workload
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.engine.verdicts import forecast

@@ -12,7 +12,6 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.decorators import action
 from rest_framework.response import Response
 
-from portal.accounts.selectors import own_teams, team_by_slug
 from portal.catalog import documents, entries, selectors
 from portal.catalog.models import Flavor, Template
 from portal.catalog.policies import require_keep
@@ -38,11 +37,12 @@ from portal.common.api import (
     operation,
 )
 from portal.common.etags import IF_MATCH, TaggedViewSet
+from portal.common.history import selectors as history
+from portal.common.history.selectors import Difference
+from portal.common.history.serializers import RevisionSerializer
 from portal.common.renamed import with_both
 from portal.common.scopes import Scope
-from portal.history import selectors as history
-from portal.history.selectors import Difference
-from portal.history.serializers import RevisionSerializer
+from portal.people.accounts.selectors import own_teams, team_by_slug
 
 SCOPES = {"GET": Scope.CATALOG_READ, "*": Scope.CATALOG_WRITE}
 NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Of the version.")

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from portal.accounts.models import Team
+from portal.catalog.environments.models import Environment
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import InvalidInput
 from portal.common.reasons.codes import CatalogCode, EnvironmentCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
-from portal.environments.models import Environment
-from portal.inventory.models import Pool
+from portal.fleet.inventory.models import Pool
+from portal.people.accounts.models import Team
 
 E = TypeVar("E", Template, Flavor)
 Document = dict[str, Any]

@@ -9,8 +9,6 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from portal.accounts.models import Team, User
-from portal.accounts.policies import require_manage_team, require_operator
 from portal.catalog import documents, policies, rules
 from portal.catalog.domain_events import EntryChanged, EntryDeleting
 from portal.catalog.models import TEAM_SIGN, Flavor, Template
@@ -18,16 +16,18 @@ from portal.common import etags
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.history import selectors as history
+from portal.common.history.models import Act, SubjectKind
+from portal.common.history.services import keep
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import CatalogCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.history import selectors as history
-from portal.history.models import Act, SubjectKind
-from portal.history.services import keep
-from portal.inventory.domain_events import PoolDeleted
+from portal.fleet.inventory.domain_events import PoolDeleted
+from portal.people.accounts.models import Team, User
+from portal.people.accounts.policies import require_manage_team, require_operator
 
 E = TypeVar("E", Template, Flavor)
 

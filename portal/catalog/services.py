@@ -8,11 +8,11 @@ from typing import Any
 
 from django.db import transaction
 
+from portal.catalog.environments.models import Environment
 from portal.catalog.initial_catalog import FLAVORS, TEMPLATES
 from portal.catalog.models import Flavor, Template
-from portal.environments.models import Environment
-from portal.inventory.domain_events import InventoryApplied
-from portal.inventory.models import Pool
+from portal.fleet.inventory.domain_events import InventoryApplied
+from portal.fleet.inventory.models import Pool
 from provisioning.types import DeviceKind
 
 GPU_COUNTS = (1, 2, 4, 8)

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from portal.embedded.doors import Doors
 from portal.embedded.environment import Instance
-from portal.machines import certificates
+from portal.fleet.machines import certificates
 from provisioning.drivers.local import uids
 from provisioning.drivers.local.handover import hand_over, owner_of, renew
 from provisioning.errors import InvalidSpec

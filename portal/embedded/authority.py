@@ -14,8 +14,8 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from portal.machines import certificates
-from portal.machines.certificates import Authority, NoAuthority
+from portal.fleet.machines import certificates
+from portal.fleet.machines.certificates import Authority, NoAuthority
 from provisioning.node.gateway import Certificates
 from provisioning.service.files import write_file
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from portal.embedded import authority, proxy
 from portal.embedded.environment import Instance
-from portal.machines import door as nodes_door
-from portal.machines import redis_rules
+from portal.fleet.machines import door as nodes_door
+from portal.fleet.machines import redis_rules
 from provisioning import signing
 from provisioning.endpoints import PORTAL_SOCKET
 from provisioning.node.gateway import Certificates
@@ -115,7 +115,7 @@ class RedisNode:
 def redis_acl(control_password: str, nodes: Sequence[RedisNode]) -> str:
     """The users: the control plane, and one for each node with what it needs; passwords only as their hashes.
 
-    What a node may is in `portal.machines.redis_rules`. Machines that have joined are added while it runs.
+    What a node may is in `portal.fleet.machines.redis_rules`. Joined machines are added while it runs.
     """
 
     def digest(password: str) -> str:

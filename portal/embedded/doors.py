@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from portal.embedded.environment import Instance
-from portal.machines import certificates
+from portal.fleet.machines import certificates
 from provisioning.drivers.local.handover import owner_of, renew
 from provisioning.service import door_account, door_uid
 from provisioning.service.confinement import Needs

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from portal.machines import redis_rules
+from portal.fleet.machines import redis_rules
 from provisioning.service import door_uid
 from provisioning.service.console import Problem
 from provisioning.service.environ import MARKER, NODE_NAME, bare_environ, home_folder

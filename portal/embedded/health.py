@@ -16,11 +16,11 @@ from django.conf import settings
 from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
-from portal.accounts.models import FailureWindow
 from portal.common import storage
 from portal.common.reasons.codes import CommonCode
 from portal.embedded import database_reserve
 from portal.embedded.proxy import HEALTH_HOST
+from portal.people.accounts.models import FailureWindow
 from provisioning.heartbeat import PULSE_KEY, PULSE_LATE_S, parse
 from provisioning.service.probes import http_status, redis_client
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from portal.identity import config
+from portal.people.identity import config
 from provisioning.service import home as service_home
 from provisioning.service.console import LABEL_WIDTH, Problem
 from provisioning.service.environ import INSTALL, UP

@@ -52,7 +52,7 @@ def _prepare(console: Console) -> None:
     from django.core.management import call_command
 
     # Redis starts after this. What cannot be sent now is in the database, where its services look first.
-    logging.getLogger("portal.inventory.node_commands").setLevel(logging.ERROR)
+    logging.getLogger("portal.fleet.inventory.node_commands").setLevel(logging.ERROR)
     call_command("bootstrap")
 
 

@@ -16,8 +16,6 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.accounts import selectors as accounts
-from portal.accounts.models import ApiToken
 from portal.common import etags
 from portal.common.api import (
     ApiView,
@@ -34,13 +32,15 @@ from portal.common.api import (
 )
 from portal.common.errors import NotFound
 from portal.common.etags import IF_MATCH
+from portal.common.events import live, stream
 from portal.common.renamed import RenamedSerializer, takes_its_place
 from portal.common.scopes import Scope
-from portal.events import live, stream
+from portal.fleet.inventory.models import CheckLevel, Device, Pool
+from portal.fleet.inventory.selectors import pool_by_slug
 from portal.gpu_checks import pairs, resets, runs, selectors, settings
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
-from portal.inventory.models import CheckLevel, Device, Pool
-from portal.inventory.selectors import pool_by_slug
+from portal.people.accounts import selectors as accounts
+from portal.people.accounts.models import ApiToken
 from provisioning.gpu.check import schema
 
 ASKED_FOR = [(kind.value, kind.label) for kind in (CheckKind.CHECK, CheckKind.SCRUB)]

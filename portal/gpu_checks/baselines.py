@@ -9,8 +9,8 @@ from uuid import UUID
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
+from portal.fleet.inventory.models import CheckLevel, Device
 from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun
-from portal.inventory.models import CheckLevel, Device
 from provisioning.gpu.check.thresholds import lacks_datasheet
 
 ENOUGH_DEVICES = 3

@@ -14,11 +14,11 @@ from django.db.models import Q, QuerySet
 from django.utils.translation import gettext
 
 from portal.common.actors import SYSTEM
-from portal.events import services as events
-from portal.events.models import Notification
+from portal.common.events import services as events
+from portal.common.events.models import Notification
+from portal.fleet.inventory.cordons import cordon_device, display_name
+from portal.fleet.inventory.models import AllocatedDevice, CordonCause, Device
 from portal.gpu_checks.lost_devices import ENDS
-from portal.inventory.cordons import cordon_device, display_name
-from portal.inventory.models import AllocatedDevice, CordonCause, Device
 from portal.workspaces.models import Workspace
 from provisioning.check_messages import DeviceErrors
 from provisioning.gpu.check.consequences import Consequence, of_xid

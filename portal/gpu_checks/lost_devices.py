@@ -14,14 +14,14 @@ from django.db.models import F, Q, QuerySet
 from django.utils.translation import gettext, ngettext
 
 from portal.common.errors import NotFound, StateConflict
+from portal.common.events import services as events
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import names_joined
-from portal.events import services as events
+from portal.fleet.inventory.cordons import display_name
+from portal.fleet.inventory.domain_events import InventoryApplied
+from portal.fleet.inventory.models import AllocatedDevice
 from portal.gpu_checks import preflight
-from portal.inventory.cordons import display_name
-from portal.inventory.domain_events import InventoryApplied
-from portal.inventory.models import AllocatedDevice
 from portal.workspaces import reconcile
 from portal.workspaces.lifecycle import State, TerminationReason
 from portal.workspaces.models import Workspace

@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from portal.inventory.models.capacity import CheckLevel, Device
+from portal.fleet.inventory.models.capacity import CheckLevel, Device
 
 
 class CheckKind(models.TextChoices):

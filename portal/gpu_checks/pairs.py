@@ -14,20 +14,20 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 
-from portal.accounts.models import User
-from portal.accounts.policies import require_operator
 from portal.common.actors import SystemActor
 from portal.common.errors import NotFound, StateConflict
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import CheckCode, InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
+from portal.fleet.inventory.cordons import display_name, notify_operators
+from portal.fleet.inventory.models import AllocatedDevice, Device, Node, PlacementLock
+from portal.fleet.machines.models import MachineState
+from portal.fleet.machines.selectors import by_name
 from portal.gpu_checks import runs
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
-from portal.inventory.cordons import display_name, notify_operators
-from portal.inventory.models import AllocatedDevice, Device, Node, PlacementLock
-from portal.machines.models import MachineState
-from portal.machines.selectors import by_name
+from portal.people.accounts.models import User
+from portal.people.accounts.policies import require_operator
 from provisioning import messages
 from provisioning.gpu.check.types import Meeting
 from provisioning.gpu.host import RdmaPort, slowest_port_gb_s

@@ -10,10 +10,10 @@ from django.db import transaction
 from django.db.models import Max, Q, QuerySet
 
 from portal.common.domain_events import emit
+from portal.fleet.inventory.domain_events import CapacityFreed, NodesChanged
+from portal.fleet.inventory.models import AllocatedDevice, Device
 from portal.gpu_checks import selectors
 from portal.gpu_checks.models import OPEN, GpuCheckRun
-from portal.inventory.domain_events import CapacityFreed, NodesChanged
-from portal.inventory.models import AllocatedDevice, Device
 from provisioning.types import DeviceKind
 
 WANTED = 2

@@ -17,11 +17,11 @@ from django.utils import timezone
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import PortalError
-from portal.events.kinds import AuditKind
-from portal.events.models import EventTarget, TargetKind
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import EventTarget, TargetKind
+from portal.fleet.inventory.models import AllocatedDevice, CheckLevel, CordonCause, Device, Pool, PoolState
 from portal.gpu_checks import lost_runs, runs, selectors
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
-from portal.inventory.models import AllocatedDevice, CheckLevel, CordonCause, Device, Pool, PoolState
 from provisioning.types import DeviceKind
 
 log = logging.getLogger(__name__)

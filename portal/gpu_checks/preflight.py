@@ -15,16 +15,16 @@ from django.utils import timezone
 
 from portal.common.actors import SYSTEM
 from portal.common.domain_events import emit
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
 from portal.common.reasons.codes import CheckCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
-from portal.events import services as events
-from portal.events.kinds import AuditKind
+from portal.fleet.inventory.cordons import display_name
+from portal.fleet.inventory.domain_events import NodesChanged
+from portal.fleet.inventory.models import AllocatedDevice, Device
 from portal.gpu_checks import repartitions, results, runs
 from portal.gpu_checks.domain_events import HandOutCheckEnded
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
-from portal.inventory.cordons import display_name
-from portal.inventory.domain_events import NodesChanged
-from portal.inventory.models import AllocatedDevice, Device
 from portal.workspaces import dispatch, reconcile
 from portal.workspaces.domain_events import AllocationsReleased, PreflightDue
 from portal.workspaces.lifecycle import NOT_CHECKED, DesiredState, State, Trigger

@@ -12,13 +12,13 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from portal.accounts.models import User
 from portal.common.formatting import format_number
 from portal.common.svg import Sparkline, sparkline
+from portal.fleet.inventory.cordons import display_name
+from portal.fleet.inventory.models import CheckLevel, Device
 from portal.gpu_checks import resets, selectors
 from portal.gpu_checks.models import CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
-from portal.inventory.cordons import display_name
-from portal.inventory.models import CheckLevel, Device
+from portal.people.accounts.models import User
 from provisioning.gpu.check.thresholds import ALL_PAIRS
 
 RUNS_SHOWN = 8

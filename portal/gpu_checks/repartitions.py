@@ -21,12 +21,12 @@ from portal.common.reasons.codes import CheckCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
+from portal.fleet.inventory import polling
+from portal.fleet.inventory.cordons import cordon_device, display_name
+from portal.fleet.inventory.domain_events import NodesChanged
+from portal.fleet.inventory.models import AllocatedDevice, Allocation, CordonCause, Device, Pool
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.gpu_checks.runs import SILENT_S, change_of, end, make_run, record
-from portal.inventory import polling
-from portal.inventory.cordons import cordon_device, display_name
-from portal.inventory.domain_events import NodesChanged
-from portal.inventory.models import AllocatedDevice, Allocation, CordonCause, Device, Pool
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
 from provisioning import messages

@@ -11,13 +11,13 @@ from django.db.models import QuerySet
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from portal.accounts.models import User
 from portal.common import etags
 from portal.common.reasons.wording import sentence_of
+from portal.fleet.inventory.cordons import display_name
+from portal.fleet.inventory.models import Device
 from portal.gpu_checks import resets
 from portal.gpu_checks.runs import RESET_DEADLINE_S
-from portal.inventory.cordons import display_name
-from portal.inventory.models import Device
+from portal.people.accounts.models import User
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
 

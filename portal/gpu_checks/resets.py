@@ -16,8 +16,6 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from portal.accounts.models import User
-from portal.accounts.policies import require_operator
 from portal.common import etags
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.errors import PortalError, StateConflict
@@ -26,11 +24,13 @@ from portal.common.reasons.codes import CheckCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, sentence_of
 from portal.common.texts import strip_nul
+from portal.fleet.inventory.cordons import cordon_device, display_name, locked_device
+from portal.fleet.inventory.models import Allocation, CheckLevel, CordonCause, Device, Node, PlacementLock
 from portal.gpu_checks import selectors
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.gpu_checks.runs import end, make_run, record, request_check, request_scrub
-from portal.inventory.cordons import cordon_device, display_name, locked_device
-from portal.inventory.models import Allocation, CheckLevel, CordonCause, Device, Node, PlacementLock
+from portal.people.accounts.models import User
+from portal.people.accounts.policies import require_operator
 from portal.workspaces.models import Workspace
 from provisioning import messages
 from provisioning.check_messages import CheckAnswer

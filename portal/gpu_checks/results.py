@@ -13,11 +13,15 @@ from django.utils import timezone
 from portal.common.actors import SYSTEM
 from portal.common.domain_events import emit
 from portal.common.errors import NotFound
+from portal.common.events import live
 from portal.common.reasons.codes import CheckCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul, strip_nul_json
-from portal.events import live
+from portal.fleet.inventory import node_messages
+from portal.fleet.inventory.cordons import cordon_device, display_name, lift_cordon, notify_operators
+from portal.fleet.inventory.domain_events import InventoryApplied, NodesChanged
+from portal.fleet.inventory.models import CordonCause, Device
 from portal.gpu_checks import pairs, repartitions, report_reader, resets
 from portal.gpu_checks.domain_events import HandOutCheckEnded
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
@@ -31,10 +35,6 @@ from portal.gpu_checks.runs import (
     record,
     send_on_commit,
 )
-from portal.inventory import node_messages
-from portal.inventory.cordons import cordon_device, display_name, lift_cordon, notify_operators
-from portal.inventory.domain_events import InventoryApplied, NodesChanged
-from portal.inventory.models import CordonCause, Device
 from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import locked
 from provisioning.check_messages import CheckAnswer

@@ -14,28 +14,28 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
-from portal.accounts.models import User
-from portal.accounts.policies import require_operator
 from portal.celery import app
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, NotPossible, StateConflict
+from portal.common.events import live
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import TargetKind
+from portal.common.events.services import Target
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import CheckCode, CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
-from portal.events import live
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.events.models import TargetKind
-from portal.events.services import Target
+from portal.fleet.inventory import node_commands
+from portal.fleet.inventory.cordons import display_name, locked_device
+from portal.fleet.inventory.domain_events import CapacityFreed, NodesChanged
+from portal.fleet.inventory.models import CheckLevel, Device, Node, PlacementLock
 from portal.gpu_checks import baselines, peers
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, GpuCheckRun
 from portal.gpu_checks.selectors import open_run_on
-from portal.inventory import node_commands
-from portal.inventory.cordons import display_name, locked_device
-from portal.inventory.domain_events import CapacityFreed, NodesChanged
-from portal.inventory.models import CheckLevel, Device, Node, PlacementLock
+from portal.people.accounts.models import User
+from portal.people.accounts.policies import require_operator
 from portal.workspaces.models import Workspace
 from provisioning import messages
 from provisioning.check_messages import CheckCommand

@@ -10,8 +10,8 @@ from django.db.models import QuerySet
 from portal.common.errors import NotFound
 from portal.common.reasons.codes import CheckCode, InventoryCode
 from portal.common.reasons.reason import Reason
+from portal.fleet.inventory.models import Device
 from portal.gpu_checks.models import OPEN, CheckKind, CheckStatus, GpuCheckRun
-from portal.inventory.models import Device
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 

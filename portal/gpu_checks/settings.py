@@ -7,19 +7,19 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from portal.accounts.models import User
-from portal.accounts.policies import require_operator
 from portal.common import etags
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
 from portal.common.reasons.codes import CheckCode, InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.renamed import with_both
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.inventory.domain_events import CapacityChanged, CapacityFreed, NodesChanged
-from portal.inventory.models import CheckLevel, Device, Pool
+from portal.fleet.inventory.domain_events import CapacityChanged, CapacityFreed, NodesChanged
+from portal.fleet.inventory.models import CheckLevel, Device, Pool
+from portal.people.accounts.models import User
+from portal.people.accounts.policies import require_operator
 
 MAX_HOURS = 24 * 365
 NAMES = (

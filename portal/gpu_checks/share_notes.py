@@ -19,16 +19,16 @@ from django.utils.translation import gettext
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotFound
+from portal.common.events import live
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import TargetKind
+from portal.common.events.services import Target
 from portal.common.reasons.codes import ShareCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
-from portal.events import live
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.events.models import TargetKind
-from portal.events.services import Target
-from portal.inventory.cordons import display_name
-from portal.inventory.models import AllocatedDevice, Device
+from portal.fleet.inventory.cordons import display_name
+from portal.fleet.inventory.models import AllocatedDevice, Device
 from portal.workspaces.models import Workspace, WorkspaceStatus
 from portal.workspaces.share_overuse import OVER
 from portal.workspaces.transitions import locked

@@ -6,8 +6,8 @@ from typing import Any
 from uuid import UUID
 
 from portal.celery import app
+from portal.fleet.inventory.node_messages import is_of_node, received
 from portal.gpu_checks import device_errors, policy, results, share_notes
-from portal.inventory.node_messages import is_of_node, received
 from provisioning.check_messages import CheckAnswer, DeviceErrors
 from provisioning.share_messages import ShareNotes
 

@@ -11,14 +11,14 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
-from portal.accounts.policies import require_operator
 from portal.common import etags
 from portal.common.errors import InvalidInput, PreconditionFailed, StateConflict
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
+from portal.fleet.inventory.models import CheckLevel
 from portal.gpu_checks import pairs, presenters, reset_presenters, resets, runs, selectors, settings
 from portal.gpu_checks.models import CheckKind
-from portal.inventory.models import CheckLevel
+from portal.people.accounts.policies import require_operator
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db import transaction
 from django.utils.translation import gettext as _
 
-from portal.events import services as events
+from portal.common.events import services as events
 from portal.scheduling import admission
 from portal.scheduling.engine.model import Outcome
 from portal.workspaces.lifecycle import State

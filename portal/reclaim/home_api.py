@@ -11,7 +11,6 @@ from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.response import Response
 
-from portal.accounts.mfa.proof import require_fresh
 from portal.common.api import (
     ReadViewSet,
     Router,
@@ -24,6 +23,7 @@ from portal.common.api import (
 )
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.scopes import Scope
+from portal.people.accounts.mfa.proof import require_fresh
 from portal.reclaim import home_presenters, homes
 from portal.reclaim.home_presenters import HomeLine
 from portal.workspaces.homes.away import MAX_REASON

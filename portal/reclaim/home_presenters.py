@@ -12,9 +12,9 @@ from django.template.defaultfilters import filesizeformat
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from portal.accounts.models import User
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
+from portal.people.accounts.models import User
 from portal.reclaim import homes
 from portal.reclaim.effective import Book, book
 from portal.reclaim.homes import in_days

@@ -11,13 +11,13 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from portal.accounts.mfa.proof import stepped_up
-from portal.accounts.policies import require_administrator, require_see_all
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError, StateConflict
 from portal.common.reasons.codes import ArchiveCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.policies import require_administrator, require_see_all
 from portal.reclaim import home_presenters as presenters
 from portal.reclaim import homes
 from portal.workspaces.homes import away

@@ -19,19 +19,19 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from portal.accounts.models import User
-from portal.accounts.policies import require_administrator
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import TargetKind
+from portal.common.events.services import Target
 from portal.common.formatting import format_number
 from portal.common.reasons.codes import LifetimeCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.events.models import TargetKind
-from portal.events.services import Target
-from portal.inventory.models import Allocation, PlacementLock
+from portal.fleet.inventory.models import Allocation, PlacementLock
+from portal.people.accounts.models import User
+from portal.people.accounts.policies import require_administrator
 from portal.reclaim.effective import DAY_S, Book, book
 from portal.reclaim.engine.unused import HomeStanding, HomeStep, HomeVerdict, advance, decide_home
 from portal.reclaim.models import HomeStay, LastPass

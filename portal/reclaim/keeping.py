@@ -8,13 +8,13 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
-from portal.accounts.models import User
 from portal.common.errors import InvalidInput, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_day_time
 from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
-from portal.events import services as events
-from portal.events.kinds import AuditKind
+from portal.people.accounts.models import User
 from portal.reclaim.engine.ladder import KEEPABLE
 from portal.reclaim.models import ReclaimNotice, WorkspaceActivity
 from portal.workspaces import policies

@@ -9,22 +9,22 @@ from uuid import UUID
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from portal.accounts.models import User
 from portal.catalog.lifetimes import terms_of
 from portal.catalog.models import MAX_LIFETIME_H
 from portal.common.errors import InvalidInput, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_day_time, format_duration
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import CommonCode, LifetimeCode
 from portal.common.reasons.reason import Reason
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.ledger.selectors import teams_without_hours
+from portal.people.accounts.models import User
+from portal.quota.ledger.selectors import teams_without_hours
+from portal.quota.reservations.models import Reservation, ReservationStatus
 from portal.reclaim import keeping
 from portal.reclaim.effective import effective_of
 from portal.reclaim.engine.ladder import KEEPABLE, Cause
 from portal.reclaim.models import ReclaimNotice
-from portal.reservations.models import Reservation, ReservationStatus
 from portal.workspaces import policies
 from portal.workspaces.ends import move_end
 from portal.workspaces.lifecycle import State

@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotFound, PortalError
-from portal.events import services as events
+from portal.common.events import services as events
 from portal.reclaim.effective import Book, book, place_of
 from portal.reclaim.models import ScheduledStop
 from portal.workspaces import services

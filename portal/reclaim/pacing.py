@@ -16,7 +16,7 @@ import msgspec
 from django.db.models import F
 
 from portal.common.formatting import format_reading
-from portal.inventory.models import AllocatedDevice, Allocation
+from portal.fleet.inventory.models import AllocatedDevice, Allocation
 from portal.reclaim.engine.pace import SLOW_FOR_S, Pace, Place, is_worth_keeping, observe, slow_work
 from portal.reclaim.models import WorkPace
 from portal.workspaces.lifecycle import State

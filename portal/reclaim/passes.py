@@ -21,13 +21,13 @@ from django.utils.translation import gettext as _
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotFound, PortalError
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_day_time
 from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.ledger.selectors import teams_without_hours
+from portal.quota.ledger.selectors import teams_without_hours
 from portal.reclaim import mornings, observing
 from portal.reclaim.effective import Book, Place, book, place_of
 from portal.reclaim.engine.ladder import RELEASES, Cause, Held, Notice, Standing, Step, Verdict, decide

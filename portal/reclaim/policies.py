@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from django.db.models import QuerySet
 
-from portal.accounts.models import Team, User
-from portal.accounts.policies import may_manage_team, require_manage_team, require_operator
-from portal.accounts.selectors import own_teams
 from portal.common.actors import SystemActor
+from portal.people.accounts.models import Team, User
+from portal.people.accounts.policies import may_manage_team, require_manage_team, require_operator
+from portal.people.accounts.selectors import own_teams
 from portal.reclaim.models import ReclaimPolicy
 
 

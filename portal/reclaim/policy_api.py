@@ -14,12 +14,12 @@ from portal.common import etags
 from portal.common.api import ReadViewSet, Router, UserRequest, body_of, documented, filters, operation
 from portal.common.errors import NotFound
 from portal.common.etags import IF_MATCH, TaggedViewSet
+from portal.common.history import selectors as history
+from portal.common.history.models import SubjectKind
+from portal.common.history.serializers import RevisionSerializer
 from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
-from portal.history import selectors as history
-from portal.history.models import SubjectKind
-from portal.history.serializers import RevisionSerializer
 from portal.reclaim import policies, previews
 from portal.reclaim import policy_services as services
 from portal.reclaim.models import ReclaimPolicy

@@ -11,15 +11,15 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from portal.accounts.models import Team, User
-from portal.accounts.selectors import own_teams
 from portal.catalog.models import Flavor, Template
 from portal.common.formatting import format_duration, format_number
-from portal.history import presenters as kept_versions
-from portal.history import selectors as history
-from portal.history.models import SubjectKind
-from portal.history.presenters import Changed, Version
-from portal.inventory.models import Pool
+from portal.common.history import presenters as kept_versions
+from portal.common.history import selectors as history
+from portal.common.history.models import SubjectKind
+from portal.common.history.presenters import Changed, Version
+from portal.fleet.inventory.models import Pool
+from portal.people.accounts.models import Team, User
+from portal.people.accounts.selectors import own_teams
 from portal.reclaim import effective, policies, presenters
 from portal.reclaim.engine.terms import Terms
 from portal.reclaim.models import PolicyScope, ReclaimPolicy

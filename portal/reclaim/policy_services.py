@@ -9,19 +9,19 @@ from uuid import UUID
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from portal.accounts.models import User
-from portal.accounts.policies import may_view_team
 from portal.common import etags
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.history import selectors as history
+from portal.common.history.models import Act, SubjectKind
+from portal.common.history.services import keep
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.history import selectors as history
-from portal.history.models import Act, SubjectKind
-from portal.history.services import keep
+from portal.people.accounts.models import User
+from portal.people.accounts.policies import may_view_team
 from portal.reclaim import policies
 from portal.reclaim import policy_documents as documents
 from portal.reclaim.models import ReclaimPolicy

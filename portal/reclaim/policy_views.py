@@ -14,16 +14,16 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
-from portal.accounts.forms import add_problems, form_status
-from portal.accounts.policies import require_operator
 from portal.common import etags
 from portal.common.errors import NotAllowed, NotFound, PortalError
+from portal.common.history import selectors as history
+from portal.common.history.models import SubjectKind
 from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.history import selectors as history
-from portal.history.models import SubjectKind
+from portal.people.accounts.forms import add_problems, form_status
+from portal.people.accounts.policies import require_operator
 from portal.reclaim import effective, policies, previews
 from portal.reclaim import policy_documents as documents
 from portal.reclaim import policy_presenters as presenters

@@ -13,10 +13,10 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _l
 
-from portal.accounts.models import User
 from portal.common.formatting import format_duration, format_number
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, reason_of
+from portal.people.accounts.models import User
 from portal.reclaim import keeping, lifetimes, mornings, observing, pacing, passes
 from portal.reclaim.effective import Book, place_of
 from portal.reclaim.engine.activity import SignalKind

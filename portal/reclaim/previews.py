@@ -10,9 +10,9 @@ from uuid import UUID
 from django.db.models import Max, Min, Q, Sum
 from django.utils import timezone
 
-from portal.events.kinds import AuditKind
-from portal.events.models import Event
-from portal.inventory.models import Allocation
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event
+from portal.fleet.inventory.models import Allocation
 from portal.reclaim import effective, homes
 from portal.reclaim.engine.replay import Past, Spell, replay
 from portal.reclaim.keeping import MAX_KEEP_S

@@ -8,8 +8,8 @@ from datetime import date, datetime
 from django.db.models import Sum
 from django.utils import timezone
 
-from portal.ledger import budgets
-from portal.ledger.domain_events import BudgetChanged
+from portal.quota.ledger import budgets
+from portal.quota.ledger.domain_events import BudgetChanged
 from portal.reports.models import Dimension, GpuDay
 
 

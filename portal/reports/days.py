@@ -20,10 +20,10 @@ from django.db.models.functions import Coalesce, NullIf
 from django.utils import timezone
 
 from portal.catalog.models import Flavor
-from portal.events.kinds import AuditKind
-from portal.events.models import Event
-from portal.inventory.models import AllocatedDevice, Device, DeviceHour
-from portal.inventory.resources import GPU
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event
+from portal.fleet.inventory.models import AllocatedDevice, Device, DeviceHour
+from portal.fleet.inventory.resources import GPU
 from portal.reclaim.passes import CODES
 from portal.reports.models import Dimension, GpuDay
 from portal.workspaces.models import Workspace

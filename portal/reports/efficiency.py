@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from portal.common.reasons.codes import EfficiencyCode
 from portal.common.reasons.reason import Reason
-from portal.inventory.models import AllocatedDevice, DeviceHour
+from portal.fleet.inventory.models import AllocatedDevice, DeviceHour
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind

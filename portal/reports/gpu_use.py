@@ -12,12 +12,12 @@ from typing import Any
 from django.db.models import QuerySet, Sum
 from django.utils import timezone
 
-from portal.accounts.models import Team, User
-from portal.accounts.policies import require_manage_team, require_operator
-from portal.accounts.selectors import team_by_slug
 from portal.common.errors import InvalidInput
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
+from portal.people.accounts.models import Team, User
+from portal.people.accounts.policies import require_manage_team, require_operator
+from portal.people.accounts.selectors import team_by_slug
 from portal.reports import month_sums
 from portal.reports.days import FIGURES
 from portal.reports.models import Dimension, GpuDay, GpuMonth

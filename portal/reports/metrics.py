@@ -21,9 +21,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from portal.inventory import counting, series
-from portal.inventory.device_states import KNOWN, DeviceState, with_state
-from portal.inventory.models import Device, Node, Pool, PoolState
+from portal.fleet.inventory import counting, series
+from portal.fleet.inventory.device_states import KNOWN, DeviceState, with_state
+from portal.fleet.inventory.models import Device, Node, Pool, PoolState
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.gpu import dcgm_names

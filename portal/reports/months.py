@@ -14,10 +14,10 @@ from django.db.models import Sum
 from django.utils import formats, timezone
 from django.utils.translation import gettext as _
 
-from portal.accounts.models import Team
-from portal.accounts.selectors import owners_of
+from portal.common.events import services as events
 from portal.common.formatting import format_money, format_number
-from portal.events import services as events
+from portal.people.accounts.models import Team
+from portal.people.accounts.selectors import owners_of
 from portal.reclaim.models import IdleSpell, SpellKind
 from portal.reports import days, presenters
 from portal.reports.days import FIGURES, HOUR_S

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_safe
 from portal.common.htmx import partial_of
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.ledger import budgets
+from portal.quota.ledger import budgets
 from portal.reports import gpu_use, presenters
 from portal.reports.api import amounts_json
 from portal.reports.models import Dimension

@@ -9,8 +9,8 @@ from django.utils.crypto import constant_time_compare
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from portal.accounts.token_lookup import user_of_token
 from portal.common.scopes import Scope
+from portal.people.accounts.token_lookup import user_of_token
 from portal.reports import metrics as report
 
 PLAIN = "text/plain; charset=utf-8"

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from portal.accounts.models import Team, User
+from portal.catalog.environments.selectors import digest_for
 from portal.catalog.lifetimes import expected_of
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import NeedsApproval, NotPossible, PortalError
@@ -16,10 +16,10 @@ from portal.common.formatting import units_per_whole
 from portal.common.reasons.codes import AdmissionCode, Rule
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of
-from portal.environments.selectors import digest_for
-from portal.inventory.models import Pool, PoolState
-from portal.ledger import budgets
-from portal.quotas import resources
+from portal.fleet.inventory.models import Pool, PoolState
+from portal.people.accounts.models import Team, User
+from portal.quota.ledger import budgets
+from portal.quota.limits import resources
 from portal.scheduling import (
     blockers,
     decision,

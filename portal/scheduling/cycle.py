@@ -20,13 +20,13 @@ from django.db.models import Q
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_clock
 from portal.common.reasons.codes import PreemptionCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.inventory.models import PlacementLock
+from portal.fleet.inventory.models import PlacementLock
 from portal.scheduling import (
     decision,
     hints,

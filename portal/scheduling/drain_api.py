@@ -10,8 +10,8 @@ from rest_framework.decorators import action
 from rest_framework.response import Response
 
 from portal.common.api import ApiViewSet, Router, UserRequest, operation
-from portal.inventory.api import SCOPES, reason_of
-from portal.inventory.serializers import CordonSerializer
+from portal.fleet.inventory.api import SCOPES, reason_of
+from portal.fleet.inventory.serializers import CordonSerializer
 from portal.scheduling import drains
 
 

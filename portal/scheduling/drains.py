@@ -19,23 +19,23 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
-from portal.accounts.models import User
-from portal.accounts.policies import require_operator
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.errors import NotFound, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import TargetKind
+from portal.common.events.services import Target
 from portal.common.formatting import format_clock
 from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.events.models import TargetKind
-from portal.events.services import Target
-from portal.inventory import cordons, services
-from portal.inventory.cordons import display_name
-from portal.inventory.domain_events import DeviceUncordoned, NodeUncordoned
-from portal.inventory.models import Allocation, CordonCause, Device, Node, PlacementLock, Pool
-from portal.machines.domain_events import MachineLeaving
+from portal.fleet.inventory import cordons, services
+from portal.fleet.inventory.cordons import display_name
+from portal.fleet.inventory.domain_events import DeviceUncordoned, NodeUncordoned
+from portal.fleet.inventory.models import Allocation, CordonCause, Device, Node, PlacementLock, Pool
+from portal.fleet.machines.domain_events import MachineLeaving
+from portal.people.accounts.models import User
+from portal.people.accounts.policies import require_operator
 from portal.scheduling import hints, snapshot_feed
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import PreemptionCause, State

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from portal.catalog.models import Flavor, Template
 from portal.common.reasons.reason import Reason
-from portal.inventory.held_environments import need_of
-from portal.inventory.models import Pool
+from portal.fleet.inventory.held_environments import need_of
+from portal.fleet.inventory.models import Pool
 from portal.scheduling import snapshot_cache
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine.placement.types import SoftwareRequirements

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import transaction
 
 from portal.common.domain_events import DomainEvent
-from portal.inventory import node_commands
+from portal.fleet.inventory import node_commands
 from provisioning.celery_config import CONTROL_QUEUE
 
 

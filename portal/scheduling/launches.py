@@ -11,9 +11,9 @@ from uuid import UUID
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
+from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool
+from portal.fleet.inventory.node_commands import config_of
 from portal.gpu_checks import preflight, repartitions
-from portal.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool
-from portal.inventory.node_commands import config_of
 from portal.workspaces import dispatch
 from portal.workspaces.lifecycle import NO_TROUBLE, NOT_CHECKED, NOT_QUEUED, Trigger
 from portal.workspaces.models import Workspace

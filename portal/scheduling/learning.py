@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from django.db import transaction
 
-from portal.inventory.models import Pool
+from portal.fleet.inventory.models import Pool
 from portal.scheduling import capacity, request_mix, snapshot_feed
 from portal.scheduling.engine.placement.mix import RequestMix, Shape
 from portal.scheduling.models import LearntMix

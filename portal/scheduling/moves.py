@@ -14,10 +14,10 @@ from uuid import UUID
 from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
-from portal.accounts.models import User
 from portal.common.actors import SystemActor
-from portal.events import services as events
-from portal.events.kinds import AuditKind
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.people.accounts.models import User
 from portal.scheduling import capacity, snapshot_feed
 from portal.scheduling.models import Move, MoveOutcome
 from portal.scheduling.placement_request import PlacementRequests, Target

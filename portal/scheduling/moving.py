@@ -17,16 +17,16 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from portal.accounts.models import User
-from portal.accounts.policies import require_operator
 from portal.common.actors import SystemActor
 from portal.common.errors import StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_clock
 from portal.common.reasons.codes import RebalanceCode
 from portal.common.reasons.reason import Reason
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.inventory.models import PlacementLock
+from portal.fleet.inventory.models import PlacementLock
+from portal.people.accounts.models import User
+from portal.people.accounts.policies import require_operator
 from portal.scheduling import capacity, cycle, decision, hints, moves, snapshot_cache, snapshot_feed
 from portal.scheduling.models import Move
 from portal.scheduling.moves import PlannedMove

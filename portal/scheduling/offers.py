@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from portal.accounts.models import Team, User
 from portal.catalog import selectors as catalog
 from portal.catalog.models import Flavor, Template
+from portal.people.accounts.models import Team, User
 from portal.scheduling import admission
 
 

@@ -14,10 +14,10 @@ from uuid import UUID
 from portal.catalog.models import Flavor, Template
 from portal.common.reasons.codes import PlacementCode
 from portal.common.reasons.reason import Reason
-from portal.inventory.held_environments import digests_in, need_of
-from portal.inventory.models import Pool
-from portal.inventory.node_commands import config_of
-from portal.quotas import resources
+from portal.fleet.inventory.held_environments import digests_in, need_of
+from portal.fleet.inventory.models import Pool
+from portal.fleet.inventory.node_commands import config_of
+from portal.quota.limits import resources
 from portal.scheduling.capacity import PoolNodes, without_environments
 from portal.scheduling.engine.placement.types import (
     ARCHIVED_HOME_LABEL,

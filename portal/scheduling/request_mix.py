@@ -17,7 +17,7 @@ from uuid import UUID
 from django.db.models import Q
 
 from portal.catalog.models import Flavor
-from portal.inventory.models import Pool
+from portal.fleet.inventory.models import Pool
 from portal.scheduling.engine.placement.mix import WINDOW, RequestMix, learn_again
 from portal.scheduling.models import LearntMix
 from portal.workspaces.models import Workspace

@@ -8,8 +8,8 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from portal.quotas.models import TeamShare
-from portal.quotas.shares import decayed
+from portal.quota.limits.models import TeamShare
+from portal.quota.limits.shares import decayed
 from portal.scheduling import snapshot
 
 

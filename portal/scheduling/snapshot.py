@@ -18,15 +18,15 @@ from django.conf import settings
 from django.db.models import Q
 from django.utils import timezone
 
-from portal.accounts.models import Team
 from portal.catalog.models import Flavor, Template
-from portal.inventory.models import Allocation
-from portal.ledger import selectors as ledger
-from portal.quotas import limit_tree, resources
-from portal.quotas.models import (
+from portal.fleet.inventory.models import Allocation
+from portal.people.accounts.models import Team
+from portal.quota.ledger import selectors as ledger
+from portal.quota.limits import limit_tree, resources
+from portal.quota.limits.models import (
     SiteLimit,
 )
-from portal.reservations import selectors as reservations
+from portal.quota.reservations import selectors as reservations
 from portal.scheduling import capacity, moves
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine import model

@@ -21,8 +21,8 @@ from django.db import connection, transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from portal.accounts.models import Team
-from portal.inventory.models import Allocation
+from portal.fleet.inventory.models import Allocation
+from portal.people.accounts.models import Team
 from portal.scheduling import capacity, pauses
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.models import ChangeKind, SnapshotChange

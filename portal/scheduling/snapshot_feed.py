@@ -11,10 +11,10 @@ from uuid import UUID
 
 from django.utils import timezone
 
-from portal.accounts.domain_events import TeamsChanged
 from portal.catalog.domain_events import EntryChanged
-from portal.inventory.domain_events import CapacityChanged, NodesChanged
-from portal.quotas.domain_events import LimitsChanged
+from portal.fleet.inventory.domain_events import CapacityChanged, NodesChanged
+from portal.people.accounts.domain_events import TeamsChanged
+from portal.quota.limits.domain_events import LimitsChanged
 from portal.scheduling.models import ChangeKind, SnapshotChange
 from portal.workspaces.domain_events import RequestChanged, StateChanged
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
+from portal.catalog.environments.selectors import content_of
 from portal.catalog.models import Template
-from portal.environments.selectors import content_of
-from portal.inventory.held_environments import digests_in
+from portal.fleet.inventory.held_environments import digests_in
 from portal.scheduling.engine.placement.types import (
     UNKNOWN_VERSION,
     NodeSoftware,

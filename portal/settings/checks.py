@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from django.core.exceptions import ImproperlyConfigured
 
 SITE_ROLES = frozenset({"administrator", "operator", "approver", "auditor"})
-"""As in `portal.accounts.models.SiteRole`, which cannot be imported before the settings."""
+"""As in `portal.people.accounts.models.SiteRole`, which cannot be imported before the settings."""
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 

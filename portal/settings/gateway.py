@@ -20,7 +20,7 @@ MIDDLEWARE = [
     "portal.common.content_policy.ContentPolicyMiddleware",
     "portal.common.middleware.NoStoreMiddleware",
     "portal.common.middleware.RefusalLogMiddleware",
-    "portal.accounts.session_cookie.SessionCookieMiddleware",
+    "portal.people.accounts.session_cookie.SessionCookieMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "portal.common.middleware.PlainErrorMiddleware",

@@ -1,4 +1,4 @@
-"""A Vault from which workspaces get secrets at their start (portal.workspace_secrets.vault).
+"""A Vault from which workspaces get secrets at their start (portal.workspaces.secrets.vault).
 
 Its address, how the portal signs in (an AppRole or a file with a token), and the paths that users, teams and
 templates may name.

@@ -7,9 +7,9 @@ from typing import Any
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from portal.accounts.policies import require_administrator
 from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, operation, routes
 from portal.common.scopes import Scope
+from portal.people.accounts.policies import require_administrator
 from portal.site_file import applying, exporting
 from portal.site_file.planning import Act, Step
 

@@ -8,36 +8,36 @@ from typing import Any
 
 from django.db import transaction
 
-from portal.accounts import services as accounts
-from portal.accounts import team_egress
-from portal.accounts.models import Team, User
-from portal.accounts.policies import require_administrator
 from portal.catalog import entries, selectors
+from portal.catalog.environments import documents as environments
+from portal.catalog.environments import services as environment_services
+from portal.catalog.environments.models import Environment
 from portal.catalog.models import Flavor, Template
 from portal.catalog.rules import is_secret_name
 from portal.common.errors import InvalidInput, PortalError, StateConflict
 from portal.common.reasons.codes import SiteCode
 from portal.common.reasons.reason import Reason
-from portal.environments import documents as environments
-from portal.environments import services as environment_services
-from portal.environments.models import Environment
+from portal.fleet.inventory import pools
+from portal.fleet.inventory import services as inventory
+from portal.fleet.inventory.models import Pool
 from portal.gpu_checks.settings import NAMES as CHECKS
 from portal.gpu_checks.settings import set_checks
-from portal.inventory import pools
-from portal.inventory import services as inventory
-from portal.inventory.models import Pool
-from portal.ledger import budgets
-from portal.ledger import services as ledger
-from portal.quota_requests.models import AutoApproveRule
-from portal.quota_requests.services import rules
-from portal.quotas.models import WEIGHT_ONE, Cohort, TeamShare
-from portal.quotas.services import cohorts, limits
+from portal.people.accounts import services as accounts
+from portal.people.accounts import team_egress
+from portal.people.accounts.models import Team, User
+from portal.people.accounts.policies import require_administrator
+from portal.quota.ledger import budgets
+from portal.quota.ledger import services as ledger
+from portal.quota.limits.models import WEIGHT_ONE, Cohort, TeamShare
+from portal.quota.limits.services import cohorts, limits
+from portal.quota.requests.models import AutoApproveRule
+from portal.quota.requests.services import rules
 from portal.reclaim import policy_documents, policy_services
 from portal.site_file.exporting import current
 from portal.site_file.names import for_file, for_room, with_new_names
 from portal.site_file.planning import Act, Step, plan
 from portal.site_file.reading import Lines, read
-from portal.workspace_secrets import documents as vault_secrets
+from portal.workspaces.secrets import documents as vault_secrets
 
 
 def compare(*, actor: User, text: str, prune: bool = False) -> list[Step]:

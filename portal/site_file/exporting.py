@@ -6,24 +6,32 @@ from typing import Any
 
 import yaml
 
-from portal.accounts import team_egress
-from portal.accounts.models import Team, User
-from portal.accounts.policies import require_see_people
 from portal.catalog import documents, selectors
+from portal.catalog.environments import documents as environments
 from portal.catalog.rules import is_secret_name
 from portal.common.actors import SystemActor
-from portal.environments import documents as environments
+from portal.fleet.inventory import pools
+from portal.fleet.inventory.models import Pool
 from portal.gpu_checks.settings import NAMES as CHECKS
-from portal.identity import registry
-from portal.inventory import pools
-from portal.inventory.models import Pool
-from portal.ledger.models import Budget, LedgerAccount
-from portal.quota_requests.models import AutoApproveRule
-from portal.quotas.models import WEIGHT_ONE, Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
+from portal.people.accounts import team_egress
+from portal.people.accounts.models import Team, User
+from portal.people.accounts.policies import require_see_people
+from portal.people.identity import registry
+from portal.quota.ledger.models import Budget, LedgerAccount
+from portal.quota.limits.models import (
+    WEIGHT_ONE,
+    Cohort,
+    MemberCap,
+    Quota,
+    ResourceRate,
+    SiteLimit,
+    TeamShare,
+)
+from portal.quota.requests.models import AutoApproveRule
 from portal.reclaim import policy_documents
 from portal.site_file.names import for_file
 from portal.site_file.schema import VERSION
-from portal.workspace_secrets import documents as vault_secrets
+from portal.workspaces.secrets import documents as vault_secrets
 
 HEAD = "# A Berth site. Compare with `berth plan -f FILE`, apply with `berth apply -f FILE`.\n"
 RULE = ("resource", "amount_at_most", "hours_at_most", "enabled")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from portal.history.selectors import Difference
+from portal.common.history.selectors import Difference
 
 SECTIONS = (
     *("pools", "cohorts", "teams", "site_limits", "rates", "environments", "flavors", "templates"),

@@ -7,24 +7,24 @@ from typing import Any
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
-from portal.accounts.models import Team
 from portal.catalog.documents import FLAVOR_FIELDS, TEMPLATE_FIELDS
 from portal.catalog.documents import RENAMED as OF_ENTRIES
+from portal.catalog.environments.documents import ABOUT
+from portal.catalog.environments.models import PYTHONS, Environment, SourceKind
 from portal.catalog.models import LARGEST, Flavor, Template
 from portal.catalog.rules import ICONS
 from portal.common.renamed import Names, takes_its_place
-from portal.environments.documents import ABOUT
-from portal.environments.models import PYTHONS, Environment, SourceKind
+from portal.fleet.inventory.models import PlacementPolicy, Pool, RebalancingPolicy
 from portal.gpu_checks.settings import NAMES as CHECKS
 from portal.gpu_checks.settings import RENAMED as OF_POOLS
-from portal.inventory.models import PlacementPolicy, Pool, RebalancingPolicy
-from portal.ledger.models import Period
+from portal.people.accounts.models import Team
+from portal.quota.ledger.models import Period
 from portal.reclaim.engine.week import DAYS
 from portal.reclaim.models import ReclaimPolicy
 from portal.reclaim.policy_documents import LIMITS, TIMES, WEEK
-from portal.workspace_secrets.models import Secret
-from portal.workspace_secrets.names import NAME_PATTERN
-from portal.workspace_secrets.places import MAX_KEY, MAX_PATH
+from portal.workspaces.secrets.models import Secret
+from portal.workspaces.secrets.names import NAME_PATTERN
+from portal.workspaces.secrets.places import MAX_KEY, MAX_PATH
 from provisioning.registry import DRIVERS
 
 VERSION = 1

@@ -16,9 +16,9 @@ from django.views.decorators.http import require_POST
 
 from portal.common.errors import StateConflict, Unavailable
 from portal.common.problems import plain_response
-from portal.machines import selectors
+from portal.fleet.machines import selectors
 from portal.workspaces import checkout_reports, reports, results, secret_delivery
-from portal.workspaces.secrets import check_agent_token
+from portal.workspaces.tokens import check_agent_token
 
 MAX_BODY = 256 * 1024
 Report = Callable[[HttpRequest, UUID, int, dict[str, Any]], HttpResponse]

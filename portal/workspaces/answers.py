@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from portal.inventory import node_messages
-from portal.inventory.models import Pool
+from portal.fleet.inventory import node_messages
+from portal.fleet.inventory.models import Pool
 from portal.workspaces import dispatch
 from portal.workspaces.models import HomeArchive, HomeDeletion, HomeMove, Workspace
 from provisioning.home_messages import HomeArchived, HomeMoved, MoveDo

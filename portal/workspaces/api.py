@@ -19,8 +19,6 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.accounts import selectors as accounts
-from portal.accounts.models import ApiToken, Team, User
 from portal.catalog import selectors as catalog
 from portal.common import idempotency
 from portal.common.api import (
@@ -35,13 +33,15 @@ from portal.common.api import (
     operation,
 )
 from portal.common.errors import InvalidInput, NotFound, PreconditionFailed
+from portal.common.events import live, stream
+from portal.common.events.models import Event
 from portal.common.filtering import MomentFilter
 from portal.common.pagination import whole_number
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
-from portal.events import live, stream
-from portal.events.models import Event
+from portal.people.accounts import selectors as accounts
+from portal.people.accounts.models import ApiToken, Team, User
 from portal.workspaces import changes, listing, log_stream, selectors, services, software
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace

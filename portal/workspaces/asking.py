@@ -11,8 +11,8 @@ from django.conf import settings
 from portal.common.errors import Unavailable
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
-from portal.inventory import node_commands, node_messages
-from portal.inventory.models import Pool
+from portal.fleet.inventory import node_commands, node_messages
+from portal.fleet.inventory.models import Pool
 from provisioning.celery_config import REPLY_PREFIX
 
 TIMEOUT_S = 4

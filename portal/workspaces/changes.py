@@ -8,14 +8,14 @@ from uuid import UUID
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
-from portal.accounts.models import User
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
-from portal.events import services as events
-from portal.events.kinds import AuditKind
+from portal.people.accounts.models import User
 from portal.workspaces import policies
 from portal.workspaces.domain_events import RequestChanged
 from portal.workspaces.lifecycle import State

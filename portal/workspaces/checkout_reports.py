@@ -16,15 +16,15 @@ from django.db import transaction
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from portal.catalog.repositories.rules import folder_of, host_of
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotFound
+from portal.common.events import live
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
 from portal.common.reasons.codes import GitCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of, reason_of
-from portal.events import live
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.repositories.rules import folder_of, host_of
 from portal.workspaces.checkouts import wanted_of
 from portal.workspaces.lifecycle import HOLDING, State
 from portal.workspaces.models import Workspace, WorkspaceStatus

@@ -14,18 +14,18 @@ from typing import Any
 
 from django.conf import settings
 
-from portal.accounts.models import Team, User
 from portal.catalog.models import Template
+from portal.catalog.repositories.rules import Source, problems_of
+from portal.catalog.repositories.selectors import dotfiles_of
 from portal.catalog.selectors import tool_is_missing
 from portal.common.errors import InvalidInput, StateConflict, Unavailable
 from portal.common.reasons.codes import GitCode
 from portal.common.reasons.reason import Reason
-from portal.repositories.rules import Source, problems_of
-from portal.repositories.selectors import dotfiles_of
-from portal.workspace_secrets import effective
-from portal.workspace_secrets.models import Secret
-from portal.workspace_secrets.models import Source as SecretSource
+from portal.people.accounts.models import Team, User
 from portal.workspaces.models import Workspace
+from portal.workspaces.secrets import effective
+from portal.workspaces.secrets.models import Secret
+from portal.workspaces.secrets.models import Source as SecretSource
 from provisioning import git_urls
 from provisioning.types import CheckoutKind, CheckoutSpec
 

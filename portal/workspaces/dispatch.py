@@ -12,17 +12,17 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
+from portal.catalog.environments.models import EnvironmentVersion
 from portal.catalog.selectors import as_of
 from portal.common.errors import Unavailable
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
-from portal.environments.models import EnvironmentVersion
-from portal.inventory import held_environments, node_commands
-from portal.inventory.models import Allocation, Node, Pool
-from portal.workspace_secrets.effective import offer_to
+from portal.fleet.inventory import held_environments, node_commands
+from portal.fleet.inventory.models import Allocation, Node, Pool
 from portal.workspaces import asking, checkouts, egress
 from portal.workspaces.models import Workspace
-from portal.workspaces.secrets import agent_token, app_token
+from portal.workspaces.secrets.effective import offer_to
+from portal.workspaces.tokens import agent_token, app_token
 from provisioning import messages
 from provisioning.types import (
     AgentSpec,

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from portal.common.domain_events import DomainEvent
 from portal.common.reasons.reason import Reason
-from portal.inventory.models import Node, Pool
+from portal.fleet.inventory.models import Node, Pool
 from portal.workspaces.lifecycle import TerminationReason
 from portal.workspaces.models import Workspace
 from provisioning.types import HomeUsage

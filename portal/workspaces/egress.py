@@ -6,11 +6,11 @@ import functools
 
 from django.utils.translation import gettext as _
 
-from portal.accounts import team_egress
-from portal.accounts.models import Team
 from portal.catalog import selectors as catalog
 from portal.catalog.models import Template
-from portal.inventory.models import Pool
+from portal.fleet.inventory.models import Pool
+from portal.people.accounts import team_egress
+from portal.people.accounts.models import Team
 from portal.workspaces.models import Workspace
 from provisioning.drivers.local.egress import Egress, Policy, policy_of, tightest
 from provisioning.errors import InvalidSpec

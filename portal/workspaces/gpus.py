@@ -15,15 +15,15 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from portal.accounts.models import User
 from portal.catalog.policies import require_use
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
 from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
-from portal.events import services as events
-from portal.events.kinds import AuditKind
+from portal.people.accounts.models import User
 from portal.workspaces import policies, reconcile
 from portal.workspaces.domain_events import RequestChanged, WorkspaceQueued, WorkspaceRequested
 from portal.workspaces.lifecycle import NO_TROUBLE, NOT_QUEUED, State, Trigger

@@ -7,9 +7,9 @@ from typing import Any
 from django.utils import timezone
 
 from portal.common import idempotency
-from portal.inventory.models import Pool
-from portal.inventory.node_commands import nodes_to_ask
-from portal.inventory.node_messages import received
+from portal.fleet.inventory.models import Pool
+from portal.fleet.inventory.node_commands import nodes_to_ask
+from portal.fleet.inventory.node_messages import received
 from portal.workspaces import dispatch, results
 from portal.workspaces.models import IdempotencyKey
 from provisioning.types import Observation

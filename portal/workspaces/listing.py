@@ -20,7 +20,7 @@ from uuid import UUID
 import msgspec
 
 from portal.common.prepared import Prepared, RawRow
-from portal.inventory.models import Allocation
+from portal.fleet.inventory.models import Allocation
 from portal.workspaces.models import Workspace
 
 MAX_KEPT = 512

@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
-from portal.accounts.models import User
 from portal.common.errors import NotFound, Unavailable
+from portal.common.events import stream
 from portal.common.reasons.wording import message_of
-from portal.events import stream
+from portal.people.accounts.models import User
 from portal.workspaces import dispatch, selectors
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace

@@ -9,18 +9,18 @@ from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from portal.accounts.models import User
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.services import notify
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.events.services import notify
-from portal.inventory import cordons
-from portal.inventory.models import AllocatedDevice, Allocation, CordonCause, Node
-from portal.machines.domain_events import MachineEnded
+from portal.fleet.inventory import cordons
+from portal.fleet.inventory.models import AllocatedDevice, Allocation, CordonCause, Node
+from portal.fleet.machines.domain_events import MachineEnded
+from portal.people.accounts.models import User
 from portal.workspaces import reconcile
 from portal.workspaces.domain_events import WorkspaceFailed
 from portal.workspaces.lifecycle import HOLDING, DesiredState, State, TerminationReason, Trigger

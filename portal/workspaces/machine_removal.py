@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from portal.accounts.models import User
-from portal.accounts.policies import require_operator
 from portal.common.errors import InvalidInput, StateConflict
 from portal.common.reasons.codes import MachineCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
-from portal.inventory.models import Device, Node
-from portal.machines import selectors as machines
-from portal.machines import services
-from portal.machines.domain_events import MachineRemoving
-from portal.machines.models import Machine, MachineState
+from portal.fleet.inventory.models import Device, Node
+from portal.fleet.machines import selectors as machines
+from portal.fleet.machines import services
+from portal.fleet.machines.domain_events import MachineRemoving
+from portal.fleet.machines.models import Machine, MachineState
+from portal.people.accounts.models import User
+from portal.people.accounts.policies import require_operator
 from portal.workspaces import machine_losses
 from portal.workspaces.models import HomeArchive, HomeArchiveState, HomePlace, Workspace
 from provisioning.types import home_key

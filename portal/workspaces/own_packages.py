@@ -13,17 +13,17 @@ from uuid import UUID
 from django.db import transaction
 from packaging.utils import canonicalize_name
 
-from portal.accounts.models import Team, User
+from portal.catalog.environments import services as environments
+from portal.catalog.environments import sources
+from portal.catalog.environments.models import PYTHONS, Environment, EnvironmentVersion, SourceKind
 from portal.common.errors import StateConflict, Unavailable
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
-from portal.environments import services as environments
-from portal.environments import sources
-from portal.environments.models import PYTHONS, Environment, EnvironmentVersion, SourceKind
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.inventory import node_commands
+from portal.fleet.inventory import node_commands
+from portal.people.accounts.models import Team, User
 from portal.workspaces import asking, dispatch, policies
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import State
@@ -185,7 +185,7 @@ def save(
     """Make an environment for a team, or for everybody, of what `read` found; its build is asked for.
 
     With `source` this list is taken, as its user has changed it. Raises as
-    `portal.environments.services.create` does, and `StateConflict` where nothing is installed.
+    `portal.catalog.environments.services.create` does, and `StateConflict` where nothing is installed.
     """
     policies.require_home(actor, workspace)
     if not own.packages and not source.strip():

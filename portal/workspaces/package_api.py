@@ -9,11 +9,11 @@ from django.urls import reverse
 from rest_framework import serializers
 from rest_framework.response import Response
 
+from portal.catalog.environments import selectors as environments
+from portal.catalog.environments.serializers import EnvironmentSerializer
 from portal.common import idempotency
 from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, operation, routes
 from portal.common.scopes import Scope
-from portal.environments import selectors as environments
-from portal.environments.serializers import EnvironmentSerializer
 from portal.workspaces import own_packages, policies, selectors
 
 SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}

@@ -15,11 +15,11 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
-from portal.accounts.forms import add_problems, form_status
-from portal.accounts.models import Team, User
+from portal.catalog.environments import policies as environment_policies
 from portal.common.errors import PortalError
 from portal.common.typed_requests import SignedInRequest
-from portal.environments import policies as environment_policies
+from portal.people.accounts.forms import add_problems, form_status
+from portal.people.accounts.models import Team, User
 from portal.workspaces import dispatch, own_packages, policies, selectors
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace

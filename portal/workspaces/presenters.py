@@ -13,10 +13,10 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from portal.accounts.models import User
+from portal.common.events.models import Event
 from portal.common.formatting import format_memory, format_size
 from portal.common.reasons.codes import Rule
-from portal.events.models import Event
+from portal.people.accounts.models import User
 from portal.workspaces import (
     checkout_reports,
     egress,

@@ -19,13 +19,13 @@ from django.utils import timezone
 from portal.common.actors import SYSTEM
 from portal.common.domain_events import emit
 from portal.common.errors import StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.inventory.domain_events import CapacityFreed
-from portal.inventory.models import AllocatedDevice, Allocation
+from portal.fleet.inventory.domain_events import CapacityFreed
+from portal.fleet.inventory.models import AllocatedDevice, Allocation
 from portal.workspaces import dispatch
 from portal.workspaces.domain_events import (
     AllocationsReleased,

@@ -10,14 +10,14 @@ from uuid import UUID
 
 from django.db import transaction
 
-from portal.accounts.models import User
 from portal.catalog.lifetimes import expected_of, lifetime_again, terms_of
 from portal.catalog.models import Flavor
 from portal.catalog.policies import require_use
 from portal.common.errors import StateConflict
+from portal.common.events.kinds import AuditKind
 from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
-from portal.events.kinds import AuditKind
+from portal.people.accounts.models import User
 from portal.workspaces import gpus, policies
 from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import locked

@@ -18,15 +18,15 @@ from django.utils.translation import gettext as _
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotFound, PortalError, StateConflict, Unavailable
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.machines import selectors as machines
-from portal.workspace_secrets import effective
-from portal.workspace_secrets.models import Secret, SecretKind, Source
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.fleet.machines import selectors as machines
 from portal.workspaces import checkouts
 from portal.workspaces.lifecycle import HOLDING, State
 from portal.workspaces.models import StartSecrets, Workspace
 from portal.workspaces.results import Revoked
+from portal.workspaces.secrets import effective
+from portal.workspaces.secrets.models import Secret, SecretKind, Source
 from portal.workspaces.transitions import locked
 
 log = logging.getLogger(__name__)

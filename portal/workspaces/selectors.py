@@ -13,15 +13,15 @@ from django.utils import timezone
 from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
-from portal.accounts.models import User
-from portal.accounts.selectors import chargeable_teams
+from portal.catalog.environments.models import EnvironmentVersion
+from portal.catalog.environments.selectors import LONG
 from portal.common.errors import NotFound
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
-from portal.environments.models import EnvironmentVersion
-from portal.environments.selectors import LONG
-from portal.events.kinds import AuditKind
-from portal.events.models import Event
+from portal.people.accounts.models import User
+from portal.people.accounts.selectors import chargeable_teams
 from portal.workspaces.lifecycle import LIVE, State
 from portal.workspaces.models import IdempotencyKey, Workspace, WorkspaceQuerySet
 from portal.workspaces.policies import visible_to

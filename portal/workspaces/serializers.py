@@ -18,17 +18,17 @@ from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.request import Request
 
-from portal.accounts.authentication import require_scope
 from portal.catalog.models import MAX_LIFETIME_H
 from portal.catalog.serializers import ResourcesSerializer
 from portal.common.api import StrictSerializer
+from portal.common.events.models import Event
 from portal.common.hours import HoursField
 from portal.common.reasons.codes import ShareCode
 from portal.common.reasons.wording import message_of, reason_of, sentence_of
 from portal.common.representation import stamp
 from portal.common.scopes import Scope
-from portal.events.models import Event
-from portal.inventory.models import AllocatedDevice, Allocation
+from portal.fleet.inventory.models import AllocatedDevice, Allocation
+from portal.people.accounts.authentication import require_scope
 from portal.workspaces import checkout_reports, selectors, share_overuse
 from portal.workspaces.lifecycle import DesiredState, State, TerminationReason
 from portal.workspaces.listing import ListedWorkspace

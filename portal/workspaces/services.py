@@ -15,26 +15,25 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from portal.accounts.domain_events import PlaceWithdrawn, UserDeactivated, UserDeleted
-from portal.accounts.models import Team, User
 from portal.catalog.domain_events import EntryDeleting
+from portal.catalog.environments.models import Environment
+from portal.catalog.environments.selectors import digest_for
+from portal.catalog.environments.services import build_for_request
 from portal.catalog.lifetimes import expected_of, lifetime_again, lifetime_of
 from portal.catalog.models import Flavor, Template
 from portal.catalog.policies import require_use
+from portal.catalog.repositories.rules import Source
 from portal.common import rate_limits
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, StateConflict, TooMany
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import AccountCode, CatalogCode, CommonCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
-from portal.environments.models import Environment
-from portal.environments.selectors import digest_for
-from portal.environments.services import build_for_request
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.repositories.rules import Source
-from portal.workspace_secrets.effective import require_known
+from portal.people.accounts.domain_events import PlaceWithdrawn, UserDeactivated, UserDeleted
+from portal.people.accounts.models import Team, User
 from portal.workspaces import checkouts, dispatch, policies, reconcile, software
 from portal.workspaces.domain_events import (
     GpusOptional,
@@ -57,6 +56,7 @@ from portal.workspaces.lifecycle import (
     Trigger,
 )
 from portal.workspaces.models import IdempotencyKey, QueueEntry, Workspace, WorkspaceQuerySet, WorkspaceStatus
+from portal.workspaces.secrets.effective import require_known
 from portal.workspaces.transitions import advance, locked
 
 NAME_MAX = 60

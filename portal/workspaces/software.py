@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from portal.accounts.models import Team, User
+from portal.catalog.environments import policies, selectors
+from portal.catalog.environments.domain_events import VersionReady
+from portal.catalog.environments.models import Environment, EnvironmentVersion, Kind, VersionState
 from portal.catalog.models import Template
 from portal.catalog.rules import why_not_in
 from portal.catalog.selectors import installed_programs
@@ -14,10 +16,8 @@ from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError, StateConflict
 from portal.common.reasons.codes import CatalogCode, EnvironmentCode
 from portal.common.reasons.reason import Reason
-from portal.environments import policies, selectors
-from portal.environments.domain_events import VersionReady
-from portal.environments.models import Environment, EnvironmentVersion, Kind, VersionState
-from portal.inventory.held_environments import need_of
+from portal.fleet.inventory.held_environments import need_of
+from portal.people.accounts.models import Team, User
 from portal.workspaces.domain_events import RequestChanged
 from portal.workspaces.models import Workspace
 

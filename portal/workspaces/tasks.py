@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from portal.celery import app
-from portal.inventory.node_messages import is_of_node, received
+from portal.fleet.inventory.node_messages import is_of_node, received
 from portal.workspaces import answers, housekeeping, reconcile, results
 from portal.workspaces.homes import archives as home_archives
 from portal.workspaces.homes import deletions, evacuations

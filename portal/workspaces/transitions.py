@@ -10,14 +10,14 @@ from django.db import transaction
 from django.db.models import Model
 from django.utils import timezone
 
-from portal.accounts.models import User
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import NotFound, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
-from portal.events import services as events
-from portal.events.kinds import AuditKind
+from portal.people.accounts.models import User
 from portal.workspaces.domain_events import StateChanged
 from portal.workspaces.lifecycle import State, Trigger, target_of
 from portal.workspaces.models import Preemption, QueueEntry, Workspace, WorkspaceStatus

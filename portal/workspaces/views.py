@@ -17,9 +17,9 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_safe
 
 from portal.common.errors import NotFound, PortalError
+from portal.common.events import live, stream
 from portal.common.htmx import local_path, partial_of, wants
 from portal.common.typed_requests import SignedInRequest
-from portal.events import live, stream
 from portal.workspaces import policies, presenters, selectors, services
 from portal.workspaces.gateway import publishing
 from portal.workspaces.lifecycle import State

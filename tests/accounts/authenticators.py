@@ -20,8 +20,8 @@ from fido2 import cbor
 from fido2.cose import ES256
 from fido2.utils import websafe_decode, websafe_encode
 
-from portal.accounts.mfa.factors import new_secret
-from portal.accounts.models import User
+from portal.people.accounts.mfa.factors import new_secret
+from portal.people.accounts.models import User
 
 ORIGIN = "http://testserver"
 

@@ -10,16 +10,16 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from portal.accounts import approvers, deactivation, links, services, token_lookup, users
-from portal.accounts.links import LinkKind
-from portal.accounts.models import AccountStatus, Delegation, User
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotAllowed, StateConflict
-from portal.events import live
-from portal.events.models import Event, Notification
-from portal.quota_requests.models import RequestStatus
-from portal.quota_requests.services import requests
-from portal.reservations.models import Reservation, ReservationStatus
+from portal.common.events import live
+from portal.common.events.models import Event, Notification
+from portal.people.accounts import approvers, deactivation, links, services, token_lookup, users
+from portal.people.accounts.links import LinkKind
+from portal.people.accounts.models import AccountStatus, Delegation, User
+from portal.quota.requests.models import RequestStatus
+from portal.quota.requests.services import requests
+from portal.quota.reservations.models import Reservation, ReservationStatus
 from portal.workspaces import services as workspaces
 from portal.workspaces.gateway import publishing, tickets, workspace_views
 from portal.workspaces.lifecycle import State
@@ -51,7 +51,9 @@ def told(monkeypatch) -> list[tuple[str, object]]:
     monkeypatch.setattr(
         workspace_views, "put", lambda _, view: calls.append(("may enter", set(view.user_ids)))
     )
-    monkeypatch.setattr("portal.accounts.changes._announce", lambda: calls.append(("tokens end", None)))
+    monkeypatch.setattr(
+        "portal.people.accounts.changes._announce", lambda: calls.append(("tokens end", None))
+    )
     return calls
 
 

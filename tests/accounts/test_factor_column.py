@@ -10,8 +10,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from portal.accounts import service_accounts
-from portal.accounts.models import User
+from portal.people.accounts import service_accounts
+from portal.people.accounts.models import User
 from tests.accounts.authenticators import with_app, with_codes
 from tests.factories import UserFactory
 

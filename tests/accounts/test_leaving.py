@@ -9,11 +9,11 @@ import pytest
 from django.db import connection
 from django.test import Client
 
-from portal.accounts import service_accounts, users
-from portal.accounts.models import AccountStatus, ApiToken, Membership, User
 from portal.common.errors import NotAllowed, StateConflict
-from portal.events.models import Event
-from portal.join_requests import services as join_requests
+from portal.common.events.models import Event
+from portal.people.accounts import service_accounts, users
+from portal.people.accounts.models import AccountStatus, ApiToken, Membership, User
+from portal.people.join_requests import services as join_requests
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeDeletion, Workspace
 from tests.factories import (
@@ -272,7 +272,7 @@ def test_what_cannot_end_keeps_the_account_as_it_was(as_user, bob, team, monkeyp
     def fail(**_: object) -> None:
         raise RuntimeError("the power is out")
 
-    monkeypatch.setattr("portal.accounts.mfa.services.remove_all", fail)
+    monkeypatch.setattr("portal.people.accounts.mfa.services.remove_all", fail)
     browser = as_user(bob)
     browser.raise_request_exception = False
     assert browser.delete(f"{REST}?workspaces=delete").status_code == 500

@@ -10,12 +10,12 @@ import pytest
 from django.contrib.sessions.models import Session
 from django.core import mail
 
-from portal.accounts import deactivation, last_seen, limits, mails
-from portal.accounts.breached_passwords import in_file, is_breached
-from portal.accounts.models import FailureWindow, UserSession
-from portal.accounts.tasks import forget_sign_ins
-from portal.events.kinds import AuditKind
-from portal.events.models import Event
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event
+from portal.people.accounts import deactivation, last_seen, limits, mails
+from portal.people.accounts.breached_passwords import in_file, is_breached
+from portal.people.accounts.models import FailureWindow, UserSession
+from portal.people.accounts.tasks import forget_sign_ins
 from tests.factories import PASSWORD
 
 pytestmark = pytest.mark.django_db

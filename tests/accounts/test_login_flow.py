@@ -13,9 +13,9 @@ from django.test import RequestFactory
 from django.urls import NoReverseMatch, reverse
 
 import portal
-from portal.accounts.models import UserSession
-from portal.events.kinds import AuditKind
-from portal.events.models import Event
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event
+from portal.people.accounts.models import UserSession
 from tests.factories import PASSWORD
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]

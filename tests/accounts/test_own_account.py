@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from portal.accounts import token_lookup
-from portal.accounts.models import User, UserSession
-from portal.events.models import Event
+from portal.common.events.models import Event
+from portal.people.accounts import token_lookup
+from portal.people.accounts.models import User, UserSession
 from tests.accounts.test_user_pages import text_of
 from tests.factories import PASSWORD, UserFactory, make_token
 

@@ -7,9 +7,9 @@ import json
 import pytest
 from allauth.mfa.models import Authenticator
 
-from portal.accounts.models import User
-from portal.events.kinds import AuditKind
-from portal.events.models import Event
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event
+from portal.people.accounts.models import User
 from tests.accounts.authenticators import Passkey, code_of, with_app
 from tests.factories import PASSWORD, UserFactory
 
@@ -261,7 +261,7 @@ def test_nobody_elses_is_seen_or_touched(as_user, bob, passkey):
 
 
 def test_there_is_a_limit(as_user, alice, monkeypatch, passkey):
-    monkeypatch.setattr("portal.accounts.mfa.factors.MAX_PASSKEYS", 1)
+    monkeypatch.setattr("portal.people.accounts.mfa.factors.MAX_PASSKEYS", 1)
     assert add(as_user(alice), key()).status_code == 400
 
 

@@ -12,8 +12,8 @@ from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.test import Client
 
-from portal.accounts import users
-from portal.accounts.context_words import context_words
+from portal.people.accounts import users
+from portal.people.accounts.context_words import context_words
 
 pytestmark = pytest.mark.django_db
 

@@ -7,12 +7,12 @@ from collections import Counter
 import pytest
 from django.test import Client
 
-from portal.accounts import deactivation, links, sessions, users
-from portal.accounts.links import LinkKind
-from portal.accounts.models import User, UserSession
 from portal.common.actors import SYSTEM
 from portal.common.errors import StateConflict
-from portal.events.models import Event
+from portal.common.events.models import Event
+from portal.people.accounts import deactivation, links, sessions, users
+from portal.people.accounts.links import LinkKind
+from portal.people.accounts.models import User, UserSession
 from tests.factories import PASSWORD, UserFactory
 from tests.races import Meanwhile, at_once
 

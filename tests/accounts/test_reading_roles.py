@@ -8,12 +8,12 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from portal.accounts import approvers, deactivation, policies, selectors, services, users
-from portal.accounts.models import Delegation, Role, User
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.scopes import READING, Scope
-from portal.quota_requests.services import rules
+from portal.people.accounts import approvers, deactivation, policies, selectors, services, users
+from portal.people.accounts.models import Delegation, Role, User
+from portal.quota.requests.services import rules
 from portal.workspaces import policies as workspace_policies
 from portal.workspaces.lifecycle import State
 from tests.factories import MembershipFactory, UserFactory, WorkspaceFactory, make_token

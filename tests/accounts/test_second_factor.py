@@ -6,11 +6,11 @@ import pytest
 from allauth.mfa.models import Authenticator
 from django.core.cache import cache
 
-from portal.accounts import deactivation, links, sessions, users
-from portal.accounts.models import UserSession
 from portal.common.actors import SYSTEM
-from portal.events.kinds import AuditKind
-from portal.events.models import Event, Notification
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event, Notification
+from portal.people.accounts import deactivation, links, sessions, users
+from portal.people.accounts.models import UserSession
 from tests.accounts.authenticators import code_of, with_app, with_codes
 from tests.factories import PASSWORD
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from portal.accounts import users
-from portal.accounts.models import ApiToken, User
+from portal.people.accounts import users
+from portal.people.accounts.models import ApiToken, User
 from tests.accounts.authenticators import Passkey, code_of, with_app, with_codes
 from tests.factories import PASSWORD, UserFactory
 

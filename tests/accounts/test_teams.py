@@ -6,11 +6,11 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError
 
-from portal.accounts import policies, selectors, services
-from portal.accounts.models import Membership, Role, Team, User
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
-from portal.events.models import Event
+from portal.common.events.models import Event
+from portal.people.accounts import policies, selectors, services
+from portal.people.accounts.models import Membership, Role, Team, User
 from portal.workspaces.lifecycle import State
 from tests.factories import MembershipFactory, TeamFactory, UserFactory, WorkspaceFactory
 

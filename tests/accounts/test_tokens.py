@@ -11,12 +11,12 @@ from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.utils import timezone
 
-from portal.accounts import selectors, token_lookup, token_uses, tokens
-from portal.accounts.models import ApiToken
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound
+from portal.common.events.models import Event
 from portal.common.scopes import Scope
-from portal.events.models import Event
+from portal.people.accounts import selectors, token_lookup, token_uses, tokens
+from portal.people.accounts.models import ApiToken
 from tests.factories import make_token
 
 pytestmark = pytest.mark.django_db

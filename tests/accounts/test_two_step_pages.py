@@ -8,11 +8,11 @@ import re
 import pytest
 from allauth.mfa.models import Authenticator
 
-from portal.accounts import users
-from portal.accounts.models import SiteRole
 from portal.common.actors import SYSTEM
-from portal.events.kinds import AuditKind
-from portal.events.models import Event, Notification
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event, Notification
+from portal.people.accounts import users
+from portal.people.accounts.models import SiteRole
 from portal.settings import checks
 from tests.accounts.authenticators import code_of, with_app, with_codes
 from tests.factories import PASSWORD

@@ -9,7 +9,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from portal.accounts.models import User
+from portal.people.accounts.models import User
 from portal.workspaces.lifecycle import State
 from tests.factories import PASSWORD, MembershipFactory, UserFactory, WorkspaceFactory, make_token
 

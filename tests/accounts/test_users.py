@@ -10,12 +10,12 @@ from django.core import mail
 from django.core.management import CommandError, call_command
 from django.test import Client
 
-from portal.accounts import links, sessions, token_lookup, users
-from portal.accounts.links import LinkKind
-from portal.accounts.models import AccountStatus, ApiToken, User
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
-from portal.events.models import Event
+from portal.common.events.models import Event
+from portal.people.accounts import links, sessions, token_lookup, users
+from portal.people.accounts.links import LinkKind
+from portal.people.accounts.models import AccountStatus, ApiToken, User
 from portal.workspaces.lifecycle import State
 from tests.factories import PASSWORD, MembershipFactory, UserFactory, WorkspaceFactory, make_token
 

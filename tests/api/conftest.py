@@ -14,7 +14,7 @@ import pytest
 import yaml
 from django.test import Client
 
-from portal.events import live
+from portal.common.events import live
 from tests.api.streaming import Hints
 
 # Fixtures: a portal that listens, and a Redis beside it.
@@ -22,7 +22,7 @@ from tests.cli.conftest import server  # noqa: F401
 from tests.workspaces.gateway.gateway_support import redis, redis_url  # noqa: F401
 
 if TYPE_CHECKING:
-    from portal.accounts.models import User
+    from portal.people.accounts.models import User
 
 V1 = "/api/v1/"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from portal.inventory.models import Device, Node
+from portal.fleet.inventory.models import Device, Node
 from tests.api.conftest import problem
 from tests.factories import FlavorFactory, simulated_pool
 

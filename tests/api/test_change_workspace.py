@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from portal.events.models import Event
+from portal.common.events.models import Event
 from portal.scheduling.models import SnapshotChange
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from portal.events.models import Event
-from portal.inventory import cordons, services
-from portal.inventory.device_states import DeviceState
-from portal.inventory.models import AllocatedDevice, CordonCause, Device, DeviceSeries, Node, Pool
+from portal.common.events.models import Event
+from portal.fleet.inventory import cordons, services
+from portal.fleet.inventory.device_states import DeviceState
+from portal.fleet.inventory.models import AllocatedDevice, CordonCause, Device, DeviceSeries, Node, Pool
 from portal.workspaces.models import Workspace
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.api.conftest import problem

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from portal.accounts.models import User
-from portal.channels import sending
-from portal.channels.sending import Outcome
+from portal.notify.channels import sending
+from portal.notify.channels.sending import Outcome
+from portal.people.accounts.models import User
 from tests.api.conftest import document, problem
 from tests.factories import MembershipFactory, UserFactory
 

@@ -12,8 +12,8 @@ from django.test import AsyncClient
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
-from portal.events import live, services, stream
-from portal.events.kinds import AuditKind
+from portal.common.events import live, services, stream
+from portal.common.events.kinds import AuditKind
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.api.conftest import V1, problem

@@ -12,13 +12,13 @@ from django.db import connection, connections, transaction
 from django.test import AsyncClient
 from django.test.utils import CaptureQueriesContext
 
-from portal.accounts.models import Membership, Role
 from portal.common.actors import SYSTEM
-from portal.event_feed import selectors
-from portal.events import feed, live
-from portal.events.kinds import AuditKind
-from portal.events.models import Event, TargetKind
-from portal.events.services import Target, record
+from portal.common.events import feed, live
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event, TargetKind
+from portal.common.events.services import Target, record
+from portal.people.accounts.models import Membership, Role
+from portal.web.event_feed import selectors
 from tests.api.conftest import V1, problem
 from tests.api.streaming import Hints, take
 from tests.factories import TeamFactory, UserFactory, WorkspaceFactory, make_token

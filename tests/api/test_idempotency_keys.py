@@ -11,11 +11,11 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from portal.accounts.models import ApiToken, Team
 from portal.common import sealed_texts
 from portal.common.models import KeptAnswer
-from portal.ledger import services as ledger
-from portal.ledger.models import LedgerAccount
+from portal.people.accounts.models import ApiToken, Team
+from portal.quota.ledger import services as ledger
+from portal.quota.ledger.models import LedgerAccount
 from portal.workspaces import housekeeping
 from tests.api.conftest import Api, problem
 from tests.factories import make_token

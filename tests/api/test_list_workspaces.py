@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 from django.utils import timezone
 
-from portal.inventory.models import AllocatedDevice, Allocation
+from portal.fleet.inventory.models import AllocatedDevice, Allocation
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.api.conftest import problem

@@ -16,14 +16,14 @@ from django.utils import timezone
 from rest_framework import serializers
 from rest_framework.renderers import JSONRenderer
 
-from portal.accounts.models import ApiToken, Team, User
-from portal.accounts.serializers import TokenSerializer
+from portal.catalog.environments.models import Environment, EnvironmentVersion
 from portal.catalog.models import Flavor, Template
 from portal.common.reasons.codes import AdmissionCode, Rule
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
-from portal.environments.models import Environment, EnvironmentVersion
-from portal.inventory.models import AllocatedDevice, Allocation, Node, Pool
+from portal.fleet.inventory.models import AllocatedDevice, Allocation, Node, Pool
+from portal.people.accounts.models import ApiToken, Team, User
+from portal.people.accounts.serializers import TokenSerializer
 from portal.workspaces import listing, selectors
 from portal.workspaces import serializers as serializers_module
 from portal.workspaces.lifecycle import DesiredState, PreemptionCause, State

@@ -8,8 +8,8 @@ import pytest
 
 from portal.catalog.documents import RENAMED as OF_ENTRIES
 from portal.catalog.models import Flavor
-from portal.events.kinds import AuditKind
-from portal.events.models import Event
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event
 from portal.gpu_checks.settings import RENAMED as OF_CHECKS
 from tests.api.conftest import document, problem
 

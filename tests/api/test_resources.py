@@ -9,31 +9,31 @@ from urllib.parse import urlencode
 import pytest
 from django.utils import timezone
 
-from portal.accounts import service_accounts, tokens
-from portal.accounts.models import Delegation, Team, User
-from portal.channels import sending
-from portal.channels.models import Channel, Message
+from portal.catalog.environments import services as environments
 from portal.common.actors import SYSTEM
-from portal.environments import services as environments
-from portal.events.kinds import AuditKind
-from portal.events.services import notify, record
+from portal.common.events.kinds import AuditKind
+from portal.common.events.services import notify, record
+from portal.fleet.inventory.models import Device, Node, Pool
+from portal.fleet.machines.models import JoinToken
 from portal.gpu_checks.models import CheckCause, GpuCheckRun
-from portal.identity.models import IdentityLink, LinkedBy
-from portal.inventory.models import Device, Node, Pool
-from portal.join_requests import services as join_requests
-from portal.ledger import budgets
-from portal.ledger import services as ledger
-from portal.ledger.models import LedgerEntry
-from portal.machines.models import JoinToken
-from portal.quota_requests.models import AutoApproveRule, QuotaRequest
-from portal.quotas.models import Cohort, Grant, MemberCap, Quota, ResourceRate, SiteLimit
+from portal.notify.channels import sending
+from portal.notify.channels.models import Channel, Message
+from portal.notify.webhooks import services as webhooks
+from portal.notify.webhooks.models import Endpoint
+from portal.people.accounts import service_accounts, tokens
+from portal.people.accounts.models import Delegation, Team, User
+from portal.people.identity.models import IdentityLink, LinkedBy
+from portal.people.join_requests import services as join_requests
+from portal.people.service_accounts.models import TrustRule
+from portal.quota.ledger import budgets
+from portal.quota.ledger import services as ledger
+from portal.quota.ledger.models import LedgerEntry
+from portal.quota.limits.models import Cohort, Grant, MemberCap, Quota, ResourceRate, SiteLimit
+from portal.quota.requests.models import AutoApproveRule, QuotaRequest
+from portal.quota.reservations import permissions
+from portal.quota.reservations.models import Reservation
 from portal.reclaim import policy_services as reclaim_policies
 from portal.reclaim.models import RebalanceProposal
-from portal.reservations import permissions
-from portal.reservations.models import Reservation
-from portal.service_accounts.models import TrustRule
-from portal.webhooks import services as webhooks
-from portal.webhooks.models import Endpoint
 from portal.workspaces.models import HomePlace, LostHome, Workspace
 from tests.api.cases import CreateCase, DetailCase, ListCase
 from tests.factories import MachineFactory, UserFactory, WorkspaceFactory

@@ -12,9 +12,9 @@ import yaml
 from django.core.management import call_command
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from portal.openapi.examples import EXAMPLES
-from portal.openapi.meanings import ELSE, FIELDS, OWN
-from portal.openapi.operations import NAMES, TAGS
+from portal.web.openapi.examples import EXAMPLES
+from portal.web.openapi.meanings import ELSE, FIELDS, OWN
+from portal.web.openapi.operations import NAMES, TAGS
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "openapi.yaml"
 DOCUMENT = yaml.load(COMMITTED.read_text(), Loader=yaml.CSafeLoader)
@@ -88,7 +88,7 @@ def test_parameters_schemas_and_fields_have_meanings() -> None:
             untold.append(schema)
         fields = definition.get("properties", {})
         untold += [f"{schema}.{name}" for name in fields if not fields[name].get("description")]
-    assert untold == [], "Write a help_text, or what the name means: portal/openapi/meanings.py"
+    assert untold == [], "Write a help_text, or what the name means: portal/web/openapi/meanings.py"
 
 
 def test_examples_are_what_their_schemas_allow() -> None:
@@ -122,7 +122,7 @@ def test_bodies_show_an_example() -> None:
             open_ones = [each for each in fields.values() if "type" in each and each["type"] != "boolean"]
             if open_ones and "examples" not in content and not any("examples" in each for each in open_ones):
                 without.append(operation["operationId"])
-    assert without == [], "Write an example: portal/openapi/examples.py"
+    assert without == [], "Write an example: portal/web/openapi/examples.py"
 
 
 def test_shared_meanings_are_of_fields_that_there_are() -> None:

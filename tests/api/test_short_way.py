@@ -9,11 +9,11 @@ import pytest
 from django.test import Client
 from django.urls import get_resolver
 
-from portal.accounts.authentication import TokenAuthentication
-from portal.accounts.models import ApiToken
 from portal.common import token_requests
 from portal.common.api import ApiView
 from portal.common.bearer import token_in
+from portal.people.accounts.authentication import TokenAuthentication
+from portal.people.accounts.models import ApiToken
 from portal.workspaces.lifecycle import State
 from tests.factories import WorkspaceFactory, make_token
 
@@ -124,7 +124,7 @@ def test_a_fault_of_the_portal_is_answered_alike(
     def broken(_user: Any) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr("portal.accounts.selectors.places_of", broken)
+    monkeypatch.setattr("portal.people.accounts.selectors.places_of", broken)
     short, full = ways("GET", "/api/v1/me", Authorization=f"Bearer {make_token(alice)[1]}")
     assert short.status_code == 500 and short.json()["code"] == "internal_error"
     assert seen(short) == seen(full)

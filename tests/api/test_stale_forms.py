@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from portal.accounts.models import User
-from portal.channels import sending
-from portal.channels.sending import Outcome
+from portal.notify.channels import sending
+from portal.notify.channels.sending import Outcome
+from portal.people.accounts.models import User
 from tests.api.conftest import Api
 from tests.api.test_editing import KINDS
 from tests.factories import MembershipFactory, UserFactory

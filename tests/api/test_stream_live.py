@@ -12,8 +12,8 @@ import pytest
 import redis as redis_py
 
 from portal.common.actors import SYSTEM
-from portal.events import hub, live, services
-from portal.events.kinds import AuditKind
+from portal.common.events import hub, live, services
+from portal.common.events.kinds import AuditKind
 from portal.workspaces.models import Workspace
 from tests.api.conftest import V1
 from tests.factories import WorkspaceFactory, make_token

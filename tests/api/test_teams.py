@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from portal.accounts.models import Membership, Team
+from portal.people.accounts.models import Membership, Team
 from tests.api.conftest import problem
 from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory
 

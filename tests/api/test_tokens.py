@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from portal.accounts.models import ApiToken
+from portal.people.accounts.models import ApiToken
 from tests.api.conftest import Api, problem
 from tests.factories import make_token
 

@@ -8,10 +8,10 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from portal.accounts import services
-from portal.accounts.models import User
 from portal.common.actors import SYSTEM
-from portal.events.models import Event
+from portal.common.events.models import Event
+from portal.people.accounts import services
+from portal.people.accounts.models import User
 from tests.api.cases import CreateCase, DetailCase, ListCase
 from tests.api.conftest import problem
 from tests.factories import PASSWORD, WorkspaceFactory

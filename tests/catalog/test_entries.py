@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from portal.accounts.models import Membership, Role, Team
 from portal.catalog import documents, entries, rules, selectors
 from portal.catalog.models import Flavor, Template
 from portal.catalog.services import ensure_accelerator_flavors, ensure_starting_catalog
 from portal.common import etags
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, PreconditionFailed, StateConflict
+from portal.common.events.models import Event
+from portal.common.history import selectors as history
+from portal.common.history.models import SubjectKind
 from portal.common.reasons.codes import CatalogCode
-from portal.events.models import Event
-from portal.history import selectors as history
-from portal.history.models import SubjectKind
+from portal.people.accounts.models import Membership, Role, Team
 from portal.workspaces import dispatch, services
 from portal.workspaces.lifecycle import State
 from tests.factories import (

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from portal.catalog import documents, entries
+from portal.catalog.environments.models import Environment, EnvironmentVersion
 from portal.catalog.models import Template
-from portal.catalog_pages.previews import preview
 from portal.common.actors import SYSTEM
-from portal.environments.models import Environment, EnvironmentVersion
+from portal.web.catalog.previews import preview
 from portal.workspaces import services as workspaces
 from tests.catalog_pages.test_pages import as_typed
 from tests.environments.helpers import LOCK, built, environment, only, progress, ready

@@ -9,10 +9,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from portal.accounts.models import Team
+from portal.catalog.environments import selectors
+from portal.catalog.environments.models import Environment, EnvironmentVersion
 from portal.catalog.models import Flavor, Template
-from portal.environments import selectors
-from portal.environments.models import Environment, EnvironmentVersion
+from portal.people.accounts.models import Team
 from portal.workspaces.models import Workspace
 from tests.catalog_pages.test_pages import as_typed
 from tests.factories import FlavorFactory, TemplateFactory

@@ -9,12 +9,12 @@ from django.utils import timezone
 
 from portal.catalog import documents, entries
 from portal.catalog.models import Flavor, Template
-from portal.catalog_pages.forms import FlavorForm, TemplateForm, initial_of
-from portal.catalog_pages.previews import preview
 from portal.common import etags
 from portal.common.actors import SYSTEM
-from portal.inventory.models import AllocatedDevice, Allocation, Device
+from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device
 from portal.scheduling import fits
+from portal.web.catalog.forms import FlavorForm, TemplateForm, initial_of
+from portal.web.catalog.previews import preview
 from provisioning.share_messages import PROVIDES_SHARES
 from tests.factories import (
     FlavorFactory,

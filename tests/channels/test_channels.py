@@ -9,19 +9,19 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from portal.accounts import users
-from portal.channels import outbox, selectors, sending, services
-from portal.channels.kinds import SUBJECTS, subject_of
-from portal.channels.models import Channel, Message, MessageStatus, TeamFeed
-from portal.channels.sending import Outcome
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event, Notification
+from portal.common.events.services import notify
 from portal.common.reasons.codes import ChannelCode
 from portal.common.sealed_texts import unseal
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.events.models import Event, Notification
-from portal.events.services import notify
+from portal.notify.channels import outbox, selectors, sending, services
+from portal.notify.channels.kinds import SUBJECTS, subject_of
+from portal.notify.channels.models import Channel, Message, MessageStatus, TeamFeed
+from portal.notify.channels.sending import Outcome
+from portal.people.accounts import users
 from tests.api.conftest import api as api  # a fixture
 from tests.api.conftest import problem
 from tests.factories import WorkspaceFactory

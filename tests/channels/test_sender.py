@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from portal.channels import sender, sending
-from portal.channels.sending import Job
+from portal.notify.channels import sender, sending
+from portal.notify.channels.sending import Job
 from tests.receivers import LIMIT_S, receiver, status
 
 SCHEMAS = ["json", "slack", "mmost", "workflows", "file", "syslog", "rsyslog", "mqtt", "mailto", "growl"]
@@ -87,7 +87,7 @@ def test_a_template_is_no_way_to_read_a_file(tmp_path):
 
 CONFINED = """
 import os, socket, subprocess, sys, threading
-from portal.channels import sender
+from portal.notify.channels import sender
 from portal.common.outgoing.addresses import Policy
 sender.confine(Policy.of(["127.0.0.1/32"]))
 def attempt(name, act):

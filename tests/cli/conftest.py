@@ -24,7 +24,7 @@ def server(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     from django.core.asgi import get_asgi_application
     from django.db import connection
 
-    from portal.events import live
+    from portal.common.events import live
 
     # There is no Redis: streams look at the database, and need not wait long in between.
     monkeypatch.setattr(live, "POLL_S", 0.05)

@@ -22,8 +22,8 @@ import httpx
 import pytest
 
 from portal.cli.client.transport import Transport
-from portal.home_files import services
 from portal.workspaces.gateway.file_tickets import PREFIX
+from portal.workspaces.home_files import services
 from provisioning.service.environ import ROOT
 from tests.factories import WorkspaceFactory
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from portal.catalog.environments.models import Environment, EnvironmentVersion
 from portal.cli import environments
-from portal.environments.models import Environment, EnvironmentVersion
 from portal.workspaces.models import Workspace
 from provisioning.environment_messages import FailedLine
 from tests.environments.helpers import built, failed, only, progress, ready

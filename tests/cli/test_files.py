@@ -10,7 +10,7 @@ import pytest
 
 from portal.cli.client.files import Files
 from portal.cli.errors import Unreachable
-from portal.home_files import services
+from portal.workspaces.home_files import services
 from tests.factories import WorkspaceFactory
 
 

@@ -19,10 +19,10 @@ import pytest
 from django.db import connection
 from websockets.sync.server import ServerConnection, serve
 
-from portal.accounts.models import ApiToken
 from portal.cli import forwarding
 from portal.cli.client.transport import Transport
 from portal.cli.loopback import Connection
+from portal.people.accounts.models import ApiToken
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.factories import WorkspaceFactory

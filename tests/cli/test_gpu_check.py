@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from portal.inventory.models import Device, Pool
+from portal.fleet.inventory.models import Device, Pool
 from provisioning.node.sampling import has_library
 from tests.broker import Broker
 from tests.factories import make_token, node_info

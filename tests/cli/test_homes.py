@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
-from portal.inventory.models import Node
+from portal.fleet.inventory.models import Node
 from portal.reclaim.models import HomeStay
 from portal.workspaces.homes import evacuations
 from portal.workspaces.models import HomeArchive, HomeEvacuation, HomePlace

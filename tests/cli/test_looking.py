@@ -13,7 +13,7 @@ from portal.cli import waiting
 from portal.cli.client import BerthClient
 from portal.cli.errors import Refused
 from portal.common.actors import SYSTEM
-from portal.quotas.services import limits
+from portal.quota.limits.services import limits
 from portal.workspaces import services
 from portal.workspaces.models import Workspace
 from tests.factories import WorkspaceFactory

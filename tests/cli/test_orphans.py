@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from portal.cli import orphans as cli
 from portal.cli.errors import Missing, Usage
-from portal.orphans.models import Orphan
+from portal.workspaces.orphans.models import Orphan
 from tests.factories import local_pool_with, make_token, node_info
 
 

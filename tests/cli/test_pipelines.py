@@ -16,7 +16,7 @@ from portal.cli.errors import Unreachable
 from portal.cli.loopback import Connection
 from portal.cli.signals import Terminated
 from portal.common.actors import SYSTEM
-from portal.quotas.services import limits
+from portal.quota.limits.services import limits
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.factories import WorkspaceFactory

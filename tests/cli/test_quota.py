@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from portal.common.actors import SYSTEM
-from portal.ledger import budgets
-from portal.quotas.services import limits
+from portal.quota.ledger import budgets
+from portal.quota.limits.services import limits
 from portal.workspaces.lifecycle import State
 from tests.factories import TeamFactory, WorkspaceFactory
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.utils import timezone
 
-from portal.inventory.models import Device
+from portal.fleet.inventory.models import Device
 from portal.reclaim.models import RebalanceProposal
 from portal.workspaces.lifecycle import State
 from tests.factories import (

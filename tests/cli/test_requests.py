@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from portal.accounts.models import User
 from portal.cli.client import BerthClient
 from portal.cli.completion import script
 from portal.cli.requests import base_units
 from portal.cli.terminal import HarmlessStream, Progress
 from portal.common.actors import SYSTEM
-from portal.events.kinds import AuditKind
-from portal.events.services import record
-from portal.quota_requests.models import QuotaRequest
-from portal.quotas.services import limits
+from portal.common.events.kinds import AuditKind
+from portal.common.events.services import record
+from portal.people.accounts.models import User
+from portal.quota.limits.services import limits
+from portal.quota.requests.models import QuotaRequest
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.factories import UserFactory, WorkspaceFactory, make_token

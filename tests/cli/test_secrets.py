@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 from portal.common.sealed_texts import unseal
-from portal.workspace_secrets.models import Secret, purpose_of
+from portal.workspaces.secrets.models import Secret, purpose_of
 
 VALUE = "planted-value-0f8a7c"
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from portal.accounts.models import ApiToken, User
+from portal.people.accounts.models import ApiToken, User
 from tests.factories import MembershipFactory, TeamFactory, UserFactory, make_token
 
 SA = "service-account"

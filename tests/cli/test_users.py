@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from portal.accounts.models import User
+from portal.people.accounts.models import User
 from tests.factories import UserFactory, make_token
 
 

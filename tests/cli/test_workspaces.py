@@ -10,9 +10,9 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from portal.accounts.models import Membership, Role
 from portal.common.actors import SYSTEM
-from portal.events.services import record
+from portal.common.events.services import record
+from portal.people.accounts.models import Membership, Role
 from portal.workspaces import own_packages
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceStatus

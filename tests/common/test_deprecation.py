@@ -41,7 +41,7 @@ def test_each_answer_says_since_when_and_until_when() -> None:
 
 
 def test_the_document_says_it_too() -> None:
-    from portal.openapi.operations import NAMES
+    from portal.web.openapi.operations import NAMES
 
     generator = SchemaGenerator(patterns=routes("api/v1/version", OldView, "old"))
     assert ("GET", "version") in NAMES  # the name is borrowed

@@ -17,10 +17,10 @@ from django.middleware.security import SecurityMiddleware
 from django.test import Client, RequestFactory
 from django.urls import get_resolver
 
-from portal.accounts import users
 from portal.common import logs
 from portal.common.message_storage import PortalCookieStorage
 from portal.common.middleware import NoStoreMiddleware
+from portal.people.accounts import users
 from tests.factories import PASSWORD, make_token
 from tests.permissions.test_matrix import patterns
 
@@ -136,9 +136,9 @@ PLAIN_YAML = {
     *("Node", "ScalarNode", "SequenceNode", "MappingNode", "YAMLError", "MarkedYAMLError"),
 }
 # The product's own documents, whose HTML is made by a parser that takes none from them.
-DOCUMENTS = ROOT / "portal" / "documents" / "rendering.py"
+DOCUMENTS = ROOT / "portal" / "web" / "documents" / "rendering.py"
 # SAML alone is XML, and says how it is read.
-XML = ROOT / "portal" / "identity" / "saml.py"
+XML = ROOT / "portal" / "people" / "identity" / "saml.py"
 BARRED_IMPORTS = {"pickle", "marshal", "shelve", "xml", "lxml", "defusedxml", "yaml"}
 
 

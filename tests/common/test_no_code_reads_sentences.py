@@ -43,27 +43,30 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ): ("what the portal sent twice is printed once"),
     ("portal/cli/client/transport.py", "response.text.strip()"): "the end of a line is not shown",
     ("portal/cli/environments.py", "line != shown"): "a line that says the same is not shown again",
-    ("portal/events/services.py", "strip_nul(title).split()"): "any white space becomes one space: a subject",
-    ("portal/events/services.py", "strip_nul(note.title).split()"): "the same, for many",
-    ("portal/events/services.py", "(notice.user_id, notice.title, notice.url) not in notified"): _SAME,
     (
-        "portal/events/services.py",
+        "portal/common/events/services.py",
+        "strip_nul(title).split()",
+    ): "any white space becomes one space: a subject",
+    ("portal/common/events/services.py", "strip_nul(note.title).split()"): "the same, for many",
+    ("portal/common/events/services.py", "(notice.user_id, notice.title, notice.url) not in notified"): _SAME,
+    (
+        "portal/common/events/services.py",
         "Notification.objects.filter(user__in=wanted, kind=kind, title=title, url=url, read_at=None, "
         "at__gte=now - SAME_NOTICE)",
     ): _SAME,
     ("portal/gpu_checks/results.py", "(last.verdict, last.summary) == (run.verdict, run.summary)"): _SAME,
     (
-        "portal/inventory/cordons.py",
+        "portal/fleet/inventory/cordons.py",
         "(device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery) == wanted",
     ): _SAME,
     (
-        "portal/inventory/services.py",
+        "portal/fleet/inventory/services.py",
         "Pool.objects.filter(pk=pool.pk).exclude(state=state, state_message=message)",
     ): _SAME,
-    ("portal/ledger/services.py", "strip_nul(note).strip()"): _TYPED,
-    ("portal/quota_requests/services/requests.py", "strip_nul(note).strip()"): _TYPED,
-    ("portal/reservations/services.py", "strip_nul(note).strip()"): _TYPED,
-    ("portal/reservations/services.py", "strip_nul(title).split()"): _TYPED,
+    ("portal/quota/ledger/services.py", "strip_nul(note).strip()"): _TYPED,
+    ("portal/quota/requests/services/requests.py", "strip_nul(note).strip()"): _TYPED,
+    ("portal/quota/reservations/services.py", "strip_nul(note).strip()"): _TYPED,
+    ("portal/quota/reservations/services.py", "strip_nul(title).split()"): _TYPED,
     ("provisioning/gpu/check/report.py", "worst.text.rstrip('.')"): (
         "a finding ends with a full stop or without, a summary with one"
     ),

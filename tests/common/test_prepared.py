@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from portal.accounts import selectors
-from portal.accounts.models import Membership, Role, Team, User
 from portal.common.prepared import Prepared
+from portal.people.accounts import selectors
+from portal.people.accounts.models import Membership, Role, Team, User
 from portal.workspaces.models import Workspace
 from tests.factories import UserFactory, WorkspaceFactory
 

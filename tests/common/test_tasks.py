@@ -12,8 +12,8 @@ import redis
 from portal.celery import app as control
 from portal.common.errors import Unavailable
 from portal.embedded.clock import SCHEDULE
-from portal.inventory import polling
-from portal.inventory.models import Pool
+from portal.fleet.inventory import polling
+from portal.fleet.inventory.models import Pool
 from portal.workspaces import housekeeping, results, services
 from provisioning import messages
 from provisioning.node.tasks import run

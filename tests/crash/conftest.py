@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from portal.accounts.models import User
 from portal.common.actors import SYSTEM
-from portal.inventory import services as inventory
-from portal.inventory.models import Allocation, Pool
-from portal.inventory.node_commands import config_of
+from portal.fleet.inventory import services as inventory
+from portal.fleet.inventory.models import Allocation, Pool
+from portal.fleet.inventory.node_commands import config_of
+from portal.people.accounts.models import User
 from portal.workspaces.lifecycle import HOLDING
 from portal.workspaces.models import Workspace
 from provisioning.drivers.local import network, processes
@@ -48,7 +48,7 @@ def fleet(shared_berth: Berth) -> Iterator[Fleet]:
 def _broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     """The test's own broker, for the tests marked `engine` here too."""
     from portal.celery import app as control_app
-    from portal.events import live
+    from portal.common.events import live
     from provisioning.node.worker import app as node_app
 
     broker = Broker()

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from portal.events.models import Event
+from portal.common.events.models import Event
 from portal.workspaces import services
 from provisioning.celery_config import configure, node_queue
 from provisioning.signed_celery import Identity, SignedCelery
@@ -101,7 +101,7 @@ class Postman:
 CAPTURE = """
 import json, sys, time, django
 django.setup()
-from portal.inventory.node_commands import config_of
+from portal.fleet.inventory.node_commands import config_of
 from portal.workspaces import dispatch
 from portal.workspaces.models import Workspace
 from provisioning import messages

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from portal.accounts.models import User
+from portal.people.accounts.models import User
 from portal.workspaces import services
 from portal.workspaces.models import Workspace
 from provisioning.service.environ import ROOT

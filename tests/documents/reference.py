@@ -219,17 +219,16 @@ def _safe(text: str) -> str:
 
 def states() -> str:
     """The values of states in REST, with the words that pages show for them."""
-    from portal.accounts.models import AccountStatus
-    from portal.environments.models import BuildState, VersionState
+    from portal.catalog.environments.models import BuildState, VersionState
+    from portal.fleet.inventory.device_states import LOOKS
+    from portal.fleet.inventory.models import PoolState
+    from portal.fleet.machines.models import MachineState
     from portal.gpu_checks.models import CheckStatus, CheckVerdict
-    from portal.inventory.device_states import LOOKS
-    from portal.inventory.models import PoolState
-    from portal.join_requests.models import JoinStatus
-    from portal.machines.models import MachineState
-    from portal.orphans.models import OrphanState
-    from portal.quota_requests.models import RequestStatus
-    from portal.reservations.models import ReservationStatus
-    from portal.webhooks.models import DeliveryStatus
+    from portal.notify.webhooks.models import DeliveryStatus
+    from portal.people.accounts.models import AccountStatus
+    from portal.people.join_requests.models import JoinStatus
+    from portal.quota.requests.models import RequestStatus
+    from portal.quota.reservations.models import ReservationStatus
     from portal.workspaces.lifecycle import (
         TRANSITIONS,
         PreemptionCause,
@@ -238,6 +237,7 @@ def states() -> str:
         TerminationReason,
     )
     from portal.workspaces.models.homes import EvacuationState, HomeArchiveState, HomeMoveState
+    from portal.workspaces.orphans.models import OrphanState
 
     parts = [
         "# States",

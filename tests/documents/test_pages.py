@@ -13,7 +13,7 @@ from portal.common.errors import StateConflict
 from portal.common.reasons import codes
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
-from portal.documents import library, navigation, rendering
+from portal.web.documents import library, navigation, rendering
 from tests.documents import reference, screenshots
 from tests.ui.cases import INLINE, PageCase
 

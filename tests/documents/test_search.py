@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from portal.documents import search, words
+from portal.web.documents import search, words
 
 QUESTIONS = (
     ("How do I give Anna two more GPUs until Friday?", "troubleshooting",

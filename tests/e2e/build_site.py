@@ -24,8 +24,8 @@ SILENCE = """
 import django
 django.setup()
 from django.utils import timezone
-from portal.environments import upkeep
-from portal.environments.models import OPEN, EnvironmentBuild
+from portal.catalog.environments import upkeep
+from portal.catalog.environments.models import OPEN, EnvironmentBuild
 EnvironmentBuild.objects.filter(state__in=OPEN).exclude(lease="").update(lease_expires_at=timezone.now())
 upkeep.sweep()
 """

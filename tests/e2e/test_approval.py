@@ -23,16 +23,16 @@ pytestmark = [
 ]
 UNDER_A_MINUTE_S = 60
 SET_UP = """
-from portal.accounts.models import Team, User
+from portal.people.accounts.models import Team, User
 from portal.common.actors import SYSTEM
-from portal.quotas.services import limits
+from portal.quota.limits.services import limits
 User.objects.filter(username="ben").update(is_approver=True)
 team = Team.objects.get(memberships__user__username="ada")
 limits.set_quota(actor=SYSTEM, team=team, resource="cpu_milli", nominal=1000)
 """
 CLEAN_UP = """
-from portal.accounts.models import User
-from portal.quotas.models import Grant, Quota
+from portal.people.accounts.models import User
+from portal.quota.limits.models import Grant, Quota
 Grant.objects.all().delete()
 Quota.objects.all().delete()
 User.objects.update(is_approver=False)

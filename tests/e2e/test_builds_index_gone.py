@@ -35,8 +35,8 @@ NEXT_TRY = """
 import django
 django.setup()
 from django.utils import timezone
-from portal.environments import upkeep
-from portal.environments.models import EnvironmentVersion
+from portal.catalog.environments import upkeep
+from portal.catalog.environments.models import EnvironmentVersion
 EnvironmentVersion.objects.filter(retry_at__isnull=False).update(retry_at=timezone.now())
 upkeep.sweep()
 """
@@ -46,7 +46,7 @@ import django
 django.setup()
 from datetime import timedelta
 from django.utils import timezone
-from portal.environments.models import EnvironmentVersion
+from portal.catalog.environments.models import EnvironmentVersion
 later = timezone.now() + timedelta(days=1)
 EnvironmentVersion.objects.filter(retry_at__isnull=False).update(retry_at=later)
 """

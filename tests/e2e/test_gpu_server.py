@@ -52,7 +52,7 @@ BEGIN = f"""
 {TOKEN.format(name="admin")}
 import time
 from portal.gpu_checks import policy
-from portal.inventory.models import Device
+from portal.fleet.inventory.models import Device
 until = time.monotonic() + 90
 while Device.objects.filter(passed_at=None).exists() and time.monotonic() < until:
     policy.run()

@@ -26,8 +26,8 @@ pytestmark = [
     pytest.mark.thorough("minutes in a machine with systemd; `make test` checks the documents' commands"),
 ]
 TOKEN = """
-from portal.accounts import tokens
-from portal.accounts.models import User
+from portal.people.accounts import tokens
+from portal.people.accounts.models import User
 from portal.common.actors import SYSTEM
 from tests.populate import add_catalog
 add_catalog()
@@ -146,14 +146,14 @@ def next_version(here: HowToMachine) -> str:
     here.do("git remote remove origin || true")
     here.do("git remote add origin /srv/origin.git && git fetch -q && git branch -q -u origin/how-to")
     here.do("git clone -q -b how-to /srv/origin.git /srv/next")
-    migration = "portal/accounts/migrations/9999_next_version.py"
+    migration = "portal/people/accounts/migrations/9999_next_version.py"
     here.do(
         "cd /srv/next && "
         f'{ROOT}/.venv/bin/python -c "import os, sys; sys.path.insert(0, os.getcwd()); '
         "from django.core.management import execute_from_command_line as run; "
         "os.environ['DJANGO_SETTINGS_MODULE'] = 'portal.settings'; "
         "run(['manage.py', 'makemigrations', 'accounts', '--empty', '-n', 'next_version', '-v', '0'])\" && "
-        f"mv portal/accounts/migrations/*_next_version.py {migration}"
+        f"mv portal/people/accounts/migrations/*_next_version.py {migration}"
     )
     here.do(f"cd /srv/next && git add . && {name} commit -qm 'The next version' && git push -q origin how-to")
     return here.do("git rev-parse HEAD").strip()
@@ -277,7 +277,8 @@ def test_postgresql_with_its_backup(here: HowToMachine) -> None:
         here.do(up, user="berth")
         assert all(each["ok"] for each in health(here))
         names = (
-            "from portal.accounts.models import User; print(*User.objects.values_list('username', flat=True))"
+            "from portal.people.accounts.models import User; "
+            "print(*User.objects.values_list('username', flat=True))"
         )
         shown = here.do(f'{shell} shell -v 0 -c "{names}"', user="berth").split()
         assert "kept" in shown and "later" not in shown, shown

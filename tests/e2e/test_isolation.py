@@ -419,6 +419,6 @@ EXPIRE = """
 import sys, django
 django.setup()
 from django.utils import timezone
-from portal.accounts.models import ApiToken
+from portal.people.accounts.models import ApiToken
 assert ApiToken.objects.filter(pk=sys.argv[1]).update(expires_at=timezone.now()) == 1
 """

@@ -21,15 +21,15 @@ pytestmark = [
     pytest.mark.thorough("a whole Berth with a browser; `make test` has the pages in tests/ui"),
 ]
 SET_UP = f"""
-from portal.accounts import services, users
-from portal.accounts.models import User
+from portal.people.accounts import services, users
+from portal.people.accounts.models import User
 from portal.common.actors import SYSTEM
 fay = users.create(actor=SYSTEM, username="fay", password={PASSWORD!r})
 olaf = users.create(actor=SYSTEM, username="olaf", password={PASSWORD!r})
 services.create_team(actor=SYSTEM, slug="optics", name="Optics", owner=olaf)
 """
 CLEAN_UP = """
-from portal.accounts.models import Team, User
+from portal.people.accounts.models import Team, User
 User.objects.filter(username__in=["fay", "olaf"]).update(is_active=False)
 Team.objects.get(slug="optics").memberships.all().delete()
 """

@@ -44,7 +44,7 @@ from datetime import timedelta
 from django.db.models import F
 from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
-from portal.inventory.models import Pool
+from portal.fleet.inventory.models import Pool
 from portal.reclaim import observing, passes, policy_services
 from portal.reclaim.models import ReclaimNotice, WorkspaceActivity
 

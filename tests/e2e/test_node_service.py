@@ -34,14 +34,14 @@ LIMIT_S = 90
 TOKEN = """
 import django; django.setup()
 from portal.common.actors import SYSTEM
-from portal.inventory.models import Pool
-from portal.machines import services
+from portal.fleet.inventory.models import Pool
+from portal.fleet.machines import services
 print(services.make_join_token(actor=SYSTEM, pool=Pool.objects.get(simulated=False)).text)
 """
 OPERATOR = """
 import django; django.setup()
-from portal.accounts import tokens
-from portal.accounts.models import User
+from portal.people.accounts import tokens
+from portal.people.accounts.models import User
 from portal.common.actors import SYSTEM
 print(tokens.create_token(actor=SYSTEM, user=User.objects.get(username="admin"), name="tests").secret)
 """

@@ -45,11 +45,11 @@ systemctl start postgresql
 HOMES = "[Service]\nProtectHome=read-only\n"
 SNIPPET = """
 import django; django.setup()
-from portal.accounts import services as accounts, tokens
-from portal.accounts.models import User
+from portal.people.accounts import services as accounts, tokens
+from portal.people.accounts.models import User
 from portal.common.actors import SYSTEM
-from portal.inventory.models import Pool
-from portal.machines import services
+from portal.fleet.inventory.models import Pool
+from portal.fleet.machines import services
 from tests.populate import add_catalog
 add_catalog()
 admin = User.objects.get(username="admin")

@@ -51,21 +51,21 @@ LIMIT_S = 180
 TOKEN = """
 import django; django.setup()
 from portal.common.actors import SYSTEM
-from portal.inventory.models import Pool
-from portal.machines import services
+from portal.fleet.inventory.models import Pool
+from portal.fleet.machines import services
 print(services.make_join_token(actor=SYSTEM, pool=Pool.objects.get(simulated=False)).text)
 """
 REVOKE = """
 import django; django.setup()
 from portal.common.actors import SYSTEM
-from portal.machines import services
-from portal.machines.models import Machine
+from portal.fleet.machines import services
+from portal.fleet.machines.models import Machine
 services.revoke(actor=SYSTEM, machine_id=Machine.objects.get(name="node-b").pk)
 """
 OPERATOR = """
 import django; django.setup()
-from portal.accounts import tokens
-from portal.accounts.models import User
+from portal.people.accounts import tokens
+from portal.people.accounts.models import User
 from portal.common.actors import SYSTEM
 print(tokens.create_token(actor=SYSTEM, user=User.objects.get(username="admin"), name="tests").secret)
 """

@@ -45,7 +45,7 @@ TEAMS = {"node-x": "lab", "node-y": "optics"}
 """ada's teams. A home belongs to a user in a team: she has one on each machine."""
 OPTICS = """
 import django; django.setup()
-from portal.accounts import services
+from portal.people.accounts import services
 from portal.common.actors import SYSTEM
 team = services.create_team(actor=SYSTEM, slug="optics", name="Optics")
 services.set_member(actor=SYSTEM, team=team, username="ben", role="owner")

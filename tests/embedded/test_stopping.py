@@ -13,7 +13,7 @@ from portal.embedded import up as up_module
 from portal.embedded import workspaces
 from portal.embedded.environment import Instance
 from portal.embedded.up import Up
-from portal.inventory.models import Pool
+from portal.fleet.inventory.models import Pool
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.service.console import Console

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from portal.catalog.environments import results, services
+from portal.catalog.environments.models import Environment, EnvironmentBuild, EnvironmentVersion
 from portal.common.actors import SYSTEM
-from portal.environments import results, services
-from portal.environments.models import Environment, EnvironmentBuild, EnvironmentVersion
 from provisioning import messages
 from provisioning.environment_messages import BuildStage, EnvironmentBuilt, EnvironmentProgress, Package
 from provisioning.environment_messages import EnvironmentBuild as BuildCommand

@@ -7,18 +7,18 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from portal.common.actors import SYSTEM
-from portal.environments import builds, logs, results, selectors, services, upkeep
-from portal.environments.models import (
+from portal.catalog.environments import builds, logs, results, selectors, services, upkeep
+from portal.catalog.environments.models import (
     BuildState,
     EnvironmentBuild,
     StoredContent,
     VersionState,
 )
-from portal.environments.tasks import apply_environment_build, environment_progress
-from portal.events.models import Notification
-from portal.inventory import services as inventory
-from portal.inventory.models import Node, Pool
+from portal.catalog.environments.tasks import apply_environment_build, environment_progress
+from portal.common.actors import SYSTEM
+from portal.common.events.models import Notification
+from portal.fleet.inventory import services as inventory
+from portal.fleet.inventory.models import Node, Pool
 from provisioning import messages
 from provisioning.environment_messages import EnvironmentBuilt, EnvironmentProgress, FailedLine
 from provisioning.environments.content import digest_of

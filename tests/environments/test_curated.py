@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from django.core.management import call_command
 
+from portal.catalog.environments import curated, services, upkeep
+from portal.catalog.environments.models import Environment, EnvironmentBuild, EnvironmentVersion, VersionState
+from portal.catalog.environments.sources import checked, names_in
 from portal.catalog.models import Template
 from portal.catalog.selectors import installed_programs, missing
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput
+from portal.common.events.models import Notification
 from portal.common.reasons.wording import next_action_of
-from portal.environments import curated, services, upkeep
-from portal.environments.models import Environment, EnvironmentBuild, EnvironmentVersion, VersionState
-from portal.environments.sources import checked, names_in
-from portal.events.models import Notification
 from portal.workspaces.software import ON_THE_NODE, default_of
 from tests.environments.helpers import built, commands, environment, failed, only
 from tests.factories import local_pool_with, node_info

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from portal.catalog.environments import curated, services
+from portal.catalog.environments.models import Environment, EnvironmentBuild
 from portal.catalog.models import Template
 from portal.catalog.services import prefer_environment
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotPossible, StateConflict
-from portal.environments import curated, services
-from portal.environments.models import Environment, EnvironmentBuild
 from portal.scheduling import cycle
 from portal.workspaces.models import Workspace
 from portal.workspaces.troubles import stored_message

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from portal.catalog.environments import documents, selectors, services, upkeep
+from portal.catalog.environments.models import Environment, EnvironmentBuild, StoredContent
 from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed
 from portal.common.reasons.codes import EnvironmentCode, PlacementCode
-from portal.environments import documents, selectors, services, upkeep
-from portal.environments.models import Environment, EnvironmentBuild, StoredContent
-from portal.inventory import services as inventory
-from portal.inventory.models import Node
+from portal.fleet.inventory import services as inventory
+from portal.fleet.inventory.models import Node
 from portal.scheduling import capacity
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import State

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from portal.accounts.models import Role
+from portal.catalog.environments import builds, selectors, services, sources
+from portal.catalog.environments.models import (
+    BuildState,
+    Environment,
+    EnvironmentBuild,
+    SourceKind,
+    VersionState,
+)
 from portal.catalog.models import Template
 from portal.common import etags
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, PreconditionFailed, StateConflict
-from portal.environments import builds, selectors, services, sources
-from portal.environments.models import BuildState, Environment, EnvironmentBuild, SourceKind, VersionState
-from portal.events.models import Event
+from portal.common.events.models import Event
+from portal.people.accounts.models import Role
 from tests.environments.helpers import LOCK, built, commands, environment, only, ready, version_of
 from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory
 

@@ -8,11 +8,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from portal.catalog.environments import changes, curated, services, upkeep
+from portal.catalog.environments.models import Environment, EnvironmentVersion
 from portal.catalog.models import Template
 from portal.common import etags
 from portal.common.actors import SYSTEM
-from portal.environments import changes, curated, services, upkeep
-from portal.environments.models import Environment, EnvironmentVersion
 from portal.workspaces.models import Workspace
 from provisioning.environment_messages import FailedLine, Package
 from tests.environments.helpers import LOCK, build_of, built, environment, failed, only, progress, ready

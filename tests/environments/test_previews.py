@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from portal.catalog.environments import previews
+from portal.catalog.environments.models import Environment, EnvironmentVersion
 from portal.catalog.models import Template
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed
-from portal.environments import previews
-from portal.environments.models import Environment, EnvironmentVersion
 from portal.workspaces import services as workspaces
 from provisioning.environment_messages import Package
 from tests.environments.helpers import LOCK, built, environment, only, ready

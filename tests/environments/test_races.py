@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from portal.catalog.environments import builds, services, upkeep
+from portal.catalog.environments.models import BuildState, EnvironmentBuild, EnvironmentVersion, VersionState
 from portal.common.actors import SYSTEM
-from portal.environments import builds, services, upkeep
-from portal.environments.models import BuildState, EnvironmentBuild, EnvironmentVersion, VersionState
 from tests.environments.helpers import LOCK, built, commands, environment, only, version_of
 from tests.environments.test_builds import second_node
 from tests.races import at_once

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from portal.accounts.models import Role
+from portal.catalog.environments import services as environments
+from portal.catalog.environments import upkeep
+from portal.catalog.environments.models import Environment
 from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.reasons.codes import EnvironmentCode, PlacementCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, reason_of
-from portal.environments import services as environments
-from portal.environments import upkeep
-from portal.environments.models import Environment
-from portal.inventory import services as inventory
-from portal.inventory.models import Node
+from portal.fleet.inventory import services as inventory
+from portal.fleet.inventory.models import Node
+from portal.people.accounts.models import Role
 from portal.scheduling import admission, capacity, cycle
 from portal.scheduling.admission import Outcome
 from portal.workspaces import services, software

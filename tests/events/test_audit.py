@@ -12,10 +12,10 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
-from portal.events import sealing, services
-from portal.events.kinds import AuditKind
-from portal.events.models import AuditSeal, Event, EventTarget, TargetKind
-from portal.events.sealing import Flaw
+from portal.common.events import sealing, services
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import AuditSeal, Event, EventTarget, TargetKind
+from portal.common.events.sealing import Flaw
 from tests.factories import UserFactory
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]

@@ -20,10 +20,10 @@ from standardwebhooks import Webhook
 
 from portal.common import signatures
 from portal.common.actors import SYSTEM
-from portal.events import audit_stream, feed, syslog
-from portal.events.kinds import AuditKind
-from portal.events.models import AuditStream, Event
-from portal.events.services import record
+from portal.common.events import audit_stream, feed, syslog
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import AuditStream, Event
+from portal.common.events.services import record
 from tests.api.conftest import api as api  # a fixture
 from tests.receivers import LIMIT_S, one_after_another, receiver, status
 

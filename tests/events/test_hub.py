@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from portal.events import hub, live
+from portal.common.events import hub, live
 from tests.workspaces.gateway.gateway_support import free_port, redis, redis_url, valkey
 
 __all__ = ["redis", "redis_url"]

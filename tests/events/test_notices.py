@@ -12,9 +12,9 @@ import pytest
 from django.core import mail as outbox
 from django.db import transaction
 
-from portal.events import live, mail, services
-from portal.events.models import Notification
-from portal.events.tasks import send_mails
+from portal.common.events import live, mail, services
+from portal.common.events.models import Notification
+from portal.common.events.tasks import send_mails
 
 pytestmark = pytest.mark.django_db
 

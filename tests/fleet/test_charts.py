@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portal.common import svg
-from portal.fleet.presenters import charts
-from portal.inventory import samples
-from portal.inventory.models import Device, DeviceHour, DeviceSeries, Node, Pool
-from portal.inventory.series import HOUR, MONTH, Held, Point, Series
+from portal.fleet.inventory import samples
+from portal.fleet.inventory.models import Device, DeviceHour, DeviceSeries, Node, Pool
+from portal.fleet.inventory.series import HOUR, MONTH, Held, Point, Series
+from portal.web.fleet.presenters import charts
 from provisioning.gpu.samples import Sample
 from tests.factories import local_pool_with, node_info
 from tests.inventory.sampled import NOON, apply, rollup

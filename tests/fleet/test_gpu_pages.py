@@ -13,10 +13,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from portal.fleet.presenters import gpu_map
-from portal.inventory import cordons, services
-from portal.inventory.device_states import LOOKS, DeviceState
-from portal.inventory.models import CordonCause, Device, DeviceSeries, Node, Pool
+from portal.fleet.inventory import cordons, services
+from portal.fleet.inventory.device_states import LOOKS, DeviceState
+from portal.fleet.inventory.models import CordonCause, Device, DeviceSeries, Node, Pool
+from portal.web.fleet.presenters import gpu_map
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.share_messages import PROVIDES_SHARES

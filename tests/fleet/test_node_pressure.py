@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from portal.inventory.models import Node
+from portal.fleet.inventory.models import Node
 from tests.factories import local_pool_with, node_info
 
 pytestmark = pytest.mark.django_db

@@ -18,7 +18,7 @@ import pytest
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from portal.inventory.models import AllocatedDevice, Allocation, Device, DeviceSeries, Node, Pool
+from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, DeviceSeries, Node, Pool
 from portal.scheduling import capacity
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.factories import FlavorFactory, WorkspaceFactory, local_pool_with, node_info, simulated_pool

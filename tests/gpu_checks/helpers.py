@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from portal.fleet.inventory.models import AllocatedDevice, Device, Pool
 from portal.gpu_checks import results
 from portal.gpu_checks.models import GpuCheckRun
-from portal.inventory.models import AllocatedDevice, Device, Pool
 from provisioning import messages
 from provisioning.check_messages import CheckAnswer, CheckCommand
 from provisioning.drivers.simulated import faults

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from portal.common.actors import SYSTEM
+from portal.fleet.inventory.models import Device
 from portal.gpu_checks import baselines, runs
 from portal.gpu_checks.models import GpuCheckRun
-from portal.inventory.models import Device
 from provisioning.check_messages import CheckCommand
 from tests.factories import node_info
 from tests.gpu_checks.helpers import answer, checked_pool, only, real_report, run_of

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from portal.celery import app as control_app
-from portal.events.models import Event, Notification
+from portal.common.events.models import Event, Notification
+from portal.fleet.inventory.cordons import cordon_device
+from portal.fleet.inventory.models import AllocatedDevice, CordonCause, Device, Pool
 from portal.gpu_checks import device_errors, runs
-from portal.inventory.cordons import cordon_device
-from portal.inventory.models import AllocatedDevice, CordonCause, Device, Pool
 from portal.workspaces.models import Workspace
 from provisioning import messages
 from provisioning.check_messages import DeviceError, DeviceErrors

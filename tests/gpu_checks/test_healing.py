@@ -6,11 +6,11 @@ from html import unescape
 
 import pytest
 
+from portal.fleet.inventory import services as inventory
+from portal.fleet.inventory.models import Device, Pool
+from portal.fleet.inventory.node_commands import config_of
 from portal.gpu_checks import policy
 from portal.gpu_checks.models import GpuCheckRun
-from portal.inventory import services as inventory
-from portal.inventory.models import Device, Pool
-from portal.inventory.node_commands import config_of
 from provisioning.registry import driver_for
 from tests.api.conftest import Api
 from tests.factories import simulated_pool

@@ -11,11 +11,11 @@ from asgiref.sync import sync_to_async
 from django.db import connection
 from django.test import AsyncClient
 
-from portal.events import live
+from portal.common.events import live
+from portal.fleet.inventory.models import Device, Pool
 from portal.gpu_checks import results, runs
 from portal.gpu_checks.models import CheckStatus, GpuCheckRun
 from portal.gpu_checks.presenters import format_measure, format_report_text, metric_title
-from portal.inventory.models import Device, Pool
 from tests.api.conftest import Api, problem
 from tests.factories import make_token, node_info, simulated_pool
 from tests.gpu_checks.helpers import answer, checked_pool, commands, only, unavailable

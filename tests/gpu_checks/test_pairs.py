@@ -15,12 +15,12 @@ from django.utils import timezone
 from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotAllowed, NotFound, StateConflict
+from portal.common.events.models import Notification
 from portal.common.reasons.codes import CheckCode, PlacementCode
-from portal.events.models import Notification
+from portal.fleet.inventory.cordons import cordon_device
+from portal.fleet.inventory.models import AllocatedDevice, Device, Node, Pool
 from portal.gpu_checks import lost_runs, pairs, resets, runs
 from portal.gpu_checks.models import CheckStatus, CheckVerdict, GpuCheckRun
-from portal.inventory.cordons import cordon_device
-from portal.inventory.models import AllocatedDevice, Device, Node, Pool
 from portal.scheduling import capacity
 from provisioning.check_messages import CheckCommand
 from provisioning.gpu.check.assess import THIRD_NODE

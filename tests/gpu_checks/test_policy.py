@@ -9,14 +9,14 @@ from django.utils import timezone
 
 from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
-from portal.events import services as events
-from portal.events.models import Event, Notification, TargetKind
+from portal.common.events import services as events
+from portal.common.events.models import Event, Notification, TargetKind
+from portal.fleet.inventory import services as inventory
+from portal.fleet.inventory.cordons import cordon_device
+from portal.fleet.inventory.models import AllocatedDevice, CheckLevel, CordonCause, Device, Pool
+from portal.fleet.inventory.node_commands import config_of
 from portal.gpu_checks import policy, runs
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
-from portal.inventory import services as inventory
-from portal.inventory.cordons import cordon_device
-from portal.inventory.models import AllocatedDevice, CheckLevel, CordonCause, Device, Pool
-from portal.inventory.node_commands import config_of
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from provisioning.registry import driver_for

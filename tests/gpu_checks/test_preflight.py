@@ -10,12 +10,12 @@ from django.utils import timezone
 
 from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
-from portal.events.models import Event
+from portal.common.events.models import Event
+from portal.fleet.inventory.cordons import cordon_device, lift_cordon
+from portal.fleet.inventory.models import CordonCause, Device, Pool
+from portal.fleet.inventory.services import create_pool
 from portal.gpu_checks import policy, preflight, results, runs
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, GpuCheckRun
-from portal.inventory.cordons import cordon_device, lift_cordon
-from portal.inventory.models import CordonCause, Device, Pool
-from portal.inventory.services import create_pool
 from portal.scheduling import cycle
 from portal.workspaces import selectors, services
 from portal.workspaces.domain_events import AllocationsReleased

@@ -15,10 +15,10 @@ from portal.catalog import selectors
 from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.common.errors import StateConflict
-from portal.events.models import Event, Notification
+from portal.common.events.models import Event, Notification
+from portal.fleet.inventory.models import AllocatedDevice, Device, Node, Pool
 from portal.gpu_checks import pairs, runs
 from portal.gpu_checks.models import CheckCause, GpuCheckRun
-from portal.inventory.models import AllocatedDevice, Device, Node, Pool
 from portal.scheduling import cycle
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State

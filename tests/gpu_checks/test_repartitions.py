@@ -7,10 +7,10 @@ import pytest
 from portal.catalog import selectors
 from portal.common.actors import SYSTEM
 from portal.common.errors import PortalError, StateConflict
+from portal.fleet.inventory import polling
+from portal.fleet.inventory.models import AllocatedDevice, CordonCause, Device, Pool
 from portal.gpu_checks import lost_runs, runs, settings
 from portal.gpu_checks.models import OPEN, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
-from portal.inventory import polling
-from portal.inventory.models import AllocatedDevice, CordonCause, Device, Pool
 from portal.scheduling import admission, cycle
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State

@@ -10,12 +10,12 @@ import pytest
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotAllowed, PreconditionFailed, StateConflict
+from portal.common.events.models import Event
 from portal.common.reasons.codes import CheckCode
-from portal.events.models import Event
+from portal.fleet.inventory.cordons import cordon_device, lift_cordon
+from portal.fleet.inventory.models import CordonCause, Device, Node, Pool
 from portal.gpu_checks import lost_runs, policy, resets, results, runs
 from portal.gpu_checks.models import CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
-from portal.inventory.cordons import cordon_device, lift_cordon
-from portal.inventory.models import CordonCause, Device, Node, Pool
 from portal.workspaces.models import Workspace
 from provisioning import messages
 from provisioning.check_messages import CheckCommand

@@ -10,12 +10,12 @@ from django.utils import timezone
 from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, NotPossible, StateConflict
+from portal.common.events.models import Event, Notification
 from portal.common.reasons.codes import PlacementCode
-from portal.events.models import Event, Notification
+from portal.fleet.inventory.cordons import cordon_device, lift_cordon
+from portal.fleet.inventory.models import CordonCause, Device, Pool
 from portal.gpu_checks import lost_runs, results, runs, selectors
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
-from portal.inventory.cordons import cordon_device, lift_cordon
-from portal.inventory.models import CordonCause, Device, Pool
 from portal.scheduling import capacity, snapshot, snapshot_cache
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.factories import node_info
@@ -171,7 +171,7 @@ def test_a_pass_is_noted_and_clears_the_warning(gpu, sent):
 
 def test_who_watches_is_told_of_each_step(gpu, sent, monkeypatch):
     told = []
-    monkeypatch.setattr("portal.events.live.publish_check", told.append)
+    monkeypatch.setattr("portal.common.events.live.publish_check", told.append)
     run = ask(gpu)
     command = only(sent)
     for _ in range(2):

@@ -8,9 +8,9 @@ import pytest
 from django.utils import timezone
 
 from portal.celery import app as control_app
-from portal.events.models import Event, Notification
+from portal.common.events.models import Event, Notification
+from portal.fleet.inventory.models import Device, Pool
 from portal.gpu_checks import share_notes
-from portal.inventory.models import Device, Pool
 from portal.workspaces import share_overuse
 from portal.workspaces.models import Workspace
 from provisioning import messages

@@ -6,11 +6,11 @@ import pytest
 
 from portal.common.actors import SYSTEM
 from portal.common.reasons.codes import PlacementCode
+from portal.fleet.inventory import counting, selectors
+from portal.fleet.inventory.cordons import lift_cordon
+from portal.fleet.inventory.models import AllocatedDevice, CordonCause, Device, Node, Pool
 from portal.gpu_checks import policy, preflight, runs, settings
 from portal.gpu_checks.models import CheckCause, CheckKind, GpuCheckRun
-from portal.inventory import counting, selectors
-from portal.inventory.cordons import lift_cordon
-from portal.inventory.models import AllocatedDevice, CordonCause, Device, Node, Pool
 from portal.scheduling import capacity, cycle, launches
 from portal.workspaces import services
 from portal.workspaces.domain_events import AllocationsReleased

@@ -9,10 +9,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
-from portal.events.models import Event, Notification
+from portal.common.events.models import Event, Notification
+from portal.fleet.inventory.models import CheckLevel, Device
 from portal.gpu_checks import presenters, runs
 from portal.gpu_checks.models import CheckVerdict, GpuCheckRun
-from portal.inventory.models import CheckLevel, Device
 from tests.gpu_checks.helpers import checked_pool, fresh, linked_node, only, real_report, run_of, tell
 
 pytestmark = pytest.mark.django_db

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from django.core.checks import run_checks
 
-from portal.identity import config
-from portal.identity.config import ConfigError, Oidc
+from portal.people.identity import config
+from portal.people.identity.config import ConfigError, Oidc
 
 GOOD = """
 [[provider]]

@@ -6,7 +6,7 @@ import pytest
 import requests
 from allauth.socialaccount.adapter import get_adapter
 
-from portal.identity import oidc
+from portal.people.identity import oidc
 from tests.receivers import receiver, status
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from portal.accounts.models import User
-from portal.events.models import Event
-from portal.identity.models import IdentityLink
+from portal.common.events.models import Event
+from portal.people.accounts.models import User
+from portal.people.identity.models import IdentityLink
 from tests.factories import PASSWORD as LOCAL
 from tests.identity import slapd
 from tests.identity.conftest import free_port, wait_for

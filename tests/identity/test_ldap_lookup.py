@@ -8,10 +8,10 @@ import re
 
 import pytest
 
-from portal.accounts.models import User
-from portal.events.models import Event
-from portal.identity.lookups import shown
-from portal.identity.models import IdentityLink
+from portal.common.events.models import Event
+from portal.people.accounts.models import User
+from portal.people.identity.lookups import shown
+from portal.people.identity.models import IdentityLink
 from tests.factories import PASSWORD as LOCAL
 from tests.factories import UserFactory
 from tests.identity.slapd import ADMIN_PASSWORD, PASSWORD

@@ -9,10 +9,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from django.test import Client
 
-from portal.accounts.models import User
-from portal.events.models import Event
-from portal.identity import oidc
-from portal.identity.models import IdentityLink
+from portal.common.events.models import Event
+from portal.people.accounts.models import User
+from portal.people.identity import oidc
+from portal.people.identity.models import IdentityLink
 from tests.factories import PASSWORD
 from tests.identity.conftest import op_settings
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from django.test import Client
 
-from portal.accounts.models import User
+from portal.people.accounts.models import User
 from tests.identity.conftest import answers, free_port, wait_for
 
 pytestmark = [pytest.mark.django_db, pytest.mark.engine]

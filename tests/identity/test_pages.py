@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from portal.accounts.models import User
-from portal.events.models import Event
-from portal.identity.models import IdentityLink, LinkedBy
+from portal.common.events.models import Event
+from portal.people.accounts.models import User
+from portal.people.identity.models import IdentityLink, LinkedBy
 from tests.factories import UserFactory
 from tests.fixtures import PROVIDER
 

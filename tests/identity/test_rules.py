@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from portal.common.reasons.wording import sentence_of
-from portal.identity import rules
-from portal.identity.config import Claims, Condition, Oidc, Provider, Rule
-from portal.identity.rules import Refused
+from portal.people.identity import rules
+from portal.people.identity.config import Claims, Condition, Oidc, Provider, Rule
+from portal.people.identity.rules import Refused
 
 ADA = {
     "sub": "42",

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from portal.accounts.models import User
-from portal.events.models import Event
-from portal.identity.models import IdentityLink
+from portal.common.events.models import Event
+from portal.people.accounts.models import User
+from portal.people.identity.models import IdentityLink
 from tests.identity.saml_idp import ENTITY, SSO, Idp, encoded, request_in
 
 pytestmark = pytest.mark.django_db

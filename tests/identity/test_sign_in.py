@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from django.db import IntegrityError
 
-from portal.accounts import deactivation, users
-from portal.accounts import services as accounts
-from portal.accounts.models import AccountStatus, Membership, Team, User
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
-from portal.events.models import Event, Notification
-from portal.identity import registry, services
-from portal.identity.decisions import decide
-from portal.identity.models import GivenPlace, IdentityLink, LinkedBy
+from portal.common.events.models import Event, Notification
+from portal.people.accounts import deactivation, users
+from portal.people.accounts import services as accounts
+from portal.people.accounts.models import AccountStatus, Membership, Team, User
+from portal.people.identity import registry, services
+from portal.people.identity.decisions import decide
+from portal.people.identity.models import GivenPlace, IdentityLink, LinkedBy
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import DesiredState, State
 from tests.factories import MembershipFactory, TeamFactory, UserFactory, WorkspaceFactory

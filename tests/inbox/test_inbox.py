@@ -9,25 +9,25 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from portal.accounts import deactivation
-from portal.accounts.models import ApiToken, Delegation, Role
 from portal.common.actors import SYSTEM
-from portal.events import live
-from portal.inbox import pushing, selectors
-from portal.inbox.items import ItemKind
-from portal.inbox.sources import SOURCES
-from portal.inventory import cordons
-from portal.inventory import services as inventory
-from portal.inventory.domain_events import CapacityChanged
-from portal.inventory.models import CordonCause, Device, Node, Pool, PoolState
-from portal.join_requests import policies as join_policies
-from portal.join_requests import services as joins
-from portal.quota_requests import policies as quota_policies
-from portal.quota_requests.models import QuotaRequest
-from portal.quota_requests.services import requests as quota
-from portal.reservations import policies as reservation_policies
-from portal.reservations import services as reservations
-from portal.reservations.models import Reservation
+from portal.common.events import live
+from portal.fleet.inventory import cordons
+from portal.fleet.inventory import services as inventory
+from portal.fleet.inventory.domain_events import CapacityChanged
+from portal.fleet.inventory.models import CordonCause, Device, Node, Pool, PoolState
+from portal.people.accounts import deactivation
+from portal.people.accounts.models import ApiToken, Delegation, Role
+from portal.people.join_requests import policies as join_policies
+from portal.people.join_requests import services as joins
+from portal.quota.requests import policies as quota_policies
+from portal.quota.requests.models import QuotaRequest
+from portal.quota.requests.services import requests as quota
+from portal.quota.reservations import policies as reservation_policies
+from portal.quota.reservations import services as reservations
+from portal.quota.reservations.models import Reservation
+from portal.web.inbox import pushing, selectors
+from portal.web.inbox.items import ItemKind
+from portal.web.inbox.sources import SOURCES
 from tests.factories import MembershipFactory, UserFactory, make_token
 from tests.reservations.test_reservations import H100, ask
 

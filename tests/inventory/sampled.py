@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from portal.inventory import samples
+from portal.fleet.inventory import samples
 from provisioning import messages
 from provisioning.gpu.ring import Ring
 from provisioning.gpu.rollup import MINUTE_S, minute

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import pytest
 from django.core.management import CommandError, call_command
 
-from portal.accounts.models import Membership, Team, User
 from portal.catalog.models import Flavor, Template
-from portal.inventory.models import Device, Pool
+from portal.fleet.inventory.models import Device, Pool
+from portal.people.accounts.models import Membership, Team, User
 
 pytestmark = pytest.mark.django_db
 

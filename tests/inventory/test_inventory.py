@@ -11,11 +11,11 @@ from django.utils import timezone
 from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
-from portal.events.models import Event, Notification
-from portal.inventory import counting, polling, selectors, services
-from portal.inventory.counting import Count
-from portal.inventory.models import Device, Node, Pool, PoolState
-from portal.inventory.node_commands import config_of
+from portal.common.events.models import Event, Notification
+from portal.fleet.inventory import counting, polling, selectors, services
+from portal.fleet.inventory.counting import Count
+from portal.fleet.inventory.models import Device, Node, Pool, PoolState
+from portal.fleet.inventory.node_commands import config_of
 from portal.workspaces import services as workspaces
 from provisioning.errors import GpuBeingReset
 from provisioning.registry import driver_for

@@ -8,13 +8,13 @@ import pytest
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
-from portal.events.models import Event, Notification
+from portal.common.events.models import Event, Notification
+from portal.fleet.inventory import cordons, polling, services
+from portal.fleet.inventory.inventory_sync import UNSEEN_STATES
+from portal.fleet.inventory.models import AllocatedDevice, Device, Node, Pool
+from portal.fleet.inventory.node_commands import config_of
 from portal.gpu_checks import lost_devices, policy
 from portal.gpu_checks.models import CheckCause, GpuCheckRun
-from portal.inventory import cordons, polling, services
-from portal.inventory.inventory_sync import UNSEEN_STATES
-from portal.inventory.models import AllocatedDevice, Device, Node, Pool
-from portal.inventory.node_commands import config_of
 from portal.scheduling import snapshot, snapshot_cache
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import State, TerminationReason

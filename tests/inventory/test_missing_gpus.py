@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from portal.inventory import cordons, services
-from portal.inventory.models import Device, Node, Pool
+from portal.fleet.inventory import cordons, services
+from portal.fleet.inventory.models import Device, Node, Pool
 from provisioning.types import DeviceInfo
 from tests.api.conftest import api as api
 from tests.factories import inventory_of, local_pool_with, node_info

@@ -8,12 +8,12 @@ from django.utils import timezone
 from portal.catalog.models import Flavor, Template
 from portal.common import etags
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, PreconditionFailed, StateConflict
+from portal.common.history import selectors as history
+from portal.common.history.models import SubjectKind
 from portal.common.reasons.wording import message_of
-from portal.history import selectors as history
-from portal.history.models import SubjectKind
-from portal.inventory import node_commands, polling, pools, selectors, services
-from portal.inventory.models import Pool
-from portal.machines.readiness import missing
+from portal.fleet.inventory import node_commands, polling, pools, selectors, services
+from portal.fleet.inventory.models import Pool
+from portal.fleet.machines.readiness import missing
 from portal.scheduling import admission
 from portal.workspaces.models import Workspace
 from provisioning import messages

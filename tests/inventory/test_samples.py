@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from portal.celery import app as control_app
 from portal.embedded.clock import SCHEDULE
-from portal.inventory import samples
-from portal.inventory.models import Device, DeviceHour, DeviceMinute, DeviceSeries
+from portal.fleet.inventory import samples
+from portal.fleet.inventory.models import Device, DeviceHour, DeviceMinute, DeviceSeries
 from provisioning import messages
 from provisioning.gpu.ring import Ring
 from provisioning.gpu.rollup import Rollup, merge, minute

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from portal.inventory import samples
-from portal.inventory.models import Device
+from portal.fleet.inventory import samples
+from portal.fleet.inventory.models import Device
 from tests.factories import local_pool_with, make_token, node_info
 from tests.inventory.sampled import apply, rollup
 

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 
 from bench import samples as bench
-from portal.inventory.models import DeviceHour, DeviceMinute
+from portal.fleet.inventory.models import DeviceHour, DeviceMinute
 
 GUIDE = Path(__file__).parents[2] / "docs/capacity.md"
 

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from portal.events import live
-from portal.inventory import samples, series
-from portal.inventory.models import AllocatedDevice, Allocation, Device
+from portal.common.events import live
+from portal.fleet.inventory import samples, series
+from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device
 from provisioning.gpu.samples import Sample
 from provisioning.node.sampling import LIVE_KEY
 from tests.factories import TeamFactory, WorkspaceFactory, local_pool_with, node_info

@@ -10,14 +10,14 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from portal.accounts import deactivation, users
-from portal.accounts import services as accounts
-from portal.accounts.models import Membership, Role, Team
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
-from portal.events.models import Event, Notification
-from portal.join_requests import policies, selectors, services
-from portal.join_requests.models import MAX_MESSAGE, JoinRequest, JoinStatus
+from portal.common.events.models import Event, Notification
+from portal.people.accounts import deactivation, users
+from portal.people.accounts import services as accounts
+from portal.people.accounts.models import Membership, Role, Team
+from portal.people.join_requests import policies, selectors, services
+from portal.people.join_requests.models import MAX_MESSAGE, JoinRequest, JoinStatus
 from tests.factories import MembershipFactory, TeamFactory, UserFactory
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]

@@ -6,9 +6,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from portal.accounts.models import Team
-from portal.join_requests import services
-from portal.join_requests.models import JoinRequest
+from portal.people.accounts.models import Team
+from portal.people.join_requests import services
+from portal.people.join_requests.models import JoinRequest
 
 pytestmark = pytest.mark.django_db
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>"

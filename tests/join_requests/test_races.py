@@ -6,14 +6,14 @@ from collections import Counter
 
 import pytest
 
-from portal.accounts import deactivation
-from portal.accounts.models import Membership, Role
 from portal.common.actors import SYSTEM
 from portal.common.errors import StateConflict
+from portal.common.events.models import Event
 from portal.common.reasons.codes import JoinCode
-from portal.events.models import Event
-from portal.join_requests import services
-from portal.join_requests.models import JoinRequest, JoinStatus
+from portal.people.accounts import deactivation
+from portal.people.accounts.models import Membership, Role
+from portal.people.join_requests import services
+from portal.people.join_requests.models import JoinRequest, JoinStatus
 from tests.factories import MembershipFactory, UserFactory
 from tests.races import Meanwhile, at_once
 

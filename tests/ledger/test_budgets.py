@@ -7,12 +7,12 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 from django.utils import timezone
 
-from portal.accounts.models import Membership, Role
 from portal.common.errors import InvalidInput, NotAllowed, NotPossible
-from portal.events.models import Event, Notification
-from portal.inventory.models import Device, Pool
-from portal.ledger import budgets
-from portal.ledger.models import Budget
+from portal.common.events.models import Event, Notification
+from portal.fleet.inventory.models import Device, Pool
+from portal.people.accounts.models import Membership, Role
+from portal.quota.ledger import budgets
+from portal.quota.ledger.models import Budget
 from portal.reports import budgets as reported
 from portal.reports.models import Dimension, GpuDay
 from portal.scheduling import admission, snapshot_cache

@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from portal.common.errors import InvalidInput, NeedsApproval, NotAllowed, NotFound
-from portal.events.models import Event, Notification
-from portal.ledger import services as ledger
-from portal.ledger.accounting import GPU_HOUR
-from portal.ledger.models import LedgerAccount, LedgerEntry
-from portal.ledger.selectors import statement
-from portal.ledger.services import account_of
-from portal.ledger.spending import Held, stretches
-from portal.quotas.models import ResourceRate
+from portal.common.events.models import Event, Notification
+from portal.quota.ledger import services as ledger
+from portal.quota.ledger.accounting import GPU_HOUR
+from portal.quota.ledger.models import LedgerAccount, LedgerEntry
+from portal.quota.ledger.selectors import statement
+from portal.quota.ledger.services import account_of
+from portal.quota.ledger.spending import Held, stretches
+from portal.quota.limits.models import ResourceRate
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace

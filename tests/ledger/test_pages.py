@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from portal.ledger import services
-from portal.ledger.accounting import GPU_HOUR
-from portal.ledger.models import LedgerAccount
+from portal.quota.ledger import services
+from portal.quota.ledger.accounting import GPU_HOUR
+from portal.quota.ledger.models import LedgerAccount
 
 pytestmark = pytest.mark.django_db
 

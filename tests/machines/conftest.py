@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from portal.inventory.models import Pool
+from portal.fleet.inventory.models import Pool
 from tests.newcomers import Newcomer, open_doors, token_for
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from portal.embedded import authority, door_guard
 from portal.embedded.door_guard import Guard, Records, Refused, network_of, proxy_header
-from portal.machines import certificates
+from portal.fleet.machines import certificates
 
 SHORT_S = 2.0
 """Instead of a limit of the guard's: what comes at once on a slow machine comes within it."""

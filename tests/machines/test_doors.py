@@ -24,9 +24,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from portal.common import front_door
 from portal.embedded import authority, configs, door_guard
 from portal.embedded.door_guard import proxy_header
-from portal.machines import certificates, door, redis_rules, redis_users, services, upkeep
-from portal.machines.certificates import Authority
-from portal.machines.models import Machine, MachineState
+from portal.fleet.machines import certificates, door, redis_rules, redis_users, services, upkeep
+from portal.fleet.machines.certificates import Authority
+from portal.fleet.machines.models import Machine, MachineState
 from provisioning.redis_client import TLS, client, url
 from tests.newcomers import Newcomer, open_doors, token_for
 from tests.workspaces.gateway.gateway_support import eventually, free_port, running, valkey_binary

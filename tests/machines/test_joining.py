@@ -12,12 +12,12 @@ from django.utils import timezone
 
 from portal.celery import believed
 from portal.common.errors import NotAllowed, StateConflict, Unavailable
-from portal.events.models import Event
-from portal.inventory import services as inventory
-from portal.inventory import tasks as inventory_tasks
-from portal.inventory.models import Allocation, Node
-from portal.machines import certificates, door, services, upkeep
-from portal.machines.models import JoinToken, Machine, MachineState
+from portal.common.events.models import Event
+from portal.fleet.inventory import services as inventory
+from portal.fleet.inventory import tasks as inventory_tasks
+from portal.fleet.inventory.models import Allocation, Node
+from portal.fleet.machines import certificates, door, services, upkeep
+from portal.fleet.machines.models import JoinToken, Machine, MachineState
 from portal.scheduling import snapshot_cache
 from portal.workspaces import reconcile
 from portal.workspaces.models import Workspace

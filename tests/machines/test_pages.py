@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from portal.inventory.models import Node
-from portal.machines import selectors
-from portal.machines.conditions import Condition, conditions_of, notes_of
-from portal.machines.models import JoinToken, Machine, MachineState
+from portal.fleet.inventory.models import Node
+from portal.fleet.machines import selectors
+from portal.fleet.machines.conditions import Condition, conditions_of, notes_of
+from portal.fleet.machines.models import JoinToken, Machine, MachineState
 from provisioning.version import VERSION
 from tests.api.conftest import api as api
 from tests.factories import MachineFactory, UserFactory

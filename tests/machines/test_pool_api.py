@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from portal.inventory import pools
-from portal.inventory.models import Pool
+from portal.fleet.inventory import pools
+from portal.fleet.inventory.models import Pool
 from tests.factories import UserFactory
 
 pytestmark = pytest.mark.django_db

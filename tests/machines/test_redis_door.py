@@ -12,8 +12,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from portal.embedded import authority, redis_door
-from portal.machines import certificates
-from portal.machines.certificates import Authority
+from portal.fleet.machines import certificates
+from portal.fleet.machines.certificates import Authority
 
 
 @pytest.fixture

@@ -10,17 +10,17 @@ from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from portal.accounts import users
-from portal.accounts.models import Team, User
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
-from portal.events.models import Event
-from portal.inventory.models import Node, Pool
-from portal.orphans import ownership, selectors, services, tasks
-from portal.orphans.models import THERE, Orphan
+from portal.common.events.models import Event
+from portal.fleet.inventory.models import Node, Pool
+from portal.people.accounts import users
+from portal.people.accounts.models import Team, User
 from portal.workspaces import results
 from portal.workspaces.homes import limits as home_limits
 from portal.workspaces.models import HomeDeletion, Workspace
+from portal.workspaces.orphans import ownership, selectors, services, tasks
+from portal.workspaces.orphans.models import THERE, Orphan
 from provisioning import messages
 from provisioning.types import (
     Failure,

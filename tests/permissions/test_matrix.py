@@ -17,35 +17,35 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
-from portal.accounts import links, service_accounts, team_egress
-from portal.accounts.models import Delegation, Role, Team, User, UserSession
 from portal.catalog import entries
 from portal.catalog import selectors as catalog
+from portal.catalog.environments.models import EnvironmentBuild, EnvironmentVersion, VersionState
 from portal.catalog.models import Flavor, Template
 from portal.catalog.services import ensure_starting_catalog
-from portal.channels import sending
 from portal.common.actors import SYSTEM
+from portal.common.events.models import Notification
+from portal.common.events.services import notify
 from portal.common.scopes import Scope
-from portal.environments.models import EnvironmentBuild, EnvironmentVersion, VersionState
-from portal.events.models import Notification
-from portal.events.services import notify
+from portal.fleet.inventory.models import Node, Pool
+from portal.fleet.machines.models import JoinToken, Machine
 from portal.gpu_checks.models import CheckCause, GpuCheckRun
-from portal.identity.models import IdentityLink, LinkedBy
-from portal.inventory.models import Node, Pool
-from portal.machines.models import JoinToken, Machine
-from portal.orphans.models import Orphan
-from portal.quota_requests.models import AutoApproveRule, QuotaRequest
-from portal.quotas.models import Cohort, Grant, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
+from portal.notify.channels import sending
+from portal.notify.webhooks.models import Delivery
+from portal.people.accounts import links, service_accounts, team_egress
+from portal.people.accounts.models import Delegation, Role, Team, User, UserSession
+from portal.people.identity.models import IdentityLink, LinkedBy
+from portal.people.service_accounts.models import TrustRule
+from portal.quota.limits.models import Cohort, Grant, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
+from portal.quota.requests.models import AutoApproveRule, QuotaRequest
+from portal.quota.reservations.models import BookingPermission, Reservation
 from portal.reclaim import policy_services as policies
 from portal.reclaim.models import RebalanceProposal
-from portal.reservations.models import BookingPermission, Reservation
-from portal.service_accounts.models import TrustRule
-from portal.webhooks.models import Delivery
 from portal.workspaces import asking, dispatch
 from portal.workspaces import services as workspaces
 from portal.workspaces.gateway import file_tickets, tickets
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeArchive, HomeEvacuation, HomeMove, HomePlace, LostHome
+from portal.workspaces.orphans.models import Orphan
 from tests.broker import Broker
 from tests.factories import (
     PASSWORD,
@@ -121,7 +121,7 @@ def requested(user: Any) -> dict[str, Any]:
 
 def limited() -> dict[str, Any]:
     """A quota and a cap of vision's, which is in the cohort research."""
-    from portal.ledger import budgets, services
+    from portal.quota.ledger import budgets, services
 
     team = Team.objects.get(slug="vision")
     cohort = Cohort.objects.create(slug="research", name="Research")
@@ -154,7 +154,7 @@ def limited() -> dict[str, Any]:
 
 def hooked(owner: Any) -> dict[str, Any]:
     """A webhook of vision's, and what it was sent."""
-    from portal.webhooks import services
+    from portal.notify.webhooks import services
 
     team = Team.objects.get(slug="vision")
     made = services.create(actor=owner, team=team, **HOOK).endpoint
@@ -166,7 +166,7 @@ def hooked(owner: Any) -> dict[str, Any]:
 
 def listening(user: Any) -> dict[str, Any]:
     """A channel of the user's."""
-    from portal.channels import services
+    from portal.notify.channels import services
 
     made = services.create(actor=user, team=None, **CHANNEL, kinds=["workspaces"])
     return {"<uuid:channel_id>": made.pk}
@@ -174,7 +174,7 @@ def listening(user: Any) -> dict[str, Any]:
 
 def environment() -> dict[str, Any]:
     """The environment tools of vision's: version 1 is ready, version 2 is being built."""
-    from portal.environments import services
+    from portal.catalog.environments import services
 
     made = services.create(
         actor=SYSTEM,
@@ -232,7 +232,7 @@ def closed_and_opened() -> dict[str, Any]:
 
 def secrets(people: dict[str, Any]) -> dict[str, Any]:
     """A secret TOKEN_A of bob's, of vision's and of JupyterLab's; bob's is named."""
-    from portal.workspace_secrets import services
+    from portal.workspaces.secrets import services
 
     of = {"bob": people["bob"], "alice": Team.objects.get(slug="vision")}
     for who, holder in (*of.items(), ("ada", Template.objects.get(slug="jupyterlab"))):
@@ -288,7 +288,7 @@ def moving_home(user: Any) -> dict[str, Any]:
 
 def joining() -> dict[str, Any]:
     """A request to join vision."""
-    from portal.join_requests import services
+    from portal.people.join_requests import services
 
     return {"<uuid:join_id>": services.ask(actor=UserFactory(username="iris"), slug="vision")[0].pk}
 

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from portal.events.models import Event
+from portal.common.events.models import Event
 from tests.permissions.table import ROWS, Row
 from tests.permissions.test_matrix import Stage
 from tests.suite.choice import quick_of

@@ -7,9 +7,9 @@ from typing import Any
 
 from django.utils import timezone
 
-from portal.accounts.models import Team, User
-from portal.quota_requests.models import QuotaRequest
-from portal.quota_requests.services import requests
+from portal.people.accounts.models import Team, User
+from portal.quota.requests.models import QuotaRequest
+from portal.quota.requests.services import requests
 
 
 def in_hours(hours: float) -> datetime:

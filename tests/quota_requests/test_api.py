@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from portal.common.scopes import Scope
-from portal.quota_requests.models import QuotaRequest
-from portal.quotas.models import Grant, Quota
+from portal.quota.limits.models import Grant, Quota
+from portal.quota.requests.models import QuotaRequest
 from portal.workspaces.models import Workspace
 from tests.quota_requests.helpers import ask, in_hours
 

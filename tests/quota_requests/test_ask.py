@@ -7,14 +7,14 @@ import datetime as dt
 import pytest
 from django.utils import timezone
 
-from portal.accounts.models import Team
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
-from portal.events.models import Event, Notification
-from portal.ledger.models import LedgerAccount
-from portal.quota_requests import selectors
-from portal.quota_requests.models import QuotaRequest, RequestStatus
-from portal.quota_requests.services import requests, rules
-from portal.quotas.models import Grant, MemberCap, SiteLimit
+from portal.common.events.models import Event, Notification
+from portal.people.accounts.models import Team
+from portal.quota.ledger.models import LedgerAccount
+from portal.quota.limits.models import Grant, MemberCap, SiteLimit
+from portal.quota.requests import selectors
+from portal.quota.requests.models import QuotaRequest, RequestStatus
+from portal.quota.requests.services import requests, rules
 from tests.factories import MembershipFactory, UserFactory
 from tests.quota_requests.helpers import ask, in_hours
 

@@ -7,18 +7,18 @@ from types import SimpleNamespace
 import pytest
 from django.utils import timezone
 
-from portal.accounts import approvers
-from portal.accounts.models import Delegation
 from portal.catalog import selectors as catalog
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
+from portal.common.events.models import Event, Notification
 from portal.common.reasons.codes import RequestCode
-from portal.events.models import Event, Notification
-from portal.ledger.models import LedgerAccount
-from portal.quota_requests import policies
-from portal.quota_requests.models import QuotaRequest, RequestStatus
-from portal.quota_requests.services import grants, requests, rules
-from portal.quota_requests.services import requests as services
-from portal.quotas.models import Grant, MemberCap, Quota
+from portal.people.accounts import approvers
+from portal.people.accounts.models import Delegation
+from portal.quota.ledger.models import LedgerAccount
+from portal.quota.limits.models import Grant, MemberCap, Quota
+from portal.quota.requests import policies
+from portal.quota.requests.models import QuotaRequest, RequestStatus
+from portal.quota.requests.services import grants, requests, rules
+from portal.quota.requests.services import requests as services
 from portal.scheduling import cycle
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import State

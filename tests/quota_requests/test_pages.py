@@ -9,14 +9,14 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from portal.accounts.models import Delegation
-from portal.events.models import Notification
-from portal.inventory.device_states import IDLE_AFTER_S
-from portal.inventory.models import AllocatedDevice, Allocation, DeviceHour, DeviceSeries
-from portal.quota_requests import selectors as selectors
-from portal.quota_requests.models import AutoApproveRule, QuotaRequest, RequestStatus
-from portal.quota_requests.services import requests
-from portal.quotas.models import Cohort, Grant, Quota, TeamShare
+from portal.common.events.models import Notification
+from portal.fleet.inventory.device_states import IDLE_AFTER_S
+from portal.fleet.inventory.models import AllocatedDevice, Allocation, DeviceHour, DeviceSeries
+from portal.people.accounts.models import Delegation
+from portal.quota.limits.models import Cohort, Grant, Quota, TeamShare
+from portal.quota.requests import selectors as selectors
+from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestStatus
+from portal.quota.requests.services import requests
 from portal.workspaces.models import Workspace
 from tests.factories import MembershipFactory, TeamFactory, UserFactory, WorkspaceFactory
 from tests.quota_requests.helpers import ask

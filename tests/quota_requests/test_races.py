@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 
 from portal.common.errors import StateConflict
-from portal.events.models import Event, Notification
-from portal.quota_requests.models import QuotaRequest, RequestStatus
-from portal.quota_requests.services import grants, requests, rules
-from portal.quotas.models import Grant
+from portal.common.events.models import Event, Notification
+from portal.quota.limits.models import Grant
+from portal.quota.requests.models import QuotaRequest, RequestStatus
+from portal.quota.requests.services import grants, requests, rules
 from tests.factories import MembershipFactory, UserFactory
 from tests.quota_requests.helpers import ask, in_hours
 from tests.races import at_once

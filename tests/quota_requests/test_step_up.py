@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from portal.quota_requests.models import RequestStatus
+from portal.quota.requests.models import RequestStatus
 from tests.factories import PASSWORD
 from tests.quota_requests.helpers import ask, in_hours
 

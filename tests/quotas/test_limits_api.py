@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from portal.common.actors import SYSTEM
-from portal.events.models import Event
-from portal.quotas.models import Quota
-from portal.quotas.services import cohorts, limits
+from portal.common.events.models import Event
+from portal.quota.limits.models import Quota
+from portal.quota.limits.services import cohorts, limits
 from portal.workspaces.lifecycle import State
 from tests.factories import TeamFactory, WorkspaceFactory
 

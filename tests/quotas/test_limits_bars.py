@@ -7,14 +7,14 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from portal.accounts.models import Role
 from portal.common.actors import SYSTEM
-from portal.inventory import services as inventory
-from portal.quotas.models import Grant
-from portal.quotas.presenters.bars import in_order
-from portal.quotas.selectors import limits, site
-from portal.quotas.services import cohorts
-from portal.quotas.services import limits as services
+from portal.fleet.inventory import services as inventory
+from portal.people.accounts.models import Role
+from portal.quota.limits.models import Grant
+from portal.quota.limits.presenters.bars import in_order
+from portal.quota.limits.selectors import limits, site
+from portal.quota.limits.services import cohorts
+from portal.quota.limits.services import limits as services
 from portal.workspaces.lifecycle import State
 from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory, inventory_of, node_info
 

@@ -7,11 +7,11 @@ import pytest
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput
 from portal.common.formatting import format_input
-from portal.quotas.forms import parse_amount
-from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
-from portal.quotas.presenters import limits
-from portal.quotas.services import cohorts
-from portal.quotas.services import limits as services
+from portal.quota.limits.forms import parse_amount
+from portal.quota.limits.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
+from portal.quota.limits.presenters import limits
+from portal.quota.limits.services import cohorts
+from portal.quota.limits.services import limits as services
 from portal.workspaces.lifecycle import State
 from tests.factories import TeamFactory, WorkspaceFactory
 
@@ -117,7 +117,7 @@ def test_a_row_that_has_gone_and_an_unknown_form_say_so(board, team):
 
 
 def test_hundreds_of_teams_are_searched(board, as_user, olga, monkeypatch):
-    monkeypatch.setattr("portal.quotas.presenters.limit_board.MAX_ROWS", 5)
+    monkeypatch.setattr("portal.quota.limits.presenters.limit_board.MAX_ROWS", 5)
     for number in range(12):
         TeamFactory(slug=f"t{number}", name=f"Team {number}")
     assert "7 more rows are not shown" in words(board())

@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
-from portal.events.models import Event, Notification
+from portal.common.events.models import Event, Notification
 from portal.reclaim import bar, keeping, observing, passes
 from portal.reclaim.models import ActivityChange, IdleSpell, LastPass, ReclaimNotice, WorkspaceActivity
 from portal.workspaces import results, services

@@ -21,8 +21,8 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
-from portal.events.models import Event, Notification
-from portal.inventory.models import AllocatedDevice, Pool
+from portal.common.events.models import Event, Notification
+from portal.fleet.inventory.models import AllocatedDevice, Pool
 from portal.reclaim import keeping, lifetimes, observing, passes, policy_services
 from portal.reclaim.models import LastPass, ReclaimNotice, WorkspaceActivity
 from portal.scheduling import snapshot_cache

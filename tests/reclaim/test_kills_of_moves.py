@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from portal.events.models import Event, Notification
+from portal.common.events.models import Event, Notification
 from portal.reclaim.models import RebalanceProposal
 from portal.reclaim.rebalancing import proposing, services
 from portal.scheduling import snapshot_cache

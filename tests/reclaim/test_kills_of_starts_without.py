@@ -12,8 +12,8 @@ from collections import Counter
 import pytest
 from django.utils import timezone
 
-from portal.events.models import Event, Notification
-from portal.inventory.models import AllocatedDevice, Device, Pool
+from portal.common.events.models import Event, Notification
+from portal.fleet.inventory.models import AllocatedDevice, Device, Pool
 from portal.reclaim import free_gpus
 from portal.scheduling import snapshot_cache
 from portal.workspaces import gpus, reconcile, services

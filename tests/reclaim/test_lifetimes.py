@@ -8,14 +8,14 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from portal.accounts.models import Team
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
+from portal.common.events.models import Event
 from portal.common.reasons.codes import LifetimeCode
-from portal.events.models import Event
-from portal.ledger.models import LedgerAccount
+from portal.people.accounts.models import Team
+from portal.quota.ledger.models import LedgerAccount
+from portal.quota.reservations.models import Reservation, ReservationStatus
 from portal.reclaim import bar, lifetimes
-from portal.reservations.models import Reservation, ReservationStatus
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace

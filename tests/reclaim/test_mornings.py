@@ -10,9 +10,9 @@ from django.utils import timezone
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, StateConflict
+from portal.common.events.models import Event, Notification
 from portal.common.reasons.codes import AdmissionCode
 from portal.common.reasons.reason import Reason
-from portal.events.models import Event, Notification
 from portal.reclaim import mornings, passes, policy_services, presenters
 from portal.reclaim.models import LastPass, ScheduledStop, WorkspaceActivity
 from portal.workspaces import services

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from portal.events.models import Event, Notification
+from portal.common.events.models import Event, Notification
 from portal.reclaim import lifetimes, passes
 from portal.reclaim.models import ReclaimNotice
 from portal.workspaces import services

@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from portal.accounts.models import Team
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, PreconditionFailed, StateConflict
-from portal.events.models import Event
+from portal.common.events.models import Event
+from portal.people.accounts.models import Team
 from portal.reclaim import effective, keeping, lifetimes, observing, passes, policy_services, presenters
 from portal.reclaim.models import (
     Absence,

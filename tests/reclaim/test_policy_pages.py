@@ -10,8 +10,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from portal.accounts.models import Team
 from portal.common.actors import SYSTEM
+from portal.people.accounts.models import Team
 from portal.reclaim import keeping, policy_services, previews
 from portal.reclaim import policy_documents as documents
 from portal.reclaim.models import IdleSpell, LastPass, ReclaimPolicy, WorkspaceActivity

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from portal.common.reasons.codes import RebalanceCode
-from portal.inventory.models import AllocatedDevice, DeviceMinute, Node
+from portal.fleet.inventory.models import AllocatedDevice, DeviceMinute, Node
 from portal.reclaim import observing, pacing
 from portal.reclaim.models import Discontent, RebalanceProposal, WorkPace
 from portal.reclaim.rebalancing import proposing, services

@@ -11,10 +11,10 @@ from django.utils import timezone
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotAllowed, StateConflict
+from portal.common.events.models import Event, Notification
 from portal.common.reasons.codes import AdmissionCode
 from portal.common.reasons.reason import Reason
-from portal.events.models import Event, Notification
-from portal.inventory.models import AllocatedDevice, Device, Pool
+from portal.fleet.inventory.models import AllocatedDevice, Device, Pool
 from portal.reclaim import bar, keeping, passes, policy_presenters, policy_services, presenters, previews
 from portal.reclaim.models import IdleSpell, LastPass, ReclaimNotice, ReclaimPolicy, WorkspaceActivity
 from portal.scheduling import snapshot_cache

@@ -8,8 +8,8 @@ import pytest
 from django.utils import timezone
 
 from portal.common.errors import NotAllowed, NotPossible, StateConflict
-from portal.events.models import Event
-from portal.inventory.models import AllocatedDevice, Allocation, Device, Pool
+from portal.common.events.models import Event
+from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, Pool
 from portal.scheduling import admission, snapshot_cache
 from portal.scheduling.engine.model import Outcome
 from portal.workspaces import gpus, reconcile, resizing, services

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from portal.common.errors import NotPossible, StateConflict
-from portal.events.models import Event, Notification
-from portal.inventory.models import AllocatedDevice, Device, Pool
+from portal.common.events.models import Event, Notification
+from portal.fleet.inventory.models import AllocatedDevice, Device, Pool
 from portal.reclaim import free_gpus
 from portal.scheduling import snapshot_cache
 from portal.workspaces import gpus, resizing, services

@@ -12,9 +12,9 @@ from django.utils import timezone
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.inventory.models import AllocatedDevice, Allocation, Device, DeviceHour, DeviceSeries
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, DeviceHour, DeviceSeries
 from portal.reports import days, gpu_use, presenters
 from portal.reports.models import Dimension, GpuDay
 from portal.workspaces.models import Workspace

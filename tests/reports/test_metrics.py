@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
-from portal.events import live
-from portal.inventory.device_states import IDLE_AFTER_S
-from portal.inventory.models import AllocatedDevice, Allocation, Device, DeviceSeries
+from portal.common.events import live
+from portal.fleet.inventory.device_states import IDLE_AFTER_S
+from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, DeviceSeries
 from portal.reports import metrics
 from provisioning.gpu import dcgm_names
 from provisioning.gpu.samples import Sample

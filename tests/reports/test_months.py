@@ -6,9 +6,9 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from portal.accounts.models import Team, User
-from portal.events.models import Notification
-from portal.inventory.models import DeviceHour
+from portal.common.events.models import Notification
+from portal.fleet.inventory.models import DeviceHour
+from portal.people.accounts.models import Team, User
 from portal.reclaim.models import IdleSpell
 from portal.reports import months
 from portal.reports.models import Dimension, GpuDay, MonthlyReport
@@ -137,7 +137,7 @@ def test_a_team_that_cannot_be_told_keeps_no_other_from_it(team, owner, monkeypa
 
 def test_not_before_its_days_are_added_up_nor_after_the_first_week(team, owner):
     assert months.run(FIRST + timedelta(days=7)) == 0
-    from portal.inventory.models import Device, DeviceSeries
+    from portal.fleet.inventory.models import Device, DeviceSeries
     from tests.factories import local_pool_with, node_info
 
     local_pool_with(node_info(gpus=1))

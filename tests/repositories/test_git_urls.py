@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from portal.catalog.repositories.rules import problems_of
 from portal.common.reasons.codes import GitCode
 from portal.common.reasons.wording import message_of, next_action_of
-from portal.repositories.rules import problems_of
 from provisioning.git_urls import MAX_URL, GitUrl, UrlProblem, parsed, ref_problem
 
 TAKEN = [

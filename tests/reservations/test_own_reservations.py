@@ -9,13 +9,13 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from portal.accounts import deactivation
-from portal.accounts.models import Delegation, Role, Team
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotAllowed, NotFound, StateConflict
-from portal.events.models import Event, Notification
-from portal.reservations import permissions, policies, selectors, services
-from portal.reservations.models import BookingPermission, Reservation, ReservationStatus
+from portal.common.events.models import Event, Notification
+from portal.people.accounts import deactivation
+from portal.people.accounts.models import Delegation, Role, Team
+from portal.quota.reservations import permissions, policies, selectors, services
+from portal.quota.reservations.models import BookingPermission, Reservation, ReservationStatus
 from tests.factories import MembershipFactory, UserFactory
 from tests.reservations.test_reservations import H100, ask, form, times
 

@@ -12,9 +12,9 @@ from django.db import connection
 from django.utils import timezone
 
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
-from portal.events.models import Notification
-from portal.reservations import permissions, services
-from portal.reservations.models import Reservation, ReservationStatus
+from portal.common.events.models import Notification
+from portal.quota.reservations import permissions, services
+from portal.quota.reservations.models import Reservation, ReservationStatus
 from tests.factories import TeamFactory
 
 pytestmark = pytest.mark.django_db

@@ -8,7 +8,7 @@ from portal.catalog import selectors as catalog_selectors
 from portal.catalog.models import Flavor, Template
 from portal.common.reasons.codes import AdmissionCode, PlacementCode, Rule
 from portal.common.reasons.reason import Reason
-from portal.inventory.models import Device, PoolState
+from portal.fleet.inventory.models import Device, PoolState
 from portal.scheduling import capacity, offers
 from portal.scheduling.admission import Outcome, assess
 from portal.workspaces.lifecycle import State

@@ -8,15 +8,15 @@ from uuid import uuid4
 import pytest
 from django.utils import timezone
 
-from portal.accounts.models import Role
 from portal.catalog import selectors
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import NeedsApproval
-from portal.events.models import Event, Notification
-from portal.inventory.models import AllocatedDevice, Node
-from portal.ledger.models import LedgerAccount
-from portal.quotas.models import Cohort, Grant, MemberCap, Quota, SiteLimit, TeamShare
-from portal.reservations.models import Reservation, ReservationStatus
+from portal.common.events.models import Event, Notification
+from portal.fleet.inventory.models import AllocatedDevice, Node
+from portal.people.accounts.models import Role
+from portal.quota.ledger.models import LedgerAccount
+from portal.quota.limits.models import Cohort, Grant, MemberCap, Quota, SiteLimit, TeamShare
+from portal.quota.reservations.models import Reservation, ReservationStatus
 from portal.scheduling import cycle, queue_status, snapshot_feed
 from portal.scheduling.admission import Outcome, assess
 from portal.scheduling.models import QueueState

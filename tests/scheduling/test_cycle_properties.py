@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from portal.accounts.models import Team
 from portal.catalog import selectors
 from portal.common.actors import SYSTEM
 from portal.common.errors import NeedsApproval, NotPossible, PortalError
-from portal.inventory import cordons
-from portal.inventory import services as inventory
-from portal.inventory.models import AllocatedDevice, Device
-from portal.quotas.models import Cohort, MemberCap, Quota, SiteLimit, TeamShare
+from portal.fleet.inventory import cordons
+from portal.fleet.inventory import services as inventory
+from portal.fleet.inventory.models import AllocatedDevice, Device
+from portal.people.accounts.models import Team
+from portal.quota.limits.models import Cohort, MemberCap, Quota, SiteLimit, TeamShare
 from portal.scheduling import cycle, snapshot_cache
 from portal.scheduling.admission import Outcome, assess
 from portal.scheduling.snapshot import load
@@ -197,7 +197,7 @@ def test_nothing_is_over_allocated_and_previews_hold(worlds, sent, seed, monkeyp
 
 
 def test_a_kept_snapshot_follows_limits_and_is_read_anew_when_nodes_change(make, alice, olga, team, pool):
-    from portal.quotas.services import limits
+    from portal.quota.limits.services import limits
 
     flavor = selectors.all_flavors().get(slug="sim-h100-x2")
     asked = {

@@ -10,9 +10,9 @@ from django.db import connection
 from django.utils import timezone
 
 from portal.common.errors import NotAllowed, NotFound
-from portal.events.models import Event, Notification
-from portal.inventory import cordons, services
-from portal.inventory.models import AllocatedDevice, CordonCause, Device, Node
+from portal.common.events.models import Event, Notification
+from portal.fleet.inventory import cordons, services
+from portal.fleet.inventory.models import AllocatedDevice, CordonCause, Device, Node
 from portal.scheduling import cycle, drains
 from portal.workspaces import reconcile
 from portal.workspaces import services as workspaces

@@ -7,9 +7,9 @@ import pytest
 from portal.catalog import selectors
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotFound, NotPossible
-from portal.events.models import Event
-from portal.inventory import services as inventory
-from portal.inventory.models import Allocation, Node, Pool
+from portal.common.events.models import Event
+from portal.fleet.inventory import services as inventory
+from portal.fleet.inventory.models import Allocation, Node, Pool
 from portal.scheduling import admission, cycle, snapshot_cache
 from portal.workspaces.homes import lost as lost_homes
 from portal.workspaces.homes import places as home_places

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from portal.catalog import selectors
 from portal.embedded import web_server
-from portal.quotas.models import Grant, Quota
+from portal.quota.limits.models import Grant, Quota
 from portal.scheduling import cycle, pauses, queue_status, snapshot_cache, tasks
 from portal.scheduling import snapshot as snapshot_module
 from portal.scheduling.admission import assess

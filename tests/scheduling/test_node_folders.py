@@ -8,7 +8,7 @@ from portal.catalog import entries
 from portal.catalog.models import Template
 from portal.common.errors import InvalidInput
 from portal.common.reasons.codes import AdmissionCode, PlacementCode
-from portal.inventory.models import Node
+from portal.fleet.inventory.models import Node
 from portal.scheduling.admission import Outcome
 from portal.workspaces import dispatch
 from portal.workspaces.lifecycle import State

@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from portal.common.errors import InvalidInput, NotAllowed
-from portal.quotas.models import Quota
+from portal.quota.limits.models import Quota
 from portal.workspaces.models import Preemption, Workspace
 from tests.factories import WorkspaceFactory
 

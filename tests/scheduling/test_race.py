@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 
 from portal.catalog import selectors
-from portal.inventory.models import AllocatedDevice
+from portal.fleet.inventory.models import AllocatedDevice
 from portal.scheduling import cycle
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from portal.common.reasons.codes import AdmissionCode, PlacementCode
-from portal.inventory.models import AllocatedDevice, Device, Node, Pool
+from portal.fleet.inventory.models import AllocatedDevice, Device, Node, Pool
 from portal.scheduling import capacity, fits, snapshot_cache
 from portal.scheduling.admission import Outcome
 from portal.workspaces.lifecycle import State

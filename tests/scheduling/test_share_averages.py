@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from portal.quotas.models import Cohort, Quota, TeamShare
+from portal.quota.limits.models import Cohort, Quota, TeamShare
 from portal.scheduling import share_averages
 from portal.workspaces import services
 from tests.factories import TeamFactory

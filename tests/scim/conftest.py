@@ -13,7 +13,7 @@ from tests.factories import make_token
 if TYPE_CHECKING:
     from django.http import HttpResponse
 
-    from portal.accounts.models import User
+    from portal.people.accounts.models import User
 
 USER = "urn:ietf:params:scim:schemas:core:2.0:User"
 GROUP = "urn:ietf:params:scim:schemas:core:2.0:Group"

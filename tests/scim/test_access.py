@@ -6,10 +6,10 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
 
-from portal.accounts import tokens, users
-from portal.accounts.models import ApiToken
 from portal.common.errors import InvalidInput, NotAllowed
 from portal.common.scopes import Scope
+from portal.people.accounts import tokens, users
+from portal.people.accounts.models import ApiToken
 from tests.factories import UserFactory, make_token
 from tests.scim.conftest import Idp
 

@@ -6,9 +6,9 @@ from urllib.parse import quote
 
 import pytest
 
-from portal.scim import filters
-from portal.scim.errors import ScimRefusal
-from portal.scim.filters import Both, Compare, Either, Not, Within, parse
+from portal.people.scim import filters
+from portal.people.scim.errors import ScimRefusal
+from portal.people.scim.filters import Both, Compare, Either, Not, Within, parse
 
 A = Compare("a", "eq", "1")
 B = Compare("b", "eq", True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from portal.accounts import deactivation, services, users
-from portal.accounts.models import Membership, Role, Team, User
 from portal.common.actors import SYSTEM
-from portal.events.models import Event
-from portal.identity.models import GivenPlace
-from portal.scim import grants
-from portal.scim.models import ScimGroup
+from portal.common.events.models import Event
+from portal.people.accounts import deactivation, services, users
+from portal.people.accounts.models import Membership, Role, Team, User
+from portal.people.identity.models import GivenPlace
+from portal.people.scim import grants
+from portal.people.scim.models import ScimGroup
 from tests.factories import TeamFactory
 from tests.fixtures import PROVIDER
 from tests.scim.conftest import GROUP, USER

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from portal.scim.errors import ScimRefusal
-from portal.scim.patch import patched
-from portal.scim.resources import GROUP_SHAPE, USER, USER_SHAPE
+from portal.people.scim.errors import ScimRefusal
+from portal.people.scim.patch import patched
+from portal.people.scim.resources import GROUP_SHAPE, USER, USER_SHAPE
 
 GINA = {
     "userName": "gina",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from portal.accounts.models import User
+from portal.people.accounts.models import User
 
 pytestmark = pytest.mark.django_db
 SEARCH = "urn:ietf:params:scim:api:messages:2.0:SearchRequest"

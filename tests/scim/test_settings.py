@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from portal.embedded.clock import SCHEDULE
-from portal.identity import config, registry
-from portal.identity.config import ConfigError
-from portal.scim import tasks
-from portal.scim.models import AppliedRules
+from portal.people.identity import config, registry
+from portal.people.identity.config import ConfigError
+from portal.people.scim import tasks
+from portal.people.scim.models import AppliedRules
 from tests.fixtures import PROVIDER
 
 

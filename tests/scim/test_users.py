@@ -8,14 +8,14 @@ import pytest
 from django.db import IntegrityError
 from django.test import Client
 
-from portal.accounts import deactivation, users
-from portal.accounts.links import LinkKind
-from portal.accounts.models import AccountStatus, User
 from portal.common.actors import SYSTEM
-from portal.events.models import Event
-from portal.identity.models import GivenRole, IdentityLink
-from portal.scim import services
-from portal.scim.models import ScimUser
+from portal.common.events.models import Event
+from portal.people.accounts import deactivation, users
+from portal.people.accounts.links import LinkKind
+from portal.people.accounts.models import AccountStatus, User
+from portal.people.identity.models import GivenRole, IdentityLink
+from portal.people.scim import services
+from portal.people.scim.models import ScimUser
 from portal.workspaces.lifecycle import State
 from tests.factories import PASSWORD, MembershipFactory, UserFactory, WorkspaceFactory, make_token
 from tests.fixtures import PROVIDER

@@ -8,13 +8,13 @@ import logging
 import pytest
 from django.test import Client
 
-from portal.inventory import tasks as inventory_tasks
-from portal.inventory.models import Node
+from portal.fleet.inventory import tasks as inventory_tasks
+from portal.fleet.inventory.models import Node
 from portal.workspaces import reports
 from portal.workspaces import tasks as workspace_tasks
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from portal.workspaces.secrets import agent_token
+from portal.workspaces.tokens import agent_token
 from provisioning import messages
 from provisioning.node import tasks as node_tasks
 from provisioning.types import Inventory, NodeInfo, Observation, ObservedState, Op, Result

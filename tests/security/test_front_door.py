@@ -194,7 +194,7 @@ def test_forged_addresses_do_not_help_to_guess(berth: Berth, door: str) -> None:
 def test_the_proxy_in_front_is_believed_when_it_proves_itself(berth: Berth) -> None:
     berth.run(
         "-c",
-        "import django; django.setup(); from portal.accounts.models import User; "
+        "import django; django.setup(); from portal.people.accounts.models import User; "
         "User.objects.create_user('proxied', password='x')",
         DJANGO_SETTINGS_MODULE="portal.settings",
     )

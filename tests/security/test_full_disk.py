@@ -12,12 +12,12 @@ from django.db import DatabaseError, connection
 from django.test import Client
 from django.utils import timezone
 
-from portal.accounts import last_seen
-from portal.accounts.models import ApiToken, FailureWindow, UserSession
 from portal.common import storage
+from portal.common.events.models import Event
 from portal.common.reasons.codes import CommonCode
 from portal.embedded import health
-from portal.events.models import Event
+from portal.people.accounts import last_seen
+from portal.people.accounts.models import ApiToken, FailureWindow, UserSession
 from portal.workspaces.lifecycle import State
 from tests.factories import PASSWORD, WorkspaceFactory, make_token
 

@@ -17,15 +17,15 @@ from django.conf import settings as django_settings
 from django.test import Client
 
 from portal.celery import app as control_app
-from portal.events.models import Event, Notification
-from portal.inventory import node_commands, polling
-from portal.inventory.models import Node
-from portal.machines import certificates, door, services
-from portal.machines import tasks as machine_tasks
-from portal.machines.models import Machine, MachineState
+from portal.common.events.models import Event, Notification
+from portal.fleet.inventory import node_commands, polling
+from portal.fleet.inventory.models import Node
+from portal.fleet.machines import certificates, door, services
+from portal.fleet.machines import tasks as machine_tasks
+from portal.fleet.machines.models import Machine, MachineState
 from portal.workspaces import tasks as workspace_tasks
 from portal.workspaces.lifecycle import State
-from portal.workspaces.secrets import agent_token
+from portal.workspaces.tokens import agent_token
 from provisioning import messages
 from provisioning.host import membership
 from provisioning.node import hello as node_hello

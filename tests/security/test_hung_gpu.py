@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from portal.workspaces.secrets import agent_token
+from portal.workspaces.tokens import agent_token
 from provisioning.agent.program import gpus as gpus_of_the_agent
 from provisioning.agent.program.gpus import Gpus
 from tests.workspaces.helpers import run_until_ready

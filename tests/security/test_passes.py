@@ -111,9 +111,9 @@ def test_a_killed_process_leaves_nothing_that_counts(berth: Berth, entered: str)
 REVOKE = """
 import sys, django
 django.setup()
-from portal.accounts import tokens
-from portal.accounts.models import ApiToken
-from portal.accounts.token_lookup import digest_of
+from portal.people.accounts import tokens
+from portal.people.accounts.models import ApiToken
+from portal.people.accounts.token_lookup import digest_of
 row = ApiToken.objects.get(digest=digest_of(sys.argv[1]))
 tokens.revoke_token(actor=row.user, token_id=row.pk)
 """

@@ -10,11 +10,11 @@ from uuid import uuid4
 import pytest
 
 from portal.celery import app as control_app
+from portal.common.events.models import Notification
 from portal.embedded.clock import app as clock_app
-from portal.events.models import Notification
-from portal.inventory import node_messages
-from portal.inventory import tasks as inventory_tasks
-from portal.inventory.models import Node
+from portal.fleet.inventory import node_messages
+from portal.fleet.inventory import tasks as inventory_tasks
+from portal.fleet.inventory.models import Node
 from portal.workspaces import tasks as workspace_tasks
 from portal.workspaces.lifecycle import State
 from provisioning import messages, signing

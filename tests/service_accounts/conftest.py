@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from portal.accounts import service_accounts
-from portal.accounts.models import User
-from portal.service_accounts import rules
-from portal.service_accounts.exchange import issuers, limits
-from portal.service_accounts.exchange.conditions import Condition
-from portal.service_accounts.models import TrustRule
+from portal.people.accounts import service_accounts
+from portal.people.accounts.models import User
+from portal.people.service_accounts import rules
+from portal.people.service_accounts.exchange import issuers, limits
+from portal.people.service_accounts.exchange.conditions import Condition
+from portal.people.service_accounts.models import TrustRule
 from tests.api.conftest import api as api
 from tests.cli.conftest import berth as berth
 from tests.cli.conftest import server as server

@@ -11,13 +11,21 @@ from django.db import IntegrityError, transaction
 from django.test import Client
 from django.utils import timezone
 
-from portal.accounts import deactivation, service_accounts, services, sessions, token_lookup, tokens, users
-from portal.accounts.models import AccountKind, AccountStatus, ApiToken, Role, User
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
-from portal.events.models import Event
-from portal.quota_requests.services import rules
-from portal.service_accounts import selectors
+from portal.common.events.models import Event
+from portal.people.accounts import (
+    deactivation,
+    service_accounts,
+    services,
+    sessions,
+    token_lookup,
+    tokens,
+    users,
+)
+from portal.people.accounts.models import AccountKind, AccountStatus, ApiToken, Role, User
+from portal.people.service_accounts import selectors
+from portal.quota.requests.services import rules
 from portal.workspaces import policies as workspace_policies
 from portal.workspaces.lifecycle import State
 from tests.factories import PASSWORD, WorkspaceFactory, make_token

@@ -15,14 +15,14 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from django.test import Client
 
-from portal.accounts import deactivation, service_accounts, token_lookup
-from portal.accounts.models import ApiToken
+from portal.common.events.models import Event
 from portal.common.reasons.codes import ExchangeCode
-from portal.events.models import Event
-from portal.service_accounts import rules
-from portal.service_accounts.exchange import issuers, limits, services
-from portal.service_accounts.exchange.conditions import Condition
-from portal.service_accounts.models import Exchange, TrustRule
+from portal.people.accounts import deactivation, service_accounts, token_lookup
+from portal.people.accounts.models import ApiToken
+from portal.people.service_accounts import rules
+from portal.people.service_accounts.exchange import issuers, limits, services
+from portal.people.service_accounts.exchange.conditions import Condition
+from portal.people.service_accounts.models import Exchange, TrustRule
 from tests.instance import eventually
 from tests.service_accounts.conftest import CONDITIONS
 

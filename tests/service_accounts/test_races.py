@@ -6,16 +6,16 @@ from collections import Counter
 
 import pytest
 
-from portal.accounts import deactivation, token_lookup, tokens, users
-from portal.accounts.models import ApiToken
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotFound, StateConflict
+from portal.common.events.models import Event
 from portal.common.reasons.codes import ExchangeCode
-from portal.events.models import Event
-from portal.service_accounts import rules
-from portal.service_accounts.exchange import services
-from portal.service_accounts.exchange.assertions import Refused
-from portal.service_accounts.models import Exchange, TrustRule
+from portal.people.accounts import deactivation, token_lookup, tokens, users
+from portal.people.accounts.models import ApiToken
+from portal.people.service_accounts import rules
+from portal.people.service_accounts.exchange import services
+from portal.people.service_accounts.exchange.assertions import Refused
+from portal.people.service_accounts.models import Exchange, TrustRule
 from tests.races import Meanwhile, at_once
 
 pytestmark = pytest.mark.django_db(transaction=True)

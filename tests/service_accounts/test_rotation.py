@@ -7,10 +7,10 @@ import datetime as dt
 import pytest
 from django.utils import timezone
 
-from portal.accounts import selectors, service_accounts, token_lookup, tokens
-from portal.accounts.models import ApiToken
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
-from portal.events.models import Event
+from portal.common.events.models import Event
+from portal.people.accounts import selectors, service_accounts, token_lookup, tokens
+from portal.people.accounts.models import ApiToken
 from tests.factories import make_token
 
 pytestmark = pytest.mark.django_db

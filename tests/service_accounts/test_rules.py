@@ -8,13 +8,13 @@ from typing import Any
 import jwt
 import pytest
 
-from portal.accounts import service_accounts
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
-from portal.events.models import Event
-from portal.service_accounts import rules
-from portal.service_accounts.exchange import conditions
-from portal.service_accounts.exchange.conditions import Condition, Problem
-from portal.service_accounts.models import TrustRule
+from portal.common.events.models import Event
+from portal.people.accounts import service_accounts
+from portal.people.service_accounts import rules
+from portal.people.service_accounts.exchange import conditions
+from portal.people.service_accounts.exchange.conditions import Condition, Problem
+from portal.people.service_accounts.models import TrustRule
 from tests.factories import make_token
 from tests.service_accounts.conftest import CONDITIONS
 

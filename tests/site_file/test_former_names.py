@@ -8,7 +8,7 @@ import pytest
 
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import InvalidInput
-from portal.inventory.models import Pool
+from portal.fleet.inventory.models import Pool
 from portal.site_file import applying, exporting
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]

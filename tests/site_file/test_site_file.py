@@ -12,16 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from portal.accounts.models import Team
+from portal.catalog.environments import curated
+from portal.catalog.environments.models import Environment, EnvironmentVersion, VersionState
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import InvalidInput, NotAllowed
-from portal.environments import curated
-from portal.environments.models import Environment, EnvironmentVersion, VersionState
-from portal.events.models import Event
-from portal.inventory.models import PlacementPolicy, Pool, RebalancingPolicy
-from portal.ledger.models import LedgerAccount
-from portal.quota_requests.models import AutoApproveRule
-from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
+from portal.common.events.models import Event
+from portal.fleet.inventory.models import PlacementPolicy, Pool, RebalancingPolicy
+from portal.people.accounts.models import Team
+from portal.quota.ledger.models import LedgerAccount
+from portal.quota.limits.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
+from portal.quota.requests.models import AutoApproveRule
 from portal.reclaim.models import ReclaimPolicy
 from portal.site_file import applying, exporting
 from portal.site_file.planning import Act, plan

@@ -15,7 +15,7 @@ from tests.factories import WorkspaceFactory
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
-    from portal.accounts.models import Team, User
+    from portal.people.accounts.models import Team, User
     from portal.workspaces.models import Workspace
 
 LONG_NAME = "a" * 60
@@ -110,7 +110,7 @@ def workspace_in(team: Team, local_pool: Any) -> Callable[..., Workspace]:
 
     from portal.catalog.models import Flavor, Template
     from portal.common.actors import SYSTEM
-    from portal.events.services import record
+    from portal.common.events.services import record
     from portal.workspaces.lifecycle import HOLDING, State
 
     def make(state: str, owner: User, **fields: Any) -> Workspace:

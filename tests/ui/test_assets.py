@@ -11,8 +11,8 @@ import pytest
 from django.contrib.staticfiles import finders
 from django.test import Client
 
-from portal.accounts.models import User
 from portal.common.templatetags.berth import ICON_SPRITE, STATES, account_name, service_badge, table_region
+from portal.people.accounts.models import User
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 

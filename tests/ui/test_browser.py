@@ -11,9 +11,9 @@ import pytest
 from django.contrib.sessions.models import Session
 from django.utils import timezone
 
-from portal.accounts.models import Team, User
-from portal.accounts.tokens import create_token
-from portal.inventory.models import Pool
+from portal.fleet.inventory.models import Pool
+from portal.people.accounts.models import Team, User
+from portal.people.accounts.tokens import create_token
 from portal.workspaces import presenters
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import QueueEntry, Workspace, WorkspaceStatus

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portal.accounts.models import Team, User
-from portal.environments.models import Environment
+from portal.catalog.environments.models import Environment
+from portal.people.accounts.models import Team, User
 from tests.catalog_pages.test_many_entries import environments
 
 if TYPE_CHECKING:

@@ -7,24 +7,24 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from portal.accounts import service_accounts, team_egress, tokens
-from portal.accounts.models import Membership, Role, User
-from portal.channels.models import Channel
+from portal.catalog.environments import services as environments
+from portal.catalog.environments.models import EnvironmentBuild
 from portal.common.actors import SYSTEM
-from portal.environments import services as environments
-from portal.environments.models import EnvironmentBuild
-from portal.inventory.models import Device, Node
-from portal.join_requests import services as join_requests
-from portal.machines.models import Machine, MachineState
-from portal.orphans.models import Orphan, OrphanKind, OrphanState
+from portal.fleet.inventory.models import Device, Node
+from portal.fleet.machines.models import Machine, MachineState
+from portal.notify.channels.models import Channel
+from portal.notify.webhooks import services as webhooks
+from portal.people.accounts import service_accounts, team_egress, tokens
+from portal.people.accounts.models import Membership, Role, User
+from portal.people.join_requests import services as join_requests
 from portal.reclaim import policy_services as reclaim_policies
 from portal.reclaim.models import Discontent, ProposalState, RebalanceProposal
-from portal.webhooks import services as webhooks
-from portal.workspace_secrets import services as secrets
 from portal.workspaces import asking
 from portal.workspaces.gateway import file_tickets
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.models import HomeArchive, HomePlace, LostHome
+from portal.workspaces.orphans.models import Orphan, OrphanKind, OrphanState
+from portal.workspaces.secrets import services as secrets
 from tests.factories import MachineFactory, WorkspaceFactory
 from tests.ui.cases import PageCase
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from portal.fleet.inventory import cordons
+from portal.fleet.inventory.models import CordonCause, Device
 from portal.gpu_checks import results, runs
 from portal.gpu_checks.models import GpuCheckRun
-from portal.inventory import cordons
-from portal.inventory.models import CordonCause, Device
 from tests.broker import Broker
 from tests.factories import node_info
 from tests.gpu_checks.helpers import answer, checked_pool, commands, only
@@ -19,7 +19,7 @@ from tests.ui.test_browser import COLOUR_RULES, DESKTOP, NARROW, PHONE, overflow
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-    from portal.accounts.models import User
+    from portal.people.accounts.models import User
 
 pytestmark = [
     pytest.mark.browser,

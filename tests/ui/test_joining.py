@@ -11,7 +11,7 @@ from tests.ui.test_browser import COLOUR_RULES, violations
 from tests.ui.test_people import looked_at
 
 if TYPE_CHECKING:
-    from portal.accounts.models import Team, User
+    from portal.people.accounts.models import Team, User
 
 pytestmark = [
     pytest.mark.browser,

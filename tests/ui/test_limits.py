@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portal.accounts.models import Team, User
 from portal.common.actors import SYSTEM
-from portal.quotas.models import MemberCap, Quota, TeamShare
-from portal.quotas.services import cohorts, limits
+from portal.people.accounts.models import Team, User
+from portal.quota.limits.models import MemberCap, Quota, TeamShare
+from portal.quota.limits.services import cohorts, limits
 from portal.workspaces.lifecycle import State
 from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory, local_pool_with, node_info
 from tests.ui.conftest import LONG_TEAM

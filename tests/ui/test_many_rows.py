@@ -10,10 +10,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from portal.accounts.models import Team, User
+from portal.catalog.environments.models import Environment
 from portal.catalog.models import Flavor, Template
-from portal.environments.models import Environment
-from portal.inventory.models import Pool
+from portal.fleet.inventory.models import Pool
+from portal.people.accounts.models import Team, User
 from portal.workspaces.models import Workspace, WorkspaceStatus
 from tests.catalog_pages.test_many_entries import environments, flavors, templates
 from tests.factories import WorkspaceFactory

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from django.utils import timezone
 
-from portal.accounts.models import Team, User
-from portal.inventory.models import Pool
+from portal.fleet.inventory.models import Pool
+from portal.people.accounts.models import Team, User
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceStatus
 from tests.suite.choice import quick_of

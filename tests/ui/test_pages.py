@@ -12,9 +12,9 @@ from django.template.loader import render_to_string
 from django.test import Client
 from django.utils import timezone
 
-from portal.accounts.models import ApiToken, Role, Team, User
 from portal.catalog.models import Flavor
-from portal.inventory.models import Pool
+from portal.fleet.inventory.models import Pool
+from portal.people.accounts.models import ApiToken, Role, Team, User
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.results import reported
@@ -566,7 +566,7 @@ def test_a_fault_of_the_portal_itself_has_a_page_without_the_database(
 
     client.force_login(alice, backend="django.contrib.auth.backends.ModelBackend")
     client.raise_request_exception = False
-    monkeypatch.setattr("portal.fleet.presenters.pools.capacities", broken)
+    monkeypatch.setattr("portal.web.fleet.presenters.pools.capacities", broken)
     page = client.get("/pools/", headers={"X-Request-Id": "abc12345"})
     assert page.status_code == 500
     assert "Something broke here" in text_of(page)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.contrib.sessions.models import Session
 
-from portal.accounts.models import User
-from portal.accounts.session_store import PROVEN_AT, SessionStore
+from portal.people.accounts.models import User
+from portal.people.accounts.session_store import PROVEN_AT, SessionStore
 from tests.accounts.authenticators import code_of, with_app
 from tests.factories import PASSWORD
 from tests.suite.choice import quick_of

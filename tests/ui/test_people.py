@@ -12,7 +12,7 @@ from tests.factories import PASSWORD, WorkspaceFactory, make_token
 from tests.ui.test_browser import COLOUR_RULES, DESKTOP, NARROW, PHONE, overflows, too_small, violations
 
 if TYPE_CHECKING:
-    from portal.accounts.models import Team, User
+    from portal.people.accounts.models import Team, User
 
 pytestmark = [
     pytest.mark.browser,

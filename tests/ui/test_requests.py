@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portal.accounts.models import Team, User
-from portal.events.services import notify
-from portal.quota_requests.models import QuotaRequest
-from portal.quota_requests.services import requests, rules
-from portal.quotas.models import Cohort, Grant, Quota, TeamShare
+from portal.common.events.services import notify
+from portal.people.accounts.models import Team, User
+from portal.quota.limits.models import Cohort, Grant, Quota, TeamShare
+from portal.quota.requests.models import QuotaRequest
+from portal.quota.requests.services import requests, rules
 from tests.factories import FlavorFactory, UserFactory, local_pool_with, node_info
 from tests.quota_requests.helpers import ask, in_hours
 from tests.ui.test_browser import COLOUR_RULES, DESKTOP, NARROW, PHONE, overflows, too_small, violations

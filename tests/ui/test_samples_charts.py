@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.utils import timezone
 
-from portal.inventory import samples
-from portal.inventory.models import AllocatedDevice, Allocation, Device, DeviceHour, DeviceSeries
+from portal.fleet.inventory import samples
+from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, DeviceHour, DeviceSeries
 from tests.factories import local_pool_with, node_info
 from tests.inventory.sampled import apply, rollup
 from tests.ui.test_browser import DESKTOP, NARROW, PHONE, overflows, too_small, violations

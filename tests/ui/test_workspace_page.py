@@ -9,10 +9,10 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from portal.accounts.models import Team, User
 from portal.common.actors import SYSTEM
-from portal.events.services import record
-from portal.inventory.models import Pool
+from portal.common.events.services import record
+from portal.fleet.inventory.models import Pool
+from portal.people.accounts.models import Team, User
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceStatus
 from portal.workspaces.results import reported

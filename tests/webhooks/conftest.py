@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from portal.common.actors import SYSTEM
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.webhooks import deliveries, fan_out, services
-from portal.webhooks.models import Delivery, Endpoint
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.notify.webhooks import deliveries, fan_out, services
+from portal.notify.webhooks.models import Delivery, Endpoint
 from tests.api.conftest import api as api  # a fixture
 from tests.receivers import Receiver, receiver
 

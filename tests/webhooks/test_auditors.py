@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
-from portal.channels.models import Channel, Message, MessageStatus
 from portal.common.sealed_texts import seal
-from portal.webhooks.models import Delivery
-from portal.webhooks.presenters import without_secrets
+from portal.notify.channels.models import Channel, Message, MessageStatus
+from portal.notify.webhooks.models import Delivery
+from portal.notify.webhooks.presenters import without_secrets
 from tests.factories import UserFactory
 
 pytestmark = pytest.mark.django_db

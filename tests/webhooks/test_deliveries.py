@@ -16,11 +16,11 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
-from portal.events import feed
-from portal.events.kinds import AuditKind
-from portal.events.models import Event, Notification
-from portal.webhooks import deliveries, fan_out, services
-from portal.webhooks.models import Attempt, Delivery, DeliveryStatus, Endpoint, Outbox
+from portal.common.events import feed
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event, Notification
+from portal.notify.webhooks import deliveries, fan_out, services
+from portal.notify.webhooks.models import Attempt, Delivery, DeliveryStatus, Endpoint, Outbox
 from tests.factories import WorkspaceFactory
 from tests.receivers import LIMIT_S, one_after_another, receiver, status
 from tests.webhooks.conftest import round_trip

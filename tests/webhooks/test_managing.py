@@ -9,16 +9,16 @@ import pytest
 from django.conf import settings
 from django.utils import timezone
 
-from portal.accounts.models import Membership, Role
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.events.event_types import TYPE_OF_KIND, TYPES, Audience
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event
+from portal.common.events.type_choices import SUBJECTS
 from portal.common.reasons.codes import WebhookCode
 from portal.common.sealed_texts import unseal
-from portal.events.event_types import TYPE_OF_KIND, TYPES, Audience
-from portal.events.kinds import AuditKind
-from portal.events.models import Event
-from portal.events.type_choices import SUBJECTS
-from portal.webhooks import selectors, services
-from portal.webhooks.models import Delivery, Endpoint
+from portal.notify.webhooks import selectors, services
+from portal.notify.webhooks.models import Delivery, Endpoint
+from portal.people.accounts.models import Membership, Role
 from tests.api.conftest import problem
 from tests.receivers import status
 from tests.webhooks.conftest import round_trip

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from portal.accounts.models import Membership, Role
 from portal.catalog.models import Template
 from portal.common.errors import InvalidInput
+from portal.common.events.models import Event
 from portal.common.reasons.codes import SecretCode
-from portal.events.models import Event
-from portal.machines import door
-from portal.workspace_secrets import effective, services
-from portal.workspace_secrets.models import Secret
+from portal.fleet.machines import door
+from portal.people.accounts.models import Membership, Role
 from portal.workspaces import secret_delivery
 from portal.workspaces import services as workspaces
 from portal.workspaces.dispatch import spec_of
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import StartSecrets, Workspace
-from portal.workspaces.secrets import agent_token
+from portal.workspaces.secrets import effective, services
+from portal.workspaces.secrets.models import Secret
+from portal.workspaces.tokens import agent_token
 from tests.api.conftest import api as api  # a fixture
 from tests.api.conftest import problem
 from tests.factories import MachineFactory, MembershipFactory, TeamFactory

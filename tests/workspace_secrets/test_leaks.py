@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from portal.channels import outbox, sending
-from portal.channels import services as channels
-from portal.channels.sending import Outcome
-from portal.events.models import Event, Notification
-from portal.workspace_secrets import services
-from portal.workspace_secrets.models import Secret
+from portal.common.events.models import Event, Notification
+from portal.notify.channels import outbox, sending
+from portal.notify.channels import services as channels
+from portal.notify.channels.sending import Outcome
 from portal.workspaces.models import Workspace
-from portal.workspaces.secrets import agent_token
+from portal.workspaces.secrets import services
+from portal.workspaces.secrets.models import Secret
+from portal.workspaces.tokens import agent_token
 from tests.workspaces.helpers import answer
 
 pytestmark = pytest.mark.django_db

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from portal.accounts.models import Role
-from portal.accounts.session_store import PROVEN_AT
 from portal.catalog.models import Template
 from portal.common.sealed_texts import unseal
-from portal.workspace_secrets import services
-from portal.workspace_secrets.models import Secret, purpose_of
+from portal.people.accounts.models import Role
+from portal.people.accounts.session_store import PROVEN_AT
 from portal.workspaces.models import Workspace
+from portal.workspaces.secrets import services
+from portal.workspaces.secrets.models import Secret, purpose_of
 from tests.factories import MembershipFactory
 from tests.workspaces.helpers import run_until_ready
 

@@ -8,10 +8,10 @@ import pytest
 from django.db import connection
 from django.test import Client
 
-from portal.workspace_secrets import effective, services
-from portal.workspace_secrets.models import Secret
 from portal.workspaces.models import StartSecrets
-from portal.workspaces.secrets import agent_token
+from portal.workspaces.secrets import effective, services
+from portal.workspaces.secrets.models import Secret
+from portal.workspaces.tokens import agent_token
 from tests.races import Meanwhile, at_once
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]

@@ -6,14 +6,14 @@ import pytest
 from django.apps import apps
 from django.core.management import CommandError, call_command
 
-from portal.channels.models import Channel
-from portal.channels.services import URL
 from portal.common import sealed_texts
 from portal.common.sealed_texts import Unreadable, seal, unseal
-from portal.webhooks import services as webhooks
-from portal.webhooks.models import Endpoint
-from portal.workspace_secrets import services
-from portal.workspace_secrets.models import Secret, purpose_of
+from portal.notify.channels.models import Channel
+from portal.notify.channels.services import URL
+from portal.notify.webhooks import services as webhooks
+from portal.notify.webhooks.models import Endpoint
+from portal.workspaces.secrets import services
+from portal.workspaces.secrets.models import Secret, purpose_of
 
 pytestmark = pytest.mark.django_db
 

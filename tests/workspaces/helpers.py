@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from portal.inventory.models import AllocatedDevice, Allocation
+from portal.fleet.inventory.models import AllocatedDevice, Allocation
 from portal.workspaces import results
 from portal.workspaces.lifecycle import HOLDING, State
 from portal.workspaces.models import Workspace

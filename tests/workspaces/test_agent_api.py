@@ -9,11 +9,11 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from portal.events.models import Event
+from portal.common.events.models import Event
 from portal.workspaces import reports, results, services
 from portal.workspaces.lifecycle import HOLDING, State
 from portal.workspaces.models import Workspace
-from portal.workspaces.secrets import agent_token, app_token
+from portal.workspaces.tokens import agent_token, app_token
 from provisioning.types import Op
 from tests.factories import make_token
 from tests.rows import error_message

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from portal.accounts.tokens import create_token
 from portal.catalog.models import Flavor, Template
+from portal.catalog.repositories.rules import Source
+from portal.catalog.repositories.services import set_dotfiles
 from portal.common.errors import InvalidInput, StateConflict
+from portal.common.events.models import Event
 from portal.common.reasons.codes import GitCode
-from portal.events.models import Event
-from portal.inventory.models import Node
-from portal.repositories.rules import Source
-from portal.repositories.services import set_dotfiles
-from portal.workspace_secrets import services as secrets
+from portal.fleet.inventory.models import Node
+from portal.people.accounts.tokens import create_token
 from portal.workspaces import checkout_reports, checkouts
 from portal.workspaces import services as workspaces
 from portal.workspaces.models import Workspace
-from portal.workspaces.secrets import agent_token
+from portal.workspaces.secrets import services as secrets
+from portal.workspaces.tokens import agent_token
 
 pytestmark = pytest.mark.django_db
 URL = "https://git.example/berth/lib.git"

@@ -12,7 +12,7 @@ from django.utils import timezone
 from portal.catalog import selectors
 from portal.catalog.models import Flavor
 from portal.common.errors import Unavailable
-from portal.events import live
+from portal.common.events import live
 from portal.workspaces import dispatch, services
 from portal.workspaces.lifecycle import State
 from provisioning import messages

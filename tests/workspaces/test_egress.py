@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from django.urls import reverse
 
-from portal.accounts.models import Team
 from portal.catalog import entries
 from portal.catalog.models import Template
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput
 from portal.common.reasons.codes import CatalogCode
-from portal.inventory.models import Pool
+from portal.fleet.inventory.models import Pool
+from portal.people.accounts.models import Team
 from portal.workspaces import dispatch, egress
 from provisioning.drivers.local.egress import policy_of
 from provisioning.types import EgressLimit

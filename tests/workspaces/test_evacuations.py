@@ -6,10 +6,10 @@ import pytest
 from django.utils import timezone
 
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.events.models import Event, Notification
 from portal.common.reasons.codes import HomeMoveCode
-from portal.events.models import Event, Notification
-from portal.inventory.models import Allocation, Node, Pool
-from portal.machines.models import Machine, MachineState
+from portal.fleet.inventory.models import Allocation, Node, Pool
+from portal.fleet.machines.models import Machine, MachineState
 from portal.scheduling import drains
 from portal.workspaces.homes import evacuations
 from portal.workspaces.homes import moves as home_moves

@@ -8,21 +8,21 @@ from types import SimpleNamespace
 import pytest
 from django.utils import timezone
 
-from portal.accounts import changes, service_accounts
-from portal.accounts.domain_events import SignedOut, UserDeactivated
-from portal.accounts.models import ApiToken, User
 from portal.common import origins
 from portal.common.errors import NotAllowed, StateConflict, Unavailable
+from portal.common.events import live
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event
 from portal.common.passes import key_of
-from portal.events import live
-from portal.events.kinds import AuditKind
-from portal.events.models import Event
+from portal.people.accounts import changes, service_accounts
+from portal.people.accounts.domain_events import SignedOut, UserDeactivated
+from portal.people.accounts.models import ApiToken, User
 from portal.workspaces import services
 from portal.workspaces.gateway import publishing, tickets, workspace_views
 from portal.workspaces.gateway.entries import Entry
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from portal.workspaces.secrets import app_token
+from portal.workspaces.tokens import app_token
 from provisioning.endpoints import socket_endpoint
 from provisioning.types import WorkspaceRef, external_name
 from tests.factories import make_token

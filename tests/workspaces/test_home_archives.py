@@ -7,15 +7,15 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from portal.accounts import users
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.events.models import Event, Notification
 from portal.common.reasons.codes import AdmissionCode, ArchiveCode
-from portal.events.models import Event, Notification
-from portal.home_files import services as files
-from portal.inventory import node_messages
-from portal.inventory.models import Node
-from portal.machines.models import MachineState
+from portal.fleet.inventory import node_messages
+from portal.fleet.inventory.models import Node
+from portal.fleet.machines.models import MachineState
+from portal.people.accounts import users
 from portal.workspaces import answers
+from portal.workspaces.home_files import services as files
 from portal.workspaces.homes import archives as home_archives
 from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.homes import places as home_places

@@ -9,10 +9,10 @@ from django.test import Client
 from django.utils import timezone
 
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict, Unavailable
-from portal.home_files import services
-from portal.machines.models import MachineState
+from portal.fleet.machines.models import MachineState
 from portal.workspaces import asking
 from portal.workspaces.gateway import file_tickets
+from portal.workspaces.home_files import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeUsage
 from tests.factories import MachineFactory, WorkspaceFactory

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from portal.events.models import Event, Notification
+from portal.common.events.models import Event, Notification
 from portal.workspaces import tasks
 from portal.workspaces.homes import limits as home_limits
 from portal.workspaces.lifecycle import State

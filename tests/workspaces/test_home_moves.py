@@ -9,14 +9,14 @@ import pytest
 from django.utils import timezone
 
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.events.models import Event, Notification
 from portal.common.reasons.codes import AdmissionCode, HomeMoveCode
-from portal.events.models import Event, Notification
-from portal.home_files import services as files
-from portal.inventory.models import Node, Pool
-from portal.machines.models import Machine, MachineState
+from portal.fleet.inventory.models import Node, Pool
+from portal.fleet.machines.models import Machine, MachineState
 from portal.scheduling import cycle
 from portal.workspaces import answers
 from portal.workspaces.gateway import file_tickets
+from portal.workspaces.home_files import services as files
 from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import State

@@ -9,12 +9,12 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from portal.accounts import users
-from portal.accounts.models import User
 from portal.common.errors import StateConflict
-from portal.events.models import Event, Notification
-from portal.inventory import node_commands
-from portal.inventory.models import Allocation
+from portal.common.events.models import Event, Notification
+from portal.fleet.inventory import node_commands
+from portal.fleet.inventory.models import Allocation
+from portal.people.accounts import users
+from portal.people.accounts.models import User
 from portal.workspaces.homes import deletions
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeDeletion, Workspace

@@ -6,7 +6,7 @@ import pytest
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import StateConflict
-from portal.events.models import Event
+from portal.common.events.models import Event
 from portal.workspaces.lifecycle import (
     DELETABLE,
     FAILURES,

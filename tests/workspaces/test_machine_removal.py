@@ -6,11 +6,11 @@ import pytest
 from django.utils import timezone
 
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict, Unavailable
-from portal.events.models import Event, Notification
-from portal.inventory.models import Allocation, Device, Node
-from portal.machines import keys, redis_users, services
-from portal.machines import tasks as machine_tasks
-from portal.machines.models import Machine
+from portal.common.events.models import Event, Notification
+from portal.fleet.inventory.models import Allocation, Device, Node
+from portal.fleet.machines import keys, redis_users, services
+from portal.fleet.machines import tasks as machine_tasks
+from portal.fleet.machines.models import Machine
 from portal.scheduling import cycle, snapshot_cache
 from portal.workspaces import dispatch, machine_removal, reconcile, results
 from portal.workspaces import services as workspaces

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from portal.inventory.node_commands import config_of
+from portal.fleet.inventory.node_commands import config_of
 from portal.workspaces import housekeeping, results, services
 from portal.workspaces.lifecycle import HOLDING, State
 from portal.workspaces.models import Workspace

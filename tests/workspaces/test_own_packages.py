@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from portal.accounts.models import Membership, Role
+from portal.catalog.environments.models import Environment, EnvironmentVersion, SourceKind
+from portal.catalog.environments.sources import with_packages
 from portal.common.errors import NotAllowed, StateConflict, Unavailable
-from portal.environments.models import Environment, EnvironmentVersion, SourceKind
-from portal.environments.sources import with_packages
-from portal.events.models import Event
+from portal.common.events.models import Event
+from portal.people.accounts.models import Membership, Role
 from portal.workspaces import asking, own_packages, results, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace

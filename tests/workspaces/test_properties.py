@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from portal.common.errors import PortalError
-from portal.inventory.node_commands import config_of
+from portal.fleet.inventory.node_commands import config_of
 from portal.workspaces import housekeeping, reconcile, results, services
 from portal.workspaces.lifecycle import TRANSITIONAL, DesiredState, State
 from portal.workspaces.models import Workspace

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from portal.accounts import services as accounts
-from portal.accounts.models import Membership, Role
 from portal.catalog import selectors as catalog_selectors
 from portal.catalog.models import Flavor
 from portal.common.errors import StateConflict
-from portal.events.models import Event
-from portal.inventory import services as inventory
-from portal.inventory.models import AllocatedDevice, Device, Node
-from portal.inventory.node_commands import config_of
+from portal.common.events.models import Event
+from portal.fleet.inventory import services as inventory
+from portal.fleet.inventory.models import AllocatedDevice, Device, Node
+from portal.fleet.inventory.node_commands import config_of
+from portal.people.accounts import services as accounts
+from portal.people.accounts.models import Membership, Role
 from portal.workspaces import gpus, reconcile, resizing, results, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import IdempotencyKey, Workspace

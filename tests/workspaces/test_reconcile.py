@@ -9,7 +9,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from portal.catalog.models import Flavor, Template
-from portal.inventory.node_commands import config_of
+from portal.fleet.inventory.node_commands import config_of
 from portal.workspaces import reconcile, results, services
 from portal.workspaces.lifecycle import HOLDING, DesiredState, State
 from portal.workspaces.models import Workspace

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from portal.events.models import Event, Notification
+from portal.common.events.models import Event, Notification
 from portal.scheduling import cycle
 from portal.workspaces import reconcile, results, services
 from portal.workspaces.lifecycle import State, TerminationReason

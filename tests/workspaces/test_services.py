@@ -9,7 +9,7 @@ import pytest
 from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, NotPossible, StateConflict, Unavailable
-from portal.events.models import Event
+from portal.common.events.models import Event
 from portal.workspaces import results, services
 from portal.workspaces.housekeeping import clean_up
 from portal.workspaces.lifecycle import HOLDING, DesiredState, State, TerminationReason

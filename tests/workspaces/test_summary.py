@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from portal.inventory.models import AllocatedDevice, Device
+from portal.fleet.inventory.models import AllocatedDevice, Device
 from portal.workspaces.gateway.summary import summary_of
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeUsage, Preemption, Workspace

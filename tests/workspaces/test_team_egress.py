@@ -10,15 +10,15 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from portal.accounts import team_egress
-from portal.accounts.models import Role, Team
 from portal.catalog import entries
 from portal.catalog.models import Template
 from portal.common import etags
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, PreconditionFailed
-from portal.events.models import Event
-from portal.history.models import Revision
+from portal.common.events.models import Event
+from portal.common.history.models import Revision
+from portal.people.accounts import team_egress
+from portal.people.accounts.models import Role, Team
 from portal.site_file import applying, exporting
 from portal.workspaces import dispatch, egress
 from provisioning.drivers.local.egress import Policy, named, no_looser, policy_of, reachable, tightest

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 from portal.common.api import ReadViewSet, Router, UserRequest, documented, filters, operation
 from portal.common.reasons.codes import RebalanceCode
-from portal.inventory.api import SCOPES
+from portal.fleet.inventory.api import SCOPES
 from portal.reclaim.models import ProposalState, RebalanceProposal
 from portal.reclaim.rebalancing import presenters, selectors, services
 from portal.reclaim.rebalancing.presenters import MoveRow, ProposalRow

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 from django.db.models import Sum
 
-from portal.inventory.models import Allocation, Node
+from portal.fleet.inventory.models import Allocation, Node
 from portal.reclaim.engine.contentment import ROOMY, Headroom
 from provisioning.types import HEADROOM, LimitedResource
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.conf import settings
 
-from portal.inventory.models import Pool, RebalancingPolicy
+from portal.fleet.inventory.models import Pool, RebalancingPolicy
 
 
 def policy_of(pool: Pool) -> RebalancingPolicy:

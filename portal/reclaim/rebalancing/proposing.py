@@ -21,7 +21,7 @@ from django.utils import timezone
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import PortalError
-from portal.inventory.models import RebalancingPolicy
+from portal.fleet.inventory.models import RebalancingPolicy
 from portal.reclaim import pacing
 from portal.reclaim.engine.contentment import CONTENT, Contentment, contentment, device_score, node_score
 from portal.reclaim.engine.rebalancing import RULES, Proposal, Rules, propose

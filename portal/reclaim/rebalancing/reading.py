@@ -18,7 +18,7 @@ from django.db.models import F, IntegerField, Sum, TextField
 from django.db.models.functions import Cast
 
 from portal.common.reasons.codes import Rule
-from portal.inventory.models import AllocatedDevice, Device, DeviceMinute, DeviceSeries
+from portal.fleet.inventory.models import AllocatedDevice, Device, DeviceMinute, DeviceSeries
 from portal.reclaim.engine.activity import SignalKind
 from portal.reclaim.engine.contentment import (
     DeviceView,

@@ -8,11 +8,11 @@ from uuid import UUID
 from django.db.models import F, QuerySet
 from django.utils import timezone
 
-from portal.accounts.models import User
-from portal.accounts.policies import require_see_all
 from portal.common.errors import NotFound
 from portal.common.reasons.codes import RebalanceCode
 from portal.common.reasons.reason import Reason
+from portal.people.accounts.models import User
+from portal.people.accounts.policies import require_see_all
 from portal.reclaim.models import Discontent, ProposalState, RebalanceProposal
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace

@@ -13,11 +13,11 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
-from portal.accounts.policies import require_operator
 from portal.common.errors import NotAllowed, NotFound, PortalError
 from portal.common.htmx import partial_of
 from portal.common.typed_requests import SignedInRequest
-from portal.inventory.models import RebalancingPolicy
+from portal.fleet.inventory.models import RebalancingPolicy
+from portal.people.accounts.policies import require_operator
 from portal.reclaim.rebalancing import policies, presenters, selectors, services
 
 ROWS_PER_PAGE = 50

@@ -11,10 +11,10 @@ from django.db.models import Q
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from portal.accounts.models import User
 from portal.catalog.lifetimes import terms_of
 from portal.catalog.models import Flavor, Template
 from portal.common.formatting import format_span
+from portal.people.accounts.models import User
 from portal.reclaim import home_presenters, mornings, pacing, presenters
 from portal.reclaim.home_presenters import HomeLine
 from portal.reclaim.models import HomeStay

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from heapq import heapify, heappop, heappush
 
-from portal.quotas.shares import fair_parts, fair_parts_above, share_of
+from portal.quota.limits.shares import fair_parts, fair_parts_above, share_of
 from portal.scheduling.engine.model import Workload
 from portal.scheduling.engine.pending import Key, PendingQueue, Rank, Shape, rank_of
 from portal.scheduling.engine.scheduler_state import SchedulerState

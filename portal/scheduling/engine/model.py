@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from portal.common.reasons.codes import PreemptionCode, Rule
 from portal.common.reasons.reason import Reason
-from portal.quotas.types import Amounts, Cohort, Team
+from portal.quota.limits.types import Amounts, Cohort, Team
 
 FOREVER_S = 1 << 60
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from portal.common.reasons.codes import Rule, WaitBasis
 from portal.common.reasons.reason import Reason
-from portal.quotas.tree import NO_LIMIT, Node
+from portal.quota.limits.tree import NO_LIMIT, Node
 from portal.scheduling.engine.fair_share_order import FairShareOrder
 from portal.scheduling.engine.model import Cycle, Eta, Running, Workload
 from portal.scheduling.engine.pending import Key

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from portal.quotas.types import Amounts
+from portal.quota.limits.types import Amounts
 from portal.scheduling.engine.backfill import End, Keeper, Placer, Room, expected_ends, room_on_nodes
 from portal.scheduling.engine.cycle import decide
 from portal.scheduling.engine.model import FOREVER_S, Cycle, Running, Snapshot, Victim, Workload

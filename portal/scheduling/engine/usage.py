@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from portal.common.reasons.codes import Rule
-from portal.quotas.shares import SHARE_ONE, dominant_share, fair_parts, fair_parts_above
-from portal.quotas.tree import NO_LIMIT, Node, QuotaTree
-from portal.quotas.types import Team
+from portal.quota.limits.shares import SHARE_ONE, dominant_share, fair_parts, fair_parts_above
+from portal.quota.limits.tree import NO_LIMIT, Node, QuotaTree
+from portal.quota.limits.types import Team
 from portal.scheduling.engine.model import Reservation, Snapshot, Workload
 
 Shortfall = tuple[Rule, str]

@@ -43,7 +43,7 @@ for i = 1, #KEYS do
 end
 return found
 """
-# Changes with every token that ends and every account that is changed (`portal.accounts.changes`).
+# Changes with every token that ends and every account that is changed (`portal.people.accounts.changes`).
 ACCOUNTS_KEY = "berth:acc:revision"
 PREFIXES = (workspace_views.KEY_PREFIX, tickets.SESSION_PREFIX, ACCOUNTS_KEY)
 

@@ -12,23 +12,23 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Q, QuerySet
 
-from portal.accounts.domain_events import SignedOut, UserDeactivated
-from portal.accounts.models import ApiToken, User
-from portal.accounts.token_lookup import user_of_token
 from portal.catalog.models import UpstreamAuth
 from portal.catalog.selectors import as_of
 from portal.common import origins, passes
 from portal.common.errors import StateConflict, Unavailable
+from portal.common.events import live
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
-from portal.events import live
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.machines import selectors as machines
-from portal.machines.domain_events import MachineEnded
-from portal.machines.models import MachineState
+from portal.fleet.machines import selectors as machines
+from portal.fleet.machines.domain_events import MachineEnded
+from portal.fleet.machines.models import MachineState
+from portal.people.accounts.domain_events import SignedOut, UserDeactivated
+from portal.people.accounts.models import ApiToken, User
+from portal.people.accounts.token_lookup import user_of_token
 from portal.workspaces import policies
 from portal.workspaces.domain_events import EndpointChanged, StateChanged
 from portal.workspaces.gateway import tickets, workspace_views
@@ -37,7 +37,7 @@ from portal.workspaces.gateway.hosts import workspace_uuid
 from portal.workspaces.gateway.workspace_views import WorkspaceView
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from portal.workspaces.secrets import app_token
+from portal.workspaces.tokens import app_token
 from provisioning.endpoints import host_and_port, socket_endpoint, socket_name
 from provisioning.types import WorkspaceRef
 

@@ -9,7 +9,6 @@ from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.response import Response
 
-from portal.accounts.mfa.proof import require_fresh
 from portal.common.api import (
     ApiViewSet,
     ListViewSet,
@@ -22,8 +21,9 @@ from portal.common.api import (
     operation,
 )
 from portal.common.scopes import Scope
-from portal.inventory.api import SCOPES as POOL_SCOPES
-from portal.machines.services import MAX_REASON
+from portal.fleet.inventory.api import SCOPES as POOL_SCOPES
+from portal.fleet.machines.services import MAX_REASON
+from portal.people.accounts.mfa.proof import require_fresh
 from portal.workspaces import machine_removal
 from portal.workspaces.homes import lost as lost_homes
 from portal.workspaces.models import LostHome

@@ -10,17 +10,17 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
-from portal.accounts.models import User
 from portal.common.actors import SystemActor
 from portal.common.errors import StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import TargetKind
+from portal.common.events.services import Target
 from portal.common.reasons.codes import ArchiveCode
 from portal.common.reasons.reason import Reason
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.events.models import TargetKind
-from portal.events.services import Target
-from portal.inventory import node_commands
-from portal.inventory.models import Node, Pool
+from portal.fleet.inventory import node_commands
+from portal.fleet.inventory.models import Node, Pool
+from portal.people.accounts.models import User
 from portal.workspaces.homes import use as home_use
 from portal.workspaces.models import HomeArchive, HomeArchiveState, HomeMove, Workspace
 from provisioning.types import home_key

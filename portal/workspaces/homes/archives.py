@@ -21,16 +21,16 @@ from django.db.models import Q, QuerySet, Sum
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from portal.accounts.models import User
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.events.kinds import AuditKind
 from portal.common.reasons.codes import ArchiveCode, FileCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
-from portal.events.kinds import AuditKind
-from portal.inventory import node_commands
-from portal.inventory.models import Node, Pool
+from portal.fleet.inventory import node_commands
+from portal.fleet.inventory.models import Node, Pool
+from portal.people.accounts.models import User
 from portal.workspaces import policies
 from portal.workspaces.homes import away as away_homes
 from portal.workspaces.homes import places as home_places

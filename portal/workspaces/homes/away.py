@@ -17,16 +17,16 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from portal.accounts.models import User
-from portal.accounts.policies import require_administrator
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotAllowed, NotFound, PortalError, StateConflict
+from portal.common.events.kinds import AuditKind
 from portal.common.reasons.codes import ArchiveCode, MachineCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
-from portal.events.kinds import AuditKind
-from portal.inventory.models import PlacementLock
-from portal.machines import selectors as machines
+from portal.fleet.inventory.models import PlacementLock
+from portal.fleet.machines import selectors as machines
+from portal.people.accounts.models import User
+from portal.people.accounts.policies import require_administrator
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes import use as home_use
 from portal.workspaces.homes.archive_parts import (

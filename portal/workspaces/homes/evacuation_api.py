@@ -12,7 +12,6 @@ from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.response import Response
 
-from portal.accounts.policies import require_operator
 from portal.common.api import (
     ApiViewSet,
     ReadViewSet,
@@ -27,8 +26,9 @@ from portal.common.api import (
 from portal.common.problem_serializers import ReasonSerializer
 from portal.common.reasons.codes import HomeMoveCode
 from portal.common.reasons.wording import message_of
-from portal.inventory.api import SCOPES
-from portal.machines.policies import require_see
+from portal.fleet.inventory.api import SCOPES
+from portal.fleet.machines.policies import require_see
+from portal.people.accounts.policies import require_operator
 from portal.workspaces.homes import evacuations
 from portal.workspaces.homes.evacuations import HomesThere
 from portal.workspaces.models import EvacuationState, HomeEvacuation

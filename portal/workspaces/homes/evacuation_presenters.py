@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from portal.accounts.models import User
 from portal.common.formatting import format_memory
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, sentence_of
-from portal.inventory.models import Node
+from portal.fleet.inventory.models import Node
+from portal.people.accounts.models import User
 from portal.workspaces.homes import evacuations
 from portal.workspaces.homes.evacuations import HomesThere
 from portal.workspaces.models import HomeEvacuation, HomeMove, HomeMoveState

@@ -11,10 +11,10 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
-from portal.accounts.policies import require_operator
 from portal.common.errors import NotAllowed, NotFound, PortalError
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts.policies import require_operator
 from portal.workspaces.homes import evacuation_presenters as presenters
 from portal.workspaces.homes import evacuations
 

@@ -20,20 +20,20 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from portal.accounts.models import User
-from portal.accounts.policies import require_operator
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.errors import InvalidInput, NotFound, PortalError, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import TargetKind
+from portal.common.events.services import Target
 from portal.common.reasons.codes import HomeMoveCode, InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.events.models import TargetKind
-from portal.events.services import Target
-from portal.inventory.models import Allocation, Node
-from portal.machines.policies import require_see
+from portal.fleet.inventory.models import Allocation, Node
+from portal.fleet.machines.policies import require_see
+from portal.people.accounts.models import User
+from portal.people.accounts.policies import require_operator
 from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.homes import use as home_use
 from portal.workspaces.homes.places import are_apart

@@ -20,13 +20,13 @@ from django.db import transaction
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from portal.accounts.models import Team, User
 from portal.common.actors import SYSTEM
 from portal.common.domain_events import emit
 from portal.common.errors import StateConflict
+from portal.common.events.services import notify
 from portal.common.formatting import format_duration, format_memory, format_number
-from portal.events.services import notify
-from portal.inventory.models import Node
+from portal.fleet.inventory.models import Node
+from portal.people.accounts.models import Team, User
 from portal.workspaces import services
 from portal.workspaces.domain_events import HomesMeasured
 from portal.workspaces.lifecycle import State

@@ -9,18 +9,18 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from portal.accounts.models import User
 from portal.common.actors import SYSTEM
 from portal.common.domain_events import emit
 from portal.common.errors import NotAllowed, NotFound
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import TargetKind
+from portal.common.events.services import Target
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.events.models import TargetKind
-from portal.events.services import Target
-from portal.inventory.domain_events import CapacityFreed, NodeForgotten
-from portal.inventory.models import Node
+from portal.fleet.inventory.domain_events import CapacityFreed, NodeForgotten
+from portal.fleet.inventory.models import Node
+from portal.people.accounts.models import User
 from portal.workspaces.domain_events import RequestChanged
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeDeletion, HomePlace, HomeUsage, LostHome, Workspace

@@ -12,7 +12,6 @@ from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.response import Response
 
-from portal.accounts.models import Team, User
 from portal.common.api import (
     ReadViewSet,
     Router,
@@ -27,7 +26,8 @@ from portal.common.errors import NotFound
 from portal.common.problem_serializers import ReasonSerializer
 from portal.common.reasons.codes import HomeMoveCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
-from portal.inventory.models import Pool
+from portal.fleet.inventory.models import Pool
+from portal.people.accounts.models import Team, User
 from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.homes.api import SCOPES
 from portal.workspaces.models import HomeMove, HomeMoveState

@@ -25,21 +25,21 @@ from django.utils import timezone
 from django.utils.crypto import salted_hmac
 from django.utils.translation import gettext as _
 
-from portal.accounts.models import Team, User
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.events import live
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import TargetKind
+from portal.common.events.services import Target
 from portal.common.reasons.codes import HomeMoveCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
-from portal.events import live
-from portal.events import services as events
-from portal.events.kinds import AuditKind
-from portal.events.models import TargetKind
-from portal.events.services import Target
-from portal.inventory import node_commands
-from portal.inventory.models import Node, Pool
-from portal.machines import selectors as machines
+from portal.fleet.inventory import node_commands
+from portal.fleet.inventory.models import Node, Pool
+from portal.fleet.machines import selectors as machines
+from portal.people.accounts.models import Team, User
 from portal.workspaces.gateway import file_tickets
 from portal.workspaces.homes import use as home_use
 from portal.workspaces.homes.places import are_apart

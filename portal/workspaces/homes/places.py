@@ -15,7 +15,7 @@ from django.db.models import BooleanField, CharField, Exists, F, OuterRef, Subqu
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from portal.inventory.models import Allocation, Node, Pool
+from portal.fleet.inventory.models import Allocation, Node, Pool
 from portal.workspaces.models import (
     ACTIVE_ARCHIVES,
     ACTIVE_MOVES,

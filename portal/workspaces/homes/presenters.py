@@ -12,12 +12,12 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from portal.accounts.models import User
 from portal.common.formatting import format_duration, format_memory
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
-from portal.inventory.models import Node
-from portal.machines.models import MachineState
+from portal.fleet.inventory.models import Node
+from portal.fleet.machines.models import MachineState
+from portal.people.accounts.models import User
 from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes.lost import may_begin_anew

@@ -103,7 +103,7 @@ class Workspace(models.Model):
     # The backend had no room for this start: what it holds is given back, then it waits again.
     start_refused = models.BooleanField(default=False)
 
-    # What it is charged, by resource (`portal.quotas.resources`): as asked until it is placed, then as held.
+    # The charge by resource (`portal.quota.limits.resources`): as requested until placed, then as held.
     amounts = models.JSONField(default=dict, blank=True)
     priority = models.SmallIntegerField(default=0)
     preemptible = models.BooleanField(default=True)
@@ -116,7 +116,7 @@ class Workspace(models.Model):
     lifetime_s = models.PositiveIntegerField(null=True, blank=True)
     ends_at = models.DateTimeField(null=True, blank=True)
     ends_version = models.PositiveIntegerField(default=0)
-    # Names of secrets that its user has asked for (`portal.workspace_secrets`); others come by themselves.
+    # Names of secrets that its user has asked for (`portal.workspaces.secrets`); others come by themselves.
     secrets = models.JSONField(default=list, blank=True)
     # The repository to clone at a start: `url`, `ref`, `secret`, and `by`, who named it (`checkouts.py`).
     git = models.JSONField(default=dict, blank=True)

@@ -11,9 +11,9 @@ import pytest
 
 from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
+from portal.fleet.inventory.cordons import lift_cordon
+from portal.fleet.inventory.models import Device
 from portal.gpu_checks import policy, results
-from portal.inventory.cordons import lift_cordon
-from portal.inventory.models import Device
 from portal.scheduling import cycle
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State

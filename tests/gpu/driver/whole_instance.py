@@ -18,8 +18,8 @@ from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM
 from portal.gpu_checks import runs
 from portal.gpu_checks.models import GpuCheckRun
-from portal.inventory.cordons import lift_cordon
-from portal.inventory.models import Device, Pool
+from portal.fleet.inventory.cordons import lift_cordon
+from portal.fleet.inventory.models import Device, Pool
 
 # Only NVML is here: the device could be neither checked nor scrubbed, and would not be handed out.
 Pool.objects.update(check_every_h=0, hand_out_max_age_h=0, check_required=False, scrub_required=False)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from local_support import Pool, ask
 
-from portal.environments.sources import with_packages
+from portal.catalog.environments.sources import with_packages
 from provisioning.drivers.local import isolation
 from provisioning.drivers.local.driver import SPARES_FOR_S
 from provisioning.drivers.local.failures import EnvironmentMissing

@@ -76,7 +76,7 @@ class Recorder:
             lift(found["id"])
             time.sleep(1)
             found = self.http.get(f"workspaces/{found['id']}").json()
-        from portal.workspaces.secrets import agent_token
+        from portal.workspaces.tokens import agent_token
 
         token = agent_token(UUID(found["id"]), 1)
         # As the agent does, whose way to the portal no browser has.
@@ -216,10 +216,10 @@ def prepare() -> str:
     import django
 
     django.setup()
-    from portal.accounts import tokens
-    from portal.accounts.models import User
     from portal.catalog.models import Flavor
     from portal.common.actors import SYSTEM
+    from portal.people.accounts import tokens
+    from portal.people.accounts.models import User
 
     for slug, (cpu_milli, memory_mib) in FLAVORS.items():
         values = {"name": slug, "cpu_milli": cpu_milli, "memory_mib": memory_mib, "position": 950}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portal.ledger.accounting import (
+from portal.quota.ledger.accounting import (
     GPU_HOUR,
     Account,
     Warn,

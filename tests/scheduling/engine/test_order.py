@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from portal.quotas.types import Cohort, Limit, Team
+from portal.quota.limits.types import Cohort, Limit, Team
 from portal.scheduling.engine.fair_share_order import FairShareOrder
 from portal.scheduling.engine.model import Policy, Running, Snapshot, Workload
 from portal.scheduling.engine.scheduler import Scheduler, schedule

@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from portal.common.reasons.codes import PreemptionCode
-from portal.quotas.types import Cohort, Limit, Team
+from portal.quota.limits.types import Cohort, Limit, Team
 from portal.scheduling.engine.model import Outcome, Policy, Running, Snapshot, Workload
 from portal.scheduling.engine.preemption import protected_s
 from portal.scheduling.engine.scheduler import Scheduler, schedule

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 
-from portal.quotas.types import Cohort, Limit, Team
+from portal.quota.limits.types import Cohort, Limit, Team
 from portal.scheduling.engine.model import FOREVER_S, Cycle, Policy, Running, Snapshot, Workload
 from portal.scheduling.engine.scheduler import Scheduler, schedule
 from portal.scheduling.engine.usage import within_nominal

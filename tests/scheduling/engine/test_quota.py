@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from portal.quotas.shares import MAX_SHARE, Claim, decayed, divide, dominant_share
-from portal.quotas.tree import UNGOVERNED, QuotaTree
-from portal.quotas.types import Cohort, Limit, Team
+from portal.quota.limits.shares import MAX_SHARE, Claim, decayed, divide, dominant_share
+from portal.quota.limits.tree import UNGOVERNED, QuotaTree
+from portal.quota.limits.types import Cohort, Limit, Team
 
 GPU = "gpu:a"
 

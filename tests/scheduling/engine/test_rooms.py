@@ -9,7 +9,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portal.inventory.models import Pool
+from portal.fleet.inventory.models import Pool
 from portal.scheduling import capacity
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine import backfill

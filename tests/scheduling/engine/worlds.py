@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from portal.quotas.types import Cohort, Limit, Team
+from portal.quota.limits.types import Cohort, Limit, Team
 from portal.scheduling.engine.model import Policy, Reservation, Snapshot, Workload
 from portal.scheduling.engine.scheduler import Scheduler
 

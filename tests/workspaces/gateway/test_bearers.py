@@ -13,7 +13,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from test_app import ask
 
-from portal.accounts import changes
+from portal.people.accounts import changes
 from portal.workspaces.gateway import bearers, passes
 from portal.workspaces.gateway.app import Gateway, build_app
 from portal.workspaces.gateway.passes import Pass, Passes

@@ -12,7 +12,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from test_app import HOST, ask, cookie_for
 
-from portal.accounts import changes
+from portal.people.accounts import changes
 from portal.workspaces.gateway import access, bearers, memory, tickets, workspace_views
 from portal.workspaces.gateway.app import Gateway
 from portal.workspaces.gateway.memory import Memory

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
-from portal.events import live
-from portal.inventory.models import Allocation, Node
-from portal.machines import services
-from portal.machines.models import Machine
+from portal.common.events import live
+from portal.fleet.inventory.models import Allocation, Node
+from portal.fleet.machines import services
+from portal.fleet.machines.models import Machine
 from portal.workspaces.gateway import publishing
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace

@@ -13,8 +13,8 @@ import pytest
 from gateway_support import SECRET, WS_A, WS_B, Stack, echo, eventually, started
 from test_stack import enter
 
-from portal.accounts import changes
 from portal.common.passes import key_of
+from portal.people.accounts import changes
 from portal.workspaces.gateway import app as gateway_app
 from portal.workspaces.gateway import bearers, passes, tickets, workspace_views
 from portal.workspaces.gateway.request import ClientRequest, forwarded

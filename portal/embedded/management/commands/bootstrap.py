@@ -16,15 +16,15 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
-from portal.accounts import services, users
-from portal.accounts.models import AccountStatus, SiteRole, Team, User
+from portal.catalog.environments import curated
+from portal.catalog.environments.curated import DATA_SCIENCE, VSCODE
 from portal.catalog.services import ensure_starting_catalog, prefer_environment
 from portal.common.actors import SYSTEM
 from portal.common.formatting import format_date
-from portal.environments import curated
-from portal.environments.curated import DATA_SCIENCE, VSCODE
-from portal.inventory import services as inventory
-from portal.inventory.models import Pool
+from portal.fleet.inventory import services as inventory
+from portal.fleet.inventory.models import Pool
+from portal.people.accounts import services, users
+from portal.people.accounts.models import AccountStatus, SiteRole, Team, User
 
 ADMIN = "admin"
 TEAM = "default"

@@ -1,0 +1,323 @@
+"""Software environments over REST: themselves, their versions, and their builds with live logs."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.urls import reverse
+from drf_spectacular.types import OpenApiTypes
+from rest_framework.decorators import action
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from portal.catalog.environments import build_log, builds, policies, previews, selectors, services
+from portal.catalog.environments.models import (
+    BuildState,
+    Environment,
+    EnvironmentBuild,
+    EnvironmentVersion,
+    Kind,
+    VersionState,
+)
+from portal.catalog.environments.serializers import (
+    BuildCreateSerializer,
+    BuildSerializer,
+    EnvironmentChangeSerializer,
+    EnvironmentCreateSerializer,
+    EnvironmentSerializer,
+    SourcePreviewRequestSerializer,
+    SourcePreviewSerializer,
+    VersionDetailSerializer,
+    VersionSerializer,
+)
+from portal.common.api import (
+    PlainTextRenderer,
+    ReadViewSet,
+    Router,
+    UserRequest,
+    body_of,
+    documented,
+    filters,
+    named_in,
+    operation,
+)
+from portal.common.errors import InvalidInput
+from portal.common.etags import IF_MATCH, etag_of, expected_by
+from portal.common.events import live, stream
+from portal.common.reasons.codes import CommonCode, EnvironmentCode
+from portal.common.reasons.reason import Reason
+from portal.common.scopes import Scope
+from portal.people.accounts import selectors as accounts
+from portal.people.accounts.models import ApiToken, Team, User
+
+SCOPES = {"GET": Scope.ENVIRONMENTS_READ, "*": Scope.ENVIRONMENTS_WRITE}
+
+
+class EnvironmentFilter(filters.FilterSet):
+    search = filters.CharFilter(method="by_words", label="Words in its name, short name or description.")
+    team = filters.CharFilter(field_name="team__slug", label="Short name of the team whose it is.")
+    kind = filters.ChoiceFilter(choices=Kind.choices, label="Where it comes from.")
+    enabled = filters.BooleanFilter(label="Whether it can be chosen.")
+    deprecated = filters.BooleanFilter(label="Whether another one shall be chosen.")
+
+    def by_words(self, found: QuerySet[Environment], _name: str, words: str) -> QuerySet[Environment]:
+        return selectors.search(found, words)
+
+
+@documented(
+    list="List software environments",
+    of="Everybody's, and those of teams that you are in; all for operators and auditors.",
+)
+class EnvironmentViewSet(ReadViewSet):
+    queryset = Environment.objects.none()
+    serializer_class = EnvironmentSerializer
+    filterset_class = EnvironmentFilter
+    scopes = SCOPES
+    ordering = ("position", "slug")
+    missing = EnvironmentCode.NO_SUCH_ENVIRONMENT
+    lookup_field = "slug"
+    lookup_value_converter = "slug"
+
+    def get_queryset(self) -> QuerySet[Environment]:
+        return selectors.environments_for(self.request.user)
+
+    def answer(self, row: Environment, *, status: int = 200, **headers: str) -> Response:
+        return super().answer(row, status=status, **{"ETag": etag_of(row), **headers})
+
+    @operation(
+        "Read a software environment",
+        responses={200: EnvironmentSerializer},
+        errors=[404],
+    )
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return self.answer(self.get_object())
+
+    @operation(
+        "Make a software environment",
+        once=True,
+        description="For a team by its owners, for everybody by operators. Its first version is built at "
+        "once, unless `build` is false.",
+        request=EnvironmentCreateSerializer,
+        responses={201: EnvironmentSerializer},
+        goes_on_s=10,
+        errors=[400, 404, 409, 415],
+    )
+    def create(self, request: UserRequest) -> Response:
+        given = body_of(request, EnvironmentCreateSerializer)
+        team = team_named(request.user, given.pop("team"))
+        made = services.create(actor=request.user, team=team, **given)
+        self.kwargs["slug"] = made.slug
+        location = reverse("api:environment-detail", args=[made.slug])
+        return self.answer(self.get_object(), status=201, Location=location)
+
+    @operation(
+        "Change a software environment",
+        description="What is not given stays. Its content is changed by its builds.",
+        request=EnvironmentChangeSerializer,
+        responses={200: EnvironmentSerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
+    )
+    def partial_update(self, request: UserRequest, slug: str) -> Response:
+        given = body_of(request, EnvironmentChangeSerializer)
+        services.change(
+            actor=request.user, environment=self.get_object(), expected=expected_by(request), **given
+        )
+        return self.answer(self.get_object())
+
+    @operation(
+        "Delete a software environment",
+        description="Refused while a workspace or a template uses it; the refusal says which.",
+        responses={204: None},
+        parameters=[IF_MATCH],
+        errors=[404, 409, 412],
+    )
+    def destroy(self, request: UserRequest, slug: str) -> Response:
+        services.delete(actor=request.user, environment=self.get_object(), expected=expected_by(request))
+        return Response(status=204)
+
+    @operation(
+        "Say what another version would change",
+        description="For who manages it. Compares what is asked for with the present version, and says who "
+        "uses it. Nothing is kept.",
+        request=SourcePreviewRequestSerializer,
+        responses={200: SourcePreviewSerializer},
+        errors=[400, 404, 409, 415],
+    )
+    @action(detail=True, methods=["post"])
+    def preview(self, request: UserRequest, slug: str) -> Response:
+        environment = self.get_object()
+        policies.require_manage(request.user, environment.team)
+        given = body_of(request, SourcePreviewRequestSerializer)
+        found = previews.preview(actor=request.user, environment=environment, **given)
+        return Response(SourcePreviewSerializer(found).data)
+
+
+def team_named(actor: User, slug: str | None) -> Team | None:
+    """The team of that short name, or None. Raises `InvalidInput`."""
+    if not slug:
+        return None
+    with named_in("team"):
+        return accounts.team_by_slug(actor, slug)
+
+
+class _OfEnvironment(ReadViewSet):
+    """What is below an environment that the asker may see."""
+
+    scopes = SCOPES
+
+    def environment(self) -> Environment:
+        return selectors.environment_by_slug(self.request.user, self.kwargs["slug"])
+
+
+class VersionFilter(filters.FilterSet):
+    state = filters.ChoiceFilter(choices=VersionState.choices, label="How far it is.")
+
+
+@documented(list="List the versions of a software environment", of="Newest first.", errors=[404])
+class VersionViewSet(_OfEnvironment):
+    queryset = EnvironmentVersion.objects.none()
+    serializer_class = VersionSerializer
+    filterset_class = VersionFilter
+    ordering = ("-number", "id")
+    missing = EnvironmentCode.NO_SUCH_VERSION
+    lookup_field = lookup_url_kwarg = "number"
+    lookup_value_converter = "int"
+
+    def get_queryset(self) -> QuerySet[EnvironmentVersion]:
+        return selectors.versions_of(self.environment())
+
+    @operation(
+        "Read a version of a software environment",
+        description="With its source, its lock and its packages.",
+        responses={200: VersionDetailSerializer},
+        errors=[404],
+    )
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        found = selectors.version_by_number(self.environment(), self.kwargs["number"])
+        return Response(VersionDetailSerializer(found).data)
+
+    @operation(
+        "Make a version the current one",
+        description="For who manages it. Workspaces that are made from now on get it.",
+        request=None,
+        responses={200: EnvironmentSerializer},
+        parameters=[IF_MATCH],
+        errors=[404, 409, 412],
+    )
+    @action(detail=True, methods=["post"])
+    def restore(self, request: UserRequest, slug: str, number: int) -> Response:
+        services.restore(
+            actor=request.user,
+            environment=self.environment(),
+            number=number,
+            expected=expected_by(request),
+        )
+        found = self.environment()
+        return Response(EnvironmentSerializer(found).data, headers={"ETag": etag_of(found)})
+
+
+class BuildFilter(filters.FilterSet):
+    state = filters.ChoiceFilter(choices=BuildState.choices, label="How far it is.")
+    version = filters.NumberFilter(field_name="version__number", label="Number of the version.")
+    node = filters.CharFilter(field_name="node__name", label="Name of the node.")
+
+
+@documented(
+    list="List the builds of a software environment",
+    of="Newest first: each attempt to have a version on a node.",
+    retrieve="Read a build of a software environment",
+    errors=[404],
+)
+class BuildViewSet(_OfEnvironment):
+    queryset = EnvironmentBuild.objects.none()
+    serializer_class = BuildSerializer
+    filterset_class = BuildFilter
+    ordering = ("-created_at", "-id")
+    missing = EnvironmentCode.NO_SUCH_BUILD
+    lookup_field = "pk"
+    lookup_url_kwarg = "build_id"
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[EnvironmentBuild]:
+        return selectors.builds_of(self.environment())
+
+    @operation(
+        "Build a software environment",
+        once=True,
+        description="With `source` as another version. Without it the newest version, or, where that is "
+        "ready, another one of the same source. What is being built already is answered with. Builds of the "
+        "version are below it once a node is there.",
+        request=BuildCreateSerializer,
+        responses={202: VersionSerializer},
+        goes_on_s=10,
+        parameters=[IF_MATCH],
+        errors=[400, 404, 409, 412, 415],
+    )
+    def create(self, request: UserRequest, slug: str) -> Response:
+        given = body_of(request, BuildCreateSerializer)
+        environment = self.environment()
+        if "source" in given:
+            version = services.change_source(
+                actor=request.user, environment=environment, expected=expected_by(request), **given
+            )
+        else:
+            version = services.rebuild(actor=request.user, environment=environment)
+        location = reverse("api:environment-version-detail", args=[slug, version.number])
+        return Response(VersionSerializer(version).data, status=202, headers={"Location": location})
+
+    @operation(
+        "Cancel a build",
+        description="For who manages the environment. Nothing of it stays on the node.",
+        request=None,
+        responses={200: BuildSerializer},
+        errors=[404, 409],
+    )
+    @action(detail=True, methods=["post"])
+    def cancel(self, request: UserRequest, slug: str, build_id: UUID) -> Response:
+        build = self.get_object()
+        builds.cancel(actor=request.user, build_id=build.pk)
+        return self.answer(self.get_object())
+
+    @operation(
+        "Read the log of a build",
+        description="The last of what was written, up to 1 MiB.",
+        responses={(200, "text/plain"): OpenApiTypes.STR},
+        errors=[404],
+    )
+    @action(detail=True, renderer_classes=[PlainTextRenderer, JSONRenderer])
+    def log(self, request: UserRequest, slug: str, build_id: UUID) -> Response:
+        return Response(build_log.text_of(self.get_object()))
+
+    @operation(
+        "Follow a build",
+        description="Server-sent events: the build with `log`, which is what has been written since the last "
+        "message. The stream ends with the build, or after some minutes: connect again with `Last-Event-ID`.",
+        responses={(200, stream.MEDIA_TYPE): OpenApiTypes.STR},
+        errors=[400, 404, 429],
+    )
+    @action(detail=True, renderer_classes=[stream.EventStreamRenderer, JSONRenderer])
+    def stream(self, request: UserRequest, slug: str, build_id: UUID) -> Any:
+        build = self.get_object()
+        user = request.user
+        after = stream.last_event_id(request.headers.get("Last-Event-ID", ""))
+        if after is None:
+            raise InvalidInput(Reason(CommonCode.LAST_EVENT_ID_INVALID))
+        token = request.auth if isinstance(request.auth, ApiToken) else None
+
+        def may_look() -> bool:
+            # A right that is taken away ends the stream.
+            return accounts.still_valid(user, token)
+
+        look = build_log.follow(user, slug, build.pk, may_look)
+        return stream.response(live.build_channel(build_id), look, after=after, user_id=user.pk)
+
+
+router = Router()
+router.register("environments", EnvironmentViewSet, basename="environment")
+router.register("environments/<slug:slug>/versions", VersionViewSet, basename="environment-version")
+router.register("environments/<slug:slug>/builds", BuildViewSet, basename="environment-build")
+urlpatterns = router.urls

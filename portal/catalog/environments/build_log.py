@@ -1,0 +1,51 @@
+"""The log of a build for who may see it: as text, and as it grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from portal.catalog.environments import selectors
+from portal.catalog.environments.models import EnvironmentBuild
+from portal.catalog.environments.serializers import BuildSerializer
+from portal.common.errors import NotFound
+from portal.common.events import stream
+from portal.people.accounts.models import User
+
+CHUNK = 64 * 1024
+
+
+def text_of(build: EnvironmentBuild) -> str:
+    """The end of what was written; a line says so where the beginning is not kept."""
+    return ("[…]\n" if build.log_dropped else "") + build.log
+
+
+def follow(user: User, slug: str, build_id: UUID, may_look: Callable[[], bool]) -> stream.Look:
+    """Reads for a stream: the build, with what its log has grown by since the last event.
+
+    The id of an event is how far the log has been sent, counted in characters from its beginning, plus one:
+    a build without a log is an event too. Each look asks anew whether the user may see it.
+    """
+    last: dict[str, Any] = {}
+
+    def look(after: int) -> stream.Batch:
+        if not may_look():
+            return stream.Batch(over=True)
+        try:
+            build = selectors.build_by_id(selectors.environment_by_slug(user, slug), build_id)
+        except NotFound:
+            return stream.Batch(over=True)
+        start = max(0, after - 1 - build.log_dropped)
+        piece = build.log[start : start + CHUNK]
+        reached = build.log_dropped + min(len(build.log), start + len(piece))
+        data: dict[str, Any] = dict(BuildSerializer(build).data)
+        changed = data != last.get("data")
+        last["data"] = data
+        left = len(build.log) > start + len(piece)
+        if not (piece or changed):
+            return stream.Batch(over=not build.open)
+        event = {**data, "build": data["id"], "log": piece, "id": reached + 1}
+        return stream.Batch([event], over=not build.open and not left)
+
+    return look

@@ -1,0 +1,330 @@
+"""Asking for builds, sending them to nodes, and what the sweep does so that nodes hold what is in use."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Count, Q
+from django.utils import timezone
+
+from portal.catalog.environments import cuda_lines, policies, selectors, sources
+from portal.catalog.environments.domain_events import BuildsChanged
+from portal.catalog.environments.models import (
+    OPEN,
+    BuildState,
+    Environment,
+    EnvironmentBuild,
+    EnvironmentVersion,
+    VersionState,
+)
+from portal.catalog.environments.models import SourceKind as SourceKindRow
+from portal.celery import app
+from portal.common.actors import SYSTEM, SystemActor
+from portal.common.domain_events import emit
+from portal.common.errors import NotFound, StateConflict
+from portal.common.events import live
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import EnvironmentCode
+from portal.common.reasons.reason import Reason
+from portal.fleet.inventory import node_commands
+from portal.fleet.inventory.models import Node
+from portal.people.accounts.models import User
+from provisioning import messages
+from provisioning.environment_messages import EnvironmentBuild as BuildCommand
+from provisioning.environment_messages import EnvironmentCancel, SourceKind
+
+log = logging.getLogger(__name__)
+
+BEGIN_WITHIN_S = 30
+"""A message to a node is void after this."""
+SILENT_S = 60
+"""A build tells something every few seconds: after this silence it is lost."""
+MAX_ATTEMPTS = 3
+FIRST_RETRY_S, LAST_RETRY_S = 60, 6 * 3600
+BY_ITSELF, ASKED = -10, 10
+"""Priorities: what the portal wants for itself goes behind what somebody waits for."""
+TWIN_FRESH = timedelta(hours=1)
+"""So long the same words mean the same versions: what has been resolved for another is taken over."""
+
+
+# --- asking ------------------------------------------------------------------------------------------
+
+
+def ask(actor: User | SystemActor, version: EnvironmentVersion) -> None:
+    """Have a version built that is not ready; its environment is locked. Asking again is success."""
+    if version.state == VersionState.READY:
+        return
+    if line := cuda_lines.fit(version):
+        fitted = f"has {_label(version)} built with {line}, for the drivers of the pools"
+        _record(SYSTEM, AuditKind.ENVIRONMENT_CHANGED, version, fitted, changed=["source"])
+    if version.state != VersionState.BUILDING:
+        version.state, version.failure, version.retry_at = VersionState.BUILDING, {}, None
+        version.builds_failed = 0
+        version.save(update_fields=["state", "failure", "retry_at", "builds_failed"])
+        _record(actor, AuditKind.ENVIRONMENT_BUILD_ASKED, version, f"asks for a build of {_label(version)}")
+    by_system = isinstance(actor, SystemActor)
+    priority = BY_ITSELF if by_system else ASKED
+    EnvironmentBuild.objects.filter(version=version, state__in=OPEN, priority__lt=priority).update(
+        priority=priority
+    )
+    queue_first(version, priority=priority, asked_by=None if by_system else actor)
+    emit(BuildsChanged())
+
+
+def queue_first(
+    version: EnvironmentVersion, *, priority: int = BY_ITSELF, asked_by: Any = None
+) -> EnvironmentBuild | None:
+    """Queue the first build of a version on the node with the least to do; None where there is none.
+
+    What is open already stays as it is. The version's row, or its environment's, is locked.
+    """
+    open_build = selectors.open_builds([version.pk]).first()
+    if open_build is not None:
+        return open_build
+    waiting = Count("environment_builds", filter=Q(environment_builds__state__in=OPEN))
+    there = selectors.building_nodes().filter(online=True).annotate(waiting=waiting)
+    nodes = there.order_by("waiting", "name")
+    if version.source_kind == SourceKindRow.FOLDER:
+        # Only who has it can look at it.
+        node = next((each for each in nodes if selectors.holds(each, version.digest)), None)
+    else:
+        node = nodes.first()
+    if node is None:
+        return None
+    return make(version, node, priority=priority, asked_by=asked_by)
+
+
+def make(
+    version: EnvironmentVersion, node: Node, *, priority: int = BY_ITSELF, asked_by: Any = None
+) -> EnvironmentBuild:
+    build, made = EnvironmentBuild.objects.get_or_create(
+        version=version, node=node, state__in=OPEN, defaults={"priority": priority, "asked_by": asked_by}
+    )
+    if made:
+        transaction.on_commit(partial(send_waiting, node.pk))
+    return build
+
+
+@transaction.atomic
+def cancel(*, actor: User | SystemActor, build_id: UUID) -> EnvironmentBuild:
+    """End a build that waits or goes on. Raises `NotAllowed`, `NotFound`, `StateConflict`."""
+    build, version = locked_build(build_id)
+    policies.require_manage(actor, version.environment.team)
+    if not build.open:
+        raise StateConflict(Reason(EnvironmentCode.NOTHING_TO_CANCEL), code=ProblemCode.NO_BUILD_TO_CANCEL)
+    _cancel(actor, build, version)
+    return build
+
+
+def cancel_all(actor: User | SystemActor, environment: Environment) -> None:
+    """End all builds of a locked environment that goes."""
+    found = EnvironmentBuild.objects.filter(version__environment=environment, state__in=OPEN)
+    for build_id in list(found.values_list("pk", flat=True)):
+        build, version = locked_build(build_id)
+        if build.open:
+            _cancel(actor, build, version)
+
+
+def _cancel(actor: User | SystemActor, build: EnvironmentBuild, version: EnvironmentVersion) -> None:
+    lease = build.lease
+    cancelled = Reason(EnvironmentCode.BUILD_CANCELLED).as_json()
+    end(build, BuildState.CANCELLED, failure=cancelled)
+    if version.state == VersionState.BUILDING and not selectors.open_builds([version.pk]).exists():
+        version.state, version.failure, version.retry_at = VersionState.FAILED, cancelled, None
+        version.save(update_fields=["state", "failure", "retry_at"])
+    if lease:
+        command = messages.dump(EnvironmentCancel(str(build.pk), lease))
+        queue = node_commands.queue_of(build.node.pool, build.node.name)
+        transaction.on_commit(partial(send, "node.environment_cancel", queue, command))
+    _record(
+        actor,
+        AuditKind.ENVIRONMENT_BUILD_CANCELLED,
+        version,
+        f"cancels the build of {_label(version)} on {build.node.name}",
+        build,
+    )
+
+
+# --- sending -----------------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def send_waiting(node_id: UUID) -> bool:
+    """Send the node the first of its queued builds, unless one goes on there; whether one was sent.
+
+    Locks the node, then versions, then builds; rows that refer to them can be made meanwhile.
+    """
+    nodes = Node.objects.select_for_update(of=("self",), no_key=True).select_related("pool")
+    node = nodes.filter(pk=node_id).first()
+    if node is None:
+        return False
+    now = timezone.now()
+    there = EnvironmentBuild.objects.filter(node=node, state__in=OPEN)
+    words = list(there.values_list("version__source_digest", flat=True))
+    # All of the same words at once: of two that are sent at the same moment one sees the other.
+    alike = EnvironmentVersion.objects.filter(source_digest__in=words).order_by("pk")
+    versions = {
+        version.pk: version
+        for version in alike.select_for_update(of=("self",), no_key=True).select_related("environment__team")
+    }
+    builds = list(
+        there.select_for_update(of=("self",), no_key=True)
+        .defer("log")
+        .order_by("-priority", "created_at", "pk")
+    )
+    if any(build.state == BuildState.BUILDING or under_way(build, now) for build in builds):
+        return False
+    for build in builds:
+        version = versions.get(build.version_id)
+        # Those without attempts left are for `sweep`, and those that were just made for the next time.
+        if version is None or build.attempts >= MAX_ATTEMPTS or _leave_to_twin(version, now):
+            continue
+        _send_build(build, version, node, now)
+        return True
+    return False
+
+
+def under_way(build: EnvironmentBuild, now: datetime) -> bool:
+    return bool(build.lease) and build.lease_expires_at is not None and build.lease_expires_at > now
+
+
+def _leave_to_twin(version: EnvironmentVersion, now: datetime) -> bool:
+    """Whether another version of the same words is being resolved: this one waits, and takes its lock over.
+
+    Only the first of them is resolved; then all have one digest, and a node builds that once.
+    """
+    if version.lock:
+        return False
+    twins = EnvironmentVersion.objects.filter(source_digest=version.source_digest).exclude(pk=version.pk)
+    done = (
+        twins.filter(state=VersionState.READY, ready_at__gte=now - TWIN_FRESH).order_by("-ready_at").first()
+    )
+    # One that was made after the twin was ready is meant to be resolved anew.
+    if done is not None and done.ready_at is not None and version.created_at <= done.ready_at:
+        version.lock, version.digest = done.lock, done.digest
+        version.save(update_fields=["lock", "digest"])
+        return False
+    return (
+        twins.filter(builds__state=BuildState.BUILDING).exists()
+        or twins.filter(builds__state=BuildState.QUEUED, builds__lease_expires_at__gt=now)
+        .exclude(builds__lease="")
+        .exists()
+    )
+
+
+def _send_build(build: EnvironmentBuild, version: EnvironmentVersion, node: Node, now: datetime) -> None:
+    build.lease = uuid.uuid4().hex
+    build.lease_expires_at = now + timedelta(seconds=BEGIN_WITHIN_S)
+    build.attempts += 1
+    build.save(update_fields=["lease", "lease_expires_at", "attempts"])
+    notebook = version.environment.notebook
+    command = BuildCommand(
+        build=str(build.pk),
+        lease=build.lease,
+        python=version.python,
+        source_kind=SourceKind(version.source_kind),
+        expires_at=build.lease_expires_at.timestamp(),
+        deadline_s=settings.BERTH_ENVIRONMENT_BUILD_S,
+        disk_limit_mib=settings.BERTH_ENVIRONMENT_MAX_MIB,
+        digest=version.digest,
+        source=""
+        if version.lock
+        else sources.to_build(version.source_kind, version.source, notebook=notebook),
+        lock=version.lock,
+    )
+    queue = node_commands.queue_of(node.pool, node.name)
+    transaction.on_commit(partial(send, "node.environment_build", queue, messages.dump(command)))
+
+
+def send(task: str, queue: str, command: dict[str, Any]) -> None:
+    try:
+        app.send_task(task, kwargs={"command": command}, queue=queue, expires=BEGIN_WITHIN_S)
+    except Exception as error:
+        # The row keeps its lease until then, and is sent again.
+        log.warning("%s was not sent to %s: %s", task, queue, error)
+
+
+# --- shared with the room ---------------------------------------------------------------------------
+
+
+def locked_build(build_id: UUID) -> tuple[EnvironmentBuild, EnvironmentVersion]:
+    """A build, under the locks of its environment, its version and its own. Raises `NotFound`."""
+    rows = EnvironmentBuild.objects.filter(pk=build_id).values_list("version_id", "version__environment_id")
+    row = rows.first()
+    if row is None:
+        raise NotFound(Reason(EnvironmentCode.NO_SUCH_BUILD))
+    found, environment_id = row
+    list(Environment.objects.select_for_update(no_key=True).filter(pk=environment_id).values_list("pk"))
+    version = (
+        EnvironmentVersion.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("environment__team")
+        .filter(pk=found)
+        .first()
+    )
+    build = (
+        EnvironmentBuild.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("node__pool")
+        .filter(pk=build_id)
+        .first()
+    )
+    if version is None or build is None:
+        raise NotFound(Reason(EnvironmentCode.NO_SUCH_BUILD))
+    build.version = version
+    return build, version
+
+
+def end(build: EnvironmentBuild, state: BuildState, **fields: Any) -> None:
+    """Close a locked build; the next one may go to its node."""
+    fields |= {"state": state, "ended_at": timezone.now(), "lease": "", "lease_expires_at": None}
+    for name, value in fields.items():
+        setattr(build, name, value)
+    build.save(update_fields=list(fields))
+    transaction.on_commit(partial(send_waiting, build.node_id))
+    transaction.on_commit(partial(live.publish_build, build.pk))
+    emit(BuildsChanged())
+
+
+def backoff(failures: int) -> timedelta:
+    """How long to wait after so many failures in a row: a minute, doubled up to six hours."""
+    return timedelta(seconds=min(FIRST_RETRY_S * 2 ** max(0, failures - 1), LAST_RETRY_S))
+
+
+def _label(version: EnvironmentVersion) -> str:
+    return f"{version.environment.slug} version {version.number}"
+
+
+def record_of_build(
+    kind: AuditKind, version: EnvironmentVersion, build: EnvironmentBuild, message: str, **data: object
+) -> None:
+    """An entry of the portal's own about a build; `message` ends with what it is about."""
+    _record(SYSTEM, kind, version, f"{message} {_label(version)} on {build.node.name}", build, **data)
+
+
+def _record(
+    actor: User | SystemActor,
+    kind: AuditKind,
+    version: EnvironmentVersion,
+    message: str,
+    build: EnvironmentBuild | None = None,
+    **data: object,
+) -> None:
+    about: dict[str, object] = {"environment": version.environment.slug, "version": version.number, **data}
+    if build is not None:
+        about |= {"build": str(build.pk), "node": build.node.name}
+    events.record(
+        actor=actor,
+        kind=kind,
+        team=version.environment.team,
+        pool=build.node.pool if build is not None else None,
+        message=message,
+        data=about,
+    )

@@ -1,0 +1,77 @@
+"""What is different between two versions: packages added, removed and changed, and what it weighs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from portal.catalog.environments.models import EnvironmentVersion
+from portal.common.formatting import format_memory
+
+MAX_NAMED = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Packages by name; of what changed the versions before and now. `weight_mib` is how much heavier."""
+
+    added: tuple[tuple[str, str], ...]
+    removed: tuple[str, ...]
+    changed: tuple[tuple[str, str, str], ...]
+    weight_mib: int
+    python: tuple[str, str] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed or self.python)
+
+    @property
+    def sentence(self) -> str:
+        """“numpy 2.1 → 2.2, pandas added, 14 MiB heavier”."""
+        return ", ".join(self.parts)
+
+    @property
+    def parts(self) -> list[str]:
+        """What the sentence says, each by itself; a few of each kind are named."""
+        parts = ["Python {} → {}".format(*self.python)] if self.python else []
+        parts += [f"{name} {before} → {now}" for name, before, now in self.changed[:MAX_NAMED]]
+        parts += [_("%(name)s added") % {"name": name} for name, _version in self.added[:MAX_NAMED]]
+        parts += [_("%(name)s removed") % {"name": name} for name in self.removed[:MAX_NAMED]]
+        more = sum(max(0, len(each) - MAX_NAMED) for each in (self.changed, self.added, self.removed))
+        if more:
+            parts.append(_("%(count)d more") % {"count": more})
+        if not parts:
+            parts.append(_("the same packages"))
+        if self.weight_mib:
+            size = format_memory(abs(self.weight_mib))
+            words = _("%(size)s heavier") if self.weight_mib > 0 else _("%(size)s lighter")
+            parts.append(words % {"size": size})
+        return parts
+
+
+def between(before: EnvironmentVersion, now: EnvironmentVersion) -> Changes:
+    """What `now` has that `before` had not, and the other way round."""
+    old, new = _by_name(before.packages), _by_name(now.packages)
+    weight_mib = now.size_mib - before.size_mib
+    return of_packages(old, new, weight_mib=weight_mib, pythons=(before.python, now.python))
+
+
+def of_packages(
+    old: Mapping[str, str], new: Mapping[str, str], *, weight_mib: int = 0, pythons: tuple[str, str]
+) -> Changes:
+    """The same of versions by the names of their packages; `pythons` are that before and that now."""
+    return Changes(
+        added=tuple((name, new[name]) for name in sorted(new.keys() - old.keys())),
+        removed=tuple(sorted(old.keys() - new.keys())),
+        changed=tuple(
+            (name, old[name], new[name]) for name in sorted(old.keys() & new.keys()) if old[name] != new[name]
+        ),
+        weight_mib=weight_mib,
+        python=pythons if pythons[0] != pythons[1] else None,
+    )
+
+
+def _by_name(packages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    return {str(each["name"]): str(each["version"]) for each in packages}

@@ -1,0 +1,110 @@
+"""The environments that come with Berth. Operators change them afterwards as they like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from portal.catalog.environments import builds, services
+from portal.catalog.environments.models import Environment, Kind, SourceKind
+from portal.common.actors import SYSTEM
+
+MINIMAL = "minimal"
+DATA_SCIENCE = "data-science"
+VSCODE = "vscode"
+DATA_PACKAGES = (
+    *("numpy", "pandas", "polars", "duckdb", "scikit-learn", "matplotlib", "altair", "pyarrow"),
+    *("ipywidgets", "jupyter-resource-usage", "jupyterlab-git", "jupyterlab", "marimo"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """An environment by its packages. Without `build` it is built only when somebody asks for it.
+
+    Which CUDA it brings is settled then (`cuda_lines.py`).
+    """
+
+    slug: str
+    name: str
+    description: str
+    packages: tuple[str, ...]
+    position: int
+    build: bool = False
+
+
+DEFINITIONS = (
+    Definition(
+        DATA_SCIENCE,
+        "Data science",
+        "Data frames, plots and machine learning beside JupyterLab and marimo.",
+        DATA_PACKAGES,
+        20,
+        build=True,
+    ),
+    Definition(
+        VSCODE,
+        "VS Code",
+        "Data science with VS Code in the browser. The node that builds it needs a C++ compiler.",
+        (*DATA_PACKAGES, "npm:code-server"),
+        25,
+    ),
+    Definition(
+        "pytorch",
+        "PyTorch",
+        "PyTorch with a CUDA that the pools' drivers run. Some 6 GiB on each node.",
+        ("torch", "torchvision", "numpy", "pandas", "matplotlib", "ipywidgets", "jupyterlab", "marimo"),
+        30,
+    ),
+    Definition(
+        "jax",
+        "JAX",
+        "JAX with a CUDA that the pools' drivers run. Some 6 GiB on each node.",
+        ("jax[cuda12]", "flax", "optax", "numpy", "pandas", "matplotlib", "jupyterlab", "marimo"),
+        40,
+    ),
+)
+
+
+def ensure() -> list[str]:
+    """Make those that are missing; what an operator changed is kept. The short names of what was made.
+
+    The build of “Data science” begins by itself once a node is there, behind whatever people ask for.
+    """
+    made = []
+    with transaction.atomic():
+        if not Environment.objects.filter(slug=MINIMAL).exists():
+            Environment.objects.create(
+                slug=MINIMAL,
+                name="Minimal",
+                description="What is installed on each node: JupyterLab, marimo and their own needs.",
+                kind=Kind.NODE,
+                curated=True,
+                position=10,
+                updated_at=timezone.now(),
+                updated_by=SYSTEM.label,
+            )
+            made.append(MINIMAL)
+    for each in DEFINITIONS:
+        left_out = each.slug == DATA_SCIENCE and settings.BERTH_SKIP_DATA_SCIENCE
+        if left_out or Environment.objects.filter(slug=each.slug).exists():
+            continue
+        with transaction.atomic():
+            environment = services.create(
+                actor=SYSTEM,
+                team=None,
+                slug=each.slug,
+                name=each.name,
+                description=each.description,
+                source_kind=SourceKind.PACKAGES,
+                source="\n".join(each.packages),
+                build=False,
+            )
+            Environment.objects.filter(pk=environment.pk).update(curated=True, position=each.position)
+            if each.build:
+                builds.ask(SYSTEM, environment.versions.get())
+            made.append(each.slug)
+    return made

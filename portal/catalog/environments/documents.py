@@ -1,0 +1,145 @@
+"""Environments as plain values, which the site file holds: what they are called and what is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import transaction
+
+from portal.catalog.environments import services, sources
+from portal.catalog.environments.models import Environment, EnvironmentVersion, Kind, SourceKind, VersionState
+from portal.common.actors import SystemActor
+from portal.common.errors import InvalidInput, NotFound
+from portal.common.reasons.codes import CatalogCode, EnvironmentCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts.models import Team, User
+
+ABOUT = ("name", "description", "enabled", "deprecated", "notebook")
+OF_SOURCE = ("source_kind", "source", "python")
+
+
+def documents() -> dict[str, dict[str, Any]]:
+    """All that are built, by short name, in two queries; what each node has by itself is left out.
+
+    `source_kind`, `source` and `python` are what is asked for: of the newest version while it is not ready,
+    else of the current one. So neither a build that goes on nor one that failed is a difference. `build` says
+    whether anybody has asked for it to be built.
+    """
+    rows = Environment.objects.filter(kind=Kind.BUILT).select_related("team", "successor").order_by("slug")
+    environments = list(rows)
+    newest: dict[Any, EnvironmentVersion] = {}
+    current: dict[Any, EnvironmentVersion] = {}
+    chosen = {each.current_id for each in environments}
+    versions = EnvironmentVersion.objects.defer("lock", "packages", "programs").order_by("number")
+    for version in versions:
+        newest[version.environment_id] = version
+        if version.pk in chosen:
+            current[version.environment_id] = version
+    return {
+        each.slug: _document(each, _asked_for(newest.get(each.pk), current.get(each.pk)))
+        for each in environments
+    }
+
+
+def _asked_for(
+    newest: EnvironmentVersion | None, current: EnvironmentVersion | None
+) -> EnvironmentVersion | None:
+    if newest is not None and newest.state != VersionState.READY:
+        return newest
+    return current or newest
+
+
+def _document(environment: Environment, version: EnvironmentVersion | None) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "team": environment.team.slug if environment.team is not None else None,
+        **{name: getattr(environment, name) for name in ABOUT},
+        "successor": environment.successor.slug if environment.successor is not None else None,
+    }
+    if version is not None:
+        found |= {name: getattr(version, name) for name in OF_SOURCE}
+        if version.source_kind == SourceKind.FOLDER:
+            del found["python"]  # what is in the folder
+        found["build"] = version.state != VersionState.NEW
+    return found
+
+
+def curated_slugs() -> frozenset[str]:
+    """Those that come with Berth, which are never deleted."""
+    return frozenset(Environment.objects.filter(curated=True).values_list("slug", flat=True))
+
+
+def checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A document with its words and source as they would be kept. Raises `InvalidInput`, with the lines."""
+    found = dict(given)
+    for name in services.LENGTHS:
+        if name in found:
+            found[name] = services.as_kept(name, found[name])
+    if "python" in found:
+        sources.python_of(found["python"])
+    if "source" in found:
+        kind, text = sources.checked(found.get("source_kind", SourceKind.PACKAGES), found["source"])
+        found["source"] = text
+        if "source_kind" in found:
+            found["source_kind"] = kind.value
+        if kind == SourceKind.FOLDER:
+            found.pop("python", None)
+    elif "source_kind" in found:
+        raise _needs_source()
+    return found
+
+
+@transaction.atomic
+def make(*, actor: User | SystemActor, slug: str, team: Team | None, given: Mapping[str, Any]) -> Environment:
+    """Make the environment of a document; its successor comes by `change`. Raises as `services.create`."""
+    if "source" not in given:
+        raise _needs_source()
+    environment = services.create(
+        actor=actor,
+        team=team,
+        slug=slug,
+        name=given.get("name", slug),
+        description=given.get("description", ""),
+        source_kind=given.get("source_kind", SourceKind.PACKAGES),
+        source=given["source"],
+        python=given.get("python", ""),
+        notebook=given.get("notebook", True),
+        build=given.get("build", True),
+        anywhere=True,
+    )
+    later = {name: given[name] for name in ("enabled", "deprecated") if name in given}
+    return services.change(actor=actor, environment=environment, **later) if later else environment
+
+
+@transaction.atomic
+def change(*, actor: User | SystemActor, slug: str, given: Mapping[str, Any]) -> Environment:
+    """Have an environment as a document says; another source or Python is another version, and is built.
+
+    Raises as `services.change` and `services.change_source`, and `NotFound`.
+    """
+    environment = Environment.objects.filter(slug=slug).select_related("team", "successor").first()
+    if environment is None:
+        raise NotFound(Reason(EnvironmentCode.NO_SUCH_ENVIRONMENT))
+    team = environment.team.slug if environment.team is not None else None
+    if "team" in given and given["team"] != team:
+        fixed = Reason(CatalogCode.FIELD_FIXED, {"field": "team"})
+        raise InvalidInput(fixed, errors={"team": [fixed]})
+    about = {name: given[name] for name in ABOUT if name in given}
+    if "successor" in given:
+        about["successor"] = given["successor"] or ""
+    if about:
+        environment = services.change(actor=actor, environment=environment, **about)
+    present = documents().get(slug, {})
+    wanted = {name: given.get(name, present.get(name)) for name in OF_SOURCE}
+    if any(name in given for name in OF_SOURCE) and any(
+        wanted[name] != present.get(name) for name in OF_SOURCE
+    ):
+        services.change_source(actor=actor, environment=environment, anywhere=True, **wanted)
+    elif given.get("build") and present.get("build") is False:
+        services.rebuild(actor=actor, environment=environment)
+    return environment
+
+
+def _needs_source() -> InvalidInput:
+    reason = Reason(EnvironmentCode.NOTHING_ASKED_FOR)
+    return InvalidInput(reason, errors={"source": [reason]})

@@ -1,0 +1,127 @@
+"""Forms of environments. They parse; the rules are in the services."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django import forms
+from django.urls import reverse_lazy
+from django.utils.translation import gettext_lazy as _
+
+from portal.catalog.environments.models import PYTHONS, SourceKind
+from portal.catalog.environments.sources import own_python
+from portal.common.completion import Offered, let_choose
+from portal.people.accounts.models import Team
+from provisioning.environment_messages import MAX_LOCK
+
+_PLAIN = {"autocomplete": "off"}
+
+
+class _Source(forms.Form):
+    """What it is made of: pasted, or a file whose name says what it is."""
+
+    source_kind = forms.ChoiceField(
+        label=_("What you give"), choices=SourceKind.choices, initial=SourceKind.PACKAGES
+    )
+    source = forms.CharField(
+        label=_("Packages"),
+        required=False,
+        strip=False,
+        max_length=MAX_LOCK,
+        help_text=_("One on each line, as numpy or pandas>=2.2. Or choose a file below."),
+        widget=forms.Textarea(
+            attrs={"rows": 10, "spellcheck": "false", "autocapitalize": "none", "class": "mono"}
+        ),
+    )
+    folder = forms.ChoiceField(
+        label=_("Folder on the nodes"),
+        required=False,
+        help_text=_(
+            "An environment that is there already. It is mounted read-only, and never changed or removed."
+        ),
+    )
+    file = forms.FileField(
+        label=_("File"),
+        required=False,
+        help_text=_("requirements.txt, pyproject.toml, or a lock with hashes. It takes the list's place."),
+    )
+    python = forms.ChoiceField(
+        label=_("Python"), choices=[(each, each) for each in PYTHONS], initial=own_python
+    )
+
+    def __init__(
+        self, *args: Any, folders: Iterable[tuple[str, str]] = (), operates: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        found = list(folders)
+        folder: Any = self.fields["folder"]
+        kinds: Any = self.fields["source_kind"]
+        if not operates:
+            # What is on the nodes is for operators to name.
+            del self.fields["folder"]
+            kinds.choices = [each for each in SourceKind.choices if each[0] != SourceKind.FOLDER]
+            return
+        folder.choices = [("", _("Choose one") if found else _("No node names one")), *found]
+
+    def clean(self) -> dict[str, Any]:
+        given = super().clean() or {}
+        upload = given.pop("file", None)
+        folder = given.pop("folder", "")
+        if given.get("source_kind") == SourceKind.FOLDER:
+            given["source"] = folder
+            if not folder:
+                self.add_error(
+                    "folder", _("Choose a folder. Nodes name theirs in BERTH_ENVIRONMENT_FOLDERS.")
+                )
+            return given
+        if upload is not None:
+            if upload.size > MAX_LOCK:
+                self.add_error("file", _("The file is too long."))
+            else:
+                given["source"] = upload.read().decode("utf-8", "replace")
+                if upload.name.endswith(".toml"):
+                    given["source_kind"] = SourceKind.PYPROJECT.value
+                elif given.get("source_kind") in (SourceKind.PACKAGES, SourceKind.PYPROJECT):
+                    given["source_kind"] = SourceKind.REQUIREMENTS.value
+        elif not given.get("source", "").strip() and self.needs_source:
+            self.add_error("source", _("Name at least one package, or choose a file."))
+        return given
+
+    needs_source = True
+
+
+class NewEnvironmentForm(_Source):
+    name = forms.CharField(label=_("Name"), max_length=80, widget=forms.TextInput(attrs=_PLAIN))
+    description = forms.CharField(
+        label=_("Description"), max_length=200, required=False, widget=forms.TextInput(attrs=_PLAIN)
+    )
+    team = forms.ChoiceField(label=_("For whom"), required=False)
+    notebook = forms.BooleanField(label=_("Add JupyterLab and marimo"), required=False, initial=True)
+    field_order = ("name", "description", "team", "source_kind", "source", "file", "python", "notebook")
+
+    def __init__(self, *args: Any, teams: Iterable[Team], everybody: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        field: Any = self.fields["team"]
+        field.choices = [*([("", _("Everybody"))] if everybody else []), *((t.slug, t.name) for t in teams)]
+
+
+class SourceForm(_Source):
+    """Another version."""
+
+
+class AboutForm(forms.Form):
+    """What an environment is called, and whether it can be chosen."""
+
+    name = forms.CharField(label=_("Name"), max_length=80, widget=forms.TextInput(attrs=_PLAIN))
+    description = forms.CharField(
+        label=_("Description"), max_length=200, required=False, widget=forms.TextInput(attrs=_PLAIN)
+    )
+    enabled = forms.BooleanField(label=_("Can be chosen for new workspaces"), required=False)
+    deprecated = forms.BooleanField(label=_("Deprecated: another one shall be chosen"), required=False)
+    successor = forms.ChoiceField(label=_("Successor"), required=False)
+
+    def __init__(self, *args: Any, successors: Offered, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        url = reverse_lazy("catalog_pages:complete-environments")
+        let_choose(self, "successor", successors, url=url, none=_("None"))

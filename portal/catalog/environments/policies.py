@@ -1,0 +1,47 @@
+"""Who may see, use and manage which environments."""
+
+from __future__ import annotations
+
+from django.conf import settings
+
+from portal.catalog.environments.models import Environment, Kind
+from portal.common.actors import SystemActor
+from portal.people.accounts import policies as accounts
+from portal.people.accounts.models import Role, Team, User
+
+
+def may_manage(actor: User | SystemActor, team: Team | None) -> bool:
+    """Owners of the team and operators; everybody's are for operators."""
+    if isinstance(actor, SystemActor) or actor.operates:
+        return True
+    return team is not None and accounts.is_owner(actor, team)
+
+
+def require_manage(actor: User | SystemActor, team: Team | None) -> None:
+    """Raises `NotAllowed`."""
+    if team is not None:
+        accounts.require_manage_team(actor, team)
+    else:
+        accounts.require_operator(actor)
+
+
+def may_use(environment: Environment, team: Team | None) -> bool:
+    """Whether a workspace that is charged to `team` may run in it."""
+    return environment.team_id is None or (team is not None and environment.team_id == team.pk)
+
+
+def built_when_asked(environment: Environment) -> bool:
+    """Whether it is built because somebody asks for a workspace with it: one that comes with Berth, if the
+    site has it so, while no version of it is there."""
+    return (
+        bool(settings.BERTH_BUILD_WHEN_ASKED)
+        and environment.curated
+        and environment.enabled
+        and environment.kind == Kind.BUILT
+        and environment.current_id is None
+    )
+
+
+def manages_some(actor: User) -> bool:
+    """Whether there is anything that the actor could make an environment for."""
+    return actor.operates or actor.memberships.filter(role=Role.OWNER).exists()

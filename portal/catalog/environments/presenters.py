@@ -1,0 +1,361 @@
+"""What pages show of environments, versions, builds and their logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from portal.catalog.environments import changes, policies, selectors, sources
+from portal.catalog.environments.models import (
+    BuildState,
+    Environment,
+    EnvironmentBuild,
+    EnvironmentVersion,
+    Kind,
+    SourceKind,
+    VersionState,
+)
+from portal.catalog.environments.results import LIST_AT_FAULT
+from portal.common.reasons.wording import message_of, next_action_of, reason_of
+from portal.common.reasons.wording.environments import progress_words
+from portal.people.accounts.models import User
+from provisioning.environments.folders import fingerprint_of
+
+LOG_LINES = 2000
+VERSION_LOOKS = {
+    VersionState.NEW: ("circle-dashed", ""),
+    VersionState.BUILDING: ("loader-2", "busy"),
+    VersionState.READY: ("circle-check", "ok"),
+    VersionState.FAILED: ("alert-circle", "bad"),
+}
+BUILD_LOOKS = {
+    BuildState.QUEUED: ("hourglass", "wait"),
+    BuildState.BUILDING: ("loader-2", "busy"),
+    BuildState.READY: ("circle-check", "ok"),
+    BuildState.FAILED: ("alert-circle", "bad"),
+    BuildState.CANCELLED: ("circle-off", ""),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An environment in a list: how it stands in a word, and what it holds in a few."""
+
+    environment: Environment
+    word: str | Promise
+    icon: str
+    tone: str
+
+    @property
+    def size_mib(self) -> int | None:
+        return self.environment.current.size_mib if self.environment.current is not None else None
+
+
+def rows_of(found: Sequence[Environment], states: dict[Any, str]) -> list[Row]:
+    """`states` are those of the newest versions by environment."""
+    return [_row(each, states.get(each.pk, "")) for each in found]
+
+
+def _row(environment: Environment, newest: str) -> Row:
+    if not environment.enabled:
+        return Row(environment, _("Off"), "circle-off", "")
+    if environment.kind == Kind.NODE:
+        return Row(environment, _("On every node"), "circle-check", "ok")
+    if environment.deprecated:
+        return Row(environment, _("Deprecated"), "alert-triangle", "wait")
+    if environment.current is not None and newest in ("", VersionState.READY, VersionState.NEW):
+        return Row(environment, _("Ready"), "circle-check", "ok")
+    state = VersionState(newest) if newest else VersionState.NEW
+    icon, tone = VERSION_LOOKS[state]
+    if environment.current is not None:
+        if state == VersionState.BUILDING:
+            return Row(environment, _("Ready, next one is built"), icon, tone)
+        return Row(environment, _("Ready, next one failed"), icon, "wait")
+    return Row(environment, state.label, icon, tone)
+
+
+def standing(environment: Environment, progress: selectors.Progress | None) -> str:
+    """How an environment stands that a template names: “ready”, “is being built: 40 %”."""
+    if not environment.enabled:
+        return gettext("switched off")
+    if environment.kind == Kind.NODE:
+        return gettext("on every node")
+    if environment.current_id is not None:
+        return gettext("deprecated") if environment.deprecated else gettext("ready")
+    if progress is None:
+        return progress_words("", None)
+    return progress_words(progress.state, progress.percent)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRow:
+    """A version, and in words what is different from the one before."""
+
+    version: EnvironmentVersion
+    current: bool
+    icon: str
+    tone: str
+    changes: str
+    message: str
+    next_action: str
+
+
+def version_rows(environment: Environment, versions: Sequence[EnvironmentVersion]) -> list[VersionRow]:
+    """Newest first. A version is compared with the last one before it that was ready."""
+    rows = []
+    ready = [each for each in versions if each.state == VersionState.READY]
+    for each in versions:
+        icon, tone = VERSION_LOOKS[VersionState(each.state)]
+        before = next((old for old in ready if old.number < each.number), None)
+        said = ""
+        if each.state == VersionState.READY and before is not None:
+            said = changes.between(before, each).sentence
+        reason = reason_of(each.failure) if each.state == VersionState.FAILED else None
+        rows.append(
+            VersionRow(
+                each,
+                each.pk == environment.current_id,
+                icon,
+                tone,
+                said,
+                message_of(reason) if reason else "",
+                next_action_of(reason) if reason else "",
+            )
+        )
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRow:
+    """A build: its state and stage in words, how far it is, why it failed."""
+
+    build: EnvironmentBuild
+    icon: str
+    tone: str
+    percent: int
+    message: str
+    next_action: str
+
+    @property
+    def word(self) -> str:
+        return self.build.get_state_display()
+
+    @property
+    def stage(self) -> str:
+        """“Downloading, 12 of 40”."""
+        if not self.build.open or not self.build.stage:
+            return ""
+        stage = self.build.get_stage_display()
+        return f"{stage}, {self.build.done} / {self.build.total}" if self.build.total else stage
+
+
+def build_row(build: EnvironmentBuild) -> BuildRow:
+    icon, tone = BUILD_LOOKS[BuildState(build.state)]
+    reason = reason_of(build.failure)
+    return BuildRow(
+        build,
+        icon,
+        tone,
+        selectors.percent_of(build),
+        message_of(reason) if reason else "",
+        next_action_of(reason) if reason else "",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Mending:
+    """A version that only another list mends: why, and the line of the list, where it is known (else 0)."""
+
+    message: str
+    next_action: str
+    number: int
+    line: str
+    build_id: UUID | None = None
+
+
+def mending(version: EnvironmentVersion | None, build_id: UUID | None = None) -> Mending | None:
+    """What is wrong with the list of a version that could not be built; None where it is not the list."""
+    reason = reason_of(version.failure) if version is not None else None
+    if version is None or reason is None or version.state != VersionState.FAILED:
+        return None
+    if reason.code not in LIST_AT_FAULT:
+        return None
+    number = int(reason.params.get("source_line") or 0)
+    lines = version.source.splitlines()
+    line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+    return Mending(message_of(reason), next_action_of(reason), number, line[:200], build_id)
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    text: str
+    wrong: bool = False
+
+
+def log_lines(build: EnvironmentBuild) -> list[LogLine]:
+    """The end of the log, with the line that went wrong marked where it is known."""
+    lines = build.log.split("\n")[-LOG_LINES:]
+    if lines and not lines[-1]:
+        lines.pop()
+    wanted = " ".join(str(build.failure.get("params", {}).get("log_line", "")).split())
+    marked = -1
+    if wanted:
+        alike = [number for number, line in enumerate(lines) if wanted in " ".join(line.split())]
+        marked = alike[-1] if alike else -1
+    return [LogLine(line, number == marked) for number, line in enumerate(lines)]
+
+
+def detail(actor: User, environment: Environment) -> dict[str, Any]:
+    """What the page of one environment shows."""
+    versions = list(selectors.versions_of(environment)[:30])
+    current = environment.current
+    builds = [build_row(each) for each in selectors.builds_of(environment)[:20]]
+    newest = versions[0] if versions else None
+    return {
+        "environment": environment,
+        "row": _row(environment, newest.state if newest is not None else ""),
+        "manages": policies.may_manage(actor, environment.team),
+        "versions": version_rows(environment, versions),
+        "newest": newest,
+        "holdings": holding_rows(current),
+        "folder": newest.source if newest is not None and is_folder(newest) else "",
+        "lacks": _lacks(current),
+        "builds": builds,
+        "open": [each for each in builds if each.build.open],
+        "packages": current_packages(environment),
+        "asked_for": asked_for(environment),
+        "mending": mending(
+            selectors.newest_version(environment),
+            next((each.build.pk for each in builds if _is_of(each, newest)), None),
+        ),
+    }
+
+
+def _lacks(version: EnvironmentVersion | None) -> list[str]:
+    """The programs that templates of notebooks start and that are not in a folder."""
+    if version is None or not is_folder(version):
+        return []
+    return sorted(sources.NOTEBOOK_PROGRAMS - set(version.programs))
+
+
+def is_folder(version: EnvironmentVersion | None) -> bool:
+    """Whether a version is a folder that nodes have already."""
+    return version is not None and version.source_kind == SourceKind.FOLDER
+
+
+def folder_choices(present: EnvironmentVersion | None = None) -> list[tuple[str, str]]:
+    """The folders that nodes have, each with what is in it, where it is and what is missing in a line."""
+    found = [(each.path, _folder_line(each)) for each in selectors.folders_there()]
+    if present is not None and is_folder(present) and all(path != present.source for path, _line in found):
+        found.append((present.source, gettext("%(folder)s · on no node now") % {"folder": present.source}))
+    return found
+
+
+def _folder_line(folder: selectors.NodeFolder) -> str:
+    parts = [folder.path, f"Python {folder.python}"]
+    parts.append(gettext("%(count)d packages") % {"count": folder.package_count})
+    parts.append(", ".join(folder.nodes[:3]) + ("…" if len(folder.nodes) > 3 else ""))
+    if "jupyter-lab" not in folder.programs:
+        parts.append(gettext("no JupyterLab"))
+    if not folder.alike:
+        parts.append(gettext("not the same on all"))
+    return " · ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingRow:
+    """A node, and how it stands with the current version in a word."""
+
+    holding: selectors.NodeHolding
+    word: str
+    icon: str
+    tone: str
+    note: str
+
+
+def holding_rows(version: EnvironmentVersion | None) -> list[HoldingRow]:
+    """Each node that could hold the version; of a folder also what is in it there."""
+    if version is None or not version.digest:
+        return []
+    rows = []
+    wanted = fingerprint_of(version.python, ((each["name"], each["version"]) for each in version.packages))
+    for each in selectors.holdings(version.digest):
+        note = ""
+        if each.holds and is_folder(version):
+            note = gettext("Python %(python)s, %(count)d packages") % {
+                "python": each.python,
+                "count": each.package_count,
+            }
+            if each.fingerprint != wanted:
+                note += " · " + gettext("changed since it was looked at")
+        if each.holds:
+            rows.append(HoldingRow(each, gettext("Has it"), "circle-check", "ok", note))
+        elif is_folder(version):
+            rows.append(HoldingRow(each, gettext("Not there"), "circle-off", "", note))
+        else:
+            rows.append(HoldingRow(each, gettext("On its way"), "hourglass", "wait", note))
+    return rows
+
+
+def _is_of(row: BuildRow, version: EnvironmentVersion | None) -> bool:
+    return version is not None and row.build.version_id == version.pk
+
+
+def current_packages(environment: Environment) -> list[dict[str, Any]]:
+    """All packages of the current version, the heaviest first."""
+    version = environment.current
+    if version is None:
+        return []
+    return sorted(version.packages, key=lambda each: (-int(each["size_kib"]), each["name"]))
+
+
+def asked_for(environment: Environment) -> list[str]:
+    """The names that the newest version asks for."""
+    newest = selectors.newest_version(environment)
+    return sources.names_in(newest.source_kind, newest.source) if newest is not None else []
+
+
+def deleting_question(environment: Environment) -> dict[str, Any]:
+    """What the page asks before an environment goes."""
+    return {
+        "title": _("Delete the environment “%(name)s”?") % {"name": environment.name},
+        "loses": [_("its versions and locks"), _("the logs of its builds")],
+        "stays": [_("what nodes hold of it, for some days"), _("the record of what happened")],
+        "yes": _("Delete the environment"),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """A curated environment on its way: a line on the home page. Why it fails is for operators alone."""
+
+    environment: Environment
+    percent: int | None
+    message: str = ""
+    next_action: str = ""
+
+
+def preparation(actor: User) -> Preparation | None:
+    """“Data science” while it is not there yet: what everybody sees of it, or None."""
+    found = (
+        Environment.objects.filter(curated=True, enabled=True, kind=Kind.BUILT, current=None)
+        .filter(versions__state__in=[VersionState.BUILDING, VersionState.FAILED])
+        .order_by("position")
+        .first()
+    )
+    if found is None:
+        return None
+    version = selectors.newest_version(found)
+    progress = selectors.progress_of(found, version)
+    if progress.state == VersionState.BUILDING:
+        return Preparation(found, progress.percent or 0)
+    reason = reason_of(version.failure) if version is not None else None
+    if reason is None or not actor.operates:
+        return None
+    return Preparation(found, None, message_of(reason), next_action_of(reason))

@@ -1,0 +1,207 @@
+"""What another version of an environment would change, whom it would reach and when; nothing is kept of it.
+
+Versions are resolved on a node. Before that, what is asked for is compared with what the present version
+has: a lock says all, a list what it asks for itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.db.models import Count
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from portal.catalog.environments import changes, policies, selectors, services, sources
+from portal.catalog.environments.models import (
+    BuildState,
+    Environment,
+    EnvironmentVersion,
+    SourceKind,
+    source_digest_of,
+)
+from portal.catalog.environments.services import require_built
+from portal.common.actors import SystemActor
+from portal.common.formatting import format_duration
+from portal.people.accounts.models import User
+
+MAX_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Who uses an environment: workspaces that keep the version that they have, and templates."""
+
+    workspaces: int
+    running: int
+    templates: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What would change against version `against` (0: there is none yet), in sentences.
+
+    `exact` says that these are all changes; else what packages bring along may change, too.
+    """
+
+    against: int
+    exact: bool
+    changes: tuple[str, ...]
+    reach: Reach
+    when: tuple[str, ...]
+
+
+def preview(
+    *,
+    actor: User | SystemActor,
+    environment: Environment,
+    source_kind: str,
+    source: str,
+    python: str = "",
+) -> Preview:
+    """What `change_source` would make of these. Raises what that refuses."""
+    policies.require_manage(actor, environment.team)
+    require_built(environment)
+    kind, text = sources.checked(source_kind, source)
+    present = environment.current
+    if kind == SourceKind.FOLDER:
+        return _of_folder(actor, environment, text)
+    python = sources.python_of(python) if python else environment.python
+    exact, lines = False, [_("It is the first version.")]
+    if present is not None:
+        exact, lines = _changes(environment, present, kind, text, python)
+    reach = reach_of(environment)
+    against = present.number if present is not None else 0
+    return Preview(against, exact, tuple(lines), reach, tuple(_when(environment, reach)))
+
+
+def _of_folder(actor: User | SystemActor, environment: Environment, path: str) -> Preview:
+    """What a folder that nodes have would be, and what is missing in it."""
+    found = services.folder_there(actor, path)
+    lines = [
+        _("Python %(python)s with %(count)d packages, on %(nodes)s. Nothing is built.")
+        % {"python": found.python, "count": found.package_count, "nodes": ", ".join(found.nodes[:MAX_NAMED])},
+        *folder_warnings(found),
+    ]
+    reach = reach_of(environment)
+    present = environment.current
+    when = [_("New workspaces get it as soon as a node has looked at it, and run where it is.")]
+    return Preview(present.number if present is not None else 0, False, tuple(lines), reach, tuple(when))
+
+
+def folder_warnings(found: selectors.NodeFolder) -> list[str]:
+    """What is missing in a folder for templates that start notebooks, and where nodes differ."""
+    lines = []
+    if missing := sorted({"jupyter-lab", "marimo"} - found.programs):
+        words = _("It has no %(programs)s: templates that start these cannot run in it. Install them there.")
+        lines.append(words % {"programs": ", ".join(missing)})
+    if not found.alike:
+        lines.append(_("It is not the same on all nodes: what a workspace finds depends on its node."))
+    return lines
+
+
+def reach_of(environment: Environment) -> Reach:
+    """Who uses it now."""
+    rows = (
+        EnvironmentVersion.objects.filter(environment=environment, workspaces__isnull=False)
+        .exclude(workspaces__state__in=selectors.WORKSPACES_OVER)
+        .values("workspaces__state")
+        .annotate(count=Count("workspaces"))
+        .order_by()
+    )
+    counts = {row["workspaces__state"]: row["count"] for row in rows}
+    return Reach(
+        sum(counts.values()),
+        counts.get("running", 0),
+        tuple(selectors.templates_of(environment).values_list("name", flat=True)[:MAX_NAMED]),
+    )
+
+
+def _changes(
+    environment: Environment, present: EnvironmentVersion, kind: SourceKind, text: str, python: str
+) -> tuple[bool, list[str]]:
+    """Whether they are all, and the changes against the present version."""
+    has: dict[str, str] = {
+        canonicalize_name(str(each["name"])): str(each["version"]) for each in present.packages
+    }
+    if kind == SourceKind.LOCK:
+        locked: dict[str, str] = {
+            canonicalize_name(each.name): next(iter(each.specifier)).version
+            for each in sources.requirements_in(kind, text)
+            if len(each.specifier) == 1
+        }
+        found = changes.of_packages(has, locked, pythons=(present.python, python))
+        return True, found.parts
+    lines = [f"Python {present.python} → {python}"] if present.python != python else []
+    words = sources.to_build(kind, text, notebook=environment.notebook)
+    before = sources.to_build(present.source_kind, present.source, notebook=environment.notebook)
+    if source_digest_of(kind, python, words) == source_digest_of(present.source_kind, present.python, before):
+        return False, [_("The same is asked for: only newer versions of its packages would come.")]
+    asked = sources.requirements_in(kind, words)
+    lines += filter(None, (_line(each, has, python) for each in asked))
+    now = {canonicalize_name(name) for name in sources.names_in(kind, words)}
+    gone = [
+        name for name in sources.names_in(present.source_kind, before) if canonicalize_name(name) not in now
+    ]
+    lines += [_("%(name)s is not asked for any more") % {"name": name} for name in gone]
+    new_programs = [
+        name
+        for name in sources.names_in(kind, words)
+        if name not in {each.name for each in asked} and canonicalize_name(name) not in has
+    ]
+    lines += [_("%(name)s is added") % {"name": name} for name in new_programs]
+    return False, lines or [_("What the present version has is enough for all that is asked for.")]
+
+
+def _line(wanted: Requirement, has: dict[str, str], python: str) -> str:
+    """What one requirement changes, or an empty string."""
+    full = {"python_version": python, "python_full_version": f"{python}.0"}
+    if wanted.marker is not None and not wanted.marker.evaluate(full):
+        return ""
+    version = has.get(canonicalize_name(wanted.name))
+    if version is None:
+        return _("%(name)s is added") % {"name": wanted.name}
+    if wanted.specifier.contains(version, prereleases=True):
+        return ""
+    named = {"name": wanted.name, "version": version, "wanted": str(wanted.specifier)}
+    return _("%(name)s %(version)s → %(wanted)s") % named
+
+
+def _when(environment: Environment, reach: Reach) -> list[str]:
+    """When it would reach whom."""
+    nodes = list(
+        selectors.building_nodes().filter(online=True).order_by("name").values_list("name", flat=True)
+    )
+    if not nodes:
+        lines = [_("No node is there that could build it: it waits until one is.")]
+    else:
+        took = _took(environment)
+        last = _(" The last build took %(time)s.") % {"time": format_duration(took)} if took else ""
+        lines = [_("New workspaces get it as soon as the first node has built it.") + last]
+        if len(nodes) > 1:
+            words = _("It is then brought to the other nodes: %(nodes)s.")
+            shown = ", ".join(nodes[:MAX_NAMED]) + ("…" if len(nodes) > MAX_NAMED else "")
+            lines.append(words % {"nodes": shown})
+    if reach.templates:
+        words = _("Templates whose new workspaces get it: %(names)s.")
+        lines.append(words % {"names": ", ".join(reach.templates)})
+    if reach.workspaces:
+        words = ngettext(
+            "%(count)d workspace keeps the version that it has, %(running)d of them running.",
+            "%(count)d workspaces keep the version that they have, %(running)d of them running.",
+            reach.workspaces,
+        )
+        lines.append(words % {"count": reach.workspaces, "running": reach.running})
+    return lines
+
+
+def _took(environment: Environment) -> float:
+    """Seconds that its last build that came to something took; 0 where there is none."""
+    last = selectors.builds_of(environment).filter(state=BuildState.READY).first()
+    if last is None or last.started_at is None or last.ended_at is None:
+        return 0.0
+    took: timedelta = last.ended_at - last.started_at
+    return took.total_seconds()

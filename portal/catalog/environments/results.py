@@ -1,0 +1,311 @@
+"""Taking in what nodes say about builds: once, under the present lease, and only what was asked for."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+from functools import partial
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from portal.catalog.environments import builds, logs
+from portal.catalog.environments.builds import MAX_ATTEMPTS, SILENT_S, end, locked_build
+from portal.catalog.environments.domain_events import BuildsChanged, VersionReady
+from portal.catalog.environments.models import (
+    BuildState,
+    Environment,
+    EnvironmentBuild,
+    EnvironmentVersion,
+    SourceKind,
+    StoredContent,
+    VersionState,
+)
+from portal.common.domain_events import emit
+from portal.common.errors import NotFound
+from portal.common.events import live
+from portal.common.events.kinds import AuditKind
+from portal.common.events.services import notify
+from portal.common.reasons.codes import EnvironmentCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, sentence_of
+from portal.fleet.inventory import held_environments, node_messages
+from portal.people.accounts.models import User
+from provisioning.environment_messages import BuildFailure, EnvironmentBuilt, EnvironmentProgress
+from provisioning.environments.content import digest_of
+from provisioning.environments.folders import digest_of_folder
+from provisioning.types import HeldEnvironment
+
+log = logging.getLogger(__name__)
+FOLD = timedelta(days=1)
+CODES = {
+    BuildFailure.NO_SUCH_FOLDER: EnvironmentCode.BUILD_NO_SUCH_FOLDER,
+    BuildFailure.NO_SUCH_PACKAGE: EnvironmentCode.BUILD_NO_SUCH_PACKAGE,
+    BuildFailure.RESOLUTION_FAILED: EnvironmentCode.BUILD_RESOLUTION_FAILED,
+    BuildFailure.HASH_MISMATCH: EnvironmentCode.BUILD_HASH_MISMATCH,
+    BuildFailure.INDEX_UNREACHABLE: EnvironmentCode.INDEX_UNREACHABLE,
+    BuildFailure.DISK_FULL: EnvironmentCode.BUILD_DISK_FULL,
+    BuildFailure.TOO_LARGE: EnvironmentCode.BUILD_TOO_LARGE,
+    BuildFailure.TIMED_OUT: EnvironmentCode.BUILD_TIMED_OUT,
+    BuildFailure.CANCELLED: EnvironmentCode.BUILD_CANCELLED,
+    BuildFailure.NO_PYTHON: EnvironmentCode.BUILD_NO_PYTHON,
+    BuildFailure.UV_MISSING: EnvironmentCode.BUILD_UV_MISSING,
+    BuildFailure.BUILD_FAILED: EnvironmentCode.BUILD_FAILED,
+    BuildFailure.UNFORESEEN: EnvironmentCode.BUILD_UNFORESEEN,
+}
+LIST_AT_FAULT = frozenset(
+    {
+        EnvironmentCode.BUILD_NO_SUCH_PACKAGE,
+        EnvironmentCode.BUILD_RESOLUTION_FAILED,
+        EnvironmentCode.BUILD_HASH_MISMATCH,
+        EnvironmentCode.BUILD_TOO_LARGE,
+        EnvironmentCode.BUILD_FAILED,
+    }
+)
+"""What only another list can mend."""
+FINAL = LIST_AT_FAULT | {EnvironmentCode.BUILD_CANCELLED}
+"""What comes of the list itself, or was cancelled: trying again would end the same way."""
+
+
+def of_its_node(build: str, lease: str) -> bool:
+    """Whether the message comes from the node that was asked, under the build's present lease."""
+    try:
+        found = EnvironmentBuild.objects.filter(pk=UUID(build), lease=lease).select_related("node__pool")
+    except ValueError:
+        return False
+    held = found.defer("log").first() if lease else None
+    return held is not None and node_messages.is_of(held.node.pool, held.node.name)
+
+
+def apply_progress(told: EnvironmentProgress) -> bool:
+    """Note how far a build is, and that its node is alive; False when it is stale and was dropped."""
+    now = timezone.now()
+    with transaction.atomic():
+        build = _under_lease(told.build, told.lease)
+        if build is None or _too_long(build, now):
+            return False
+        fields = ["state", "stage", "done", "total", "lease_expires_at"]
+        if build.state == BuildState.QUEUED:
+            build.state, build.started_at = BuildState.BUILDING, now
+            fields.append("started_at")
+        changed = build.stage != told.stage.value
+        build.stage = told.stage.value
+        build.total = min(told.total, 2**31 - 1)
+        build.done = min(told.done, build.total)
+        build.lease_expires_at = now + timedelta(seconds=SILENT_S)
+        if told.log:
+            build.log, build.log_dropped, build.log_received = logs.appended(
+                build.log, build.log_dropped, build.log_received, offset=told.log_offset, text=told.log
+            )
+            fields += ["log", "log_dropped", "log_received"]
+        build.save(update_fields=fields)
+        if changed:
+            emit(BuildsChanged())
+    live.publish_build(build.pk)
+    return True
+
+
+def _under_lease(build: str, lease: str) -> EnvironmentBuild | None:
+    try:
+        build_id = UUID(build)
+    except ValueError:
+        return None
+    if not lease:
+        return None
+    found = EnvironmentBuild.objects.select_for_update(of=("self",)).filter(pk=build_id, lease=lease).first()
+    return found if found is not None and found.open else None
+
+
+def _too_long(build: EnvironmentBuild, now: datetime) -> bool:
+    """One that tells for ever that it goes on is given up too, when its lease has run out."""
+    limit = timedelta(seconds=settings.BERTH_ENVIRONMENT_BUILD_S * 1.5 + 120)
+    return build.started_at is not None and now - build.started_at > limit
+
+
+def apply_built(told: EnvironmentBuilt) -> bool:
+    """Take in how a build ended; False when the answer is stale, or about something else, and was dropped."""
+    try:
+        build_id = UUID(told.build)
+    except ValueError:
+        return False
+    with transaction.atomic():
+        try:
+            build, version = locked_build(build_id)
+        except NotFound:
+            return False
+        if not told.lease or build.lease != told.lease or not build.open:
+            return False
+        _take_log(build, told)
+        if told.failure is not None:
+            _failed(build, version, _reason_of(told, build, version))
+        elif not _sound(told, version):
+            log.warning("what %s says it has built is not what it was asked for", build.node.name)
+            _failed(build, version, Reason(EnvironmentCode.BUILD_UNSOUND, {"node": build.node.name}))
+        else:
+            _succeeded(build, version, told)
+    return True
+
+
+def _take_log(build: EnvironmentBuild, told: EnvironmentBuilt) -> None:
+    """The end of the log comes with the answer: progress that arrives after that is dropped."""
+    if told.log:
+        build.log, build.log_dropped, build.log_received = logs.appended(
+            build.log, build.log_dropped, build.log_received, offset=told.log_offset, text=told.log
+        )
+        build.save(update_fields=["log", "log_dropped", "log_received"])
+
+
+def _sound(told: EnvironmentBuilt, version: EnvironmentVersion) -> bool:
+    """Whether the digest is that of the lock, and both are those that were asked for."""
+    if version.source_kind == SourceKind.FOLDER:
+        return told.digest == version.digest == digest_of_folder(version.source)
+    lock = version.lock or told.lock
+    if not lock or not told.digest or digest_of(lock, version.python) != told.digest:
+        return False
+    if told.lock and digest_of(told.lock, version.python) != told.digest:
+        return False
+    return not version.digest or version.digest == told.digest
+
+
+def _succeeded(build: EnvironmentBuild, version: EnvironmentVersion, told: EnvironmentBuilt) -> None:
+    end(build, BuildState.READY, stage="", failure={}, started_at=build.started_at or timezone.now())
+    first = version.state != VersionState.READY
+    if first:
+        version.lock = version.lock or told.lock
+        version.digest = told.digest
+        version.packages = [
+            {"name": logs.clean(each.name), "version": logs.clean(each.version), "size_kib": each.size_kib}
+            for each in sorted(told.packages, key=lambda each: each.name.lower())
+        ]
+        version.size_mib = told.size_mib
+        version.programs = sorted(set(told.programs))
+        version.python_version, version.cuda = logs.clean(told.python_version), logs.clean(told.cuda)
+        version.state, version.ready_at = VersionState.READY, timezone.now()
+        version.failure, version.retry_at, version.builds_failed = {}, None, 0
+        version.save()
+        if version.source_kind == SourceKind.FOLDER:
+            version.python = ".".join(version.python_version.split(".")[:2])
+            version.save(update_fields=["python"])
+        else:
+            StoredContent.objects.update_or_create(digest=told.digest, defaults={"unused_since": None})
+        _make_current(version)
+        emit(VersionReady(version))
+        builds.record_of_build(AuditKind.ENVIRONMENT_BUILT, version, build, "has built", digest=told.digest)
+    if version.source_kind == SourceKind.FOLDER:
+        return  # it was there already: the node's inventory says so
+    held = HeldEnvironment(version.digest, told.size_mib or version.size_mib, tuple(version.programs))
+    # In a transaction of its own: nodes are locked before versions, by who sends them builds.
+    transaction.on_commit(partial(held_environments.add, build.node_id, held))
+
+
+def _make_current(version: EnvironmentVersion) -> None:
+    """New workspaces get it from now on, unless a later one is there already. Its environment is locked."""
+    environment = (
+        Environment.objects.select_related("current").only("current__number").get(pk=version.environment_id)
+    )
+    if environment.current is None or environment.current.number < version.number:
+        Environment.objects.filter(pk=environment.pk).update(current=version)
+
+
+def _reason_of(told: EnvironmentBuilt, build: EnvironmentBuild, version: EnvironmentVersion) -> Reason:
+    assert told.failure is not None
+    try:
+        code = CODES[BuildFailure(told.failure.code)]
+    except ValueError:
+        code = EnvironmentCode.BUILD_UNFORESEEN
+    line = told.failed_line
+    said = line.log_line if line is not None and line.log_line else told.failure.message
+    return Reason(
+        code,
+        {
+            "node": build.node.name,
+            "python": version.python,
+            "limit_mib": settings.BERTH_ENVIRONMENT_MAX_MIB,
+            "source_line": line.source_line if line is not None else 0,
+            "log_line": " ".join(logs.clean(said).split())[:300],
+        },
+    )
+
+
+def _failed(build: EnvironmentBuild, version: EnvironmentVersion, reason: Reason) -> None:
+    """Close a build that came to nothing. The version stays ready where it is so on other nodes."""
+    now = timezone.now()
+    final = reason.code in FINAL
+    before = EnvironmentBuild.objects.filter(version=version, node=build.node_id, state=BuildState.FAILED)
+    failures = before.filter(created_at__gte=now - timedelta(days=1)).count() + 1
+    wait = builds.backoff(failures)
+    end(build, BuildState.FAILED, failure=reason.as_json(), retry_at=now + wait)
+    if version.state == VersionState.READY:
+        _tell_operators(build, version, reason)
+        return
+    version.builds_failed += 1
+    version.state, version.failure = VersionState.FAILED, reason.as_json()
+    version.retry_at = None if final else now + builds.backoff(version.builds_failed)
+    version.save(update_fields=["state", "failure", "retry_at", "builds_failed"])
+    builds.record_of_build(
+        AuditKind.ENVIRONMENT_BUILD_FAILED,
+        version,
+        build,
+        f"could not build ({message_of(reason)})",
+        code=reason.code.value,
+    )
+    if final:
+        _tell_maker(version, reason)
+    else:
+        _tell_operators(build, version, reason)
+
+
+def _tell_maker(version: EnvironmentVersion, reason: Reason) -> None:
+    maker = version.created_by
+    if maker is not None and reason.code != EnvironmentCode.BUILD_CANCELLED:
+        notify(
+            [maker],
+            "environment.build_failed",
+            f"{version.environment.name}: version {version.number} could not be built",
+            sentence_of(reason),
+            f"/environments/{version.environment.slug}/",
+        )
+
+
+def _tell_operators(build: EnvironmentBuild, version: EnvironmentVersion, reason: Reason) -> None:
+    """Users are not told: what they have goes on, and it is tried again by itself."""
+    if reason.code in FINAL and version.state != VersionState.READY:
+        return
+    notify(
+        User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True),
+        "environment.build_failed",
+        f"{version.environment.name} could not be built on {build.node.name}",
+        sentence_of(reason),
+        f"/environments/{version.environment.slug}/",
+        fold=FOLD,
+    )
+
+
+def silent(build_id: UUID) -> None:
+    """Nobody answers for an open build: it is sent again, or it has failed."""
+    now = timezone.now()
+    with transaction.atomic():
+        try:
+            build, version = locked_build(build_id)
+        except NotFound:
+            return
+        if not build.open or builds.under_way(build, now):
+            return
+        if build.attempts < MAX_ATTEMPTS and not _too_long(build, now):
+            # What comes under the old lease from now on is too late.
+            build.state, build.lease, build.lease_expires_at = BuildState.QUEUED, "", None
+            build.started_at, build.stage, build.done, build.total = None, "", 0, 0
+            # The next attempt counts its log from the beginning.
+            build.log_received = 0
+            build.save(
+                update_fields=[
+                    *("state", "lease", "lease_expires_at", "started_at", "stage", "done", "total"),
+                    "log_received",
+                ]
+            )
+            transaction.on_commit(lambda: builds.send_waiting(build.node_id))
+            return
+        _failed(build, version, Reason(EnvironmentCode.NODE_DID_NOT_ANSWER, {"node": build.node.name}))

@@ -1,0 +1,436 @@
+"""Reads of environments, their versions and builds, by who asks: a team's are for its members alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
+from django.utils import timezone
+
+from portal.catalog.environments import sources
+from portal.catalog.environments.models import (
+    OPEN,
+    Environment,
+    EnvironmentBuild,
+    EnvironmentVersion,
+    Kind,
+    SourceKind,
+    VersionState,
+)
+from portal.common.errors import NotFound
+from portal.common.reasons.codes import EnvironmentCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.fleet.inventory.models import Node
+from portal.people.accounts.models import Team, User
+
+LONG = ("source", "lock", "packages", "programs")
+"""What of a version is long, and not needed to list it."""
+WORKSPACES_OVER = ("terminated",)
+"""States of workspaces that need their environment no more, as `portal.workspaces` names them."""
+
+
+def environments_for(actor: User) -> QuerySet[Environment]:
+    """Everybody's, and those of the teams that the actor is in; operators and auditors see all."""
+    visible = Q() if actor.sees_all else Q(team=None) | Q(team__memberships__user=actor)
+    return (
+        Environment.objects.filter(visible)
+        .select_related("team", "current", "successor")
+        .defer("current__source", "current__lock")
+        .order_by("position", "slug")
+    )
+
+
+def search(found: QuerySet[Environment], words: str) -> QuerySet[Environment]:
+    """Those in whose name, short name or description every word stands."""
+    for word in strip_nul(words).split()[:8]:
+        found = found.filter(
+            Q(name__icontains=word) | Q(slug__icontains=word) | Q(description__icontains=word)
+        )
+    return found
+
+
+def environment_by_slug(actor: User, slug: str) -> Environment:
+    """One that the actor may see. Raises `NotFound`."""
+    found = environments_for(actor).filter(slug=strip_nul(slug)).first()
+    if found is None:
+        raise NotFound(Reason(EnvironmentCode.NO_SUCH_ENVIRONMENT))
+    return found
+
+
+def usable_by(actor: User, team: Team | None) -> QuerySet[Environment]:
+    """Those in which a workspace of the team could be started, whether they are ready or not."""
+    own = Q(team=None) | Q(team=team) if team is not None else Q(team=None)
+    return environments_for(actor).filter(own, enabled=True)
+
+
+def versions_of(environment: Environment) -> QuerySet[EnvironmentVersion]:
+    """Newest first, without what is long."""
+    return environment.versions.select_related("created_by").defer("source", "lock").order_by("-number")
+
+
+def version_by_number(environment: Environment, number: int) -> EnvironmentVersion:
+    """Raises `NotFound`."""
+    found = environment.versions.filter(number=number).first()
+    if found is None:
+        raise NotFound(Reason(EnvironmentCode.NO_SUCH_VERSION))
+    return found
+
+
+def builds_of(environment: Environment) -> QuerySet[EnvironmentBuild]:
+    """All attempts, newest first, without their logs."""
+    return (
+        EnvironmentBuild.objects.filter(version__environment=environment)
+        .select_related("version", "node", "node__pool", "asked_by")
+        .defer("log", *(f"version__{name}" for name in LONG))
+        .order_by("-created_at", "-pk")
+    )
+
+
+def build_by_id(environment: Environment, build_id: UUID) -> EnvironmentBuild:
+    """Raises `NotFound`."""
+    found = builds_of(environment).filter(pk=build_id).first()
+    if found is None:
+        raise NotFound(Reason(EnvironmentCode.NO_SUCH_BUILD))
+    return found
+
+
+def newest_version(environment: Environment) -> EnvironmentVersion | None:
+    return environment.versions.order_by("-number").first()
+
+
+def open_builds(versions: Iterable[UUID]) -> QuerySet[EnvironmentBuild]:
+    return (
+        EnvironmentBuild.objects.filter(version__in=list(versions), state__in=OPEN)
+        .select_related("node")
+        .defer("log")
+        .order_by("created_at")
+    )
+
+
+def users_of(environment: Environment) -> tuple[list[str], list[str]]:
+    """Names of workspaces that are not over and of templates that use it; a few of each are enough."""
+    workspaces = (
+        EnvironmentVersion.objects.filter(environment=environment, workspaces__isnull=False)
+        .exclude(workspaces__state__in=WORKSPACES_OVER)
+        .order_by("workspaces__name")
+        .values_list("workspaces__name", flat=True)
+    )
+    return list(workspaces[:50]), list(templates_of(environment).values_list("name", flat=True)[:50])
+
+
+def templates_of(environment: Environment) -> QuerySet[Any]:
+    """The templates whose workspaces get it; rows of the room above, which is known by its relation alone."""
+    rows: QuerySet[Any] = environment.templates.filter(deleted_at=None).order_by("name")
+    return rows
+
+
+def versions_in_use() -> QuerySet[EnvironmentVersion]:
+    """Ready ones that nodes shall hold: current ones of what is switched on, and those of workspaces."""
+    current = Environment.objects.filter(current=OuterRef("pk"), enabled=True)
+    live = EnvironmentVersion.objects.filter(pk=OuterRef("pk"), workspaces__isnull=False).exclude(
+        workspaces__state__in=WORKSPACES_OVER
+    )
+    return EnvironmentVersion.objects.filter(Exists(current) | Exists(live), state=VersionState.READY)
+
+
+# --- nodes -------------------------------------------------------------------------------------------
+
+
+def building_nodes() -> QuerySet[Node]:
+    """Nodes that can have environments: those of the local driver that are there."""
+    return Node.objects.filter(
+        pool__enabled=True, pool__simulated=False, pool__driver="local", retired=False
+    ).select_related("pool")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHolding:
+    """A node, and whether it holds an environment.
+
+    Of a folder that was there already also its Python, how many packages are in it, and its fingerprint.
+    """
+
+    node: Node
+    holds: bool
+    python: str = ""
+    package_count: int = 0
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFolder:
+    """A folder that nodes have and may use as an environment; `alike` says whether it is the same on all."""
+
+    path: str
+    python: str
+    package_count: int
+    programs: frozenset[str]
+    nodes: tuple[str, ...]
+    alike: bool
+
+
+def folders_there() -> list[NodeFolder]:
+    """The folders that the nodes' own settings name and that are there, by path."""
+    found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    for node in building_nodes().only("name", "environments", "pool__slug").order_by("name"):
+        for row in node.environments:
+            if path := row.get("folder"):
+                found.setdefault(str(path), []).append((node.name, row))
+    return [
+        NodeFolder(
+            path,
+            str(rows[0][1].get("python", "")),
+            int(rows[0][1].get("package_count", 0)),
+            frozenset(rows[0][1].get("programs", ())),
+            tuple(name for name, _ in rows),
+            len({row.get("fingerprint") for _, row in rows}) == 1,
+        )
+        for path, rows in sorted(found.items())
+    ]
+
+
+def holdings(digest: str) -> list[NodeHolding]:
+    """Each node that could hold the digest, and whether it does."""
+    nodes = (
+        building_nodes().only("name", "online", "environments", "pool__slug", "pool__name").order_by("name")
+    )
+    found = []
+    for node in nodes:
+        row = next((each for each in node.environments if digest and each.get("digest") == digest), None)
+        said = row or {}
+        found.append(
+            NodeHolding(
+                node,
+                row is not None,
+                str(said.get("python", "")),
+                int(said.get("package_count", 0)),
+                str(said.get("fingerprint", "")),
+            )
+        )
+    return found
+
+
+def holds(node: Node, digest: str) -> bool:
+    return any(each.get("digest") == digest for each in node.environments)
+
+
+# --- what a digest is --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What an environment brings, which its digest stands for: it never changes."""
+
+    digest: str
+    programs: tuple[str, ...]
+    cuda: str
+
+
+PENDING = "version-"
+"""How the digest of a version begins that has none yet; its id follows. No node ever holds it."""
+
+
+def digest_for(version: EnvironmentVersion) -> str:
+    """The digest that a workspace needs which gets the version, ready or not."""
+    return version.digest if version.state == VersionState.READY else f"{PENDING}{version.pk.hex}"
+
+
+def not_installed(environment: Environment, version: EnvironmentVersion) -> Reason | None:
+    """Why a version that is waited for will not come by itself, or None."""
+    if version.state != VersionState.FAILED or version.retry_at is not None:
+        return None
+    return Reason(
+        EnvironmentCode.NOT_INSTALLED, {"environment": environment.name, "failure": dict(version.failure)}
+    )
+
+
+def programs_to_come(version: EnvironmentVersion) -> frozenset[str]:
+    """What a version has of the programs that templates start, or will have."""
+    if version.state == VersionState.READY:
+        return frozenset(version.programs)
+    notebook = version.environment.notebook
+    return sources.programs_of(version.source_kind, version.source, notebook=notebook)
+
+
+def _pending(digest: str) -> EnvironmentVersion | None:
+    try:
+        key = UUID(hex=digest.removeprefix(PENDING))
+    except ValueError:
+        return None
+    return EnvironmentVersion.objects.filter(pk=key).select_related("environment").first()
+
+
+@lru_cache(maxsize=1024)
+def _content(digest: str) -> Content:
+    rows = EnvironmentVersion.objects.filter(digest=digest, state=VersionState.READY)
+    row = rows.order_by("-ready_at").values_list("programs", "cuda", "source_kind").first()
+    # What is in a folder changes under the same digest: it is never kept.
+    if row is None or row[2] == SourceKind.FOLDER:
+        raise _NotKept(row)
+    return Content(digest, tuple(row[0]), row[1])
+
+
+class _NotKept(Exception):
+    """What `_content` found and does not keep; None where there is nothing."""
+
+    def __init__(self, row: tuple[list[str], str, str] | None) -> None:
+        super().__init__()
+        self.row = row
+
+
+def content_of(digest: str) -> Content:
+    """What is in it. One that is known no more brings nothing of its own. The same is not read twice."""
+    if digest.startswith(PENDING):
+        version = _pending(digest)
+        return Content(digest, tuple(sorted(programs_to_come(version))) if version is not None else (), "")
+    try:
+        return _content(digest)
+    except _NotKept as found:
+        return Content(digest, *((tuple(found.row[0]), found.row[1]) if found.row else ((), "")))
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far it is that an environment is to be had: `state` of its newest version, and of its build."""
+
+    environment: str
+    state: str
+    percent: int | None
+    stage: str = ""
+    done: int = 0
+    total: int = 0
+    left_s: int = 0
+
+
+def why_it_waits(digest: str) -> Reason | None:
+    """What a request says that needs this digest, which no node has yet; None where nothing is known."""
+    found = progress_of_digest(digest)
+    if found is None:
+        return None
+    if not digest.startswith(PENDING):
+        folders = EnvironmentVersion.objects.filter(digest=digest, source_kind=SourceKind.FOLDER)
+        if (path := folders.values_list("source", flat=True).first()) is not None:
+            return Reason(EnvironmentCode.FOLDER_NOT_THERE, {"folder": path, "known": []})
+        params = {"environment": found.environment, "state": found.state, "percent": found.percent}
+        return Reason(EnvironmentCode.ON_ITS_WAY, params)
+    version = _pending(digest)
+    failed = not_installed(version.environment, version) if version is not None else None
+    if failed is not None:
+        return failed
+    steps = {"stage": found.stage, "done": found.done, "total": found.total, "left_s": found.left_s}
+    return Reason(EnvironmentCode.BEING_INSTALLED, {"environment": found.environment, **steps})
+
+
+def _left_s(build: EnvironmentBuild, percent: int) -> int:
+    """About how many seconds a build takes yet, by what it has taken; 0 where nothing can be said."""
+    if build.started_at is None or percent < 5:
+        return 0
+    took = (timezone.now() - build.started_at).total_seconds()
+    return max(1, round(took * (100 - percent) / percent))
+
+
+def progress_of(environment: Environment, version: EnvironmentVersion | None) -> Progress:
+    """How far the version is, or its way to the nodes."""
+    if version is None:
+        return Progress(environment.name, VersionState.NEW.value, None)
+    build = open_builds([version.pk]).first()
+    if build is None:
+        return Progress(environment.name, version.state, None)
+    percent = percent_of(build)
+    steps = (build.stage, build.done, build.total, _left_s(build, percent))
+    return Progress(environment.name, VersionState.BUILDING.value, percent, *steps)
+
+
+def standings(found: Iterable[Environment]) -> dict[UUID, Progress]:
+    """How far the newest version of each is, in two queries; those without a version are left out."""
+    names = {each.pk: each.name for each in found}
+    rows = EnvironmentVersion.objects.filter(environment__in=names).order_by("number")
+    newest = {row[0]: row[1:] for row in rows.values_list("environment_id", "pk", "state")}
+    opened = {build.version_id: build for build in reversed(open_builds(pk for pk, _ in newest.values()))}
+    return {
+        environment: Progress(
+            names[environment],
+            VersionState.BUILDING.value if version in opened else state,
+            percent_of(opened[version]) if version in opened else None,
+        )
+        for environment, (version, state) in newest.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """What an environment without a ready version is to have: its newest version, and how far that is."""
+
+    version: EnvironmentVersion | None
+    progress: Progress
+
+
+def coming(found: Iterable[Environment]) -> dict[UUID, Coming]:
+    """That of each of the environments which has no ready version yet, in three queries."""
+    rows = {each.pk: each for each in found if each.current_id is None and each.kind == Kind.BUILT}
+    if not rows:
+        return {}
+    progress = standings(rows.values())
+    newest: dict[UUID, EnvironmentVersion] = {}
+    numbers = EnvironmentVersion.objects.filter(environment=OuterRef("environment")).order_by("-number")
+    versions = EnvironmentVersion.objects.filter(
+        environment__in=list(rows), number=Subquery(numbers.values("number")[:1])
+    ).defer("lock", "packages")
+    for version in versions:
+        # The row is there already: what a version brings is read of its environment.
+        version.environment = rows[version.environment_id]
+        newest[version.environment_id] = version
+    nothing = VersionState.NEW.value
+    return {
+        key: Coming(newest.get(key), progress.get(key) or Progress(row.name, nothing, None))
+        for key, row in rows.items()
+    }
+
+
+def coming_of(environment: Environment) -> Coming:
+    """The same of one."""
+    version = newest_version(environment)
+    return Coming(version, progress_of(environment, version))
+
+
+def progress_of_digest(digest: str) -> Progress | None:
+    """How far a digest is on its way to a node, named by the first environment that has it."""
+    if digest.startswith(PENDING):
+        pending = _pending(digest)
+        return progress_of(pending.environment, pending) if pending is not None else None
+    version = (
+        EnvironmentVersion.objects.filter(digest=digest)
+        .select_related("environment")
+        .defer("source", "lock", "packages")
+        .order_by("environment__position", "environment__slug")
+        .first()
+    )
+    return progress_of(version.environment, version) if version is not None else None
+
+
+_SHARES = {"waiting": (0, 2), "resolving": (2, 10), "downloading": (10, 60), "installing": (60, 85),
+           "compiling": (85, 95), "checking": (95, 100)}  # fmt: skip
+"""From and to which percent each stage counts."""
+
+
+def percent_of(build: EnvironmentBuild) -> int:
+    """How far a build is, from 0 to 99: the stages count by what they take in general."""
+    first, last = _SHARES.get(build.stage, (0, 0))
+    part = min(1.0, build.done / build.total) if build.total else 0.0
+    return min(99, round(first + (last - first) * part))
+
+
+def is_built(environment: Environment) -> bool:
+    """Whether it is one that is built, and not what nodes have by themselves."""
+    return environment.kind == Kind.BUILT
+
+
+def newest_states(found: Iterable[Environment]) -> dict[UUID, str]:
+    """The state of the newest version of each of the environments."""
+    rows = EnvironmentVersion.objects.filter(environment__in=[each.pk for each in found])
+    return dict(rows.order_by("number").values_list("environment_id", "state"))

@@ -1,0 +1,212 @@
+"""Environments, versions and builds as REST shows them, and what it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from portal.catalog.environments import selectors
+from portal.catalog.environments.models import (
+    PYTHONS,
+    BuildState,
+    Environment,
+    EnvironmentBuild,
+    EnvironmentVersion,
+    Kind,
+    SourceKind,
+    Stage,
+    VersionState,
+)
+from portal.common.api import StrictSerializer
+from portal.common.problem_serializers import ReasonSerializer
+from portal.common.reasons.wording import message_of, next_action_of, reason_of
+from provisioning.environment_messages import MAX_LOCK
+
+
+class PackageSerializer(serializers.Serializer[Any]):
+    name = serializers.CharField()
+    version = serializers.CharField()
+    size_kib = serializers.IntegerField()
+
+
+class FailureFields:
+    """Why a version or a build came to nothing, as code, in words, and with what to do."""
+
+    @extend_schema_field(ReasonSerializer(allow_null=True))
+    def get_failure(self, row: EnvironmentVersion | EnvironmentBuild) -> dict[str, Any] | None:
+        return row.failure or None
+
+    def get_message(self, row: EnvironmentVersion | EnvironmentBuild) -> str:
+        reason = reason_of(row.failure)
+        return message_of(reason) if reason is not None else ""
+
+    def get_next_action(self, row: EnvironmentVersion | EnvironmentBuild) -> str:
+        reason = reason_of(row.failure)
+        return next_action_of(reason) if reason is not None else ""
+
+
+class VersionSerializer(FailureFields, serializers.ModelSerializer[EnvironmentVersion]):
+    """A numbered version. It never changes once it is ready."""
+
+    source_kind = serializers.ChoiceField(SourceKind.choices)
+    state = serializers.ChoiceField(VersionState.choices)
+    programs = serializers.ListField(
+        child=serializers.CharField(), help_text="What it brings that templates start."
+    )
+    cuda = serializers.CharField(help_text="The CUDA that its packages bring, as `12.4`; empty for none.")
+    digest = serializers.CharField(help_text="Stands for its content; empty until it is ready.")
+    failure = serializers.SerializerMethodField(help_text="Why it is not ready; null where nothing failed.")
+    message = serializers.SerializerMethodField(help_text="The same in words.")
+    next_action = serializers.SerializerMethodField(
+        help_text="What to do about it, or what happens by itself; empty where nothing failed."
+    )
+    created_by = serializers.CharField(source="created_by.username", default=None, allow_null=True)
+
+    class Meta:
+        model = EnvironmentVersion
+        fields = [
+            *("number", "state", "source_kind", "python", "python_version", "digest", "size_mib", "programs"),
+            *("cuda", "failure", "message", "next_action"),
+            *("retry_at", "created_at", "created_by", "ready_at"),
+        ]
+        read_only_fields = fields
+
+
+class VersionDetailSerializer(VersionSerializer):
+    """With its source, its lock and all of its packages."""
+
+    packages = PackageSerializer(many=True)
+
+    class Meta(VersionSerializer.Meta):
+        fields = [*VersionSerializer.Meta.fields, "source", "lock", "packages"]
+        read_only_fields = fields
+
+
+class EnvironmentSerializer(serializers.ModelSerializer[Environment]):
+    """A named software environment. `team` is null for everybody's; `current` is what workspaces get."""
+
+    team = serializers.CharField(source="team.slug", allow_null=True, default=None)
+    kind = serializers.ChoiceField(Kind.choices, help_text="`node`: what each node has by itself.")
+    successor = serializers.CharField(source="successor.slug", allow_null=True, default=None)
+    current = VersionSerializer(allow_null=True)
+
+    class Meta:
+        model = Environment
+        fields = [
+            *("slug", "name", "description", "team", "kind", "python", "notebook", "enabled", "deprecated"),
+            *("successor", "curated", "current", "created_at", "updated_at", "updated_by"),
+        ]
+        read_only_fields = fields
+
+
+class _Source(StrictSerializer):
+    source_kind = serializers.ChoiceField(
+        SourceKind.choices,
+        default=SourceKind.PACKAGES,
+        help_text="A lock without hashes is taken as a requirements file.",
+    )
+    source = serializers.CharField(  # type: ignore[assignment]
+        max_length=MAX_LOCK,
+        trim_whitespace=False,
+        help_text="One package on each line, or the file itself: names and versions of the package index.",
+    )
+    python = serializers.ChoiceField(
+        [(each, each) for each in PYTHONS],
+        required=False,
+        help_text="Without it, the one that runs the portal.",
+    )
+
+
+class EnvironmentCreateSerializer(_Source):
+    name = serializers.CharField(max_length=80)
+    slug = serializers.CharField(max_length=40, required=False, help_text="Made of the name without it.")
+    description = serializers.CharField(max_length=200, default="", allow_blank=True)
+    team = serializers.CharField(
+        max_length=40, default=None, allow_null=True, help_text="Null for everybody's, which operators make."
+    )
+    notebook = serializers.BooleanField(
+        default=True, help_text="Add JupyterLab and marimo to packages and requirements."
+    )
+    build = serializers.BooleanField(default=True, help_text="False: only when somebody asks for it.")
+
+
+class EnvironmentChangeSerializer(StrictSerializer):
+    """What is given is changed."""
+
+    name = serializers.CharField(max_length=80, required=False)
+    description = serializers.CharField(max_length=200, required=False, allow_blank=True)
+    enabled = serializers.BooleanField(required=False, help_text="False: nobody can choose it any more.")
+    deprecated = serializers.BooleanField(required=False)
+    notebook = serializers.BooleanField(required=False, help_text="Counts from the next version on.")
+    successor = serializers.CharField(
+        max_length=40, required=False, allow_blank=True, help_text="Short name; empty for none."
+    )
+
+
+class BuildCreateSerializer(StrictSerializer):
+    """Without `source` the newest version is built, or, where it is ready, resolved anew as the next one."""
+
+    source_kind = serializers.ChoiceField(SourceKind.choices, default=SourceKind.PACKAGES)
+    source = serializers.CharField(  # type: ignore[assignment]
+        max_length=MAX_LOCK, trim_whitespace=False, required=False, help_text="Makes another version."
+    )
+    python = serializers.ChoiceField(
+        [(each, each) for each in PYTHONS], required=False, help_text="With `source`; else as it is."
+    )
+
+
+class SourcePreviewRequestSerializer(_Source):
+    """What another version would be made of."""
+
+
+class ReachSerializer(serializers.Serializer[Any]):
+    """Who uses it now; workspaces keep the version that they have."""
+
+    workspaces = serializers.IntegerField()
+    running = serializers.IntegerField()
+    templates = serializers.ListField(child=serializers.CharField())
+
+
+class SourcePreviewSerializer(serializers.Serializer[Any]):
+    """What another version would change; nothing is kept of it."""
+
+    against = serializers.IntegerField(
+        help_text="The number of the version that it is compared with; 0: none."
+    )
+    exact = serializers.BooleanField(
+        help_text="Whether `changes` are all; else what packages bring may change, too."
+    )
+    changes = serializers.ListField(child=serializers.CharField())
+    reach = ReachSerializer()
+    when = serializers.ListField(child=serializers.CharField(), help_text="When it would reach whom.")
+
+
+class BuildSerializer(FailureFields, serializers.ModelSerializer[EnvironmentBuild]):
+    """One attempt to have a version on a node."""
+
+    version = serializers.IntegerField(source="version.number")
+    node = serializers.CharField(source="node.name")
+    pool = serializers.CharField(source="node.pool.slug")
+    state = serializers.ChoiceField(BuildState.choices)
+    stage = serializers.ChoiceField(Stage.choices, allow_blank=True)
+    done = serializers.IntegerField(help_text="Packages in this stage, of `total`.")
+    percent = serializers.SerializerMethodField(help_text="How far the whole is; null once it has ended.")
+    asked_by = serializers.CharField(source="asked_by.username", default=None, allow_null=True)
+    failure = serializers.SerializerMethodField(help_text="Why it came to nothing; null where it did not.")
+    message = serializers.SerializerMethodField(help_text="The same in words.")
+    next_action = serializers.SerializerMethodField(
+        help_text="What to do about it, or what happens by itself; empty where nothing failed."
+    )
+
+    class Meta:
+        model = EnvironmentBuild
+        fields = [
+            *("id", "version", "node", "pool", "state", "stage", "done", "total", "percent", "asked_by"),
+            *("created_at", "started_at", "ended_at", "retry_at", "failure", "message", "next_action"),
+        ]
+        read_only_fields = fields
+
+    def get_percent(self, build: EnvironmentBuild) -> int | None:
+        return selectors.percent_of(build) if build.open else None

@@ -1,0 +1,413 @@
+"""What people do with environments. Building is in `builds`, what nodes say of it in `results`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from portal.catalog.environments import builds, policies, selectors, sources
+from portal.catalog.environments.models import (
+    Environment,
+    EnvironmentVersion,
+    Kind,
+    SourceKind,
+    VersionState,
+    source_digest_of,
+)
+from portal.common.actors import SystemActor, label_of
+from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.etags import ANY, require_expected
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import EnvironmentCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.people.accounts import policies as accounts
+from portal.people.accounts.models import Team, User
+from provisioning.environments.content import digest_of
+from provisioning.environments.folders import digest_of_folder
+
+MAX_OF_TEAM = 100
+MAX_OF_SITE = 1000
+LENGTHS = {"name": 80, "description": 200}
+"""How many characters of each are kept."""
+
+
+@transaction.atomic
+def create(
+    *,
+    actor: User | SystemActor,
+    team: Team | None,
+    name: str,
+    source_kind: str,
+    source: str,
+    slug: str = "",
+    description: str = "",
+    python: str = "",
+    notebook: bool = True,
+    build: bool = True,
+    anywhere: bool = False,
+) -> Environment:
+    """Make an environment for a team, or for everybody without one, and have its first version built.
+
+    Without `python` it is the one that runs the portal. Without `build` nothing is done until somebody asks.
+    A folder that nodes have already is for operators to name, and some node has it, unless `anywhere` says
+    that one may come later.
+    Raises `InvalidInput`, `NotAllowed` and `StateConflict` (the short name is taken, or there are too many).
+    """
+    policies.require_manage(actor, team)
+    kind, text = sources.checked(source_kind, source)
+    if kind == SourceKind.FOLDER:
+        python = _python_of_folder(actor, text, anywhere=anywhere) or python
+    python = sources.python_of(python or sources.own_python())
+    if team is not None:
+        # Keeps two from being the last one together.
+        Team.objects.select_for_update().get(pk=team.pk)
+    if slug == "new":
+        # The address of the page that makes one.
+        taken = Reason(EnvironmentCode.NAME_TAKEN, {"slug": "new"})
+        raise InvalidInput(Reason(EnvironmentCode.NOT_VALID), errors={"slug": [taken]})
+    limit = MAX_OF_TEAM if team is not None else MAX_OF_SITE
+    if Environment.objects.filter(team=team).count() >= limit:
+        raise StateConflict(
+            Reason(EnvironmentCode.TOO_MANY, {"limit": limit}), code=ProblemCode.TOO_MANY_ENVIRONMENTS
+        )
+    environment = Environment(
+        team=team,
+        slug=slug or _slug_of(name),
+        name=as_kept("name", name),
+        description=as_kept("description", description),
+        python=python,
+        notebook=notebook,
+        created_by=None if isinstance(actor, SystemActor) else actor,
+        updated_at=timezone.now(),
+        updated_by=label_of(actor),
+    )
+    _check(environment)
+    try:
+        with transaction.atomic():
+            environment.save(force_insert=True)
+    except IntegrityError as error:
+        taken = Reason(EnvironmentCode.NAME_TAKEN, {"slug": environment.slug})
+        raise StateConflict(taken, code=ProblemCode.NAME_TAKEN, errors={"slug": [taken]}) from error
+    _record(actor, AuditKind.ENVIRONMENT_CREATED, environment, f"made the environment {environment.slug}")
+    make_version(actor, environment, kind, text, build=build)
+    return environment
+
+
+@transaction.atomic
+def change(
+    *,
+    actor: User | SystemActor,
+    environment: Environment,
+    expected: Collection[str] = ANY,
+    name: str | None = None,
+    description: str | None = None,
+    enabled: bool | None = None,
+    deprecated: bool | None = None,
+    successor: str | None = None,
+    notebook: bool | None = None,
+) -> Environment:
+    """Change what is given; of `successor` the short name, empty for none. What is built stays.
+
+    Raises `NotAllowed`, `InvalidInput` and `PreconditionFailed` where it is none of the `expected` versions.
+    """
+    environment = locked(environment)
+    policies.require_manage(actor, environment.team)
+    _require(expected, environment)
+    wanted: dict[str, Any] = {}
+    if name is not None:
+        wanted["name"] = as_kept("name", name)
+    if description is not None:
+        wanted["description"] = as_kept("description", description)
+    for field, value in (("enabled", enabled), ("deprecated", deprecated), ("notebook", notebook)):
+        if value is not None:
+            wanted[field] = value
+    if successor is not None:
+        wanted["successor"] = _successor(environment, successor)
+    changed = sorted(field for field, value in wanted.items() if getattr(environment, field) != value)
+    for field, value in wanted.items():
+        setattr(environment, field, value)
+    if changed:
+        _check(environment)
+        _touch(actor, environment)
+        environment.save()
+        _record(
+            actor,
+            AuditKind.ENVIRONMENT_CHANGED,
+            environment,
+            f"changed the environment {environment.slug}",
+            changed=changed,
+        )
+    return environment
+
+
+@transaction.atomic
+def change_source(
+    *,
+    actor: User | SystemActor,
+    environment: Environment,
+    source_kind: str,
+    source: str,
+    python: str = "",
+    expected: Collection[str] = ANY,
+    anywhere: bool = False,
+) -> EnvironmentVersion:
+    """Make another version of this source and have it built; it becomes current when it is ready.
+
+    The same source and Python as the newest version's builds that once more, resolved anew.
+    """
+    environment = locked(environment)
+    policies.require_manage(actor, environment.team)
+    _require(expected, environment)
+    require_built(environment)
+    kind, text = sources.checked(source_kind, source)
+    if kind == SourceKind.FOLDER:
+        python = _python_of_folder(actor, text, anywhere=anywhere) or python
+    python = sources.python_of(python) if python else environment.python
+    newest = selectors.newest_version(environment)
+    if newest is not None and newest.state in (VersionState.NEW, VersionState.BUILDING):
+        same = newest.source_digest == _words_of(environment, kind, python, text)
+    else:
+        same = False
+    if newest is not None and same:
+        # Asked twice at once: it is built once.
+        builds.ask(actor, newest)
+        return newest
+    environment.python = python
+    _touch(actor, environment)
+    environment.save(update_fields=["python", "updated_at", "updated_by"])
+    return make_version(actor, environment, kind, text, build=True)
+
+
+@transaction.atomic
+def rebuild(*, actor: User | SystemActor, environment: Environment) -> EnvironmentVersion:
+    """Build the newest version where it is not ready; where it is, make another of the same source.
+
+    What is being built already is returned.
+    """
+    environment = locked(environment)
+    policies.require_manage(actor, environment.team)
+    require_built(environment)
+    newest = selectors.newest_version(environment)
+    if newest is None:
+        raise NotFound(Reason(EnvironmentCode.NO_SUCH_VERSION))
+    if newest.state != VersionState.READY:
+        builds.ask(actor, newest)
+        return newest
+    return make_version(actor, environment, SourceKind(newest.source_kind), newest.source, build=True)
+
+
+@transaction.atomic
+def build_for_request(*, actor: User, environment: Environment) -> EnvironmentVersion:
+    """Have an environment built that a workspace is asked for with; the version that the workspace gets.
+
+    Asking again is success: it is built once. Nobody needs a right to that: the site has said so by
+    `BERTH_BUILD_WHEN_ASKED`. Raises `StateConflict` where it could not be built.
+    """
+    environment = locked(environment)
+    if environment.current_id is not None:
+        return environment.versions.get(pk=environment.current_id)
+    version = selectors.newest_version(environment)
+    if version is None or not policies.built_when_asked(environment):
+        waits = {"environment": environment.name, "state": "", "percent": None}
+        raise StateConflict(Reason(EnvironmentCode.NOT_READY, waits), code=ProblemCode.ENVIRONMENT_NOT_READY)
+    if (refusal := selectors.not_installed(environment, version)) is not None:
+        raise StateConflict(refusal, code=ProblemCode.ENVIRONMENT_NOT_INSTALLED)
+    builds.ask(actor, version)
+    return version
+
+
+@transaction.atomic
+def restore(
+    *, actor: User | SystemActor, environment: Environment, number: int, expected: Collection[str] = ANY
+) -> Environment:
+    """Make a version that is ready the current one. Repeating it is success."""
+    environment = locked(environment)
+    policies.require_manage(actor, environment.team)
+    _require(expected, environment)
+    version = selectors.version_by_number(environment, number)
+    if version.state != VersionState.READY:
+        raise StateConflict(
+            Reason(EnvironmentCode.VERSION_NOT_READY, {"number": number}), code=ProblemCode.VERSION_NOT_READY
+        )
+    if environment.current_id != version.pk:
+        environment.current = version
+        _touch(actor, environment)
+        environment.save(update_fields=["current", "updated_at", "updated_by"])
+        _record(
+            actor,
+            AuditKind.ENVIRONMENT_VERSION_CHOSEN,
+            environment,
+            f"made version {number} of {environment.slug} the current one",
+            version=number,
+        )
+    return environment
+
+
+@transaction.atomic
+def delete(*, actor: User | SystemActor, environment: Environment, expected: Collection[str] = ANY) -> None:
+    """Delete an environment with its versions; nodes remove what nothing else uses after a while.
+
+    Raises `StateConflict` while a workspace or template uses it, and for one that comes with Berth.
+    """
+    environment = locked(environment)
+    policies.require_manage(actor, environment.team)
+    _require(expected, environment)
+    if environment.curated:
+        kept = Reason(EnvironmentCode.CURATED_KEPT, {"name": environment.name})
+        raise StateConflict(kept, code=ProblemCode.CURATED_ENVIRONMENT_KEPT)
+    workspaces, templates = selectors.users_of(environment)
+    if workspaces or templates:
+        used = {"name": environment.name, "workspaces": workspaces, "templates": templates}
+        raise StateConflict(
+            Reason(EnvironmentCode.ENVIRONMENT_IN_USE, used), code=ProblemCode.ENVIRONMENT_IN_USE
+        )
+    builds.cancel_all(actor, environment)
+    _record(actor, AuditKind.ENVIRONMENT_DELETED, environment, f"deleted the environment {environment.slug}")
+    environment.delete()
+
+
+# --- shared with the room ----------------------------------------------------------------------------
+
+
+def make_version(
+    actor: User | SystemActor, environment: Environment, kind: SourceKind, text: str, *, build: bool
+) -> EnvironmentVersion:
+    """The next version of a locked environment, of a checked source."""
+    newest = selectors.newest_version(environment)
+    lock = text if kind == SourceKind.LOCK else ""
+    version = EnvironmentVersion.objects.create(
+        environment=environment,
+        number=newest.number + 1 if newest is not None else 1,
+        source_kind=kind,
+        source=text,
+        source_digest=_words_of(environment, kind, environment.python, text),
+        python=environment.python,
+        lock=lock,
+        digest=digest_of_folder(text)
+        if kind == SourceKind.FOLDER
+        else digest_of(lock, environment.python)
+        if lock
+        else "",
+        state=VersionState.NEW,
+        created_by=None if isinstance(actor, SystemActor) else actor,
+    )
+    _record(
+        actor,
+        AuditKind.ENVIRONMENT_VERSION_MADE,
+        environment,
+        f"made version {version.number} of {environment.slug}",
+        version=version.number,
+    )
+    if build:
+        builds.ask(actor, version)
+    return version
+
+
+def locked(environment: Environment) -> Environment:
+    """The row under lock. Raises `NotFound` where it has gone meanwhile."""
+    found = (
+        Environment.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("team", "successor")
+        .filter(pk=environment.pk)
+        .first()
+    )
+    if found is None:
+        raise NotFound(Reason(EnvironmentCode.NO_SUCH_ENVIRONMENT))
+    return found
+
+
+def _python_of_folder(actor: User | SystemActor, path: str, *, anywhere: bool) -> str:
+    """The Python, as 3.11, of a folder that nodes have; empty where none has it. Raises `InvalidInput`."""
+    try:
+        return ".".join(folder_there(actor, path).python.split(".")[:2])
+    except InvalidInput:
+        if anywhere:
+            return ""
+        raise
+
+
+def folder_there(actor: User | SystemActor, path: str) -> selectors.NodeFolder:
+    """A folder that nodes have and may use. Raises `NotAllowed`, and `InvalidInput` with what is there."""
+    accounts.require_operator(actor)
+    there = selectors.folders_there()
+    found = next((each for each in there if each.path == path), None)
+    if found is None:
+        known = [each.path for each in there[:10]]
+        reason = Reason(EnvironmentCode.FOLDER_NOT_THERE, {"folder": path, "known": known})
+        raise InvalidInput(reason, errors={"source": [reason]})
+    return found
+
+
+def _words_of(environment: Environment, kind: SourceKind, python: str, text: str) -> str:
+    return source_digest_of(kind, python, sources.to_build(kind, text, notebook=environment.notebook))
+
+
+def _require(expected: Collection[str], environment: Environment) -> None:
+    require_expected(expected, environment, name=environment.name, by=environment.updated_by)
+
+
+def require_built(environment: Environment) -> None:
+    """Raises `StateConflict` for what each node has by itself."""
+    if environment.kind != Kind.BUILT:
+        reason = Reason(EnvironmentCode.INSTALLED_ON_NODES, {"name": environment.name})
+        raise StateConflict(reason, code=ProblemCode.INSTALLED_ON_NODES)
+
+
+def _touch(actor: User | SystemActor, environment: Environment) -> None:
+    environment.updated_at = timezone.now()
+    environment.updated_by = label_of(actor)
+
+
+def _successor(environment: Environment, slug: str) -> Environment | None:
+    """Another environment that whoever uses this one may use; not one that comes before it itself."""
+    if not slug:
+        return None
+    refusal = Reason(EnvironmentCode.SUCCESSOR_NOT_VALID, {"successor": strip_nul(slug)[:40]})
+    found = Environment.objects.filter(slug=strip_nul(slug)).first()
+    if found is None or (found.team_id is not None and found.team_id != environment.team_id):
+        raise InvalidInput(Reason(EnvironmentCode.NOT_VALID), errors={"successor": [refusal]})
+    after: Environment | None = found
+    for _ in range(20):
+        if after is None:
+            return found
+        if after.pk == environment.pk:
+            break
+        after = after.successor
+    raise InvalidInput(Reason(EnvironmentCode.NOT_VALID), errors={"successor": [refusal]})
+
+
+def _check(environment: Environment) -> None:
+    try:
+        environment.clean_fields(exclude=["team", "current", "successor", "created_by"])
+    except ValidationError as error:
+        raise InvalidInput(Reason(EnvironmentCode.NOT_VALID), errors=error.message_dict) from error
+
+
+def as_kept(field: str, text: str) -> str:
+    """A `name` or `description` as it is kept: one line, no longer than its column."""
+    return " ".join(strip_nul(text).split())[: LENGTHS[field]]
+
+
+def _slug_of(name: str) -> str:
+    slug = re.sub(r"[^a-z0-9]+", "-", strip_nul(name).lower())[:40].strip("-")
+    return "new-environment" if slug == "new" else slug
+
+
+def _record(
+    actor: User | SystemActor, kind: AuditKind, environment: Environment, message: str, **data: object
+) -> None:
+    events.record(
+        actor=actor,
+        kind=kind,
+        team=environment.team,
+        message=message,
+        data={"environment": environment.slug, **data},
+    )

@@ -1,0 +1,244 @@
+"""Reads what an environment is asked to be made of, before any node sees it.
+
+Only names and versions from the package index are taken, and VS Code from the npm registry: options,
+addresses and files would have a node fetch from elsewhere, or read what is on it.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from portal.catalog.environments.models import DEFAULT_PYTHON, PYTHONS, SourceKind
+from portal.common.errors import InvalidInput
+from portal.common.reasons.codes import CommonCode, EnvironmentCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from provisioning.environment_messages import MAX_LOCK, MAX_SOURCE
+from provisioning.environments.content import NPM_LINE, logical_lines
+from provisioning.environments.folders import is_plain
+
+NOTEBOOK_PACKAGES = ("jupyterlab", "marimo")
+"""What templates need that start notebooks."""
+NOTEBOOK_PROGRAMS = frozenset({"jupyter-lab", "marimo"})
+"""The programs of these packages: a template that starts one runs in an environment that has it."""
+MAX_SHOWN = 80
+
+
+def own_python() -> str:
+    """The Python that is most likely on each node: the one that runs the portal, where it may be chosen."""
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return own if own in PYTHONS else DEFAULT_PYTHON
+
+
+def python_of(text: str) -> str:
+    """Raises `InvalidInput`."""
+    if text not in PYTHONS:
+        known = {"known": list(PYTHONS)}
+        raise _refused("python", Reason(EnvironmentCode.BAD_PYTHON, known))
+    return text
+
+
+def checked(kind: str, text: str) -> tuple[SourceKind, str]:
+    """The source as it is kept. A lock without hashes is a requirements file. Raises `InvalidInput`."""
+    if kind not in SourceKind.values:
+        raise _refused("source_kind", Reason(CommonCode.CHOOSE_ONE_OF, {"known": list(SourceKind.values)}))
+    chosen = SourceKind(kind)
+    if chosen == SourceKind.FOLDER:
+        return chosen, _folder(text)
+    text = strip_nul(text).replace("\r\n", "\n").replace("\r", "\n").strip() + "\n"
+    limit = MAX_LOCK if chosen == SourceKind.LOCK else MAX_SOURCE
+    if len(text.encode()) > limit - 1024:
+        raise _refused("source", Reason(EnvironmentCode.SOURCE_TOO_LONG, {"limit": limit // 1024 - 1}))
+    if chosen == SourceKind.PYPROJECT:
+        _check_pyproject(text)
+        return chosen, text
+    problems = []
+    count = hashed = 0
+    for number, line in _numbered(text):
+        count += 1
+        hashed += "--hash" in line
+        if (problem := _problem_of(line, lock=chosen == SourceKind.LOCK)) is not None:
+            params = {"line": number, "text": problem[:MAX_SHOWN]}
+            problems.append(Reason(EnvironmentCode.LINE_NOT_VALID, params))
+    if problems:
+        raise _refused("source", *problems[:10])
+    if not count:
+        code = EnvironmentCode.LOCK_EMPTY if chosen == SourceKind.LOCK else EnvironmentCode.NOTHING_ASKED_FOR
+        raise _refused("source", Reason(code))
+    if chosen == SourceKind.LOCK and hashed < count:
+        if len(text.encode()) > MAX_SOURCE - 1024:
+            raise _refused(
+                "source", Reason(EnvironmentCode.SOURCE_TOO_LONG, {"limit": MAX_SOURCE // 1024 - 1})
+            )
+        chosen = SourceKind.REQUIREMENTS
+    return chosen, text
+
+
+def _folder(text: str) -> str:
+    """The path of a folder on the nodes. Raises `InvalidInput`."""
+    path = strip_nul(text).strip()
+    path = path.rstrip("/") or path
+    if not path:
+        raise _refused("source", Reason(EnvironmentCode.NO_FOLDER_NAMED))
+    if not is_plain(path):
+        raise _refused("source", Reason(EnvironmentCode.FOLDER_NOT_VALID, {"folder": path[:MAX_SHOWN]}))
+    return path
+
+
+def lines_in(kind: str, text: str) -> list[str]:
+    """What a source asks for, a requirement in each line, in its order and without hashes."""
+    if kind == SourceKind.PYPROJECT:
+        return _dependencies(text)
+    if kind == SourceKind.FOLDER:
+        return []
+    return [line.partition("--hash")[0].strip() for _, line in _numbered(text)]
+
+
+def names_in(kind: str, text: str) -> list[str]:
+    """The names of the packages that a source asks for, in its order; of what cannot be read none."""
+    found = []
+    for line in lines_in(kind, text):
+        if program := NPM_LINE.fullmatch(line):
+            found.append(program["name"])
+            continue
+        try:
+            found.append(Requirement(line).name)
+        except InvalidRequirement:
+            continue
+    return list(dict.fromkeys(found))
+
+
+def requirements_in(kind: str, text: str) -> list[Requirement]:
+    """What a source asks of the package index, in its order; what cannot be read and npm's is left out."""
+    found: list[Requirement] = []
+    if kind == SourceKind.FOLDER:
+        return found
+    lines = _dependencies(text) if kind == SourceKind.PYPROJECT else [line for _, line in _numbered(text)]
+    for line in lines:
+        try:
+            found.append(Requirement(line.partition("--hash")[0].strip()))
+        except InvalidRequirement:
+            continue
+    return found
+
+
+PROGRAMS = {"jupyterlab": "jupyter-lab", "marimo": "marimo", "code-server": "code-server"}
+"""The programs that packages bring which templates start."""
+
+
+def programs_of(kind: str, text: str, *, notebook: bool) -> frozenset[str]:
+    """What a source will bring of the programs that templates start, before it is built."""
+    names = names_in(kind, to_build(kind, text, notebook=notebook))
+    return frozenset(PROGRAMS[name] for name in map(str.lower, names) if name in PROGRAMS)
+
+
+def to_build(kind: str, text: str, *, notebook: bool) -> str:
+    """The source as a node gets it: with what notebooks need behind it, where that is wanted and can be."""
+    if not notebook or kind not in (SourceKind.PACKAGES, SourceKind.REQUIREMENTS):
+        return text
+    there = {name.lower() for name in names_in(kind, text)}
+    missing = [name for name in NOTEBOOK_PACKAGES if name not in there]
+    return text.rstrip("\n") + "\n" + "".join(f"{name}\n" for name in missing)
+
+
+def with_packages(kind: str, text: str, *, have: Mapping[str, str], more: Sequence[tuple[str, str]]) -> str:
+    """A list for `requirements.txt`: what a source asks for in the versions that it `have`s, and `more`.
+
+    `have` maps canonical names to versions. Names and versions of `more` win over the source's own.
+    """
+    if kind == SourceKind.FOLDER:
+        # A folder asks for nothing: what is in it is the list.
+        kind, text = SourceKind.REQUIREMENTS, "".join(f"{name}\n" for name in have)
+    pinned = {canonicalize_name(name): version for name, version in more}
+    named: set[str] = set()
+    lines = []
+    for line in lines_in(kind, text):
+        try:
+            wanted = Requirement(line)
+        except InvalidRequirement:
+            lines.append(line)  # VS Code, from another registry
+            continue
+        name = canonicalize_name(wanted.name)
+        version = pinned.get(name) or have.get(name)
+        if name in named:
+            continue
+        named.add(name)
+        extras = f"[{','.join(sorted(wanted.extras))}]" if wanted.extras else ""
+        marker = f"; {wanted.marker}" if wanted.marker is not None and name not in pinned else ""
+        lines.append(f"{wanted.name}{extras}=={version}{marker}" if version else line)
+    lines += [f"{name}=={version}" for name, version in more if canonicalize_name(name) not in named]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _numbered(text: str) -> Iterator[tuple[int, str]]:
+    """The logical lines without comments, each with the number of the line on which it begins."""
+    gathered: list[str] = []
+    first = 0
+    for number, physical in enumerate(text.split("\n"), start=1):
+        first = first or number
+        gathered.append(physical)
+        if physical.rstrip().endswith("\\"):
+            continue
+        for line in logical_lines("\n".join(gathered)):
+            yield first, line
+        gathered, first = [], 0
+    for line in logical_lines("\n".join(gathered)):
+        yield first, line
+
+
+def _problem_of(line: str, *, lock: bool) -> str | None:
+    """What of a line cannot be used, or None."""
+    words = line.split()
+    bare = " ".join(word for word in words if not word.startswith("--hash=")) if lock else line
+    if NPM_LINE.fullmatch(line):
+        return None
+    if not bare or bare.startswith("-"):
+        return line
+    try:
+        found = Requirement(bare)
+    except InvalidRequirement:
+        return line
+    return line if found.url else None
+
+
+def _check_pyproject(text: str) -> None:
+    try:
+        found = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise _refused("source", _not_read(str(error))) from error
+    project = found.get("project")
+    wanted = project.get("dependencies") if isinstance(project, dict) else None
+    if not isinstance(wanted, list) or not all(isinstance(each, str) for each in wanted):
+        raise _refused("source", _not_read("[project] dependencies"))
+    if not wanted:
+        raise _refused("source", Reason(EnvironmentCode.NOTHING_ASKED_FOR))
+    for each in wanted:
+        if _problem_of(each, lock=False) is not None:
+            raise _refused("source", _not_read(each))
+    # What says where packages come from, for whichever tool, is the site's to say.
+    tools = found.get("tool")
+    uv = tools.get("uv") if isinstance(tools, dict) else None
+    if uv:
+        raise _refused("source", _not_read("[tool.uv]"))
+
+
+def _dependencies(text: str) -> list[str]:
+    try:
+        project = tomllib.loads(text).get("project", {})
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return []
+    wanted = project.get("dependencies", []) if isinstance(project, dict) else []
+    return [each for each in wanted if isinstance(each, str)] if isinstance(wanted, list) else []
+
+
+def _not_read(problem: str) -> Reason:
+    return Reason(EnvironmentCode.PYPROJECT_NOT_READ, {"problem": problem.rstrip(".")[:MAX_SHOWN]})
+
+
+def _refused(field: str, *reasons: Reason) -> InvalidInput:
+    return InvalidInput(Reason(EnvironmentCode.NOT_VALID), errors={field: list(reasons)})

@@ -1,0 +1,247 @@
+"""Pages of environments; templates/environments/ says what each expects."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_safe
+
+from portal.catalog.environments import builds, policies, presenters, previews, selectors, services
+from portal.catalog.environments.forms import AboutForm, NewEnvironmentForm, SourceForm
+from portal.catalog.environments.models import Environment
+from portal.common.completion import MOST_IN_A_LIST, offered
+from portal.common.errors import PortalError
+from portal.common.etags import expected_by, version_of
+from portal.common.htmx import partial_of
+from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts import selectors as accounts
+from portal.people.accounts.forms import add_problems, form_status
+from portal.people.accounts.models import Role, Team
+
+ROWS_PER_PAGE = 50
+OF_SOURCE = ("source", "preview")
+"""What the form of the source is sent for."""
+
+
+@require_safe
+@never_cache
+def listed(request: SignedInRequest) -> HttpResponse:
+    """The environments that one may see, with a search."""
+    words = strip_nul(request.GET.get("q", ""))[:100]
+    found = selectors.search(selectors.environments_for(request.user), words)
+    page = Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page"))
+    shown = list(page.object_list)
+    context = {
+        "page": page,
+        "rows": presenters.rows_of(shown, selectors.newest_states(shown)),
+        "q": words,
+        "makes": policies.manages_some(request.user),
+    }
+    return render(request, partial_of(request, "environments/list.html", "list"), context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def new(request: SignedInRequest) -> HttpResponse:
+    """Make one: for a team that one owns, or for everybody."""
+    operates = request.user.operates
+    owned = Team.objects.filter(memberships__user=request.user, memberships__role=Role.OWNER)
+    teams = accounts.teams_for(request.user) if operates else owned.order_by("name")
+    if not operates and not owned.exists():
+        policies.require_manage(request.user, None)
+    sent = (request.POST, request.FILES) if request.method == "POST" else (None, None)
+    form = NewEnvironmentForm(
+        *sent,
+        teams=teams,
+        everybody=operates,
+        operates=operates,
+        folders=presenters.folder_choices() if operates else (),
+    )
+    if form.is_valid():
+        given = dict(form.cleaned_data)
+        slug = given.pop("team")
+        try:
+            team = accounts.team_by_slug(request.user, slug) if slug else None
+            made = services.create(actor=request.user, team=team, **given)
+        except PortalError as error:
+            add_problems(form, error.field_errors, error.sentence)
+        else:
+            messages.success(request, _("It is made, and its build is asked for."))
+            return redirect("environments:detail", made.slug)
+    return render(request, "environments/new.html", {"form": form}, status=form_status(form))
+
+
+@require_safe
+@never_cache
+def detail(request: SignedInRequest, slug: str) -> HttpResponse:
+    """One environment: its versions and what is different, builds, and the nodes that hold it."""
+    environment = selectors.environment_by_slug(request.user, slug)
+    return render(request, "environments/detail.html", presenters.detail(request.user, environment))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def edit(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Change what it is called and whether it can be chosen; or make another version of it."""
+    environment = selectors.environment_by_slug(request.user, slug)
+    policies.require_manage(request.user, environment.team)
+    about, source = _forms(request, environment)
+    action = request.POST.get("do", "") if request.method == "POST" else ""
+    sent: Any = source if action in OF_SOURCE else about if action == "about" else None
+    error: PortalError | None = None
+    found: previews.Preview | None = None
+    if action == "preview" and source.is_valid():
+        try:
+            found = previews.preview(actor=request.user, environment=environment, **source.cleaned_data)
+        except PortalError as refused:
+            error = refused
+            add_problems(source, refused.field_errors, refused.sentence)
+    elif sent is not None and sent.is_valid():
+        change = services.change_source if action == "source" else services.change
+        try:
+            change(
+                actor=request.user,
+                environment=environment,
+                expected=expected_by(request),
+                **sent.cleaned_data,
+            )
+        except PortalError as refused:
+            error = refused
+            add_problems(sent, refused.field_errors, refused.sentence)
+        else:
+            said = _("Its build is asked for.") if action == "source" else _("The environment is changed.")
+            messages.success(request, said)
+            return redirect("environments:detail", slug)
+    context = {
+        "environment": environment,
+        "about": about,
+        "source": source,
+        "version": version_of(environment),
+        "built": selectors.is_built(environment),
+        "preview": found,
+        "mending": presenters.mending(selectors.newest_version(environment)),
+    }
+    status = error.status if error is not None else form_status(sent)
+    return render(request, "environments/edit.html", context, status=status)
+
+
+def _forms(request: SignedInRequest, environment: Environment) -> tuple[AboutForm, SourceForm]:
+    action = request.POST.get("do", "")
+    others = selectors.environments_for(request.user).exclude(pk=environment.pk)
+    newest = selectors.newest_version(environment)
+    about = AboutForm(
+        request.POST if action == "about" else None,
+        successors=offered((each.slug, each.name) for each in others[: MOST_IN_A_LIST + 1]),
+        initial={
+            "name": environment.name,
+            "description": environment.description,
+            "enabled": environment.enabled,
+            "deprecated": environment.deprecated,
+            "successor": environment.successor.slug if environment.successor is not None else "",
+        },
+    )
+    source = SourceForm(
+        request.POST if action in OF_SOURCE else None,
+        request.FILES if action in OF_SOURCE else None,
+        operates=request.user.operates,
+        folders=presenters.folder_choices(newest) if request.user.operates else (),
+        initial={
+            "source_kind": newest.source_kind if newest is not None else "",
+            "source": newest.source if newest is not None and not presenters.is_folder(newest) else "",
+            "folder": newest.source if newest is not None else "",
+            "python": environment.python,
+        },
+    )
+    return about, source
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def build(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Have the newest version built, or resolved anew. A GET only shows the environment."""
+    environment = selectors.environment_by_slug(request.user, slug)
+    policies.require_manage(request.user, environment.team)
+    if request.method == "POST":
+        try:
+            services.rebuild(actor=request.user, environment=environment)
+        except PortalError as error:
+            messages.error(request, error.sentence)
+        else:
+            messages.success(request, _("Its build is asked for."))
+    return redirect("environments:detail", slug)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def restore(request: SignedInRequest, slug: str, number: int) -> HttpResponse:
+    """Make a version the current one. A GET only shows the environment."""
+    environment = selectors.environment_by_slug(request.user, slug)
+    policies.require_manage(request.user, environment.team)
+    if request.method == "POST":
+        try:
+            services.restore(actor=request.user, environment=environment, number=number)
+        except PortalError as error:
+            messages.error(request, error.sentence)
+        else:
+            messages.success(request, _("Version %(number)d is the current one.") % {"number": number})
+    return redirect("environments:detail", slug)
+
+
+@require_safe
+@never_cache
+def build_page(request: SignedInRequest, slug: str, build_id: UUID) -> HttpResponse:
+    """One build and its log, which grows while it goes on."""
+    environment = selectors.environment_by_slug(request.user, slug)
+    found = selectors.build_by_id(environment, build_id)
+    newest = selectors.newest_version(environment)
+    context = {
+        "environment": environment,
+        "row": presenters.build_row(found),
+        "lines": presenters.log_lines(found),
+        "dropped": found.log_dropped,
+        "manages": policies.may_manage(request.user, environment.team),
+        "mending": presenters.mending(newest)
+        if newest is not None and newest.pk == found.version_id
+        else None,
+    }
+    return render(request, "environments/build.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def cancel(request: SignedInRequest, slug: str, build_id: UUID) -> HttpResponse:
+    """End a build. A GET only shows it."""
+    environment = selectors.environment_by_slug(request.user, slug)
+    found = selectors.build_by_id(environment, build_id)
+    policies.require_manage(request.user, environment.team)
+    if request.method == "POST":
+        try:
+            builds.cancel(actor=request.user, build_id=found.pk)
+        except PortalError as error:
+            messages.error(request, error.sentence)
+    return redirect("environments:build", slug, build_id)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def delete(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Ask, then delete it."""
+    environment = selectors.environment_by_slug(request.user, slug)
+    policies.require_manage(request.user, environment.team)
+    back = reverse("environments:detail", args=[slug])
+    if request.method == "POST":
+        try:
+            services.delete(actor=request.user, environment=environment)
+        except PortalError as error:
+            messages.error(request, error.sentence)
+            return redirect(back)
+        messages.success(request, _("The environment “%(name)s” is deleted.") % {"name": environment.name})
+        return redirect("environments:list")
+    context = {**presenters.deleting_question(environment), "action": request.path, "back": back}
+    return render(request, "confirm.html", context)

@@ -1,0 +1,81 @@
+"""One's own dotfiles over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from portal.catalog.repositories import rules, selectors, services
+from portal.catalog.repositories.models import UserDotfiles
+from portal.common import etags
+from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, operation, routes
+from portal.common.etags import IF_MATCH
+from portal.common.scopes import Scope
+from portal.people.accounts.authentication import HasScope
+from portal.people.accounts.models import User
+
+
+class DotfilesSerializer(serializers.Serializer[Any]):
+    """The repository that one's new homes begin with; an empty `url` for none."""
+
+    url = serializers.CharField(allow_blank=True)
+    ref = serializers.CharField(allow_blank=True)
+    secret = serializers.CharField(allow_blank=True)
+    changed_at = serializers.DateTimeField(allow_null=True, default=None)
+
+
+class DotfilesWriteSerializer(StrictSerializer):
+    url = serializers.CharField(
+        max_length=rules.MAX_URL,
+        allow_blank=True,
+        help_text="`https://host/path`, `ssh://git@host/path` or `git@host:path`; empty: none.",
+    )
+    ref = serializers.CharField(
+        max_length=rules.MAX_REF,
+        allow_blank=True,
+        required=False,
+        default="",
+        help_text="A branch, tag or commit; without it, the repository's own branch.",
+    )
+    secret = serializers.CharField(
+        max_length=64,
+        allow_blank=True,
+        required=False,
+        default="",
+        help_text="Name of your secret that opens it: a token for HTTPS, a private key for SSH.",
+    )
+
+
+class Dotfiles(ApiView):
+    """Writing them is for tokens that may open workspaces: their script runs there."""
+
+    permission_classes = [HasScope]
+    scopes = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_CONNECT}
+
+    @operation("Read your dotfiles", responses={200: DotfilesSerializer})
+    def get(self, request: UserRequest) -> Response:
+        return _answer(request.user, selectors.dotfiles_of(request.user))
+
+    @operation(
+        "Set your dotfiles",
+        description="Cloned to `~/.dotfiles` at a start where that is not there. An empty `url`: none.",
+        request=DotfilesWriteSerializer,
+        responses={200: DotfilesSerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 412, 415],
+    )
+    def put(self, request: UserRequest) -> Response:
+        given = body_of(request, DotfilesWriteSerializer)
+        row = services.set_dotfiles(actor=request.user, expected=etags.expected_by(request), **given)
+        return _answer(request.user, row)
+
+
+def _answer(user: User, row: UserDotfiles | None) -> Response:
+    shown = row or {"url": "", "ref": "", "secret": "", "changed_at": None}
+    headers = etags.headers_of(row or UserDotfiles(user=user))
+    return Response(DotfilesSerializer(shown).data, headers=headers)
+
+
+urlpatterns = routes("me/dotfiles", Dotfiles, "me-dotfiles")

@@ -1,0 +1,5 @@
+from django.apps import AppConfig
+
+
+class RepositoriesConfig(AppConfig):
+    name = "portal.catalog.repositories"

@@ -1,0 +1,48 @@
+"""What people do with their dotfiles."""
+
+from __future__ import annotations
+
+from django.db import transaction
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.catalog.repositories.models import UserDotfiles
+from portal.catalog.repositories.rules import problems_of
+from portal.common import etags
+from portal.common.errors import InvalidInput
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.people.accounts.models import User
+
+
+@transaction.atomic
+def set_dotfiles(
+    *, actor: User, url: str, ref: str = "", secret: str = "", expected: frozenset[str] = etags.ANY
+) -> UserDotfiles | None:
+    """Have one's new homes begin with this repository, or with none for an empty address.
+
+    Raises `InvalidInput` for an address or name that is not taken, and `PreconditionFailed`.
+    """
+    url, ref, secret = url.strip(), ref.strip(), secret.strip()
+    problems = problems_of(url, ref, secret)
+    if problems:
+        first = next(iter(problems.values()))
+        raise InvalidInput(first, errors={name: [reason] for name, reason in problems.items()})
+    before = UserDotfiles.objects.select_for_update().filter(user=actor).first()
+    etags.require_expected(expected, before or UserDotfiles(user=actor), name=_("Dotfiles"))
+    kept = (before.url, before.ref, before.secret) if before is not None else ("", "", "")
+    if kept == (url, ref, secret):
+        return before
+    row = None
+    if url:
+        fields = {"url": url, "ref": ref, "secret": secret, "changed_at": timezone.now()}
+        row, _created = UserDotfiles.objects.update_or_create(user=actor, defaults=fields)
+    else:
+        UserDotfiles.objects.filter(user=actor).delete()
+    events.record(
+        actor=actor,
+        kind=AuditKind.ACCOUNT_DOTFILES,
+        message=f"set the dotfiles to {url}" if url else "took the dotfiles out",
+        data={"url": url, "ref": ref, "secret": secret},
+    )
+    return row

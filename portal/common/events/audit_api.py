@@ -1,0 +1,59 @@
+"""The audit log over REST: for administrators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from portal.common.api import ApiView, ListViewSet, Router, UserRequest, documented, operation, routes
+from portal.common.events import audit_stream, selectors
+from portal.common.events.audit_entries import AuditEntrySerializer
+from portal.common.events.audit_filters import AuditFilter
+from portal.common.events.models import Event
+from portal.common.scopes import Scope
+
+
+@documented(list="Read the audit log", of="Newest first. For administrators.")
+class AuditEntryViewSet(ListViewSet):
+    queryset = Event.objects.none()
+    serializer_class = AuditEntrySerializer
+    filterset_class = AuditFilter
+    scopes = {"GET": Scope.AUDIT_READ, "*": Scope.AUDIT_READ}
+    ordering = ("-id",)
+
+    def get_queryset(self) -> Any:
+        return selectors.entries_for(self.request.user)
+
+
+class AuditStreamSerializer(serializers.Serializer[Any]):
+    """A receiver that the audit log is sent on to, and how far."""
+
+    name = serializers.CharField(help_text="`syslog` or `webhook`.")
+    target = serializers.CharField(help_text="Where to, without what may be secret.")
+    last_id = serializers.IntegerField(help_text="The number of the last entry that got through.")
+    waiting = serializers.IntegerField(help_text="How many entries have not.")
+    sent_at = serializers.DateTimeField(allow_null=True)
+    last_error = serializers.CharField(allow_blank=True, help_text="A code; empty when all is well.")
+    failed_at = serializers.DateTimeField(allow_null=True)
+
+
+class AuditStreams(ApiView):
+    """How far the audit log has been sent on; for administrators."""
+
+    scopes = {"GET": Scope.AUDIT_READ, "*": Scope.AUDIT_READ}
+
+    @operation(
+        "Read how far the audit log has been sent on",
+        description="For administrators. Empty where no receiver is set.",
+        responses={200: AuditStreamSerializer(many=True)},
+    )
+    def get(self, request: UserRequest) -> Response:
+        selectors.entries_for(request.user)
+        return Response(AuditStreamSerializer(audit_stream.standings(), many=True).data)
+
+
+router = Router()
+router.register("audit-entries", AuditEntryViewSet, basename="audit-entry")
+urlpatterns = [*routes("audit-streams", AuditStreams, "audit-streams"), *router.urls]

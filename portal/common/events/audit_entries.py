@@ -1,0 +1,36 @@
+"""An entry of the audit log as it leaves the portal: over REST, in exports and in streams."""
+
+from __future__ import annotations
+
+from rest_framework import serializers
+
+from portal.common.events.models import Event
+
+
+class AuditEntrySerializer(serializers.ModelSerializer[Event]):
+    """Who did what, when, why and from where. What the portal did by itself comes from nowhere."""
+
+    actor = serializers.CharField(source="actor_label")
+    action = serializers.CharField(source="kind")
+    reason = serializers.CharField(source="why", help_text="Why, where that is known.")
+    team = serializers.CharField(source="team.slug", allow_null=True, default=None)
+    workspace = serializers.UUIDField(source="workspace_id", allow_null=True)
+
+    class Meta:
+        model = Event
+        fields = [
+            "id",
+            "at",
+            "actor",
+            "action",
+            "message",
+            "reason",
+            "team",
+            "workspace",
+            "data",
+            "address",
+            "user_agent",
+            "request_id",
+            "token",
+        ]
+        read_only_fields = fields

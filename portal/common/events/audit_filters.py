@@ -1,0 +1,39 @@
+"""The filters of the audit log, the same over REST, on its page and in what is exported."""
+
+from __future__ import annotations
+
+import contextlib
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+
+from portal.common.api import filters
+from portal.common.events.models import Event, EventTarget
+from portal.common.filtering import MomentFilter
+
+
+class AuditFilter(filters.FilterSet):
+    actor = filters.CharFilter(field_name="actor__username", label="Name of who did it.", max_length=150)
+    action = filters.CharFilter(
+        method="of_action",
+        label="An action, as `user.deactivated`, or all of a subject, as `user.`.",
+        max_length=60,
+    )
+    since = MomentFilter(field_name="at", lookup_expr="gte", label="Not before this moment.")
+    until = MomentFilter(field_name="at", lookup_expr="lt", label="Before this moment.")
+    object = filters.CharFilter(
+        method="of_object",
+        label="What it is about: a team, a user, the id of a workspace, a device, a node or a request.",
+        max_length=255,
+    )
+    request_id = filters.CharFilter(label="Done by this request.", max_length=64)
+
+    def of_action(self, found: QuerySet[Event], _name: str, value: str) -> QuerySet[Event]:
+        return found.filter(kind__startswith=value) if value.endswith(".") else found.filter(kind=value)
+
+    def of_object(self, found: QuerySet[Event], _name: str, value: str) -> QuerySet[Event]:
+        about = EventTarget.objects.filter(key=value).values("event")
+        named = Q(pk__in=about) | Q(team__slug=value) | Q(pool__slug=value) | Q(workspace__name=value)
+        with contextlib.suppress(ValueError):
+            named |= Q(workspace=UUID(value))
+        return found.filter(named)

@@ -1,0 +1,168 @@
+"""What others are told of: the types of events of webhooks and of teams' channels, made of kinds of entries.
+
+Names and meanings are a promise to receivers: a type is never renamed, its kinds may become more.
+docs/notices.md lists them; a test compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from portal.common.events.kinds import AuditKind as K
+
+
+class Audience(IntEnum):
+    """Who may have a type sent to a URL; a higher one includes the lower ones."""
+
+    TEAM = 1
+    OPERATORS = 2
+    ADMINISTRATORS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EventType:
+    """A type by its `name`: the entries of these kinds, and what it means in a sentence."""
+
+    name: str
+    kinds: tuple[K, ...]
+    audience: Audience
+    summary: str | Promise
+
+    @property
+    def subject(self) -> str:
+        """What stands before the dot."""
+        return self.name.partition(".")[0]
+
+
+def _types() -> Iterable[EventType]:
+    team, operators, administrators = Audience
+    yield EventType(
+        "workspace.requested", (K.WORKSPACE_REQUESTED,), team, _("Somebody asked for a workspace.")
+    )
+    yield EventType("workspace.started", (K.WORKSPACE_READY,), team, _("A workspace is ready to be used."))
+    yield EventType(
+        "workspace.preempting", (K.WORKSPACE_ASKED_TO_LEAVE,), team, _("A workspace has to make room.")
+    )
+    yield EventType("workspace.stopped", (K.WORKSPACE_STOPPED,), team, _("A workspace has stopped."))
+    yield EventType("workspace.failed", (K.WORKSPACE_FAIL,), team, _("A workspace could not be started."))
+    yield EventType(
+        "workspace.lost",
+        (K.WORKSPACE_LOST,),
+        team,
+        _("A running workspace ended without being asked to: it disappeared, or its program ended."),
+    )
+    yield EventType(
+        "workspace.ended",
+        (K.WORKSPACE_GONE, K.WORKSPACE_CANCEL),
+        team,
+        _("Nothing of a workspace is left running, after a failure or because it was deleted."),
+    )
+    yield EventType("quota_request.made", (K.QUOTA_REQUEST_ASKED,), team, _("Somebody asked for more."))
+    yield EventType(
+        "quota_request.decided",
+        (K.QUOTA_REQUEST_APPROVED, K.QUOTA_REQUEST_DENIED),
+        team,
+        _("A request for more was approved or denied."),
+    )
+    yield EventType(
+        "quota_request.withdrawn", (K.QUOTA_REQUEST_WITHDRAWN,), team, _("A request for more was withdrawn.")
+    )
+    yield EventType(
+        "grant.ended",
+        (K.QUOTA_GRANT_ENDED, K.QUOTA_GRANT_REVOKED),
+        team,
+        _("What had been granted has ended."),
+    )
+    yield EventType(
+        "quota.changed", (K.QUOTA_SET, K.QUOTA_REMOVED), team, _("A limit of the team was changed.")
+    )
+    yield EventType(
+        "budget.warned",
+        (K.LEDGER_WARNED_80, K.LEDGER_WARNED_100),
+        team,
+        _("The team has used 80 or 100 % of its GPU-hours."),
+    )
+    for word, kind, summary in (
+        ("requested", K.RESERVATION_REQUESTED, _("Somebody asked for a reservation.")),
+        ("booked", K.RESERVATION_BOOKED, _("A reservation is booked.")),
+        ("denied", K.RESERVATION_DENIED, _("A reservation was not booked.")),
+        ("changed", K.RESERVATION_CHANGED, _("A reservation was changed.")),
+        ("cancelled", K.RESERVATION_CANCELLED, _("A reservation was cancelled.")),
+        ("begun", K.RESERVATION_BEGUN, _("The time of a reservation has begun.")),
+        ("ended", K.RESERVATION_ENDED, _("The time of a reservation is over.")),
+        ("missed", K.RESERVATION_MISSED, _("A reservation began without all of its capacity.")),
+    ):
+        yield EventType(f"reservation.{word}", (kind,), team, summary)
+    yield EventType(
+        "team.members_changed",
+        (K.TEAM_MEMBER_SET, K.TEAM_MEMBER_REMOVED, K.TEAM_OWNER_PASSED),
+        team,
+        _("Somebody came into the team, left it or got another role."),
+    )
+    yield EventType(
+        "team.egress_set", (K.TEAM_EGRESS_SET,), team, _("What a team's workspaces may reach was changed.")
+    )
+    yield EventType("team.created", (K.TEAM_CREATED,), operators, _("There is a new team."))
+    yield EventType(
+        "gpu_check.failed",
+        (K.DEVICE_CHECK_FAILED, K.DEVICE_CHECK_HUNG, K.DEVICE_SCRUB_FAILED, K.DEVICE_SCRUB_HUNG),
+        operators,
+        _("A GPU has failed a check or a scrub."),
+    )
+    yield EventType(
+        "gpu_check.degraded",
+        (K.DEVICE_CHECK_DEGRADED, K.DEVICE_SCRUB_DEGRADED),
+        operators,
+        _("A GPU works with less than it should."),
+    )
+    yield EventType("gpu_check.passed", (K.DEVICE_CHECK_PASSED,), operators, _("A GPU has passed a check."))
+    yield EventType(
+        "device.state_changed",
+        (
+            K.DEVICE_ILL, K.DEVICE_WELL, K.DEVICE_UNSEEN, K.DEVICE_DISAPPEARED, K.DEVICE_RETURNED,
+            K.DEVICE_REPLACED, K.DEVICE_CORDONED, K.DEVICE_UNCORDONED, K.DEVICE_DRAINED,
+        ),
+        operators,
+        _("A GPU went out of service or came back."),
+    )  # fmt: skip
+    yield EventType(
+        "node.state_changed",
+        (K.NODE_ONLINE, K.NODE_OFFLINE, K.NODE_CORDONED, K.NODE_UNCORDONED, K.NODE_DRAINED, K.NODE_APPEARED),
+        operators,
+        _("A node appeared, went out of service or came back."),
+    )
+    yield EventType(
+        "pool.state_changed",
+        (K.POOL_ONLINE, K.POOL_UNREACHABLE, K.POOL_UNKNOWN, K.POOL_CREATED),
+        operators,
+        _("A pool was added, is reached or cannot be reached."),
+    )
+    for word, summary in (
+        ("invited", _("Somebody was invited.")),
+        ("joined", _("Somebody who was invited has signed in.")),
+        ("changed", _("An account was changed.")),
+        ("deactivated", _("An account was deactivated.")),
+        ("reactivated", _("An account was given back.")),
+        ("deleted", _("An account was deleted.")),
+    ):
+        yield EventType(f"user.{word}", (K(f"user.{word}"),), administrators, summary)
+    yield EventType(
+        "session.locked_out",
+        (K.SESSION_LOCKED_OUT,),
+        administrators,
+        _("There were too many wrong passwords for an account."),
+    )
+
+
+TYPES: dict[str, EventType] = {each.name: each for each in _types()}
+TYPE_OF_KIND: dict[str, EventType] = {kind.value: each for each in TYPES.values() for kind in each.kinds}
+
+
+def types_for(audience: Audience) -> list[EventType]:
+    """The types that this audience may have, in the order of the table."""
+    return [each for each in TYPES.values() if each.audience <= audience]

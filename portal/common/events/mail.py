@@ -1,0 +1,108 @@
+"""Notices by e-mail. `Notification.mail_due_at` is the outbox: what fails is due again later.
+
+A row is claimed by moving its due time on before it is sent, so that two workers never send the same
+one and a worker that dies leaves a row that is due again: an e-mail may come twice, and is not lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+from smtplib import SMTPException, SMTPRecipientsRefused
+from typing import Any
+
+from django.conf import settings
+from django.core.mail import EmailMessage, get_connection
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.common.events.models import Notification
+from portal.common.htmx import public_url
+
+log = logging.getLogger(__name__)
+ATTEMPTS = 8
+BACKOFF = timedelta(seconds=30)
+BATCH = 50
+
+
+def send_due() -> int:
+    """Send what is due, oldest first; returns how many went out. A broken server ends the round."""
+    if not settings.BERTH_MAIL:
+        return 0
+    now = timezone.now()
+    due = Notification.objects.filter(mail_due_at__lte=now).select_related("user")
+    rows = list(due.order_by("mail_due_at", "pk")[:BATCH])
+    if not rows:
+        return 0
+    server = get_connection()
+    sent = 0
+    try:
+        for row in rows:
+            if not _claim(row, now):
+                continue
+            if not _wanted(row):
+                _over(row)
+                continue
+            try:
+                # Opened once: what finds it open leaves it open for the next.
+                server.open()
+                _message(row, server).send()
+            except SMTPRecipientsRefused as error:
+                _failed(row, error)
+            except (SMTPException, OSError) as error:
+                _failed(row, error)
+                # The server is away: the rest stays due and is tried in the next round.
+                break
+            except Exception as error:
+                # One that cannot be written must not keep the others.
+                _failed(row, error)
+            else:
+                _over(row)
+                sent += 1
+    finally:
+        try:
+            server.close()
+        except (SMTPException, OSError) as error:
+            log.warning("the mail server did not say goodbye: %s", error)
+    return sent
+
+
+def _claim(row: Notification, now: datetime) -> bool:
+    row.mail_attempts += 1
+    # None where the last attempt begins: should this worker die now, that was it.
+    later = now + BACKOFF * 2 ** (row.mail_attempts - 1) if row.mail_attempts < ATTEMPTS else None
+    return bool(
+        Notification.objects.filter(pk=row.pk, mail_due_at=row.mail_due_at).update(
+            mail_due_at=later, mail_attempts=row.mail_attempts
+        )
+    )
+
+
+def _wanted(row: Notification) -> bool:
+    """Whether its reader still wants it: the account, the address or the wish may have gone."""
+    return row.user.is_active and bool(row.user.email) and row.user.mail_notices
+
+
+def _over(row: Notification) -> None:
+    Notification.objects.filter(pk=row.pk).update(mail_due_at=None)
+
+
+def _failed(row: Notification, error: Exception) -> None:
+    log.warning("e-mail %s not sent (attempt %s of %s): %s", row.pk, row.mail_attempts, ATTEMPTS, error)
+
+
+def _message(row: Notification, server: Any) -> EmailMessage:
+    parts = [row.body or row.title]
+    if row.url:
+        parts.append(f"{public_url()}{row.url}")
+    parts.append(
+        _("You get this because of your account at %(url)s. Switch it off there: Account.")
+        % {"url": public_url()}
+    )
+    return EmailMessage(
+        subject=f"[Berth] {row.title}",
+        body="\n\n".join(parts) + "\n",
+        to=[row.user.email],
+        connection=server,
+        headers={"Auto-Submitted": "auto-generated"},
+    )

@@ -1,0 +1,175 @@
+"""The audit log's seals: a chain of digests by which it shows when an entry was changed, added or taken away.
+
+Entries are sealed some minutes after they were written, many at a time and in the order of their ids, so
+that writing one costs nothing more. By then no transaction is left that could still add one before them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Max
+from django.utils import timezone
+from django.utils.crypto import salted_hmac
+
+from portal.common.events.models import AuditSeal, Event, EventTarget
+
+SETTLED = timedelta(minutes=5)
+"""No transaction lasts so long: none adds an entry with an id before one that is older than this."""
+ENTRIES_IN_A_SEAL = 5000
+COLUMNS = (
+    "pk", "at", "actor_label", "kind", "workspace_id", "message", "reason", "cause", "data", "address",
+    "user_agent", "request_id", "token",
+)  # fmt: skip
+"""What a seal covers. Not who, which team and which pool as rows: those go with what they point to."""
+
+
+class Flaw(StrEnum):
+    """What is wrong with a seal or what it covers."""
+
+    SEAL_MISSING = "seal_missing"
+    SEAL_CHANGED = "seal_changed"
+    ENTRIES_ADDED = "entries_added"
+    ENTRIES_MISSING = "entries_missing"
+    ENTRIES_CHANGED = "entries_changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A flaw, the seal's number, and the ids between which it lies."""
+
+    flaw: Flaw
+    number: int
+    first_id: int
+    last_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a walk over all seals has found. `head` is the digest of the newest, or empty.
+
+    `entries` are those that seals cover and that are still there, `open_entries` those not sealed yet.
+    """
+
+    seals: int
+    entries: int
+    open_entries: int
+    head: str
+    findings: tuple[Finding, ...]
+
+
+@transaction.atomic
+def seal(*, now: datetime | None = None) -> int:
+    """Seal what has settled; returns how many entries, which may be none. One seal at most."""
+    now = now or timezone.now()
+    last = AuditSeal.objects.select_for_update().first()
+    begin = last.last_id + 1 if last else 1
+    settled = Event.objects.filter(at__lte=now - SETTLED).aggregate(last=Max("pk"))["last"]
+    if settled is None or settled < begin:
+        return 0
+    found = Event.objects.filter(pk__gte=begin, pk__lte=settled).order_by("pk")
+    ids = list(found.values_list("pk", flat=True)[:ENTRIES_IN_A_SEAL])
+    made = AuditSeal(
+        number=last.number + 1 if last else 1,
+        first_id=begin,
+        last_id=ids[-1],
+        count=len(ids),
+        newest_at=found.filter(pk__lte=ids[-1]).aggregate(newest=Max("at"))["newest"],
+        sealed_at=now,
+    )
+    made.entries_digest = _digest_of(begin, ids[-1])[0]
+    made.digest = _seal_digest(made, last.digest if last else "", settings.SECRET_KEY)
+    # By its number it is there once: of two workers one fails here, and nothing is sealed twice.
+    made.save(force_insert=True)
+    return len(ids)
+
+
+@transaction.atomic
+def prune(*, now: datetime | None = None) -> int:
+    """Delete sealed entries whose time is over (`BERTH_AUDIT_KEEP_DAYS`); returns how many."""
+    days = settings.BERTH_AUDIT_KEEP_DAYS
+    if not days:
+        return 0
+    now = now or timezone.now()
+    over = AuditSeal.objects.filter(pruned_at=None, newest_at__lt=now - timedelta(days=days))
+    found = over.order_by("number").first()
+    if found is None:
+        return 0
+    entries = Event.objects.filter(pk__gte=found.first_id, pk__lte=found.last_id)
+    count = entries.count()
+    entries.delete()
+    AuditSeal.objects.filter(pk=found.pk).update(pruned_at=now)
+    return count
+
+
+def verify() -> Verified:
+    """Compare all entries with their seals, and each seal with the one before it."""
+    findings: list[Finding] = []
+    seals, entries, last_id, head = 0, 0, 0, ""
+    for each in AuditSeal.objects.order_by("number").iterator():
+        if each.number != seals + 1 or each.first_id != last_id + 1:
+            findings.append(Finding(Flaw.SEAL_MISSING, each.number, last_id + 1, each.first_id - 1))
+        elif not _is_genuine(each, head):
+            findings.append(Finding(Flaw.SEAL_CHANGED, each.number, each.first_id, each.last_id))
+        digest, count = _digest_of(each.first_id, each.last_id)
+        flaw = _flaw_of(each, digest, count)
+        if flaw is not None:
+            findings.append(Finding(flaw, each.number, each.first_id, each.last_id))
+        seals, entries, last_id, head = each.number, entries + count, each.last_id, each.digest
+    still_open = Event.objects.filter(pk__gt=last_id).count()
+    return Verified(seals, entries, still_open, head, tuple(findings))
+
+
+def _flaw_of(found: AuditSeal, digest: str, count: int) -> Flaw | None:
+    expected = 0 if found.pruned_at else found.count
+    if count != expected:
+        return Flaw.ENTRIES_ADDED if count > expected else Flaw.ENTRIES_MISSING
+    if not found.pruned_at and digest != found.entries_digest:
+        return Flaw.ENTRIES_CHANGED
+    return None
+
+
+def _is_genuine(found: AuditSeal, before: str) -> bool:
+    """Whether the seal was made with a secret key of this portal, on top of the one with this digest."""
+    keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    return any(hmac.compare_digest(found.digest, _seal_digest(found, before, key)) for key in keys)
+
+
+def _seal_digest(found: AuditSeal, before: str, key: str | bytes) -> str:
+    body = [found.number, found.first_id, found.last_id, found.count, found.entries_digest, before]
+    return salted_hmac("berth.audit.seal", json.dumps(body), secret=key, algorithm="sha256").hexdigest()
+
+
+def _digest_of(first_id: int, last_id: int) -> tuple[str, int]:
+    """The digest of the entries between two ids, both included, and how many they are."""
+    digest, count = hashlib.sha256(), 0
+    for line in _lines(first_id, last_id):
+        digest.update(line.encode() + b"\n")
+        count += 1
+    return digest.hexdigest(), count
+
+
+def _lines(first_id: int, last_id: int) -> Iterator[str]:
+    targets: dict[int, list[tuple[str, str]]] = defaultdict(list)
+    about = EventTarget.objects.filter(event__gte=first_id, event__lte=last_id)
+    for event, kind, key in about.order_by("kind", "key").values_list("event_id", "kind", "key"):
+        targets[event].append((kind, key))
+    rows = Event.objects.filter(pk__gte=first_id, pk__lte=last_id).order_by("pk")
+    for row in rows.values_list(*COLUMNS).iterator():
+        yield json.dumps([*map(_plain, row), targets.get(row[0], [])], sort_keys=True, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return value if isinstance(value, (str, int, float, dict, list, bool, type(None))) else str(value)

@@ -1,0 +1,45 @@
+"""Reads of one's own notices, and of the audit log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.db.models import QuerySet
+
+from portal.common.errors import NotAllowed, NotFound
+from portal.common.events.models import Event, Notification
+from portal.common.reasons.codes import AccountCode, CommonCode
+from portal.common.reasons.reason import Reason
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import _User as User
+
+
+def notifications_of(actor: User) -> QuerySet[Notification]:
+    """The actor's notices, newest first; nobody sees those of others."""
+    return Notification.objects.filter(user=actor).order_by("-id")
+
+
+def unread_of(user: User, kind: str) -> QuerySet[Notification]:
+    """The notices of a kind that the user has not read."""
+    return Notification.objects.filter(user=user, kind=kind, read_at=None)
+
+
+def unread_count(actor: User) -> int:
+    """How many notices the actor has not read."""
+    return Notification.objects.filter(user=actor, read_at=None).count()
+
+
+def notification_by_id(actor: User, notification_id: int) -> Notification:
+    """One of the actor's notices, or `NotFound`."""
+    found = notifications_of(actor).filter(pk=notification_id).first()
+    if found is None:
+        raise NotFound(Reason(CommonCode.NO_SUCH_NOTICE))
+    return found
+
+
+def entries_for(actor: User) -> QuerySet[Event]:
+    """The whole audit log, newest first; for administrators and auditors."""
+    if not actor.sees_people:
+        raise NotAllowed(Reason(AccountCode.ONLY_ADMINISTRATORS))
+    return Event.objects.select_related("team", "workspace").order_by("-id")

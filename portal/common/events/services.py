@@ -1,0 +1,251 @@
+"""Writing the audit log and notices to people, and telling live listeners when the transaction has held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from portal.common import origins
+from portal.common.actors import SystemActor, label_of
+from portal.common.domain_events import emit
+from portal.common.events import live
+from portal.common.events.domain_events import NoticesWritten
+from portal.common.events.event_types import TYPE_OF_KIND
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event, EventTarget, Notification, TargetKind
+from portal.common.texts import strip_nul
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from django.contrib.auth.models import _User as User
+    from django.db.models import Model
+
+
+class WorkspaceRow(Protocol):
+    """What an entry about a workspace takes from its row."""
+
+    pk: UUID
+    owner_id: UUID
+    team_id: UUID
+
+
+class Target(NamedTuple):
+    """One thing that an entry is about: see `EventTarget`."""
+
+    kind: TargetKind
+    key: str
+
+
+# The same notice within this time is one: what tells it twice in a transaction tells it once.
+SAME_NOTICE = timedelta(seconds=5)
+
+
+def record(
+    *,
+    actor: User | SystemActor,
+    kind: AuditKind,
+    message: str,
+    reason: str = "",
+    cause: Mapping[str, Any] | None = None,
+    workspace: WorkspaceRow | None = None,
+    team: Model | None = None,
+    pool: Model | None = None,
+    targets: Iterable[Target] = (),
+    data: dict[str, Any] | None = None,
+) -> Event:
+    """Add one entry. `message` reads after the actor's name: “ada” + “asked for a workspace”.
+
+    Why is said in `reason`, in words, or in `cause`, a `Reason` in its JSON form. `targets` are the devices,
+    nodes and requests on whose pages the entry is shown.
+    """
+    kind = AuditKind(kind)
+    event = Event.objects.create(
+        **_origin(),
+        at=timezone.now(),
+        actor=None if isinstance(actor, SystemActor) else actor,
+        actor_label=label_of(actor),
+        kind=kind,
+        workspace_id=workspace.pk if workspace is not None else None,
+        team_id=team.pk if team is not None else workspace.team_id if workspace is not None else None,
+        pool_id=pool.pk if pool is not None else None,
+        message=message,
+        reason=reason,
+        cause=dict(cause or {}),
+        data=data or {},
+    )
+    EventTarget.objects.bulk_create(
+        EventTarget(event=event, kind=target.kind, key=target.key) for target in dict.fromkeys(targets)
+    )
+    if workspace is not None:
+        transaction.on_commit(partial(live.publish, workspace.pk, workspace.owner_id, kind))
+    elif kind in TYPE_OF_KIND:
+        transaction.on_commit(live.publish_feed)
+    return event
+
+
+def record_all(
+    *,
+    actor: User | SystemActor,
+    kind: AuditKind,
+    entries: Sequence[tuple[WorkspaceRow, str]],
+    reason: str = "",
+    cause: Mapping[str, Any] | None = None,
+    data: dict[str, Any] | None = None,
+) -> None:
+    """Add an entry of one kind for each of several workspaces, with a message for each, in few statements."""
+    now = timezone.now()
+    origin = _origin()
+    Event.objects.bulk_create(
+        Event(
+            **origin,
+            at=now,
+            actor=None if isinstance(actor, SystemActor) else actor,
+            actor_label=label_of(actor),
+            kind=kind,
+            workspace_id=workspace.pk,
+            team_id=workspace.team_id,
+            message=message,
+            reason=reason,
+            cause=dict(cause or {}),
+            data=data or {},
+        )
+        for workspace, message in entries
+    )
+    for workspace, _ in entries:
+        transaction.on_commit(partial(live.publish, workspace.pk, workspace.owner_id, kind))
+
+
+def _origin() -> dict[str, str | None]:
+    """The columns of an entry that say where the request came from."""
+    origin = origins.present()
+    return {
+        "address": origin.address or None,
+        "user_agent": origin.user_agent,
+        "request_id": origin.request_id,
+        "token": origin.token,
+    }
+
+
+def notify(
+    users: Iterable[User],
+    kind: str,
+    title: str,
+    body: str = "",
+    url: str = "",
+    *,
+    fold: timedelta | None = None,
+) -> list[Notification]:
+    """Tell each of the users once; returns what was written, for those who had not just been told.
+
+    With `fold`, who has an unread notice of this kind that is younger than that gets no other: it counts one
+    more (`repeats`). So a node that takes many workspaces with it is one notice, one e-mail, one message.
+
+    In the caller's transaction: what is rolled back has told nobody. `url` is a path in the portal, the
+    one next action. An e-mail follows where mail is configured, the user has an address and wants it.
+    """
+    wanted = {user.pk: user for user in users if user.is_active}
+    if not wanted:
+        return []
+    now = timezone.now()
+    title, body = " ".join(strip_nul(title).split())[:200], strip_nul(body)
+    notified = set(
+        Notification.objects.filter(
+            user__in=wanted, kind=kind, title=title, url=url, read_at=None, at__gte=now - SAME_NOTICE
+        ).values_list("user_id", flat=True)
+    )
+    if fold is not None:
+        notified |= _folded(wanted, kind, now - fold)
+    made = Notification.objects.bulk_create(
+        Notification(
+            user=user,
+            at=now,
+            kind=kind,
+            title=title,
+            body=body,
+            url=url,
+            mail_due_at=now if settings.BERTH_MAIL and user.email and user.mail_notices else None,
+        )
+        for user in wanted.values()
+        if user.pk not in notified
+    )
+    for notice in made:
+        transaction.on_commit(partial(live.publish_to, notice.user_id, kind))
+    if made:
+        emit(NoticesWritten(tuple(made)))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What one user is told."""
+
+    user: User
+    title: str
+    body: str
+    url: str
+
+
+def notify_each(*, kind: str, notes: Sequence[Note]) -> list[Notification]:
+    """Tell each of several users something of their own, as `notify` does, in few statements for all."""
+    now = timezone.now()
+    notified = set(
+        Notification.objects.filter(
+            user__in={note.user.pk for note in notes}, kind=kind, read_at=None, at__gte=now - SAME_NOTICE
+        ).values_list("user_id", "title", "url")
+    )
+    wanted = [
+        Notification(
+            user=note.user,
+            at=now,
+            kind=kind,
+            title=" ".join(strip_nul(note.title).split())[:200],
+            body=strip_nul(note.body),
+            url=note.url,
+            mail_due_at=now if settings.BERTH_MAIL and note.user.email and note.user.mail_notices else None,
+        )
+        for note in notes
+        if note.user.is_active
+    ]
+    made = Notification.objects.bulk_create(
+        notice for notice in wanted if (notice.user_id, notice.title, notice.url) not in notified
+    )
+    for user in {notice.user_id for notice in made}:
+        transaction.on_commit(partial(live.publish_to, user, kind))
+    if made:
+        emit(NoticesWritten(tuple(made)))
+    return made
+
+
+def _folded(users: Iterable[UUID], kind: str, since: datetime) -> set[UUID]:
+    """Count one more on the youngest unread notice of this kind of each user who has one; returns those."""
+    found = dict(
+        Notification.objects.filter(user__in=users, kind=kind, read_at=None, at__gte=since)
+        .order_by("pk")
+        .values_list("user_id", "pk")
+    )
+    Notification.objects.filter(pk__in=found.values()).update(repeats=F("repeats") + 1)
+    return set(found)
+
+
+def refresh_pages(users: Iterable[User]) -> None:
+    """Tell open pages of the users, once the transaction has held, that what waits for them has changed."""
+    ids = {user.pk for user in users}
+    if ids:
+        transaction.on_commit(partial(live.publish_to_all, ids, "inbox"))
+
+
+def mark_read(*, actor: User, notification_id: int | None = None) -> int:
+    """Mark one of the actor's notices as read, or all of them; returns how many were unread."""
+    unread = Notification.objects.filter(user=actor, read_at=None)
+    if notification_id is not None:
+        unread = unread.filter(pk=notification_id)
+    return unread.update(read_at=timezone.now())

@@ -1,0 +1,232 @@
+"""Server-sent events, of pages and of REST. The database is read; Redis only says when to look.
+
+A stream holds no thread, no database connection and no connection to Redis of its own: between two looks it
+waits in the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import SyncToAsync, sync_to_async
+from django.conf import settings
+from django.db import connections
+from django.http import StreamingHttpResponse
+from rest_framework.renderers import BaseRenderer, JSONRenderer
+
+from portal.common.errors import TooMany
+from portal.common.events import live
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import EventCode
+from portal.common.reasons.reason import Reason
+
+MEDIA_TYPE = "text/event-stream"
+# A stream ends after a while, so that a right taken away ends it too; the client connects anew.
+STREAM_S = 600
+BATCH = 200
+RETRY_AFTER_S = 10
+_HEARTBEAT = b": still here\n\n"
+_PRELUDE = b"retry: 2000\n\n"
+
+
+class TooManyStreams(TooMany):
+    """One user has as many streams open in one process as one may: nobody uses up the sockets of all."""
+
+    code = ProblemCode.TOO_MANY_STREAMS
+    title = "Too many streams"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one look found: rows as the API shows them, whether that was all, or more is there already."""
+
+    events: list[dict[str, Any]] = field(default_factory=list)
+    over: bool = False
+    more: bool = False
+
+
+# `look(after)` reads the next events, oldest first; it runs in a thread, for a moment only.
+Look = Callable[[int], Batch]
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What a stream sends next; `more` asks for another turn at once, `over` ends the stream."""
+
+    messages: list[bytes] = field(default_factory=list)
+    more: bool = False
+    over: bool = False
+
+
+# Called with whether something may have changed since the last turn.
+_Source = Callable[[bool], Awaitable[_Turn]]
+
+
+class EventStreamRenderer(BaseRenderer):
+    """Lets a client ask for the stream by its `Accept` header; problems still come as JSON."""
+
+    media_type = MEDIA_TYPE
+    format = "sse"
+    charset = None
+    render_style = "binary"
+
+    def render(self, data: Any, accepted_media_type: str | None = None, context: Any = None) -> bytes:
+        return JSONRenderer().render(data)
+
+
+def message(*, data: str = "", event: str = "", number: int | None = None) -> bytes:
+    """One server-sent event. `data` is one line; `number` is what `Last-Event-ID` sends back."""
+    lines = [f"event: {event}"] if event else []
+    if number is not None:
+        lines.append(f"id: {number}")
+    lines.append(f"data: {data}" if data else "data:")
+    return "\n".join([*lines, "", ""]).encode()
+
+
+def last_event_id(header: str) -> int | None:
+    """The number in a `Last-Event-ID` header, 0 without one, None when it is not ours."""
+    if not header:
+        return 0
+    return int(header) if header.isascii() and header.isdigit() and len(header) < 19 else None
+
+
+def response(
+    channel: str,
+    look: Look,
+    *,
+    after: int,
+    user_id: UUID,
+    every_s: float = live.IDLE_S,
+    executor: ThreadPoolExecutor | None = None,
+    named_by: str = "",
+) -> StreamingHttpResponse:
+    """The events that `look` finds after `after`, then each as it happens. Raises `TooManyStreams`.
+
+    It looks at each hint, and every `every_s` seconds without one; in a thread of `executor`, if it may
+    have to wait there for somebody. What an event has at `named_by` is the name of its message.
+    """
+    return _response(channel, _Rows(look, after, executor, named_by), user_id, every_s)
+
+
+def changes(channel: str, *, user_id: UUID) -> StreamingHttpResponse:
+    """An event `changed`, without data, whenever a page has to look again. Raises `TooManyStreams`."""
+    return _response(channel, _changed, user_id)
+
+
+def _response(
+    channel: str, source: _Source, user_id: UUID, every_s: float = live.IDLE_S
+) -> StreamingHttpResponse:
+    limit = settings.BERTH_STREAMS_PER_USER
+    if limit and _open_streams[user_id] >= limit:
+        raise TooManyStreams(
+            Reason(EventCode.TOO_MANY_STREAMS, {"limit": limit}), retry_after_s=RETRY_AFTER_S
+        )
+    stream = StreamingHttpResponse(_written(channel, source, user_id, every_s), content_type=MEDIA_TYPE)
+    stream["Cache-Control"] = "no-store"
+    stream["X-Accel-Buffering"] = "no"
+    return stream
+
+
+_open_streams: Counter[UUID] = Counter()
+_open_streams_lock = threading.Lock()
+
+
+@contextmanager
+def _counted(user_id: UUID) -> Iterator[None]:
+    """Counts a stream while it is read. A few may begin at once and exceed the limit together."""
+    with _open_streams_lock:
+        _open_streams[user_id] += 1
+    try:
+        yield
+    finally:
+        with _open_streams_lock:
+            _open_streams[user_id] -= 1
+            if not _open_streams[user_id]:
+                del _open_streams[user_id]
+
+
+async def _changed(hinted: bool) -> _Turn:
+    return _Turn([message(event="changed")] if hinted else [])
+
+
+class _Rows:
+    """Reads on where it stopped. Also without a hint: one may have been lost, or the right to look gone."""
+
+    def __init__(
+        self, look: Look, after: int, executor: ThreadPoolExecutor | None = None, named_by: str = ""
+    ) -> None:
+        self._look = look
+        self._after = after
+        self._named_by = named_by
+        # In a thread of the loop's pool, that all streams share, or of the one given.
+        self._read = sync_to_async(self._look_and_close, thread_sensitive=False, executor=executor)
+
+    def _look_and_close(self) -> Batch:
+        try:
+            return self._look(self._after)
+        finally:
+            _close_connections()
+
+    async def __call__(self, hinted: bool) -> _Turn:
+        batch = await self._read()
+        messages = []
+        for event in batch.events:
+            self._after = event["id"]
+            data = json.dumps(event, separators=(",", ":"), default=str)
+            name = event[self._named_by] if self._named_by else ""
+            messages.append(message(data=data, event=name, number=self._after))
+        return _Turn(messages, more=batch.more or len(messages) >= BATCH, over=batch.over)
+
+
+def _close_connections() -> None:
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()
+
+
+async def let_go() -> None:
+    """Give back what a request has held so far and a long answer does not need.
+
+    Django's ASGI handler keeps one thread for each request until its answer has ended, and that
+    thread keeps its database connection: a hundred open pages would use up PostgreSQL's.
+    """
+    await sync_to_async(_close_connections)()
+    context = SyncToAsync.thread_sensitive_context.get(None)
+    executor = SyncToAsync.context_to_thread_executor.pop(context, None) if context else None
+    if executor is not None:
+        # A new one is made should the request need one again, as at its end.
+        executor.shutdown(wait=False)
+
+
+async def _written(channel: str, source: _Source, user_id: UUID, every_s: float) -> AsyncIterator[bytes]:
+    """The bytes of a stream; a comment now and then keeps it open and finds a reader who has left."""
+    await let_go()
+    ends_at = asyncio.get_running_loop().time() + STREAM_S
+    # A reader who leaves ends this generator; the subscription must end with it, not at some later time.
+    with _counted(user_id):
+        # Sent at once, so that proxies and clients see an open stream before anything happens.
+        yield _PRELUDE
+        ended = live.account_channel(user_id)
+        async with aclosing(live.hints(channel, ends_with=ended, every_s=every_s)) as hints:
+            async for hinted in hints:
+                sent, more = 0, True
+                while more:
+                    turn = await source(hinted)
+                    for each in turn.messages:
+                        yield each
+                    if turn.over:
+                        return
+                    sent, more = sent + len(turn.messages), turn.more
+                if not sent:
+                    yield _HEARTBEAT
+                if asyncio.get_running_loop().time() > ends_at:
+                    return

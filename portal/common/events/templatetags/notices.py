@@ -1,0 +1,18 @@
+"""The bell, which is on every page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import template
+
+from portal.common.events import selectors
+
+register = template.Library()
+
+
+@register.simple_tag(takes_context=True)
+def unread_notices(context: dict[str, Any]) -> int:
+    """How many notices the reader has not read: one query, once for each page."""
+    user = getattr(context.get("request"), "user", None)
+    return selectors.unread_count(user) if user is not None and user.is_authenticated else 0

@@ -1,0 +1,42 @@
+"""Types of events as forms offer them: by subject, with what each means."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from django.utils.translation import gettext_lazy as _
+
+from portal.common.events.event_types import EventType
+
+SUBJECTS = {
+    "workspace": _("Workspaces"),
+    "quota_request": _("Requests for more"),
+    "grant": _("Grants"),
+    "quota": _("Quotas"),
+    "budget": _("GPU-hours"),
+    "reservation": _("Reservations"),
+    "team": _("Teams"),
+    "gpu_check": _("GPU checks"),
+    "device": _("GPUs"),
+    "node": _("Nodes"),
+    "pool": _("Pools"),
+    "user": _("Accounts"),
+    "session": _("Sign-in"),
+}
+"""What the types of one subject are called together."""
+
+
+def groups(offered: Iterable[EventType], chosen: Collection[str]) -> list[dict[str, Any]]:
+    """The types by subject: what each is called, and whether it is among the `chosen`."""
+    found: dict[str, dict[str, Any]] = {}
+    for number, each in enumerate(offered):
+        group = found.setdefault(each.subject, {"label": SUBJECTS[each.subject], "types": [], "count": 0})
+        on = each.name in chosen
+        group["types"].append({"name": each.name, "summary": each.summary, "id": f"type-{number}", "on": on})
+        group["count"] += on
+    rows = list(found.values())
+    for row in rows:
+        # Where nothing is chosen yet, the first shows what there is to choose.
+        row["open"] = bool(row["count"]) or (not chosen and row is rows[0])
+    return rows

@@ -1,0 +1,73 @@
+"""Reads of revisions. The caller has decided who may see the subject."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from portal.common.errors import NotFound
+from portal.common.history.models import Revision, SubjectKind
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A field that two documents do not have in common; None where one has none."""
+
+    field: str
+    before: Any
+    after: Any
+
+
+def revisions(kind: SubjectKind, key: UUID) -> QuerySet[Revision]:
+    """All that are kept of a subject, newest first."""
+    return Revision.objects.filter(kind=kind, key=key).order_by("-number")
+
+
+def revision(kind: SubjectKind, key: UUID, number: int) -> Revision:
+    """One of them. Raises `NotFound`."""
+    found = revisions(kind, key).filter(number=number).first()
+    if found is None:
+        raise NotFound(Reason(CommonCode.NO_SUCH_REVISION, {"number": number}))
+    return found
+
+
+def last_label(kind: SubjectKind, key: UUID) -> str:
+    """Who made the last revision, as people know them; empty where there is none."""
+    return revisions(kind, key).values_list("actor_label", flat=True).first() or ""
+
+
+def as_of(kind: SubjectKind, key: UUID, moment: datetime) -> dict[str, Any] | None:
+    """The document as it stood then; None where that is not kept."""
+    found = revisions(kind, key).filter(at__lte=moment).values_list("data", flat=True).first()
+    return dict(found) if found is not None else None
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
+    """What differs, in the order of the fields."""
+    fields = [*before, *(name for name in after if name not in before)]
+    return [
+        Difference(name, before.get(name), after.get(name))
+        for name in fields
+        if before.get(name) != after.get(name)
+    ]
+
+
+def with_predecessors(rows: Sequence[Revision]) -> list[tuple[Revision, list[Difference]]]:
+    """Each revision of one subject with what it changed of the one before it; one query for all."""
+    if not rows:
+        return []
+    lowest = min(row.number for row in rows)
+    before = revisions(SubjectKind(rows[0].kind), rows[0].key).filter(number=lowest - 1).first()
+    by_number = {row.number: row for row in (*rows, *([before] if before else []))}
+    found = []
+    for row in rows:
+        earlier = by_number.get(row.number - 1)
+        found.append((row, differences(earlier.data, row.data) if earlier else []))
+    return found

@@ -1,0 +1,67 @@
+"""Keeping revisions. The caller has decided who may, and records the change in the audit log."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM, SystemActor, label_of
+from portal.common.history.models import Act, Revision, SubjectKind
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import _User as User
+
+MAX_KEPT = 200
+"""Of one subject; the oldest go first."""
+
+
+def keep(
+    *,
+    actor: User | SystemActor,
+    kind: SubjectKind,
+    key: UUID,
+    act: Act,
+    data: dict[str, Any],
+    before: dict[str, Any] | None = None,
+    before_at: datetime | None = None,
+    restored_from: int | None = None,
+) -> Revision:
+    """Keep how a subject stands now; inside the transaction of the change, under the subject's lock.
+
+    Of a subject that has no revision yet, `before` (with `before_at`, when it became so) is kept first.
+    """
+    rows = Revision.objects.filter(kind=kind, key=key)
+    last = rows.order_by("-number").values_list("number", flat=True).first() or 0
+    now = timezone.now()
+    if not last and before is not None:
+        _write(SYSTEM, kind, key, 1, Act.FOUND, before, before_at or now, None)
+        last = 1
+    made = _write(actor, kind, key, last + 1, act, data, now, restored_from)
+    rows.filter(number__lte=made.number - MAX_KEPT).delete()
+    return made
+
+
+def _write(
+    actor: User | SystemActor,
+    kind: SubjectKind,
+    key: UUID,
+    number: int,
+    act: Act,
+    data: dict[str, Any],
+    at: datetime,
+    restored_from: int | None,
+) -> Revision:
+    return Revision.objects.create(
+        kind=kind,
+        key=key,
+        number=number,
+        at=at,
+        actor=None if isinstance(actor, SystemActor) else actor,
+        actor_label=label_of(actor),
+        act=act,
+        data=data,
+        restored_from=restored_from,
+    )

@@ -1,0 +1,249 @@
+"""Pools, nodes and devices over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.urls import reverse
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.decorators import action
+from rest_framework.response import Response
+
+from portal.common import etags
+from portal.common.api import ReadViewSet, Router, UserRequest, body_of, documented, filters, operation
+from portal.common.etags import IF_MATCH, TaggedViewSet
+from portal.common.history import selectors as history
+from portal.common.history.models import SubjectKind
+from portal.common.history.serializers import RevisionSerializer
+from portal.common.reasons.codes import InventoryCode
+from portal.common.scopes import Scope
+from portal.fleet.inventory import cordons, pools, selectors, services
+from portal.fleet.inventory.device_states import FORMER_CODES, LOOKS, DeviceState
+from portal.fleet.inventory.models import Device, Node, Pool
+from portal.fleet.inventory.serializers import (
+    CordonSerializer,
+    DeviceSerializer,
+    NodeSerializer,
+    PoolChangeSerializer,
+    PoolCreateSerializer,
+    PoolSerializer,
+)
+from portal.people.accounts.policies import require_operator
+
+SCOPES = {"GET": Scope.POOLS_READ, "*": Scope.POOLS_WRITE}
+VERSIONS_SHOWN = 50
+NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Of the version.")
+
+
+def reason_of(request: UserRequest) -> str:
+    return str(body_of(request, CordonSerializer).get("reason", ""))
+
+
+@documented(list="List pools", retrieve="Read a pool")
+class PoolViewSet(TaggedViewSet, ReadViewSet):
+    queryset = Pool.objects.none()
+    serializer_class = PoolSerializer
+    scopes = SCOPES
+    ordering = ("slug",)
+    lookup_field = "slug"
+    lookup_value_converter = "slug"
+
+    def get_queryset(self) -> QuerySet[Pool]:
+        return selectors.pools()
+
+    def get_object(self) -> Pool:
+        return selectors.pool_by_slug(self.kwargs["slug"])
+
+    @operation(
+        "Add a pool",
+        once=True,
+        description="For operators. Its inventory is asked for at once.",
+        request=PoolCreateSerializer,
+        responses={201: PoolSerializer},
+        errors=[400, 409, 415],
+    )
+    def create(self, request: UserRequest) -> Response:
+        made = services.create_pool(actor=request.user, **body_of(request, PoolCreateSerializer))
+        location = reverse("api:pool-detail", args=[made.slug])
+        return self.answer(selectors.pool_by_slug(made.slug), status=201, Location=location)
+
+    @operation(
+        "Change a pool",
+        description="For operators; only the fields that are given. With `retiring` it takes nothing new.",
+        request=PoolChangeSerializer(partial=True),
+        responses={200: PoolSerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
+    )
+    def partial_update(self, request: UserRequest, slug: str) -> Response:
+        require_operator(request.user)
+        body = PoolChangeSerializer(data=request.data, partial=True)
+        body.is_valid(raise_exception=True)
+        expected = etags.expected_by(request)
+        pools.change(actor=request.user, pool=self.get_object(), given=body.validated_data, expected=expected)
+        return self.answer(self.get_object())
+
+    @operation(
+        "Delete a pool",
+        description="For operators. Refused unless it is retiring and nothing is placed there.",
+        responses={204: None},
+        parameters=[IF_MATCH],
+        errors=[404, 409, 412],
+    )
+    def destroy(self, request: UserRequest, slug: str) -> Response:
+        pools.delete(actor=request.user, pool=self.get_object(), expected=etags.expected_by(request))
+        return Response(status=204)
+
+    @operation(
+        "List the versions of a pool",
+        description="For operators, as they hold its configuration; the newest first, at most 50.",
+        responses={200: RevisionSerializer(many=True)},
+        errors=[404],
+    )
+    @action(detail=True, pagination_class=None)
+    def versions(self, request: UserRequest, slug: str) -> Response:
+        require_operator(request.user)
+        kept = history.revisions(SubjectKind.POOL, self.get_object().pk)
+        rows = []
+        for row, changes in history.with_predecessors(list(kept[: VERSIONS_SHOWN + 1]))[:VERSIONS_SHOWN]:
+            row.changes = changes  # type: ignore[attr-defined]
+            rows.append(row)
+        return Response(RevisionSerializer(rows, many=True).data)
+
+    @operation(
+        "Restore a version of a pool",
+        once=True,
+        description="For operators. A new change, with the values of then.",
+        request=None,
+        responses={200: PoolSerializer},
+        parameters=[NUMBER, IF_MATCH],
+        errors=[400, 404, 412],
+    )
+    @action(detail=True, methods=["post"], url_path="versions/<int:number>/restore")
+    def restore(self, request: UserRequest, slug: str, number: int) -> Response:
+        expected = etags.expected_by(request)
+        pools.restore(actor=request.user, pool=self.get_object(), number=number, expected=expected)
+        return self.answer(self.get_object())
+
+
+class NodeFilter(filters.FilterSet):
+    pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
+    name = filters.CharFilter(label="Exactly this name.")
+    online = filters.BooleanFilter(label="Whether the last inventory saw it.")
+    cordoned = filters.BooleanFilter(label="Whether an operator has taken it out of placement.")
+
+
+@documented(list="List nodes", retrieve="Read a node")
+class NodeViewSet(ReadViewSet):
+    queryset = Node.objects.none()
+    serializer_class = NodeSerializer
+    filterset_class = NodeFilter
+    scopes = SCOPES
+    ordering = ("name", "id")
+    missing = InventoryCode.NO_SUCH_NODE
+    lookup_url_kwarg = "node_id"
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[Node]:
+        return selectors.nodes()
+
+    def _set_cordon(self, cordoned: bool) -> Response:
+        services.set_cordon(
+            actor=self.request.user,
+            node_id=self.kwargs["node_id"],
+            cordoned=cordoned,
+            reason=reason_of(self.request),
+        )
+        return self.answer(self.get_object())
+
+    @operation(
+        "Take a node out of placement",
+        description="For operators. What runs on it goes on.",
+        request=CordonSerializer,
+        responses={200: NodeSerializer},
+        errors=[400, 404, 415],
+    )
+    @action(detail=True, methods=["post"])
+    def cordon(self, request: UserRequest, node_id: UUID) -> Response:
+        return self._set_cordon(True)
+
+    @operation(
+        "Put a node back into placement",
+        description="For operators. Who was asked to leave by a drain, and has not left, may stay.",
+        request=CordonSerializer,
+        responses={200: NodeSerializer},
+        errors=[400, 404, 415],
+    )
+    @action(detail=True, methods=["post"])
+    def uncordon(self, request: UserRequest, node_id: UUID) -> Response:
+        return self._set_cordon(False)
+
+
+class DeviceFilter(filters.FilterSet):
+    pool = filters.CharFilter(field_name="node__pool__slug", label="Short name of the pool.")
+    node = filters.CharFilter(field_name="node__name", label="Name of the node.")
+    model = filters.CharFilter(label="Exactly this model.")
+    present = filters.BooleanFilter(label="Whether the last inventory saw it.")
+    healthy = filters.BooleanFilter(label="Whether it is fit for work.")
+    cordoned = filters.BooleanFilter(label="Whether it has been taken out of placement.")
+    checking = filters.BooleanFilter(label="Whether a check or a scrub is on it.")
+    state = filters.ChoiceFilter(
+        choices=[
+            *((each.value, LOOKS[each].word) for each in DeviceState),
+            *((former, LOOKS[each].word) for former, each in FORMER_CODES.items()),
+        ],
+        method="in_state",
+        label="In this state, as the device's own `state` says; `gone` is the former name of `offline`.",
+    )
+
+    def in_state(self, found: QuerySet[Any], _: str, state: str) -> QuerySet[Any]:
+        return found.filter(state=FORMER_CODES.get(state, state))
+
+
+@documented(list="List devices", retrieve="Read a device")
+class DeviceViewSet(ReadViewSet):
+    queryset = Device.objects.none()
+    serializer_class = DeviceSerializer
+    filterset_class = DeviceFilter
+    scopes = SCOPES
+    ordering = ("uuid",)
+    missing = InventoryCode.NO_SUCH_DEVICE
+    lookup_url_kwarg = "device_id"
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[Device]:
+        return selectors.devices_with_state()
+
+    @operation(
+        "Take a device out of placement",
+        description="For operators. What runs on it goes on. No check puts it back, an operator does.",
+        request=CordonSerializer,
+        responses={200: DeviceSerializer},
+        errors=[400, 404, 415],
+    )
+    @action(detail=True, methods=["post"])
+    def cordon(self, request: UserRequest, device_id: UUID) -> Response:
+        cordons.cordon_device(actor=request.user, device_id=device_id, reason=reason_of(request))
+        return self.answer(self.get_object())
+
+    @operation(
+        "Put a device back into placement",
+        description="For operators, whoever took it out. Who was asked to leave by a drain, and has not "
+        "left, may stay.",
+        request=CordonSerializer,
+        responses={200: DeviceSerializer},
+        errors=[400, 404, 415],
+    )
+    @action(detail=True, methods=["post"])
+    def uncordon(self, request: UserRequest, device_id: UUID) -> Response:
+        cordons.lift_cordon(actor=request.user, device_id=device_id, reason=reason_of(request))
+        return self.answer(self.get_object())
+
+
+router = Router()
+router.register("pools", PoolViewSet)
+router.register("nodes", NodeViewSet)
+router.register("devices", DeviceViewSet)
+urlpatterns = router.urls

@@ -1,0 +1,153 @@
+"""Taking single devices out of placement, and back in; nodes are in `services.set_cordon`.
+
+Who took a device out decides who puts it back: an operator's cordon is lifted by an operator alone, that
+of a check by a passing check, that of a scrub by a clean scrub. Operators may lift any.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Q
+from django.utils.translation import gettext as _
+
+from portal.common.actors import SystemActor
+from portal.common.domain_events import emit
+from portal.common.errors import NotFound
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import TargetKind
+from portal.common.events.services import Target
+from portal.common.reasons.codes import InventoryCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.fleet.inventory.domain_events import CapacityFreed, DeviceUncordoned, NodesChanged
+from portal.fleet.inventory.models import CordonCause, Device
+from portal.people.accounts.models import User
+from portal.people.accounts.policies import require_operator
+
+WEIGHT = {"": 0, CordonCause.SCRUB: 1, CordonCause.CHECK: 2, CordonCause.OPERATOR: 3}
+"""A cordon of more weight takes the place of one of less, never the other way round."""
+
+
+def locked_device(device_id: UUID) -> Device:
+    """The device under a row lock; inside a transaction only. Raises `NotFound`."""
+    found = (
+        Device.objects.select_for_update(of=("self",))
+        .select_related("node", "node__pool")
+        .filter(pk=device_id)
+        .first()
+    )
+    if found is None:
+        raise NotFound(Reason(InventoryCode.NO_SUCH_DEVICE))
+    return found
+
+
+@transaction.atomic
+def cordon_device(
+    *,
+    actor: User | SystemActor,
+    device_id: UUID,
+    reason: str,
+    cause: CordonCause = CordonCause.OPERATOR,
+    recovery: str = "",
+) -> Device:
+    """Take a device out of placement. What runs on it goes on. Repeating it is success and tells nobody.
+
+    `recovery` is what brings it back (`provisioning.gpu.check.Action`). Raises `NotFound`, `NotAllowed`.
+    """
+    require_operator(actor)
+    device = locked_device(device_id)
+    reason = strip_nul(reason)[:1000]
+    if WEIGHT[cause] < WEIGHT[device.cordon_cause if device.cordoned else ""]:
+        # Somebody with more say holds it out already; what brings it back is worth knowing all the same.
+        if recovery and device.recovery != recovery:
+            device.recovery = recovery
+            device.save(update_fields=["recovery"])
+        return device
+    if cause == CordonCause.OPERATOR:
+        # What a check has found is as true as before.
+        recovery = recovery or device.recovery
+    wanted = (True, reason, cause, recovery)
+    if (device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery) == wanted:
+        return device
+    device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery = wanted
+    device.save(update_fields=["cordoned", "cordon_reason", "cordon_cause", "recovery"])
+    emit(NodesChanged((device.node_id,)))
+    events.record(
+        actor=actor,
+        kind=AuditKind.DEVICE_CORDONED,
+        pool=device.node.pool,
+        message=f"cordoned {display_name(device)}" + (f": {reason}" if reason else ""),
+        targets=[Target(TargetKind.DEVICE, device.uuid)],
+        data={"device": device.uuid, "cause": str(cause), "recovery": recovery},
+    )
+    if cause != CordonCause.OPERATOR:
+        notify_operators(
+            device,
+            "device.cordoned",
+            _("%(device)s is out of use") % {"device": display_name(device)},
+            reason,
+            recovery,
+        )
+    return device
+
+
+@transaction.atomic
+def lift_cordon(*, actor: User | SystemActor, device_id: UUID, reason: str = "") -> Device:
+    """Put a device back into placement, whoever took it out. Repeating it is success.
+
+    Raises `NotFound`, `NotAllowed`.
+    """
+    require_operator(actor)
+    device = locked_device(device_id)
+    if not device.cordoned:
+        return device
+    cause = device.cordon_cause
+    device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery = False, "", "", ""
+    if cause == CordonCause.SCRUB:
+        # It is clean, or an operator hands it out all the same.
+        device.unscrubbed = False
+    device.save(update_fields=["cordoned", "cordon_reason", "cordon_cause", "recovery", "unscrubbed"])
+    emit(NodesChanged((device.node_id,)))
+    events.record(
+        actor=actor,
+        kind=AuditKind.DEVICE_UNCORDONED,
+        pool=device.node.pool,
+        message=f"uncordoned {display_name(device)}" + (f": {strip_nul(reason)}" if reason else ""),
+        targets=[Target(TargetKind.DEVICE, device.uuid)],
+        data={"device": device.uuid, "cause": cause},
+    )
+    if cause in (CordonCause.CHECK, CordonCause.SCRUB):
+        notify_operators(
+            device,
+            "device.uncordoned",
+            _("%(device)s is back in use") % {"device": display_name(device)},
+            reason,
+        )
+    emit(DeviceUncordoned(device.pk))
+    emit(CapacityFreed())
+    return device
+
+
+def display_name(device: Device) -> str:
+    """What people call it: `GPU 3 of gpu-01`, and its instance by profile."""
+    what = f"instance {device.mig_profile} of GPU" if device.mig_profile else "GPU"
+    return f"{what} {device.index} of {device.node.name}"
+
+
+def url_of(device: Device) -> str:
+    """The device's page, as a path in the portal."""
+    return f"/gpus/devices/{device.pk}/"
+
+
+def notify_operators(device: Device, kind: str, title: str, body: str, recovery: str = "") -> None:
+    """A notice to everybody who runs the pools; simulated devices are called so."""
+    operators = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
+    if device.node.pool.simulated:
+        title = _("Simulated: %(title)s") % {"title": title}
+    if recovery and recovery != "none":
+        what = _("What brings it back: %(action)s.") % {"action": recovery.replace("_", " ")}
+        body = f"{body} {what}"
+    events.notify(operators, kind, title, body.strip(), url_of(device))

@@ -1,0 +1,230 @@
+"""Counts each resource: total, in service, allocated and free. Pages, REST and metrics all read these.
+
+Amounts are in base units: thousandths of a device (a whole one is 1000), milli-CPU, MiB. Resources have the
+names of `inventory.resources`. MIG instances are counted, the GPU that they are part of is not.
+
+- *total*: what there is, whatever its state;
+- *in service*: of that, what is neither failed nor cordoned nor offline;
+- *allocated*: what workspaces hold, wherever it is;
+- *free*: what is in service, under no check, waits for no scrub, and is held by nobody.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import BigIntegerField, OuterRef, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from portal.fleet.inventory import resources
+from portal.fleet.inventory.device_states import KNOWN, OUT_OF_SERVICE, DeviceState, with_state
+from portal.fleet.inventory.models import Allocation, Device, Node, PoolState
+from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
+
+SITE = UUID(int=0)
+_OF_NODES = (resources.CPU, resources.MEMORY, resources.DISK)
+
+
+@dataclass(slots=True)
+class Count:
+    """Amounts of one resource."""
+
+    total: int = 0
+    in_service: int = 0
+    allocated: int = 0
+    free: int = 0
+
+    @property
+    def schedulable(self) -> int:
+        """The most that may be held now: what is free, and what is held already."""
+        return self.allocated + self.free
+
+
+Counts = dict[str, Count]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Adds devices and parts of nodes up, by resource."""
+
+    counts: Counts = field(default_factory=dict)
+
+    def add(self, resource: str, *, total: int, in_service: int, allocated: int, free: int) -> None:
+        count = self.counts.get(resource)
+        if count is None:
+            count = self.counts[resource] = Count()
+        count.total += total
+        count.in_service += in_service
+        count.allocated += allocated
+        count.free += max(0, free)
+
+    def add_device(self, names: Iterable[str], *, allocated: int, in_service: bool, takes_work: bool) -> None:
+        """One device that is counted in the resources `names`; `takes_work` if nothing keeps work from it."""
+        for name in names:
+            self.add(
+                name,
+                total=WHOLE_DEVICE_MILLI,
+                in_service=WHOLE_DEVICE_MILLI if in_service else 0,
+                allocated=allocated,
+                free=WHOLE_DEVICE_MILLI - allocated if takes_work else 0,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class CountedDevice:
+    """A device that can be handed out: a GPU that is not split, or a MIG instance. `allocated` of 1000.
+
+    `kept_back`: what of it is not allocated is not handed out before a scrub.
+    """
+
+    node: UUID
+    pool: UUID
+    model: str
+    profile: str
+    mig_instance: bool
+    simulated: bool
+    allocated: int
+    state: DeviceState
+    kept_back: bool = False
+
+    def add_to(self, tally: Tally, *names: str) -> None:
+        """Count it in its resources, or under the names given."""
+        in_service = self.state not in OUT_OF_SERVICE
+        tally.add_device(
+            names
+            or resources.of_device(
+                self.model, mig_instance=self.mig_instance, profile=self.profile, simulated=self.simulated
+            ),
+            allocated=self.allocated,
+            in_service=in_service,
+            takes_work=in_service and self.state is not DeviceState.CHECKING and not self.kept_back,
+        )
+
+
+def counted(rows: Iterable[Any]) -> list[CountedDevice]:
+    """Those of these devices (with state, node and pool) that can be handed out."""
+    return [
+        CountedDevice(
+            row.node_id,
+            row.node.pool_id,
+            row.model,
+            row.mig_profile,
+            row.kind == DeviceKind.MIG.value,
+            row.node.pool.simulated,
+            row.used_milli or 0,
+            DeviceState(row.state),
+            row.kept_back,
+        )
+        for row in rows
+        if not row.partitioned
+    ]
+
+
+def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedDevice]:
+    """All that can be handed out on these nodes, by name of the node and place on it; one query."""
+    found = with_state(Device.objects.filter(KNOWN, node__in=nodes.order_by()), now or timezone.now())
+    rows: Iterable[Any] = found.order_by("node__name", "index", "mig_start", "uuid").values_list(
+        "partitioned", "node_id", "node__pool_id", "model", "mig_profile", "kind", "node__pool__simulated",
+        "used_milli", "state", "kept_back",
+    )  # fmt: skip
+    return [
+        CountedDevice(
+            node,
+            pool,
+            model,
+            profile,
+            kind == DeviceKind.MIG.value,
+            simulated,
+            held or 0,
+            DeviceState(state),
+            kept_back,
+        )
+        for partitioned, node, pool, model, profile, kind, simulated, held, state, kept_back in rows
+        if not partitioned
+    ]
+
+
+def site(now: datetime | None = None) -> Counts:
+    """All enabled pools together; what is simulated has resources of its own. Two queries."""
+    return _by(lambda _: SITE, Node.objects.filter(pool__enabled=True), now).get(SITE, {})
+
+
+def by_pool(
+    nodes: QuerySet[Node], now: datetime | None = None, found: Iterable[CountedDevice] | None = None
+) -> dict[UUID, Counts]:
+    """Pool → its counts, over these nodes; pools without any are missing.
+
+    Two queries; one where `devices` of these nodes have been `found` already.
+    """
+    return _by(lambda pool: pool, nodes, now, found)
+
+
+def of_node(node: Any) -> Counts:
+    """The counts of one node of `selectors.nodes`; no query, since its devices and use are read with it."""
+    tally = Tally()
+    held = [node.used_cpu_milli or 0, node.used_memory_mib or 0, node.used_disk_mib or 0]
+    in_service = _in_service(node.online, node.cordoned, node.pool.enabled, node.pool.state)
+    amounts = [node.cpu_milli, node.memory_mib, node.disk_mib]
+    _add_node(tally, simulated=node.pool.simulated, in_service=in_service, amounts=amounts, held=held)
+    for device in counted(node.devices.all()):
+        device.add_to(tally)
+    return tally.counts
+
+
+def _in_service(online: bool, cordoned: bool, enabled: bool, pool_state: str) -> bool:
+    """Whether a node is in service: online, not cordoned, in an enabled pool that answers."""
+    return online and not cordoned and enabled and pool_state != PoolState.UNREACHABLE
+
+
+def _add_node(
+    tally: Tally, *, simulated: bool, in_service: bool, amounts: Sequence[int], held: Sequence[int]
+) -> None:
+    """CPU, memory and disk of a node, and what is held of these."""
+    prefix = resources.SIMULATED if simulated else ""
+    for name, total, used in zip(_OF_NODES, amounts, held, strict=True):
+        if total or used:
+            tally.add(
+                prefix + name,
+                total=total,
+                in_service=total if in_service else 0,
+                allocated=used,
+                free=total - used if in_service else 0,
+            )
+
+
+def _by(
+    place: Callable[[UUID], UUID],
+    nodes: QuerySet[Node],
+    now: datetime | None,
+    found: Iterable[CountedDevice] | None = None,
+) -> dict[UUID, Counts]:
+    """What these nodes have, added up where `place` puts their pool."""
+    tallies: dict[UUID, Tally] = defaultdict(Tally)
+    for pool, simulated, in_service, amounts, held in _nodes(nodes):
+        tally = tallies[place(pool)]
+        _add_node(tally, simulated=simulated, in_service=in_service, amounts=amounts, held=held)
+    for device in devices(nodes, now) if found is None else found:
+        device.add_to(tallies[place(device.pool)])
+    return {where: tally.counts for where, tally in tallies.items()}
+
+
+def _nodes(nodes: QuerySet[Node]) -> Iterator[tuple[UUID, bool, bool, list[int], list[int]]]:
+    """Pool, whether it is simulated and in service; its CPU, memory, disk; what is held of these."""
+    held = Allocation.objects.filter(node=OuterRef("pk"), released_at=None).order_by().values("node")
+    sums = [
+        Coalesce(Subquery(held.annotate(sum=Sum(name)).values("sum"), output_field=BigIntegerField()), 0)
+        for name in ("cpu_milli", "memory_mib", "disk_mib")
+    ]
+    rows: Iterable[Any] = nodes.order_by().values_list(
+        "pool_id", "pool__simulated", "online", "cordoned", "pool__enabled", "pool__state",
+        "cpu_milli", "memory_mib", "disk_mib", *sums,
+    )  # fmt: skip
+    for pool, simulated, online, cordoned, enabled, state, *amounts in rows:
+        in_service = _in_service(online, cordoned, enabled, state)
+        yield pool, simulated, in_service, amounts[:3], amounts[3:]

@@ -1,0 +1,284 @@
+"""Taking in the devices that an inventory saw: those that appear, change, vanish, return or are replaced.
+
+A fixed number of queries and at most one event of each kind for a node, however many devices there are.
+Each change that matters to placement is a domain event, which the queue listens to (`portal.wiring`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q
+
+from portal.common.actors import SYSTEM
+from portal.common.domain_events import emit
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import TargetKind
+from portal.common.events.services import Target
+from portal.fleet.inventory import notices
+from portal.fleet.inventory.domain_events import CapacityChanged
+from portal.fleet.inventory.models import Device, Node, Pool
+from provisioning.types import DeviceInfo, DeviceKind, NodeInfo
+
+UNSEEN_STATES = frozenset({"timeout", "error", "no_permission", "driver_mismatch"})
+"""States of a node's accelerators in which a device that is not reported may well be there."""
+PLACED_BY = ("model", "memory_mib", "kind", "parent_uuid", "mig_profile", "mig_start", "island", "numa")
+"""What placement reads of a device beside its health and whether it is split."""
+COLUMNS = (
+    "index", "model", "memory_mib", "kind", "parent_uuid", "mig_mode", "mig_profile", "mig_start",
+    "island", "numa", "compute_capability", "facts", "healthy", "health_note",
+)  # fmt: skip
+"""What inventory says of a device, under the names that a row and a `DeviceInfo` have for it."""
+MAX_NAMED = 4
+FEW = 200
+BATCH = 500
+
+
+@dataclass(slots=True)
+class _Changes:
+    """The changes on one node. Rows are as they were, infos as they are now."""
+
+    node: Node
+    appeared: list[DeviceInfo] = field(default_factory=list)
+    returned: list[DeviceInfo] = field(default_factory=list)
+    replaced: list[tuple[DeviceInfo, Device]] = field(default_factory=list)
+    split: list[tuple[DeviceInfo, list[DeviceInfo], list[Device]]] = field(default_factory=list)
+    ill: list[DeviceInfo] = field(default_factory=list)
+    well: list[DeviceInfo] = field(default_factory=list)
+    other: list[DeviceInfo] = field(default_factory=list)
+    gone: list[Device] = field(default_factory=list)
+    unseen: list[Device] = field(default_factory=list)
+    write: list[DeviceInfo] = field(default_factory=list)
+    reported: set[str] = field(default_factory=set)
+    """UUIDs that another event speaks of: they neither appear nor disappear beside it."""
+
+    @property
+    def really_gone(self) -> list[Device]:
+        """Those that no other event speaks of."""
+        return [row for row in self.gone if row.uuid not in self.reported]
+
+
+def apply_devices(pool: Pool, seen: Sequence[tuple[Node, NodeInfo]]) -> None:
+    """Take in the devices of these nodes; inside a transaction, under the pool's lock."""
+    rows: dict[UUID, list[Device]] = defaultdict(list)
+    # Named by their keys where they are few; a list of thousands would be slower than to read all.
+    few = Q(node__in=[node.pk for node, _ in seen]) if len(seen) <= FEW else Q(node__pool=pool)
+    for row in Device.objects.filter(few).order_by("index", "mig_start", "uuid"):
+        rows[row.node_id].append(row)
+    all_seen = {info.uuid for _, node_info in seen for info in node_info.devices}
+    changes = [_compare(node, info, rows[node.pk], all_seen) for node, info in seen]
+    _those_from_elsewhere(changes)
+    _write(changes)
+    for each in changes:
+        _record_changes(pool, each)
+    notices.devices_out(pool, "ill", [(each.node, len(each.ill)) for each in changes if each.ill])
+    notices.devices_out(pool, "unseen", [(each.node, len(each.unseen)) for each in changes if each.unseen])
+    gone_of = [(each.node, len(each.really_gone)) for each in changes if each.really_gone]
+    notices.devices_out(pool, "disappeared", gone_of)
+
+
+def _compare(node: Node, info: NodeInfo, rows: Sequence[Device], all_seen: set[str]) -> _Changes:
+    found = _Changes(node)
+    known = {row.uuid: row for row in rows}
+    for device in info.devices:
+        row = known.get(device.uuid)
+        facts = facts_of(device)
+        if row is None:
+            found.appeared.append(device)
+        elif not row.present:
+            found.returned.append(device)
+        elif all(getattr(row, name) == value for name, value in facts.items()):
+            continue
+        elif row.healthy != device.healthy:
+            (found.well if device.healthy else found.ill).append(device)
+        elif any(getattr(row, name) != facts[name] for name in PLACED_BY):
+            found.other.append(device)
+        found.write.append(device)
+    here = {device.uuid for device in info.devices}
+    missing = [row for row in rows if row.present and row.uuid not in here]
+    if missing and info.accelerator_state in UNSEEN_STATES:
+        # Nothing was seen, so nothing is known to be gone: out of use until somebody can look again.
+        found.unseen = [row for row in missing if row.healthy]
+        return found
+    found.gone = missing
+    _find_replaced(found, rows, here, all_seen)
+    _find_split(found, known, info)
+    return found
+
+
+def _find_replaced(found: _Changes, rows: Sequence[Device], here: set[str], all_seen: set[str]) -> None:
+    """GPUs with another UUID where another one was: at its PCI slot, or else of its index and model."""
+    fresh = [device for device in found.appeared if device.kind != DeviceKind.MIG]
+    if not fresh:
+        return
+    # One that is somewhere else now has not been replaced, and one gone for long has only by its slot.
+    left = [row for row in rows if row.uuid not in here | all_seen and row.kind != DeviceKind.MIG]
+    left.sort(key=lambda row: not row.present)
+    for device in fresh:
+        slot = device.facts.get("pci_bus_id")
+        before = next((row for row in left if slot and row.facts.get("pci_bus_id") == slot), None)
+        before = before or next((row for row in left if row.present and _stood_for(row, device)), None)
+        if before is not None:
+            left.remove(before)
+            found.replaced.append((device, before))
+            found.reported |= {device.uuid, before.uuid}
+
+
+def _stood_for(row: Device, device: DeviceInfo) -> bool:
+    slots = row.facts.get("pci_bus_id"), device.facts.get("pci_bus_id")
+    return not all(slots) and (row.index, row.model) == (device.index, device.model)
+
+
+def _find_split(found: _Changes, known: Mapping[str, Device], info: NodeInfo) -> None:
+    """GPUs that are split in another way than before; their instances come and go with that."""
+    now: dict[str, list[DeviceInfo]] = defaultdict(list)
+    before: dict[str, list[Device]] = defaultdict(list)
+    for device in info.devices:
+        if device.kind == DeviceKind.MIG:
+            now[device.parent_uuid].append(device)
+    for row in known.values():
+        if row.kind == DeviceKind.MIG and row.present:
+            before[row.parent_uuid].append(row)
+    for device in info.devices:
+        old = known.get(device.uuid)
+        if old is None or not old.present or device.kind == DeviceKind.MIG:
+            continue
+        parts, were = now[device.uuid], before[device.uuid]
+        layout = {(part.uuid, part.mig_profile, part.mig_start) for part in parts}
+        if old.mig_mode != device.mig_mode or layout != {
+            (row.uuid, row.mig_profile, row.mig_start) for row in were
+        }:
+            found.split.append((device, parts, were))
+            found.reported |= {part.uuid for part in parts} | {row.uuid for row in were}
+
+
+def _those_from_elsewhere(changes: Sequence[_Changes]) -> None:
+    """What is new to a node and known on another one comes back, though to another place."""
+    fresh = {info.uuid for each in changes for info in each.appeared}
+    if not fresh:
+        return
+    known = set(Device.objects.filter(uuid__in=fresh).values_list("uuid", flat=True))
+    for each in changes:
+        each.returned += [info for info in each.appeared if info.uuid in known]
+        each.appeared = [info for info in each.appeared if info.uuid not in known]
+
+
+def _write(changes: Sequence[_Changes]) -> None:
+    gone = {row.pk for each in changes for row in each.gone}
+    touched = Q(pk__in=gone | {row.pk for each in changes for row in each.unseen})
+    touched |= Q(uuid__in=[info.uuid for each in changes for info in each.write])
+    if any(each.gone or each.unseen or each.write for each in changes):
+        # In the order in which everybody locks devices.
+        list(Device.objects.filter(touched).select_for_update().order_by("pk").values_list("pk"))
+    if gone:
+        Device.objects.filter(pk__in=gone).update(present=False)
+    for each in changes:
+        if each.unseen:
+            note = each.node.accelerator_note or "The driver did not answer."
+            pks = [row.pk for row in each.unseen]
+            Device.objects.filter(pk__in=pks).update(healthy=False, health_note=note)
+    # Known by its UUID, a device that has moved to another node keeps its row.
+    fresh = {
+        info.uuid: Device(node=each.node, uuid=info.uuid, present=True, **facts_of(info))
+        for each in changes
+        for info in each.write
+    }
+    if fresh:
+        Device.objects.bulk_create(
+            [fresh[uuid] for uuid in sorted(fresh)],
+            batch_size=BATCH,
+            update_conflicts=True,
+            unique_fields=["uuid"],
+            update_fields=["node", "present", *COLUMNS],
+        )
+
+
+def _record_changes(pool: Pool, each: _Changes) -> None:
+    name = each.node.name
+
+    def record_change(kind: str, message: str, devices: Iterable[DeviceInfo | Device], **data: Any) -> None:
+        uuids = [device.uuid for device in devices]
+        emit(CapacityChanged())
+        events.record(
+            actor=SYSTEM,
+            kind=AuditKind(f"device.{kind}"),
+            pool=pool,
+            message=message,
+            targets=[Target(TargetKind.NODE, name), *(Target(TargetKind.DEVICE, uuid) for uuid in uuids)],
+            data={"devices": uuids, "node": name, **data},
+        )
+
+    appeared = [device for device in each.appeared if device.uuid not in each.reported]
+    if appeared:
+        record_change("appeared", f"found {len(appeared)} × {appeared[0].model} on {name}", appeared)
+    if each.returned:
+        which = _which(each.returned)
+        record_change("returned", f"finds {which} of {name} again", each.returned)
+    if each.replaced:
+        which = _which([new for new, _ in each.replaced])
+        record_change(
+            "replaced",
+            f"finds other devices as {which} of {name} than before"
+            if len(each.replaced) > 1
+            else f"finds another device as {which} of {name}: {each.replaced[0][0].uuid}, "
+            f"{each.replaced[0][1].uuid} before",
+            [device for pair in each.replaced for device in pair],
+            before={new.uuid: old.uuid for new, old in each.replaced},
+        )
+    if each.split:
+        _, parts, were = each.split[0]
+        how = f": {_layout(parts)}, {_layout(were)} before" if len(each.split) == 1 else ""
+        record_change(
+            "mig_changed",
+            f"finds {_which([gpu for gpu, _, _ in each.split])} of {name} split anew{how}",
+            [gpu for gpu, _, _ in each.split],
+            layouts={gpu.uuid: [part.mig_profile for part in its] for gpu, its, _ in each.split},
+        )
+    if each.ill:
+        note = next((device.health_note for device in each.ill if device.health_note), "")
+        record_change(
+            "ill",
+            f"finds {_which(each.ill)} of {name} unfit for work" + (f": {note}" if note else ""),
+            each.ill,
+        )
+    if each.well:
+        record_change("well", f"finds {_which(each.well)} of {name} fit for work again", each.well)
+    if each.other:
+        record_change("changed", f"finds {_which(each.other)} of {name} changed", each.other)
+    if each.unseen:
+        note = each.node.accelerator_note or "The driver did not answer."
+        record_change("unseen", f"cannot see {_several(each.unseen)} on {name}: {note}", each.unseen)
+    gone = each.really_gone
+    if gone:
+        record_change("disappeared", f"no longer finds {_several(gone)} on {name}", gone)
+
+
+def _several(rows: Sequence[Device]) -> str:
+    return f"{len(rows)} × {rows[0].model}"
+
+
+def _which(devices: Sequence[DeviceInfo]) -> str:
+    """“GPU 3”, “GPU 0 and 3”, “12 GPUs”."""
+    numbers = sorted({device.index for device in devices})
+    if len(numbers) > MAX_NAMED:
+        return f"{len(numbers)} GPUs"
+    *most, last = map(str, numbers)
+    return f"GPU {', '.join(most)} and {last}" if most else f"GPU {last}"
+
+
+def _layout(parts: Sequence[DeviceInfo | Device]) -> str:
+    profiles = sorted(part.mig_profile or "?" for part in parts)
+    if not profiles:
+        return "whole"
+    return " + ".join(f"{profiles.count(each)} × {each}" for each in dict.fromkeys(profiles))
+
+
+def facts_of(info: DeviceInfo) -> dict[str, Any]:
+    """The columns as inventory says."""
+    columns = {name: getattr(info, name) for name in COLUMNS}
+    return {**columns, "kind": info.kind.value, "facts": dict(info.facts)}

@@ -1,0 +1,69 @@
+"""GPUs that a node ought to have and does not show: by what is on its PCI, and by what it had before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from django.utils.translation import gettext as _
+
+from portal.fleet.inventory.models import CordonCause, Device, Node
+from provisioning.types import DeviceKind
+
+FACT = "missing_gpus"
+"""Under this name a node's facts have the PCI addresses that its driver does not show."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingGpu:
+    """One that is not there for its driver. `uuid` and `model` are empty where it was never seen before.
+
+    `on_pci`: the machine has it on PCI all the same.
+    """
+
+    pci_bus_id: str
+    uuid: str
+    model: str
+    on_pci: bool
+
+    @property
+    def next_action(self) -> str:
+        """What to do first."""
+        if self.on_pci:
+            return _("Look at dmesg for lines with NVRM, then reboot the machine.")
+        return _("Look whether it sits in its slot and has power; cordon it if it was taken out on purpose.")
+
+
+def of_node(node: Node, devices: Iterable[Device]) -> tuple[MissingGpu, ...]:
+    """Those of a node, by PCI address. `devices`: its GPUs, those that are not present too.
+
+    What an operator has cordoned is decided, and a slot that another GPU is in has nothing missing.
+    """
+    gpus = [device for device in devices if device.kind != DeviceKind.MIG]
+    taken = {_slot(device) for device in gpus if device.present}
+    named = node.facts.get(FACT)
+    on_pci = [bus for bus in named if isinstance(bus, str)] if isinstance(named, list) else []
+    had: dict[str, Device] = {}
+    for device in gpus:
+        slot = _slot(device)
+        if slot and slot not in taken and not device.present:
+            had.setdefault(slot, device)
+    found = [
+        MissingGpu(bus, had[bus].uuid if bus in had else "", had[bus].model if bus in had else "", True)
+        for bus in on_pci
+        if bus not in taken
+    ]
+    found += [
+        MissingGpu(slot, device.uuid, device.model, False)
+        for slot, device in had.items()
+        if slot not in on_pci and not _is_decided(device)
+    ]
+    return tuple(sorted(found, key=lambda each: each.pci_bus_id))
+
+
+def _slot(device: Device) -> str:
+    return str(device.facts.get("pci_bus_id") or "")
+
+
+def _is_decided(device: Device) -> bool:
+    return bool(device.cordoned and device.cordon_cause == CordonCause.OPERATOR)

@@ -1,0 +1,34 @@
+"""Models of capacity (pools, nodes, devices), of its allocations, and of device samples."""
+
+from __future__ import annotations
+
+from portal.fleet.inventory.models.allocations import AllocatedDevice, Allocation
+from portal.fleet.inventory.models.capacity import (
+    CheckLevel,
+    CordonCause,
+    Device,
+    Node,
+    PlacementPolicy,
+    Pool,
+    PoolState,
+    RebalancingPolicy,
+)
+from portal.fleet.inventory.models.placement_lock import PlacementLock
+from portal.fleet.inventory.models.samples import DeviceHour, DeviceMinute, DeviceSeries
+
+__all__ = [
+    "AllocatedDevice",
+    "Allocation",
+    "CheckLevel",
+    "CordonCause",
+    "Device",
+    "DeviceHour",
+    "DeviceMinute",
+    "DeviceSeries",
+    "Node",
+    "PlacementLock",
+    "PlacementPolicy",
+    "Pool",
+    "PoolState",
+    "RebalancingPolicy",
+]

@@ -1,0 +1,72 @@
+"""Sends messages to the workers of the node plane. A lost one costs time, never work."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from django.conf import settings
+
+from portal.celery import app
+from portal.fleet.inventory.models import Node, Pool
+from provisioning.celery_config import ENGINE_QUEUE, node_queue
+from provisioning.types import HOME_LIMIT, PoolConfig
+
+log = logging.getLogger(__name__)
+HOMES_LIMITED_BY = "local"
+
+
+def config_of(pool: Pool) -> PoolConfig:
+    """The pool as its driver sees it: where nodes hold people's homes, with the limit of these."""
+    config = pool.config
+    if pool.driver == HOMES_LIMITED_BY:
+        config = {**config, HOME_LIMIT: settings.BERTH_HOME_LIMIT_MIB}
+    return PoolConfig(slug=pool.slug, driver=pool.driver, config=config)
+
+
+def queue_of(pool: Pool, node_name: str) -> str:
+    """Where the pool's commands go: to the node's own worker, or to any that has the engine's API."""
+    return node_queue(node_name) if pool.runs_on_node else ENGINE_QUEUE
+
+
+def nodes_to_ask(pool: Pool) -> list[str]:
+    """The node names to send a pool-wide question to: each node of its own plane, else one for all.
+
+    A node that is another pool's is not asked for this one.
+    """
+    if not pool.runs_on_node:
+        return [""]
+    known = set(pool.nodes.filter(retired=False).values_list("name", flat=True))
+    configured = str(pool.config.get("node", settings.BERTH_NODE_NAME))
+    if configured not in known and not pools_of_nodes(pool, [configured]):
+        known.add(configured)
+    return sorted(known)
+
+
+def pools_of_nodes(pool: Pool, names: Iterable[str]) -> dict[str, Pool]:
+    """Other pools by those of the nodes that are theirs already.
+
+    A worker answers whoever asks it, and in two pools one machine would be given away twice. Simulated pools
+    give nothing away.
+    """
+    if pool.simulated or not pool.runs_on_node:
+        return {}
+    rows = Node.objects.filter(
+        name__in=set(names), retired=False, pool__deleted_at=None, pool__simulated=False
+    )
+    found = rows.exclude(pool=pool).select_related("pool").order_by("pool__slug", "name")
+    return {node.name: node.pool for node in found if node.pool.runs_on_node}
+
+
+def send(task: str, queue: str, *, countdown: float = 0, **kwargs: Any) -> bool:
+    """Send a task to a queue; False where Redis is away: the row that it is about stays due."""
+    try:
+        app.send_task(
+            task, kwargs=kwargs, queue=queue, countdown=countdown or None, expires=settings.NODE_LEASE_S
+        )
+    except Exception as error:
+        # Redis is away, or refuses: the database still has the work, the sweep sends it again.
+        log.warning("%s was not sent to %s: %s", task, queue, error)
+        return False
+    return True

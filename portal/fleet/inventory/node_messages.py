@@ -1,0 +1,121 @@
+"""What the node plane sends, taken in at one place: a message that does not hold is logged and dropped.
+
+A node's answer counts only for what that node was asked. Who has sent it is known by its signature
+(`provisioning.signed_celery`), never by what it says.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from django.conf import settings
+
+from portal.celery import app
+from portal.fleet.inventory import node_commands, notices
+from portal.fleet.inventory.models import Pool
+from provisioning import messages
+from provisioning.celery_config import ENGINE_QUEUE, node_queue
+from provisioning.signed_celery import RefusedReport, sender
+from provisioning.signing import CONTROL, Refusal, Refused
+from provisioning.types import Inventory
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def received(data: Any, kind: type[T], *, of: str) -> T | None:
+    """The typed value; None where it is not one. `of` says who sent it, for the log."""
+    try:
+        return messages.receive(data, kind)
+    except ValueError as error:
+        # Its text may quote what was sent.
+        text = str(error)[:300].encode("unicode_escape").decode()
+        log.warning("a message of %s is left out: %s", of[:120].encode("unicode_escape").decode(), text)
+        return None
+
+
+def is_of(pool: Pool, node_name: str) -> bool:
+    """Whether the message that is taken in comes from the node, which the caller knows to be the one asked.
+
+    For a pool that is on no node: from one that works for the engine. Else it is logged, and operators told.
+    """
+    if sender() in (_of_engine() if not pool.runs_on_node else {node_queue(node_name)}):
+        return True
+    _refuse(f"speaks for {node_name or 'the engine'} of {pool.slug}")
+    return False
+
+
+def is_of_the_pool(pool: Pool, node_names: Iterable[str] | None = None) -> bool:
+    """Whether it comes from a node of the pool, and speaks of no other one in `node_names`."""
+    own = [name for name in node_commands.nodes_to_ask(pool) if node_queue(name) == sender()]
+    if not pool.runs_on_node:
+        return is_of(pool, "")
+    if own and set(node_names or own) <= set(own):
+        return True
+    _refuse(f"speaks for nodes of {pool.slug}")
+    return False
+
+
+def is_of_node(node_name: str) -> bool:
+    """Whether it comes from the node of this name, whatever its pool."""
+    if node_queue(node_name) == sender():
+        return True
+    _refuse("speaks for another node")
+    return False
+
+
+def inventory_counts(pool: Pool, seen: Inventory) -> bool:
+    """Whether the inventory comes from a node that may give it: on its own plane each tells of itself."""
+    return is_of_the_pool(pool, [node.name for node in seen.nodes])
+
+
+def queues_of_sender(queues: Iterable[str]) -> list[str]:
+    """Those of `queues` that are the sender's to consume."""
+    own = {sender()} | ({ENGINE_QUEUE} if sender() in _of_engine() else set())
+    return [queue for queue in queues if queue in own]
+
+
+def refused(report: RefusedReport) -> None:
+    """A worker of either plane has dropped messages: show operators what they have to know."""
+    reporter, claimed, reason = sender(), _line(report.claimed), _line(report.reason)
+    log.warning(
+        "%s dropped %d messages of %s (%s), the last a %s, %.0f s off",
+        *(_line(reporter), report.count, claimed or "nobody", reason, _line(report.task), report.off_s),
+    )
+    if reason == Refusal.FUTURE:
+        # Whichever of the two is a node: a node with a slow clock takes our messages for future ones.
+        node = _line(reporter) if reporter != CONTROL else claimed
+        notices.clock_off(node.removeprefix("node."), report.off_s)
+    elif reason not in {Refusal.TOO_OLD, Refusal.REPEATED}:
+        notices.messages_refused(claimed, reason)
+
+
+def sealed_reply(raw: bytes, *, key: str, queue: str) -> dict[str, Any] | None:
+    """What the node that was asked by `queue` has written under `key` for us; None where it is another's.
+
+    An object; whoever asked reads what is in it with care.
+    """
+    try:
+        by, body = app.unseal(raw, key=key)
+    except Refused as error:
+        log.warning("a reply of %s is refused: %s", _line(queue), error.reason.value)
+        return None
+    if by not in (_of_engine() if queue == ENGINE_QUEUE else {queue}):
+        log.warning("a reply of %s is refused: it is of %s", _line(queue), _line(by))
+        return None
+    return received(body, dict[str, Any], of=queue)
+
+
+def _of_engine() -> set[str]:
+    return {node_queue(name) for name in settings.BERTH_ENGINE_NODES}
+
+
+def _refuse(what: str) -> None:
+    log.warning("a message of %s is refused: it %s", _line(sender() or "nobody"), _line(what))
+    notices.messages_refused(_line(sender()), "wrong_node")
+
+
+def _line(text: str) -> str:
+    return text[:120].encode("unicode_escape").decode()

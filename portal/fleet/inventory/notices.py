@@ -1,0 +1,106 @@
+"""What those who run the pools are told of nodes, pools and devices. Repeated ones are folded into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from django.db.models import Q, QuerySet
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from portal.common.events import services as events
+from portal.common.reasons.wording import names_joined
+from portal.fleet.inventory.models import Node, Pool
+from portal.people.accounts.models import User
+
+FOLD = timedelta(minutes=15)
+REFUSED_FOLD = timedelta(days=1)
+MAX_NAMED = 3
+"""Nodes that a title names; more are the pool's."""
+
+
+def node_offline(pool: Pool, node: Node) -> None:
+    """A node is not found any more."""
+    title = _("%(node)s of %(pool)s is offline") % {"node": node.name, "pool": pool.name}
+    body = _(
+        "What runs there is looked after as soon as the node is back, or ends when it is seen to be gone."
+    )
+    _tell(pool, "node.offline", title, body, f"/gpus/nodes/{node.pk}/")
+
+
+def pool_unreachable(pool: Pool, message: str) -> None:
+    """A pool's driver cannot take stock."""
+    title = _("The pool %(pool)s cannot be reached") % {"pool": pool.name}
+    _tell(pool, "pool.unreachable", title, message, f"/pools/{pool.slug}/")
+
+
+def devices_out(pool: Pool, kind: str, counts: Sequence[tuple[Node, int]]) -> None:
+    """Devices have failed (`ill`), are not reported (`unseen`) or are gone (`disappeared`), by node."""
+    if not counts:
+        return
+    count = sum(each for _node, each in counts)
+    nodes = names_joined([node.name for node, _count in counts[:MAX_NAMED]])
+    where = nodes if len(counts) <= MAX_NAMED else pool.name
+    title = ngettext(
+        "%(count)d GPU of %(where)s is out of service",
+        "%(count)d GPUs of %(where)s are out of service",
+        count,
+    ) % {"count": count, "where": where}
+    body = {
+        "ill": _("The driver reports that they are not fit for work."),
+        "unseen": _("The driver does not answer for them."),
+        "disappeared": _("They are not there any more."),
+    }[kind]
+    url = f"/gpus/nodes/{counts[0][0].pk}/" if len(counts) == 1 else f"/pools/{pool.slug}/"
+    _tell(pool, f"device.{kind}", title, body, url)
+
+
+def memory_full(pool: Pool, node: Node) -> None:
+    """A node's machine had no memory left, and its kernel has ended a workspace that kept within its own."""
+    title = _("%(node)s of %(pool)s had no memory left") % {"node": node.name, "pool": pool.name}
+    body = _(
+        "Its kernel ended workspaces that had kept within their own memory, so something beside them takes "
+        "it. Look there for what runs besides workspaces, and end it or move it away."
+    )
+    _tell(pool, "node.memory_full", title, body, f"/gpus/nodes/{node.pk}/")
+
+
+def clock_off(node: str, off_s: float) -> None:
+    """A node and the control plane disagree about the time, so that messages are refused."""
+    title = _("The clock of %(node)s is wrong") % {"node": node}
+    body = _(
+        "It differs by %(seconds)d seconds from that of the control plane. Nothing can be started or stopped "
+        "there until both are synchronised; what runs there goes on."
+    ) % {"seconds": abs(round(off_s))}
+    _tell_operators("node.clock_off", title, body)
+
+
+def messages_refused(claimed: str, reason: str) -> None:
+    """Somebody sent messages that do not count. Told once a day: a flood is one notice."""
+    body = {
+        "unsigned": _(
+            "They carry no signature. Right after an upgrade these are what the older version had sent, and "
+            "are sent again; at any other time somebody else writes to Redis."
+        ),
+        "unknown_sender": _("No public key is known for their sender."),
+        "wrong_node": _(
+            "A node spoke for another node or pool. Look at that node: it may be in other hands."
+        ),
+    }.get(reason, _("Their signature is not for what they say. Somebody else may know a password of Redis."))
+    title = _("Messages of %(sender)s were refused") % {"sender": claimed or _("nobody")}
+    _tell_operators("node.message_refused", title, body)
+
+
+def _tell_operators(kind: str, title: str, body: str) -> None:
+    events.notify(_operators(), kind, title, body, "/pools/", fold=REFUSED_FOLD)
+
+
+def _operators() -> QuerySet[User]:
+    return User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
+
+
+def _tell(pool: Pool, kind: str, title: str, body: str, url: str) -> None:
+    if pool.simulated:
+        title = _("Simulated: %(title)s") % {"title": title}
+    events.notify(_operators(), kind, title, body, url, fold=FOLD)

@@ -1,0 +1,51 @@
+"""Asks pools what they have, and takes in their answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from portal.fleet.inventory import node_commands, node_messages, services
+from portal.fleet.inventory.models import Pool
+from portal.fleet.inventory.node_messages import received
+from provisioning import messages
+from provisioning.types import Failure, Inventory
+
+
+def refresh_due() -> None:
+    """Ask every pool whose inventory is due."""
+    for pool in services.pools_due():
+        ask(pool)
+
+
+def worker_ready(queues: list[str]) -> None:
+    """A node worker has started: ask its pools at once, so that a fresh portal has capacity in a second."""
+    for pool in Pool.objects.filter(enabled=True):
+        if any(node_commands.queue_of(pool, node) in queues for node in node_commands.nodes_to_ask(pool)):
+            ask(pool)
+
+
+def apply(pool_slug: str, inventory: dict[str, Any] | None, failure: dict[str, Any] | None) -> None:
+    """Take in one answer; an answer about a pool that has gone meanwhile is dropped."""
+    pool = Pool.objects.filter(slug=pool_slug, deleted_at=None).first()
+    if pool is None:
+        return
+    of = f"the pool {pool.slug}"
+    if inventory is not None:
+        seen = received(inventory, Inventory, of=of)
+        if seen is not None and node_messages.inventory_counts(pool, seen):
+            services.apply_inventory(pool=pool, inventory=seen)
+    elif failure is not None:
+        refused = received(failure, Failure, of=of)
+        if refused is not None and node_messages.is_of_the_pool(pool):
+            services.apply_inventory_failure(pool=pool, failure=refused)
+
+
+def ask(pool: Pool) -> None:
+    """Have the pool say what it has."""
+    services.mark_asked(pool)
+    for node in node_commands.nodes_to_ask(pool):
+        node_commands.send(
+            "node.inventory",
+            node_commands.queue_of(pool, node),
+            pool=messages.dump(node_commands.config_of(pool)),
+        )

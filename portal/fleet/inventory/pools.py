@@ -1,0 +1,177 @@
+"""What operators do with a pool that is there: change it, retire it, delete it when it is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.utils import timezone
+
+from portal.common import etags
+from portal.common.actors import SYSTEM, SystemActor
+from portal.common.domain_events import emit
+from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.history import selectors as history
+from portal.common.history.models import Act, SubjectKind
+from portal.common.history.services import keep
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import CommonCode, InventoryCode
+from portal.common.reasons.reason import Reason
+from portal.fleet.inventory.domain_events import CapacityChanged, CapacityFreed, PoolDeleted
+from portal.fleet.inventory.models import Allocation, Device, Node, Pool
+from portal.fleet.inventory.node_commands import config_of
+from portal.people.accounts.models import User
+from portal.people.accounts.policies import require_operator
+from provisioning.errors import ProvisioningError
+from provisioning.registry import driver_class, driver_for
+
+FIELDS = ("name", "config", "placement_policy", "rebalancing", "enabled", "retiring")
+FIXED = ("slug", "driver")
+
+
+def document_of(pool: Pool) -> dict[str, Any]:
+    """The pool as plain JSON values: what history keeps and the site file holds."""
+    return {"slug": pool.slug, "driver": pool.driver, **{name: getattr(pool, name) for name in FIELDS}}
+
+
+def keep_created(actor: User | SystemActor, pool: Pool) -> None:
+    """The first version of a pool that has just been made."""
+    _keep(actor, pool, Act.CREATED)
+
+
+@transaction.atomic
+def change(
+    *,
+    actor: User | SystemActor,
+    pool: Pool,
+    given: Mapping[str, Any],
+    expected: frozenset[str] = etags.ANY,
+    restored_from: int | None = None,
+) -> Pool:
+    """Change the fields that `given` names. With `retiring` nothing new is placed there; what runs goes on.
+
+    Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`, `NotFound`.
+    """
+    require_operator(actor)
+    row = _locked(pool)
+    etags.require_expected(expected, row, name=row.name, by=changed_by(row))
+    before, before_at = document_of(row), row.updated_at
+    for name in FIXED:
+        if name in given and given[name] != before[name]:
+            reason = Reason(InventoryCode.POOL_FIELD_FIXED, {"field": name})
+            raise InvalidInput(reason, errors={name: [reason]})
+    for name in FIELDS:
+        if name in given:
+            setattr(row, name, given[name])
+    try:
+        row.full_clean(validate_constraints=False)
+    except ValidationError as error:
+        raise InvalidInput(Reason(InventoryCode.POOL_NOT_VALID), errors=error.message_dict) from error
+    require_driver(row, before["config"])
+    changed = [each.field for each in history.differences(before, document_of(row))]
+    if not changed:
+        return row
+    row.updated_at = timezone.now()
+    row.inventory_due_at = row.updated_at
+    row.save(update_fields=[*changed, "updated_at", "inventory_due_at"])
+    act = Act.CHANGED if restored_from is None else Act.RESTORED
+    _keep(actor, row, act, before=before, before_at=before_at, restored_from=restored_from)
+    kind, words = AuditKind.POOL_CHANGED, f"changed {', '.join(changed)} of the pool {row.name}"
+    if changed == ["retiring"]:
+        kind = AuditKind.POOL_RETIRED if row.retiring else AuditKind.POOL_UNRETIRED
+        words = f"{'retired' if row.retiring else 'took back into service'} the pool {row.name}"
+    events.record(actor=actor, kind=kind, pool=row, message=words, data={"changed": changed})
+    emit(CapacityChanged())
+    emit(CapacityFreed())
+    return row
+
+
+def restore(
+    *, actor: User | SystemActor, pool: Pool, number: int, expected: frozenset[str] = etags.ANY
+) -> Pool:
+    """Have it as it stood in a kept version: a new change. Raises what `change` does."""
+    require_operator(actor)
+    kept = history.revision(SubjectKind.POOL, pool.pk, number)
+    return change(actor=actor, pool=pool, given=kept.data, expected=expected, restored_from=number)
+
+
+@transaction.atomic
+def delete(*, actor: User | SystemActor, pool: Pool, expected: frozenset[str] = etags.ANY) -> None:
+    """Delete a pool that is retired and empty, with its nodes and the flavors that are had there alone.
+
+    Its row stays for what ran there. Raises `NotAllowed`, `PreconditionFailed`, and `StateConflict` while it
+    takes new workspaces or has some.
+    """
+    require_operator(actor)
+    row = _locked(pool)
+    etags.require_expected(expected, row, name=row.name, by=changed_by(row))
+    if not row.retiring:
+        raise StateConflict(
+            Reason(InventoryCode.POOL_NOT_RETIRED, {"pool": row.name}), code=ProblemCode.NOT_RETIRED
+        )
+    count = Allocation.objects.filter(node__pool=row, released_at=None).values("workspace").distinct().count()
+    if count:
+        reason = Reason(InventoryCode.POOL_IN_USE, {"pool": row.name, "count": count})
+        raise StateConflict(reason, code=ProblemCode.IN_USE, count=count)
+    emit(PoolDeleted(row, actor))
+    before, before_at = document_of(row), row.updated_at
+    now = timezone.now()
+    Node.objects.filter(pool=row).update(retired=True, online=False, cordoned=True, cordon_reason="")
+    Device.objects.filter(node__pool=row).update(present=False)
+    row.enabled, row.deleted_at, row.updated_at = False, now, now
+    row.save(update_fields=["enabled", "deleted_at", "updated_at"])
+    _keep(actor, row, Act.DELETED, before=before, before_at=before_at)
+    events.record(actor=actor, kind=AuditKind.POOL_DELETED, pool=row, message=f"deleted the pool {row.name}")
+    emit(CapacityChanged())
+
+
+def changed_by(pool: Pool) -> str:
+    """Who changed it last, as people know them."""
+    return history.last_label(SubjectKind.POOL, pool.pk) or SYSTEM.label
+
+
+def refused_by_driver(error: ProvisioningError, field: str) -> InvalidInput:
+    """A driver's refusal of its name or configuration, in the driver's own words."""
+    reason = Reason(CommonCode.DRIVER_REPORT, {"code": error.code, "message": error.message})
+    return InvalidInput(reason, errors={field: [reason]})
+
+
+def require_driver(pool: Pool, before: Collection[str] = ()) -> None:
+    """Raise `InvalidInput` where the pool's driver does not take its configuration.
+
+    Settings that it does not have are left only where they stood `before`: nothing goes unnoticed that would
+    have closed something, and what an older version had keeps nobody from another change.
+    """
+    scalar = all(
+        value is None or isinstance(value, str | int | float | bool) for value in pool.config.values()
+    )
+    known = driver_class(pool.driver).settings
+    unknown = sorted(set(pool.config) - set(before) - known) if known else []
+    if unknown:
+        named = {"driver": pool.driver, "name": unknown[0][:60], "known": sorted(known)}
+        reason = Reason(InventoryCode.POOL_HAS_NO_SETTING, named)
+        raise InvalidInput(reason, errors={"config": [reason]})
+    try:
+        if not scalar:
+            raise TypeError("a value is a list or an object")
+        driver_for(config_of(pool))
+    except ProvisioningError as error:
+        raise refused_by_driver(error, "config") from error
+    except (TypeError, ValueError) as error:
+        reason = Reason(InventoryCode.POOL_CONFIG_NOT_UNDERSTOOD, {"why": str(error)[:200]})
+        raise InvalidInput(reason, errors={"config": [reason]}) from error
+
+
+def _locked(pool: Pool) -> Pool:
+    found = Pool.objects.select_for_update().filter(pk=pool.pk, deleted_at=None).first()
+    if found is None:
+        raise NotFound(Reason(InventoryCode.NO_SUCH_POOL, {"slug": pool.slug}))
+    return found
+
+
+def _keep(actor: User | SystemActor, pool: Pool, act: Act, **more: Any) -> None:
+    keep(actor=actor, kind=SubjectKind.POOL, key=pool.pk, act=act, data=document_of(pool), **more)

@@ -1,0 +1,125 @@
+"""Samples of a device over REST: the figures behind its charts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from django.utils import timezone
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from portal.common.api import ApiView, UserRequest, operation, routes
+from portal.common.errors import InvalidInput, NotFound
+from portal.common.reasons.codes import CommonCode, InventoryCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import next_action_of
+from portal.common.scopes import Scope
+from portal.fleet.inventory import selectors, series
+from portal.fleet.inventory.series import Point, Series
+
+
+class SamplePointSerializer(serializers.Serializer[dict[str, Any]]):
+    """A minute or an hour. Null is not measured, never zero. A point that nobody measured is left out."""
+
+    start = serializers.DateTimeField()
+    measured_s = serializers.IntegerField(help_text="Seconds in which the device was looked at.")
+    gpu_pct = serializers.FloatField(allow_null=True, help_text="Mean GPU use, percent.")
+    gpu_max_pct = serializers.IntegerField(allow_null=True)
+    gpu_p95_pct = serializers.IntegerField(allow_null=True, help_text="95th percentile of the seconds.")
+    gpu_s = serializers.IntegerField(allow_null=True, help_text="Seconds that tell the GPU's use.")
+    gpu_used_s = serializers.IntegerField(allow_null=True, help_text="Seconds above 0 %.")
+    memory_mib = serializers.IntegerField(allow_null=True)
+    memory_max_mib = serializers.IntegerField(allow_null=True)
+    power_mw = serializers.IntegerField(allow_null=True)
+    power_max_mw = serializers.IntegerField(allow_null=True)
+    temperature_c = serializers.IntegerField(allow_null=True)
+    temperature_max_c = serializers.IntegerField(allow_null=True)
+    sm_clock_mhz = serializers.IntegerField(allow_null=True)
+    pcie_tx_kib_s = serializers.IntegerField(allow_null=True)
+    pcie_rx_kib_s = serializers.IntegerField(allow_null=True)
+    throttle_s = serializers.IntegerField(
+        allow_null=True, help_text="Seconds that tell whether clocks were held down."
+    )
+    thermal_s = serializers.IntegerField(allow_null=True, help_text="Seconds held down by heat.")
+    power_s = serializers.IntegerField(allow_null=True, help_text="Seconds held down by power limits.")
+    slowed_s = serializers.IntegerField(allow_null=True, help_text="Seconds held down for other reasons.")
+
+
+class DeviceSamplesSerializer(serializers.Serializer[dict[str, Any]]):
+    """What a device did. `step_s` is the length of each point; points that are not there are gaps."""
+
+    device = serializers.UUIDField()
+    uuid = serializers.CharField()
+    simulated = serializers.BooleanField(help_text="Simulated devices have no samples.")
+    span = serializers.ChoiceField(choices=[(name, name) for name in series.SPANS])
+    start = serializers.DateTimeField()
+    end = serializers.DateTimeField()
+    step_s = serializers.IntegerField()
+    idle_s = serializers.IntegerField(
+        help_text="For how long the GPU has done nothing until now; what was not measured counts as work."
+    )
+    points = SamplePointSerializer(many=True)
+
+
+SPAN = OpenApiParameter(
+    "span",
+    str,
+    description="`hour`: the last hour by the minute. `month`: the last 30 days by the hour.",
+    enum=list(series.SPANS),
+    default=series.HOUR,
+)
+
+
+def _at(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _row(point: Point) -> dict[str, Any]:
+    row = asdict(point)
+    row["start"] = _at(row.pop("start_s"))
+    if point.gpu_pct is not None:
+        row["gpu_pct"] = round(point.gpu_pct, 2)
+    return row
+
+
+class DeviceSamples(ApiView):
+    """A series, not a resource of rows."""
+
+    scopes = {"GET": Scope.POOLS_READ, "*": Scope.POOLS_WRITE}
+    query_params = frozenset({"span"})
+
+    @operation(
+        "Read what a device did",
+        parameters=[SPAN],
+        responses={200: DeviceSamplesSerializer},
+        errors=[400, 404],
+    )
+    def get(self, request: UserRequest, device_id: UUID) -> Response:
+        span = request.query_params.get("span", series.HOUR)
+        if span not in series.SPANS:
+            reason = Reason(CommonCode.SPAN_UNKNOWN, {"known": list(series.SPANS)})
+            raise InvalidInput(reason, errors={"span": [next_action_of(reason)]})
+        device = selectors.devices().filter(pk=device_id).first()
+        if device is None:
+            raise NotFound(Reason(InventoryCode.NO_SUCH_DEVICE))
+        now = timezone.now()
+        found: Series = series.device_series(device, span, now=now)
+        body = {
+            "device": device.pk,
+            "uuid": device.uuid,
+            "simulated": found.simulated,
+            "span": span,
+            "start": _at(found.start_s),
+            "end": _at(found.end_s),
+            "step_s": found.step_s,
+            "idle_s": series.idle_s(device, now),
+            "points": [_row(point) for point in found.measured],
+        }
+        return Response(DeviceSamplesSerializer(body).data)
+
+
+urlpatterns = routes("devices/<uuid:device_id>/samples", DeviceSamples, "device-samples")

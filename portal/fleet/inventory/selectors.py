@@ -1,0 +1,92 @@
+"""Reads of capacity. Everybody who is signed in may see pools; what runs on them has its own rules."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Count, Exists, IntegerField, OuterRef, Prefetch, Q, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from portal.common.errors import NotFound
+from portal.common.reasons.codes import InventoryCode
+from portal.common.reasons.reason import Reason
+from portal.fleet.inventory.device_states import KNOWN, with_state
+from portal.fleet.inventory.models import Device, Node, Pool
+from provisioning import mounts
+from provisioning.types import DeviceKind
+
+_INSTANCES = Device.objects.filter(parent_uuid=OuterRef("uuid"), node=OuterRef("node"), present=True)
+_COUNTED_OF_POOL = (
+    Device.objects.filter(KNOWN, Q(kind=DeviceKind.MIG.value) | ~Q(Exists(_INSTANCES)))
+    .filter(node__pool=OuterRef("pk"))
+    .order_by()
+    .values("node__pool")
+    .annotate(count=Count("pk"))
+    .values("count")
+)
+
+
+def pools() -> QuerySet[Pool]:
+    """Pools with `node_count`, `online_count`, `device_count` (a split GPU counts as its MIG instances)."""
+    return (
+        Pool.objects.filter(deleted_at=None)
+        .annotate(
+            node_count=Count("nodes", filter=Q(nodes__retired=False), distinct=True),
+            online_count=Count("nodes", filter=Q(nodes__online=True), distinct=True),
+            device_count=Coalesce(Subquery(_COUNTED_OF_POOL, output_field=IntegerField()), 0),
+        )
+        .order_by("slug")
+    )
+
+
+def pool_by_slug(slug: str) -> Pool:
+    pool = pools().filter(slug=slug).first()
+    if pool is None:
+        raise NotFound(Reason(InventoryCode.NO_SUCH_POOL, {"slug": slug}))
+    return pool
+
+
+def nodes() -> QuerySet[Node]:
+    """Nodes with `used_cpu_milli`, `used_memory_mib`, `used_disk_mib` (or None), and devices with state."""
+    active = Q(allocations__released_at=None)
+    return (
+        Node.objects.filter(retired=False)
+        .select_related("pool")
+        .annotate(
+            used_cpu_milli=Sum("allocations__cpu_milli", filter=active),
+            used_memory_mib=Sum("allocations__memory_mib", filter=active),
+            used_disk_mib=Sum("allocations__disk_mib", filter=active),
+        )
+        .prefetch_related(Prefetch("devices", devices_with_state().filter(KNOWN)))
+        .order_by("pool__slug", "name")
+    )
+
+
+def folders_shown() -> list[str]:
+    """The folders that nodes in service show to workspaces, as templates name them: `:rw` where some may be
+    written to.
+    """
+    rows = Node.objects.filter(pool__enabled=True, retired=False).values_list("provides", flat=True)
+    words = {each.removeprefix(mounts.NEED) for row in rows for each in row if each.startswith(mounts.NEED)}
+    return sorted(each for each in words if f"{each}{mounts.WRITABLE}" not in words)
+
+
+def devices() -> QuerySet[Device]:
+    """Devices with `used_milli`: how much of 1000 is allocated, None when nothing is."""
+    return (
+        Device.objects.select_related("node", "node__pool")
+        .annotate(used_milli=Sum("allocated__milli", filter=Q(allocated__active=True)))
+        .order_by("node__pool__slug", "node__name", "index")
+    )
+
+
+def devices_with_state(now: datetime | None = None) -> QuerySet[Any]:
+    """Devices with `state`, `used_milli`, `partitioned` and `gpu_out`: see `device_states.with_state`."""
+    return with_state(
+        Device.objects.select_related("node", "node__pool").order_by(
+            "node__pool__slug", "node__name", "index"
+        ),
+        now or timezone.now(),
+    )

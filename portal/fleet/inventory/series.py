@@ -1,0 +1,288 @@
+"""Reads of what devices did. A gap in the samples stays a gap: unknown is neither idle nor busy.
+
+Who held a device follows from the allocations. What an hour saw is shared out by time where a holder had
+the device for a part of it only.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
+
+import redis
+from django.db.models import Q
+
+from portal.common.events import live
+from portal.fleet.inventory.models import AllocatedDevice, Device, DeviceHour, DeviceMinute, DeviceSeries
+from portal.fleet.inventory.samples import COLUMNS
+from portal.people.accounts.models import Team
+from provisioning.gpu.rollup import HOUR_S, MINUTE_S
+from provisioning.gpu.samples import Sample
+from provisioning.node.sampling import LIVE_KEY, parse_live
+
+log = logging.getLogger(__name__)
+
+HOUR = "hour"
+MONTH = "month"
+SPANS = {HOUR: (MINUTE_S, 60), MONTH: (HOUR_S, 30 * 24)}
+"""Span → seconds of a point, and how many points."""
+FRESH_S = 3 * MINUTE_S
+"""How old the newest minute may be for what it says to be true now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A device from `start_s` (UTC) on; None is not measured. `gpu_pct` is a mean, as all without a word."""
+
+    start_s: int
+    measured_s: int
+    gpu_pct: float | None = None
+    gpu_max_pct: int | None = None
+    gpu_p95_pct: int | None = None
+    gpu_s: int | None = None
+    gpu_used_s: int | None = None
+    memory_mib: int | None = None
+    memory_max_mib: int | None = None
+    power_mw: int | None = None
+    power_max_mw: int | None = None
+    temperature_c: int | None = None
+    temperature_max_c: int | None = None
+    sm_clock_mhz: int | None = None
+    pcie_tx_kib_s: int | None = None
+    pcie_rx_kib_s: int | None = None
+    throttle_s: int | None = None
+    thermal_s: int | None = None
+    power_s: int | None = None
+    slowed_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """`points` follow each other at every `step_s` from `start_s` on; None is a gap.
+
+    `live` is the newest look at the device, some seconds old, when there is one.
+    """
+
+    span: str
+    start_s: int
+    step_s: int
+    points: tuple[Point | None, ...]
+    simulated: bool = False
+    live: Sample | None = None
+
+    @property
+    def end_s(self) -> int:
+        return self.start_s + self.step_s * len(self.points)
+
+    @property
+    def measured(self) -> tuple[Point, ...]:
+        return tuple(point for point in self.points if point is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A workspace had `milli` of 1000 of a device; `until` is None while it still has."""
+
+    workspace_id: UUID
+    team_id: UUID
+    milli: int
+    since: datetime
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """Device-seconds of a team: held, of these measured, and of these with work on the GPU.
+
+    `used_s` adds up what the driver calls utilisation, the share of time with a kernel on the device: an
+    hour at 50 % is half an hour. A share of a device counts as that share.
+    """
+
+    held_s: int = 0
+    used_s: int = 0
+    measured_s: int = 0
+
+    @property
+    def percent(self) -> int | None:
+        """The used share of what is measured; None where nothing is."""
+        return round(100 * self.used_s / self.measured_s) if self.measured_s else None
+
+
+def device_series(device: Device, span: str = HOUR, *, now: datetime | None = None) -> Series:
+    """The last hour by minute, or the last 30 days by hour. `KeyError` for another span."""
+    step_s, count = SPANS[span]
+    now_s = int(now.timestamp()) if now else int(time.time())
+    # The minute under way has no rollup yet; the hour under way has one of what there is.
+    end_s = now_s - now_s % step_s + (step_s if span == MONTH else 0)
+    start_s = end_s - step_s * count
+    model = DeviceMinute if span == HOUR else DeviceHour
+    rows = model.objects.filter(series__device=device, start_s__gte=start_s, start_s__lt=end_s)
+    found = {row[0]: _point(row) for row in rows.order_by("start_s").values_list("start_s", *COLUMNS)}
+    points = tuple(found.get(start_s + step_s * number) for number in range(count))
+    simulated = device.node.pool.simulated
+    sample = None if simulated or span != HOUR else newest([device.uuid], now_s=now_s).get(device.uuid)
+    return Series(span, start_s, step_s, points, simulated, sample)
+
+
+def start_of(series: Series) -> datetime:
+    """When it begins, as a moment."""
+    return datetime.fromtimestamp(series.start_s, UTC)
+
+
+def _point(row: tuple[int | None, ...]) -> Point:
+    values = dict(zip(COLUMNS, row[1:], strict=True))
+    pct_s, gpu_s = values.pop("gpu_pct_s"), values["gpu_s"]
+    measured_s = values.pop("measured_s") or 0
+    mean = pct_s / gpu_s if pct_s is not None and gpu_s else None
+    return Point(start_s=row[0] or 0, measured_s=measured_s, gpu_pct=mean, **values)
+
+
+def newest(uuids: Collection[str] | None = None, *, now_s: float | None = None) -> dict[str, Sample]:
+    """The newest sample of these devices (of all: None) by UUID, as nodes show them. Empty without Redis."""
+    try:
+        if uuids is None:
+            raw: dict[bytes, bytes] = live.connection().hgetall(LIVE_KEY)  # type: ignore[assignment]
+        elif uuids:
+            keys = list(uuids)
+            values: list[bytes | None] = live.connection().hmget(LIVE_KEY, keys)  # type: ignore[assignment]
+            raw = {key.encode(): value for key, value in zip(keys, values, strict=True) if value is not None}
+        else:
+            return {}
+    except redis.RedisError as error:
+        log.debug("live samples were not read: %s", error)
+        return {}
+    return parse_live(raw, now_s=now_s)
+
+
+def newest_minutes(*, now_s: float | None = None) -> dict[str, Sample]:
+    """The newest whole minute of each device as if it were one sample, where it is still true; one query."""
+    now_s = time.time() if now_s is None else now_s
+    oldest_s = int(now_s - FRESH_S) - MINUTE_S
+    found: dict[str, Sample] = {}
+    rows = DeviceMinute.objects.filter(
+        # The bounds on the series come first: without them every device's key would be looked up.
+        series__newest_s__gte=oldest_s,
+        start_s__gte=oldest_s,
+    ).order_by("start_s")
+    for uuid, *row in rows.values_list("series__device__uuid", "start_s", *COLUMNS):
+        point = _point(tuple(row))
+        found[uuid] = Sample(
+            at_s=float(point.start_s + MINUTE_S),
+            gpu_util_pct=round(point.gpu_pct) if point.gpu_pct is not None else None,
+            memory_used_mib=point.memory_mib,
+            power_mw=point.power_mw,
+            temperature_c=point.temperature_c,
+            sm_clock_mhz=point.sm_clock_mhz,
+            pcie_tx_kib_s=point.pcie_tx_kib_s,
+            pcie_rx_kib_s=point.pcie_rx_kib_s,
+        )
+    return found
+
+
+# --- Idle -----------------------------------------------------------------------------------------
+
+
+def idle_s(device: Device, now: datetime) -> int:
+    """For how many seconds the GPU has done nothing, up to the newest minute; missing data is work."""
+    return idle_times(now, devices=[device.pk]).get(device.pk, 0)
+
+
+def idle_times(now: datetime, *, devices: Collection[UUID] | None = None) -> dict[UUID, int]:
+    """Device → seconds without GPU use, of all (or these) that are known to idle now; one query."""
+    rows = DeviceSeries.objects.filter(
+        idle_since_s__isnull=False, newest_s__gte=int(now.timestamp()) - FRESH_S
+    )
+    if devices is not None:
+        rows = rows.filter(device__in=devices)
+    return {
+        device: newest_s - idle_since_s
+        for device, newest_s, idle_since_s in rows.values_list("device_id", "newest_s", "idle_since_s")
+        if idle_since_s is not None
+    }
+
+
+# --- Who held it, and what came of it ----------------------------------------------------------------
+
+
+def holders(device: Device, since: datetime, until: datetime) -> list[Held]:
+    """The allocations of the device that overlap `since` to `until`, the oldest first."""
+    lasting = Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
+    rows = AllocatedDevice.objects.filter(lasting, device=device, allocation__granted_at__lt=until)
+    return [
+        Held(*row)
+        for row in rows.order_by("allocation__granted_at", "pk").values_list(
+            "allocation__workspace_id",
+            "allocation__workspace__team_id",
+            "milli",
+            "allocation__granted_at",
+            "allocation__released_at",
+        )
+    ]
+
+
+def gpu_use(team: Team, since: datetime, *, now: datetime | None = None) -> GpuUse:
+    """The time for which the team held real devices from `since` on, and how much of it was used."""
+    return gpu_uses([team.pk], since, now=now).get(team.pk, GpuUse())
+
+
+def gpu_uses(teams: Iterable[UUID], since: datetime, *, now: datetime | None = None) -> dict[UUID, GpuUse]:
+    """`gpu_use` of several teams, in two queries. Teams that held nothing are left out."""
+    now_s = int((now or datetime.now(UTC)).timestamp())
+    since_s = int(since.timestamp())
+    lasting = Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
+    rows = AllocatedDevice.objects.filter(
+        lasting, allocation__workspace__team__in=list(teams), device__node__pool__simulated=False
+    )
+    held: dict[UUID, list[tuple[UUID, int, int, int]]] = defaultdict(list)
+    first_s = now_s
+    for device, team, milli, begun, ended in rows.values_list(
+        "device_id", "allocation__workspace__team_id", "milli",
+        "allocation__granted_at", "allocation__released_at",
+    ):  # fmt: skip
+        begun_s = max(int(begun.timestamp()), since_s)
+        ended_s = min(int(ended.timestamp()), now_s) if ended else now_s
+        if ended_s > begun_s:
+            held[device].append((team, milli, begun_s, ended_s))
+            first_s = min(first_s, begun_s)
+    hours = _hours(held, first_s - first_s % HOUR_S)
+    sums: dict[UUID, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for device, intervals in held.items():
+        of_device = hours.get(device, [])
+        for team, milli, begun_s, ended_s in intervals:
+            share = milli / 1000
+            total = sums[team]
+            total[0] += (ended_s - begun_s) * share
+            first = bisect_left(of_device, (begun_s - HOUR_S + 1,))
+            for start_s, measured_s, used_s in of_device[first:]:
+                if start_s >= ended_s:
+                    break
+                overlap = min(ended_s, start_s + HOUR_S) - max(begun_s, start_s)
+                # The hour under way has seen as much as there is of it.
+                part = share * overlap / max(1, min(HOUR_S, now_s - start_s))
+                total[1] += used_s * part
+                total[2] += measured_s * part
+    return {
+        team: GpuUse(round(held_s), round(used_s), min(round(measured_s), round(held_s)))
+        for team, (held_s, used_s, measured_s) in sums.items()
+    }
+
+
+def _hours(devices: Collection[UUID], from_s: int) -> dict[UUID, list[tuple[int, int, float]]]:
+    """Device → (begin, seconds measured, seconds used) of its hours, in order."""
+    found: dict[UUID, list[tuple[int, int, float]]] = defaultdict(list)
+    if not devices:
+        return found
+    rows = DeviceHour.objects.filter(
+        series__device__in=list(devices), start_s__gte=from_s, gpu_s__isnull=False
+    ).order_by("series_id", "start_s")
+    for device, start_s, gpu_s, pct_s in rows.values_list(
+        "series__device_id", "start_s", "gpu_s", "gpu_pct_s"
+    ).iterator(chunk_size=5000):
+        found[device].append((start_s, gpu_s or 0, (pct_s or 0) / 100))
+    return found

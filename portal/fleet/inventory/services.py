@@ -1,0 +1,335 @@
+"""Writes of pools, nodes and devices: mostly what inventory saw."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.db.models import ProtectedError, Q
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM, SystemActor
+from portal.common.domain_events import emit
+from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import TargetKind
+from portal.common.events.services import Target
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import InventoryCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import sentence_of
+from portal.common.texts import strip_nul
+from portal.fleet.inventory import held_environments, notices, pools
+from portal.fleet.inventory.domain_events import (
+    CapacityChanged,
+    CapacityFreed,
+    InventoryApplied,
+    NodeForgotten,
+    NodesChanged,
+    NodeUncordoned,
+)
+from portal.fleet.inventory.inventory_sync import UNSEEN_STATES, apply_devices
+from portal.fleet.inventory.models import Device, Node, Pool, PoolState
+from portal.people.accounts.models import User
+from portal.people.accounts.policies import require_operator
+from provisioning.errors import GpuBeingReset, ProvisioningError
+from provisioning.registry import driver_class
+from provisioning.types import Failure, Inventory, NodeInfo
+
+SILENT_AFTER_INVENTORIES = 3
+ASK_AGAIN_S = 10
+PLACED_BY = ("cpu_milli", "memory_mib", "programs", "provides", "labels")
+"""What placement reads of a node, beside its devices; free disk space too, which changes all the time."""
+DISK_CHANGED = 8
+"""A change of free disk space counts from one part in so many on."""
+
+
+@transaction.atomic
+def create_pool(
+    *, actor: User | SystemActor, slug: str, name: str, driver: str, config: dict[str, Any] | None = None
+) -> Pool:
+    """Add a pool and ask for its inventory. Raises `InvalidInput` for a bad driver or configuration."""
+    require_operator(actor)
+    config = config or {}
+    try:
+        found = driver_class(driver)
+    except ProvisioningError as error:
+        raise pools.refused_by_driver(error, "driver") from error
+    pool = Pool(
+        slug=slug,
+        name=name,
+        driver=driver,
+        config=config,
+        simulated=found.simulated,
+        inventory_due_at=timezone.now(),
+    )
+    if pool.simulated:
+        # There is nothing to check behind a simulated device; trials turn these on.
+        pool.check_every_h = pool.hand_out_max_age_h = 0
+        pool.check_required = pool.scrub_required = False
+    try:
+        pool.full_clean(validate_constraints=False)
+    except ValidationError as error:
+        raise InvalidInput(Reason(InventoryCode.POOL_NOT_VALID), errors=error.message_dict) from error
+    pools.require_driver(pool)
+    try:
+        with transaction.atomic():
+            pool.save()
+    except IntegrityError as error:
+        reason = Reason(InventoryCode.POOL_SLUG_TAKEN, {"slug": slug})
+        raise StateConflict(reason, code=ProblemCode.SLUG_TAKEN, errors={"slug": [reason]}) from error
+    pools.keep_created(actor, pool)
+    kind = "a simulated pool" if pool.simulated else "the pool"
+    emit(CapacityChanged())
+    events.record(actor=actor, kind=AuditKind.POOL_CREATED, pool=pool, message=f"added {kind} {pool.name}")
+    return pool
+
+
+def pools_due() -> list[Pool]:
+    now = timezone.now()
+    return list(
+        Pool.objects.filter(enabled=True).filter(
+            Q(inventory_due_at__isnull=True) | Q(inventory_due_at__lte=now)
+        )
+    )
+
+
+def mark_asked(pool: Pool) -> None:
+    """Note that an inventory is under way, and take a pool that has not answered for long as unreachable."""
+    now = timezone.now()
+    Pool.objects.filter(pk=pool.pk).update(
+        inventory_due_at=now + timedelta(seconds=settings.INVENTORY_INTERVAL_S)
+    )
+    silence = timedelta(seconds=settings.INVENTORY_INTERVAL_S * SILENT_AFTER_INVENTORIES)
+    if pool.inventory_at and now - pool.inventory_at > silence and pool.state == PoolState.ONLINE:
+        _set_state(
+            pool,
+            PoolState.UNREACHABLE,
+            sentence_of(Reason(InventoryCode.POOL_SILENT)),
+        )
+    # A node whose own worker is silent takes no new work, even when its pool has others that answer.
+    if pool.runs_on_node:
+        for node in pool.nodes.filter(online=True, seen_at__lt=now - silence):
+            _node_offline(pool, node)
+
+
+@transaction.atomic
+def apply_inventory(*, pool: Pool, inventory: Inventory) -> None:
+    """Take in what was seen: nodes and devices that appear, change and disappear, each as an event."""
+    now = timezone.now()
+    pool = Pool.objects.select_for_update().get(pk=pool.pk)
+    existing = {node.name: node for node in pool.nodes.all()}
+    nodes = [(_apply_node(pool, existing.get(info.name), info, now), info) for info in inventory.nodes]
+    apply_devices(pool, nodes)
+    if not pool.runs_on_node:
+        seen = {info.name for info in inventory.nodes}
+        for name in set(existing) - seen:
+            _node_offline(pool, existing[name])
+    Pool.objects.filter(pk=pool.pk).update(
+        capabilities=sorted(item.value for item in inventory.capabilities), inventory_at=now
+    )
+    _set_state(pool, PoolState.ONLINE, "")
+    emit(InventoryApplied(pool))
+
+
+def apply_inventory_failure(*, pool: Pool, failure: Failure) -> None:
+    """The driver could not take stock: say so, and ask again soon. Nothing is concluded about what runs.
+
+    While a GPU is being reset there is nothing to say: what was seen before counts until the node can look.
+    """
+    Pool.objects.filter(pk=pool.pk).update(
+        inventory_due_at=timezone.now() + timedelta(seconds=min(ASK_AGAIN_S, settings.INVENTORY_INTERVAL_S))
+    )
+    if failure.code != GpuBeingReset.code:
+        _set_state(pool, PoolState.UNREACHABLE, failure.message)
+
+
+def _set_state(pool: Pool, state: PoolState, message: str) -> None:
+    changed = Pool.objects.filter(pk=pool.pk).exclude(state=state, state_message=message)
+    if changed.update(state=state, state_message=message):
+        text = f"finds {pool.name} {state.label.lower()}" + (f": {message}" if message else "")
+        emit(CapacityChanged())
+        events.record(actor=SYSTEM, kind=AuditKind(f"pool.{state.value}"), pool=pool, message=text)
+        if state is PoolState.UNREACHABLE:
+            notices.pool_unreachable(pool, message)
+
+
+def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node:
+    was_online = node.online if node else None
+    if node is None:
+        node = Node(pool=pool, name=info.name)
+    before = {name: getattr(node, name) for name in PLACED_BY}
+    was_disk, was_driver = node.disk_mib, node.driver_version
+    node.cpu_milli = info.cpu_milli
+    node.memory_mib = info.memory_mib
+    node.disk_mib = info.disk_mib
+    node.isolation = info.isolation.value
+    node.limits = info.limits.value
+    node.limited = [each.value for each in info.limited]
+    node.programs = dict(info.programs)
+    node.accelerator_note = info.accelerator_note
+    node.warnings = list(info.warnings)
+    node.environments = held_environments.as_rows(info.environments)
+    node.provides = held_environments.provided(info.provides, node.environments)
+    node.labels = dict(info.labels)
+    if info.driver_version or info.accelerator_state not in UNSEEN_STATES:
+        # A driver that does not answer does not say its version either: the last one known stays.
+        node.driver_version, node.cuda_version = info.driver_version, info.cuda_version
+    node.facts = dict(info.facts)
+    was_state, node.accelerator_state = node.accelerator_state, info.accelerator_state
+    node.online = info.online
+    node.seen_at = now
+    node.save()
+    if was_online is None:
+        emit(CapacityChanged())
+        events.record(
+            actor=SYSTEM,
+            kind=AuditKind.NODE_APPEARED,
+            pool=pool,
+            message=f"found the node {node.name}",
+            targets=[Target(TargetKind.NODE, node.name)],
+            data={"node": node.name},
+        )
+    elif was_online != info.online:
+        word = "online" if info.online else "offline"
+        emit(CapacityChanged())
+        events.record(
+            actor=SYSTEM,
+            kind=AuditKind(f"node.{word}"),
+            pool=pool,
+            message=f"found {node.name} {word}",
+            targets=[Target(TargetKind.NODE, node.name)],
+            data={"node": node.name},
+        )
+        if not info.online:
+            notices.node_offline(pool, node)
+    if was_state and info.accelerator_state and was_state != info.accelerator_state:
+        note = f": {info.accelerator_note}" if info.accelerator_note else ""
+        emit(CapacityChanged())
+        events.record(
+            actor=SYSTEM,
+            kind=AuditKind.NODE_ACCELERATORS,
+            pool=pool,
+            message=f"finds the accelerators of {node.name} in the state {info.accelerator_state}{note}",
+            targets=[Target(TargetKind.NODE, node.name)],
+            data={"node": node.name, "before": was_state, "now": info.accelerator_state},
+        )
+    if was_driver and node.driver_version and was_driver != node.driver_version:
+        emit(CapacityChanged())
+        events.record(
+            actor=SYSTEM,
+            kind=AuditKind.NODE_DRIVER_CHANGED,
+            pool=pool,
+            message=f"finds the driver {node.driver_version} on {node.name}, {was_driver} before",
+            targets=[Target(TargetKind.NODE, node.name)],
+            data={"node": node.name, "before": was_driver, "now": node.driver_version},
+        )
+    changed = [name for name in PLACED_BY if getattr(node, name) != before[name]]
+    if abs(node.disk_mib - was_disk) * DISK_CHANGED > max(was_disk, node.disk_mib):
+        changed.append("disk_mib")
+    if changed and was_online is not None:
+        words = ", ".join(name.removesuffix("_milli").removesuffix("_mib") for name in changed)
+        emit(CapacityChanged())
+        events.record(
+            actor=SYSTEM,
+            kind=AuditKind.NODE_CHANGED,
+            pool=pool,
+            message=f"finds {node.name} changed: {words}",
+            targets=[Target(TargetKind.NODE, node.name)],
+            data={"node": node.name, "changed": changed},
+        )
+    return node
+
+
+def _node_offline(pool: Pool, node: Node) -> None:
+    if Node.objects.filter(pk=node.pk, online=True).update(online=False):
+        emit(CapacityChanged())
+        events.record(
+            actor=SYSTEM,
+            kind=AuditKind.NODE_OFFLINE,
+            pool=pool,
+            message=f"no longer finds {node.name}",
+            targets=[Target(TargetKind.NODE, node.name)],
+            data={"node": node.name},
+        )
+        notices.node_offline(pool, node)
+
+
+def expect_node(*, actor: User | SystemActor, pool: Pool, name: str) -> Node:
+    """The node of a machine that has just joined: offline until its first inventory, which is due at once.
+
+    Inside a transaction.
+    """
+    require_operator(actor)
+    node, made = Node.objects.get_or_create(pool=pool, name=name)
+    if not made:
+        node.retired, node.online, node.cordoned, node.cordon_reason = False, False, False, ""
+        node.save(update_fields=["retired", "online", "cordoned", "cordon_reason"])
+    Pool.objects.filter(pk=pool.pk).update(inventory_due_at=timezone.now())
+    emit(CapacityChanged())
+    return node
+
+
+def retire_node(*, actor: User | SystemActor, pool: Pool, name: str, reason: str) -> None:
+    """Take the node of a machine that is gone out of the pool: nothing is asked or taken of it any more.
+
+    Inside a transaction. What was placed there stays placed until it is seen to be gone.
+    """
+    require_operator(actor)
+    node = Node.objects.select_for_update().filter(pool=pool, name=name).first()
+    if node is None:
+        return
+    _node_offline(pool, node)
+    node.retired, node.online, node.cordoned, node.cordon_reason = True, False, True, reason
+    node.save(update_fields=["retired", "online", "cordoned", "cordon_reason"])
+    Device.objects.filter(node=node).update(present=False)
+    emit(CapacityChanged())
+
+
+def forget_node(*, actor: User | SystemActor, pool: Pool, name: str) -> None:
+    """Delete the row of a retired node where nothing refers to it: nothing was ever placed or checked there.
+
+    Inside a transaction.
+    """
+    require_operator(actor)
+    node = Node.objects.filter(pool=pool, name=name, retired=True).first()
+    if node is None:
+        return
+    emit(NodeForgotten(node.pk))
+    with suppress(ProtectedError):
+        node.delete()
+    emit(CapacityChanged())
+
+
+@transaction.atomic
+def set_cordon(*, actor: User | SystemActor, node_id: UUID, cordoned: bool, reason: str = "") -> Node:
+    """Take a node out of placement, or back in. What runs there goes on. Repeating it is success."""
+    require_operator(actor)
+    reason = strip_nul(reason)
+    node = Node.objects.select_for_update(of=("self",)).select_related("pool").filter(pk=node_id).first()
+    if node is None:
+        raise NotFound(Reason(InventoryCode.NO_SUCH_NODE))
+    if node.cordoned != cordoned:
+        node.cordoned = cordoned
+        node.cordon_reason = reason if cordoned else ""
+        node.save(update_fields=["cordoned", "cordon_reason"])
+        word = "cordoned" if cordoned else "uncordoned"
+        emit(NodesChanged((node.pk,)))
+        events.record(
+            actor=actor,
+            kind=AuditKind(f"node.{word}"),
+            pool=node.pool,
+            message=f"{word} {node.name}" + (f": {reason}" if reason else ""),
+            targets=[Target(TargetKind.NODE, node.name)],
+            data={"node": node.name},
+        )
+        if not cordoned:
+            emit(NodeUncordoned(node.pk))
+            emit(CapacityFreed())
+    return node

@@ -1,0 +1,175 @@
+"""Machines that have joined and the tokens by which they do, over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+from rest_framework.decorators import action
+from rest_framework.response import Response
+
+from portal.common.api import (
+    ApiView,
+    ListViewSet,
+    ReadViewSet,
+    Router,
+    UserRequest,
+    body_of,
+    documented,
+    filters,
+    operation,
+    routes,
+)
+from portal.common.problem_serializers import ReasonSerializer
+from portal.common.reasons.codes import MachineCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, next_action_of
+from portal.fleet.inventory import selectors as inventory
+from portal.fleet.inventory.api import SCOPES
+from portal.fleet.machines import presenters, selectors, services
+from portal.fleet.machines.models import JoinToken, Machine, MachineState
+from portal.fleet.machines.readiness import missing
+from portal.fleet.machines.serializers import (
+    JoinTokenSerializer,
+    MachineReasonSerializer,
+    MachineSerializer,
+    NewJoinTokenSerializer,
+)
+from portal.people.accounts.mfa.proof import require_fresh
+from portal.people.accounts.policies import require_see_all
+
+
+class MachineFilter(filters.FilterSet):
+    pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
+    name = filters.CharFilter(label="Exactly this name.")
+    state = filters.ChoiceFilter(choices=MachineState.choices, label="What it may.")
+
+
+@documented(
+    list="List machines",
+    retrieve="Read a machine",
+    of="Machines that have joined pools, for operators and auditors.",
+)
+class MachineViewSet(ReadViewSet):
+    queryset = Machine.objects.none()
+    serializer_class = MachineSerializer
+    filterset_class = MachineFilter
+    scopes = SCOPES
+    ordering = ("name", "id")
+    missing = MachineCode.NO_SUCH_MACHINE
+    lookup_field = "pk"
+    lookup_url_kwarg = "machine_id"
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[Machine]:
+        return selectors.machines(self.request.user)
+
+    @operation(
+        "Revoke a machine",
+        description="For operators. It is believed nothing more and its connections are cut, whatever runs "
+        "there. Twice is success.",
+        request=MachineReasonSerializer,
+        responses={200: MachineSerializer},
+        errors=[400, 404, 415],
+    )
+    @action(detail=True, methods=["post"])
+    def revoke(self, request: UserRequest, machine_id: UUID) -> Response:
+        require_fresh(request)
+        reason = body_of(request, MachineReasonSerializer).get("reason", "")
+        services.revoke(actor=request.user, machine_id=machine_id, reason=reason)
+        return self.answer(self.get_object())
+
+    @operation(
+        "Remove a machine",
+        description="For operators. What is left of one that has left or is revoked; its name is free again. "
+        "Refused while workspaces are placed there or homes lie only there: `removal` says what is given up.",
+        responses={204: None},
+        errors=[404, 409, 503],
+    )
+    def destroy(self, request: UserRequest, machine_id: UUID) -> Response:
+        services.remove(actor=request.user, machine_id=machine_id)
+        return Response(status=204)
+
+
+@documented(
+    list="List a pool's tokens to join",
+    of="Those with which a machine can still join, without their secrets.",
+    errors=[404],
+)
+class JoinTokenViewSet(ListViewSet):
+    queryset = JoinToken.objects.none()
+    serializer_class = JoinTokenSerializer
+    scopes = SCOPES
+    ordering = ("-created_at", "-id")
+    lookup_url_kwarg = "join_token_id"
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[JoinToken]:
+        return selectors.waiting_tokens(self.request.user, inventory.pool_by_slug(self.kwargs["slug"]))
+
+    @operation(
+        "Make a token to join a pool",
+        once=True,
+        description="For operators. The answer holds the token, this once: one machine joins with it, within "
+        "an hour.",
+        responses={201: NewJoinTokenSerializer},
+        located=False,
+        errors=[404, 409, 503],
+    )
+    def create(self, request: UserRequest, slug: str) -> Response:
+        require_fresh(request)
+        made = services.make_join_token(actor=request.user, pool=inventory.pool_by_slug(slug))
+        shown = NewJoinTokenSerializer(
+            {"token": made.token, "text": made.text, "command": presenters.command_of(made.text)}
+        )
+        return Response(shown.data, status=201)
+
+    @operation("Cancel a token to join", responses={204: None}, errors=[404])
+    def destroy(self, request: UserRequest, slug: str, join_token_id: UUID) -> Response:
+        pool = inventory.pool_by_slug(slug)
+        services.cancel_join_token(actor=request.user, pool=pool, token_id=join_token_id)
+        return Response(status=204)
+
+
+class MissingSerializer(serializers.Serializer[Reason]):
+    """Something that a pool lacks."""
+
+    message = serializers.SerializerMethodField()
+    next_action = serializers.SerializerMethodField()
+    reason = serializers.SerializerMethodField()
+
+    def get_message(self, found: Reason) -> str:
+        return message_of(found)
+
+    def get_next_action(self, found: Reason) -> str:
+        return next_action_of(found)
+
+    @extend_schema_field(ReasonSerializer)
+    def get_reason(self, found: Reason) -> dict[str, Any]:
+        return found.as_json()
+
+
+class PoolMissing(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Say what a pool lacks",
+        description="For operators and auditors: what keeps workspaces from starting there, the gravest "
+        "first; empty where nothing does.",
+        responses={200: MissingSerializer(many=True)},
+        errors=[404],
+    )
+    def get(self, request: UserRequest, slug: str) -> Response:
+        require_see_all(request.user)
+        found = missing(inventory.pool_by_slug(slug))
+        rows = MissingSerializer(instance=found, many=True)  # type: ignore[arg-type]
+        return Response(rows.data)
+
+
+router = Router()
+router.register("machines", MachineViewSet)
+router.register("pools/<slug:slug>/join-tokens", JoinTokenViewSet, basename="join-token")
+urlpatterns = [*router.urls, *routes("pools/<slug:slug>/missing", PoolMissing, "pool-missing")]

@@ -1,0 +1,136 @@
+"""How a machine is, in one word and a few sentences: the same on pages, over REST and for its node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from portal.fleet.inventory.models import Node
+from portal.fleet.machines.models import MachineState
+from portal.fleet.machines.signs import CLONED_FOR
+from provisioning.version import VERSION, agrees
+
+SILENT_AFTER = timedelta(seconds=60)
+CLOCK_SHOWN_S = 30.0
+EXPIRES_SOON = timedelta(days=14)
+
+
+class Condition(StrEnum):
+    """What matters most about a machine now."""
+
+    REVOKED = "revoked"
+    LEFT = "left"
+    CLONED = "cloned"
+    WAITING = "waiting"
+    OFFLINE = "offline"
+    CLOCK_OFF = "clock_off"
+    VERSION_DIFFERS = "version_differs"
+    DRAINING = "draining"
+    CORDONED = "cordoned"
+    ONLINE = "online"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A word, an icon and a tone, for badges."""
+
+    word: str | Promise
+    icon: str
+    tone: str
+
+
+LOOKS: Mapping[Condition, Look] = {
+    Condition.REVOKED: Look(gettext_lazy("Revoked"), "circle-off", "bad"),
+    Condition.LEFT: Look(gettext_lazy("Has left"), "circle-off", "wait"),
+    Condition.CLONED: Look(gettext_lazy("Cloned"), "alert-triangle", "bad"),
+    Condition.WAITING: Look(gettext_lazy("Waiting for its first report"), "clock", "wait"),
+    Condition.OFFLINE: Look(gettext_lazy("Offline"), "plug-connected-x", "bad"),
+    Condition.CLOCK_OFF: Look(gettext_lazy("Clock is off"), "clock", "bad"),
+    Condition.VERSION_DIFFERS: Look(gettext_lazy("Other version"), "alert-triangle", "wait"),
+    Condition.DRAINING: Look(gettext_lazy("Draining"), "lock", "wait"),
+    Condition.CORDONED: Look(gettext_lazy("Cordoned"), "lock", "wait"),
+    Condition.ONLINE: Look(gettext_lazy("Online"), "circle-check", "ok"),
+}
+
+
+def conditions_of(machine: Any, now: datetime) -> list[Condition]:
+    """All that holds for a machine of `selectors.with_nodes`, what matters most first."""
+    if machine.state == MachineState.REVOKED:
+        return [Condition.REVOKED]
+    if machine.state == MachineState.LEFT:
+        return [Condition.LEFT]
+    found = []
+    if machine.cloned_at is not None and now - machine.cloned_at < CLONED_FOR:
+        found.append(Condition.CLONED)
+    if machine.seen_at is None or machine.seen_at < machine.joined_at:
+        found.append(Condition.WAITING)
+    elif not machine.online or _is_silent(machine, now):
+        found.append(Condition.OFFLINE)
+    if abs(machine.clock_off_s) > CLOCK_SHOWN_S:
+        found.append(Condition.CLOCK_OFF)
+    if not agrees(machine.version):
+        found.append(Condition.VERSION_DIFFERS)
+    if machine.cordoned:
+        found.append(Condition.DRAINING if machine.placed else Condition.CORDONED)
+    return found or [Condition.ONLINE]
+
+
+def condition_of(machine: Any, now: datetime) -> Condition:
+    """What matters most about a machine of `selectors.with_nodes`."""
+    return conditions_of(machine, now)[0]
+
+
+def look_of_node(node: Node, machine: Any | None, now: datetime) -> Look:
+    """How a node is shown; `machine` is the one behind it (`selectors.of_nodes`) where it has joined."""
+    if machine is not None:
+        return LOOKS[condition_of(machine, now)]
+    if not node.online:
+        return LOOKS[Condition.OFFLINE]
+    return LOOKS[Condition.CORDONED if node.cordoned else Condition.ONLINE]
+
+
+def notes_of(machine: Any, now: datetime) -> list[str]:
+    """What there is to say about it, each with what to do, in sentences."""
+    found = [_note(condition, machine) for condition in conditions_of(machine, now)]
+    if machine.state == MachineState.ACTIVE and machine.certificate_expires_at - now < EXPIRES_SOON:
+        found.append(
+            _("Its certificate ends in %(days)d days: look why it was not renewed.")
+            % {"days": max((machine.certificate_expires_at - now).days, 0)}
+        )
+    return [note for note in found if note]
+
+
+def _is_silent(machine: Any, now: datetime) -> bool:
+    return machine.heard_at is not None and now - machine.heard_at > SILENT_AFTER
+
+
+def _note(condition: Condition, machine: Any) -> str:
+    match condition:
+        case Condition.CLONED:
+            return _("Two machines have its keys. Revoke it, and join each with a token of its own.")
+        case Condition.WAITING:
+            return _("It has joined, and its node worker has not reported yet.")
+        case Condition.OFFLINE:
+            return _("It is not heard of: look at the machine, its network and its service.")
+        case Condition.CLOCK_OFF:
+            return _("Its clock is %(seconds)d s %(way)s: synchronise it.") % {
+                "seconds": abs(round(machine.clock_off_s)),
+                "way": _("ahead") if machine.clock_off_s > 0 else _("behind"),
+            }
+        case Condition.VERSION_DIFFERS:
+            return _("It runs Berth %(theirs)s, the portal %(ours)s: update it.") % {
+                "theirs": machine.version or "?",
+                "ours": VERSION,
+            }
+        case Condition.DRAINING:
+            return _("It takes nothing new. Still placed there: %(count)d.") % {"count": machine.placed}
+        case Condition.CORDONED:
+            return _("It takes nothing new, and nothing is placed there.")
+    return ""

@@ -1,0 +1,399 @@
+"""How machines join, prove themselves anew and leave: what they ask, and what they are given."""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Annotated, Literal
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+from msgspec import Meta
+
+from portal.common.actors import SYSTEM, SystemActor
+from portal.common.domain_events import emit
+from portal.common.errors import InvalidInput, NotAllowed, PortalError, StateConflict, Unavailable
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import TargetKind
+from portal.common.events.services import Target
+from portal.common.reasons.codes import MachineCode
+from portal.common.reasons.reason import Reason
+from portal.fleet.inventory import services as inventory
+from portal.fleet.inventory.models import Allocation, Node, PlacementLock
+from portal.fleet.machines import redis_rules, redis_users, tokens
+from portal.fleet.machines.certificates import (
+    FRONT_NAME,
+    PORTAL_NAME,
+    Authority,
+    BadRequest,
+    NoAuthority,
+    Signed,
+)
+from portal.fleet.machines.domain_events import MachineEnded, MachineLeaving
+from portal.fleet.machines.models import JoinToken, Machine, MachineState
+from provisioning import signing
+from provisioning.version import VERSION, agrees
+
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+CLOCK_MAX_OFF_S = 60.0
+OVERLAP = timedelta(minutes=10)
+MAX_NAMED = 200
+ADDRESS = r"^([0-9A-Za-z]([0-9A-Za-z.-]*[0-9A-Za-z])?|[0-9A-Fa-f]*:[0-9A-Fa-f:.]+)?$"
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """What a machine asks that has a token. `clock` is its unix time; `address` empty: its own."""
+
+    token: Annotated[str, Meta(max_length=300)]
+    name: Annotated[str, Meta(max_length=255)]
+    csr: Annotated[str, Meta(max_length=8192)]
+    signing_key: Annotated[str, Meta(max_length=200)]
+    gateway_port: Annotated[int, Meta(ge=1, le=65535)]
+    version: Annotated[str, Meta(max_length=40)]
+    clock: Annotated[float, Meta(ge=0, le=1e11)]
+    machine_id: Annotated[str, Meta(min_length=16, max_length=128, pattern=r"^[0-9A-Za-z-]+$")]
+    instance: Annotated[str, Meta(min_length=16, max_length=128, pattern=r"^[0-9A-Za-z-]+$")]
+    address: Annotated[str, Meta(max_length=253, pattern=ADDRESS)] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rotate:
+    """What a node asks that wants to prove itself by other keys."""
+
+    csr: Annotated[str, Meta(max_length=8192)]
+    signing_key: Annotated[str, Meta(max_length=200)]
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """What a node asks that wants to leave: what becomes of workspaces that are placed there.
+
+    Empty: it does not leave while there are any. `drain`: they are asked to go elsewhere, with notice.
+    `stop`: they are stopped at once.
+    """
+
+    workspaces: Literal["", "drain", "stop"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the portal has of a node: how many workspaces, and the first of their names, `team/user/name`."""
+
+    placed: int
+    workspaces: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RedisAccess:
+    """How a node reaches Redis."""
+
+    host: str
+    port: int
+    user: str
+    password: str
+    server_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What a node is given; the password is stored nowhere else. Certificates are in PEM."""
+
+    node: str
+    pool: str
+    certificate: str
+    authority: str
+    front_door_name: str
+    redis: RedisAccess
+    control_key: str
+    portal_url: str
+    domain: str
+    expires_at: datetime
+
+
+def authority() -> Authority:
+    """Berth's own, which signs. Raises `Unavailable`."""
+    try:
+        return Authority.load(settings.BERTH_TLS_DIR)
+    except NoAuthority as error:
+        raise Unavailable(Reason(MachineCode.NO_AUTHORITY), code=MachineCode.NO_AUTHORITY) from error
+
+
+def join(*, asked: Join, address: str) -> Joined:
+    """Take a machine in that comes with a token, from `address`. Its token is used up only by that.
+
+    Raises `PortalError` whose code is a `MachineCode`.
+    """
+    signer = authority()
+    password = secrets.token_hex(32)
+    try:
+        with transaction.atomic():
+            token = _token(asked.token)
+            _check(asked)
+            signed = _signed(signer, asked.csr, asked.name)
+            machine = _take_in(asked, token, signed, password, address)
+    except IntegrityError as error:
+        # Another one with this name was a moment faster.
+        raise _taken(asked.name) from error
+    redis_users.sync([machine.name])
+    return _answer(machine, signer, signed, password)
+
+
+def rotate(*, node: str, serial: str, asked: Rotate) -> Joined:
+    """Give a node another certificate and password; the former ones hold for ten minutes more.
+
+    `node` and `serial` are those of the certificate with which it has connected. Raises `PortalError`.
+    """
+    signer = authority()
+    password = secrets.token_hex(32)
+    with transaction.atomic():
+        machine = identified(node, serial, lock=True)
+        key = _signing_key(asked.signing_key, of=machine)
+        signed = _signed(signer, asked.csr, machine.name)
+        now = timezone.now()
+        machine.former_signing_key, machine.signing_key = machine.signing_key, key
+        machine.former_password_digest = machine.password_digest
+        machine.password_digest = tokens.digest_of(password)
+        machine.former_certificate_serial = machine.certificate_serial
+        machine.certificate_serial, machine.certificate_expires_at = signed.serial, signed.expires_at
+        machine.former_until, machine.rotated_at = now + OVERLAP, now
+        machine.save()
+        _record(AuditKind.MACHINE_ROTATED, machine, "has other keys and another certificate")
+    redis_users.sync([machine.name])
+    return _answer(machine, signer, signed, password)
+
+
+def leave(*, node: str, serial: str, asked: Leave) -> Standing | None:
+    """Let a node go that has nothing placed on it; what is still there, if that shall go first.
+
+    It then takes nothing new, and asks again until it may go. Raises `PortalError`.
+    """
+    with transaction.atomic():
+        # Nothing is placed there between looking and leaving.
+        PlacementLock.hold()
+        machine = identified(node, serial, lock=True)
+        there = placed_there(machine)
+        if there.placed and not asked.workspaces:
+            params = {"count": there.placed, "node": machine.name}
+            raise _coded(StateConflict, MachineCode.NODE_HAS_WORKSPACES, **params)
+        if there.placed:
+            emit(MachineLeaving(machine.pool_id, machine.name, stop=asked.workspaces == "stop"))
+            return there
+        end(machine, MachineState.LEFT, reason="It has left.")
+        _record(AuditKind.MACHINE_LEFT, machine, "left")
+    return None
+
+
+def standing(*, node: str, serial: str) -> Standing:
+    """What is placed on a node that counts. Raises `PortalError` for one that does not."""
+    return placed_there(identified(node, serial))
+
+
+def placed_there(machine: Machine) -> Standing:
+    """How many workspaces have something on the machine's node, and which."""
+    held = Allocation.objects.filter(
+        node__pool=machine.pool_id, node__name=machine.name, released_at=None
+    ).order_by("workspace__team__slug", "workspace__owner__username", "workspace__name")
+    names = held.values_list("workspace__team__slug", "workspace__owner__username", "workspace__name")
+    return Standing(placed_on(machine), ["/".join(each) for each in names[:MAX_NAMED]])
+
+
+def identified(node: str, serial: str, *, lock: bool = False) -> Machine:
+    """The machine whose certificate has this name and serial number. Raises `NotAllowed`.
+
+    A certificate that was replaced is the sign of a second machine that has the name: it is noted.
+    """
+    rows = Machine.objects.select_related("pool").filter(name=node, state=MachineState.ACTIVE)
+    machine = (rows.select_for_update(of=("self",)) if lock else rows).first()
+    if machine is None:
+        raise _coded(NotAllowed, MachineCode.NOT_A_JOINED_NODE)
+    if serial == machine.certificate_serial:
+        return machine
+    former = machine.former_until and machine.former_until > timezone.now()
+    if former and serial == machine.former_certificate_serial:
+        return machine
+    raise _coded(NotAllowed, MachineCode.IDENTITY_REPLACED, node=node)
+
+
+def placed_on(machine: Machine) -> int:
+    """How many workspaces have something on the machine's node."""
+    nodes = Node.objects.filter(pool_id=machine.pool_id, name=machine.name)
+    return (
+        nodes.filter(allocations__released_at=None, allocations__isnull=False)
+        .values("allocations__workspace")
+        .distinct()
+        .count()
+    )
+
+
+def end(machine: Machine, state: MachineState, *, reason: str) -> None:
+    """The machine counts no more, and its node takes nothing; inside a transaction."""
+    machine.state, machine.ended_at = state, timezone.now()
+    machine.former_until = None
+    machine.former_signing_key = machine.former_password_digest = machine.former_certificate_serial = ""
+    machine.save()
+    inventory.retire_node(actor=SYSTEM, pool=machine.pool, name=machine.name, reason=reason)
+    transaction.on_commit(partial(redis_users.sync, [machine.name]))
+    emit(MachineEnded(machine.pool_id, machine.name))
+
+
+def _token(text: str) -> JoinToken:
+    """The token under a row lock: one lets one machine join. Raises `PortalError`."""
+    parsed = tokens.parse(text)
+    token = None
+    if parsed is not None:
+        rows = JoinToken.objects.select_for_update(of=("self",)).select_related("pool")
+        token = rows.filter(pk=parsed[0]).first()
+    if parsed is None or token is None or not tokens.is_of(parsed[1], token):
+        raise _coded(NotAllowed, MachineCode.JOIN_TOKEN_UNKNOWN)
+    if token.used_at is not None:
+        raise _coded(StateConflict, MachineCode.JOIN_TOKEN_USED)
+    if token.expires_at <= timezone.now():
+        raise _coded(StateConflict, MachineCode.JOIN_TOKEN_EXPIRED)
+    return token
+
+
+def _check(asked: Join) -> None:
+    if not NAME.fullmatch(asked.name):
+        raise _coded(InvalidInput, MachineCode.NODE_NAME_INVALID, name=asked.name[:63])
+    if not agrees(asked.version):
+        raise _coded(StateConflict, MachineCode.VERSION_DIFFERS, theirs=asked.version[:20], ours=VERSION)
+    off_s = asked.clock - timezone.now().timestamp()
+    if abs(off_s) > CLOCK_MAX_OFF_S:
+        raise _coded(StateConflict, MachineCode.CLOCK_OFF, seconds=math.ceil(abs(off_s)))
+    _signing_key(asked.signing_key)
+    own = {settings.BERTH_NODE_NAME, *settings.BERTH_ENGINE_NODES}
+    known = (settings.BERTH_NODE_KEYS_DIR / f"{asked.name}.pub").exists()
+    if asked.name in own or known or Node.objects.filter(name=asked.name, retired=False).exists():
+        raise _taken(asked.name)
+    if Machine.objects.filter(name=asked.name).exclude(state=MachineState.LEFT).exists():
+        raise _taken(asked.name)
+    twin = Machine.objects.filter(machine_id=asked.machine_id, state=MachineState.ACTIVE).first()
+    if twin is not None:
+        raise _coded(StateConflict, MachineCode.MACHINE_JOINED_ALREADY, node=twin.name)
+
+
+def _signing_key(text: str, *, of: Machine | None = None) -> str:
+    """The key in one form. Raises `InvalidInput` for what is none, and for one that another has had."""
+    try:
+        keys = signing.public_keys(text)
+    except ValueError:
+        keys = ()
+    if len(keys) != 1 or _is_weak(keys[0]):
+        raise _coded(InvalidInput, MachineCode.SIGNING_KEY_INVALID)
+    found = keys[0].public_bytes_raw().hex()
+    others = Machine.objects.exclude(pk=of.pk) if of else Machine.objects
+    if others.filter(signing_key=found).exists() or found == signing.public_text(settings.BERTH_CONTROL_KEY):
+        raise _coded(InvalidInput, MachineCode.SIGNING_KEY_INVALID)
+    return found
+
+
+def _is_weak(key: Ed25519PublicKey) -> bool:
+    """Whether it is a point of small order, for which anybody can sign."""
+    return key.public_bytes_raw().hex() in _SMALL_ORDER
+
+
+_SMALL_ORDER = frozenset(
+    {
+        "00" * 32,
+        "01" + "00" * 31,
+        "00" * 31 + "80",
+        "01" + "00" * 30 + "80",
+        "ec" + "ff" * 30 + "7f",
+        "ec" + "ff" * 31,
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc85",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac03fa",
+        *(f"{low}{'ff' * 30}{high}" for low in ("ed", "ee") for high in ("7f", "ff")),
+    }
+)
+
+
+def _signed(signer: Authority, csr: str, name: str) -> Signed:
+    try:
+        return signer.sign_node(csr, name)
+    except BadRequest as error:
+        raise _coded(InvalidInput, MachineCode.CSR_INVALID, why=str(error)) from error
+
+
+def _take_in(asked: Join, token: JoinToken, signed: Signed, password: str, address: str) -> Machine:
+    now = timezone.now()
+    # Whoever has left may come back under its name.
+    machine = Machine.objects.select_for_update().filter(name=asked.name, state=MachineState.LEFT).first()
+    machine = machine or Machine(name=asked.name)
+    machine.pool, machine.state = token.pool, MachineState.ACTIVE
+    machine.signing_key = _signing_key(asked.signing_key)
+    machine.password_digest = tokens.digest_of(password)
+    machine.certificate_serial, machine.certificate_expires_at = signed.serial, signed.expires_at
+    machine.gateway_host, machine.gateway_port = asked.address or address, asked.gateway_port
+    machine.machine_id, machine.instance, machine.version = asked.machine_id, asked.instance, asked.version
+    machine.clock_off_s = asked.clock - now.timestamp()
+    machine.boot = machine.former_boot = ""
+    machine.heard_at = machine.cloned_at = machine.rotated_at = machine.ended_at = None
+    machine.joined_at = now
+    machine.save()
+    token.used_at, token.machine = now, machine
+    token.save(update_fields=["used_at", "machine"])
+    inventory.expect_node(actor=_actor(machine), pool=token.pool, name=machine.name)
+    _record(
+        AuditKind.MACHINE_JOINED,
+        machine,
+        f"joined {token.pool.name}",
+        data={"from": address, "gateway": machine.gateway},
+    )
+    return machine
+
+
+def _answer(machine: Machine, signer: Authority, signed: Signed, password: str) -> Joined:
+    host = settings.BERTH_NODES_ADDRESS
+    shown = f"[{host}]" if ":" in host else host
+    return Joined(
+        node=machine.name,
+        pool=machine.pool.slug,
+        certificate=signed.pem,
+        authority=signer.pem,
+        front_door_name=FRONT_NAME,
+        redis=RedisAccess(
+            host=host,
+            port=settings.BERTH_NODES_PORT + 1,
+            user=redis_rules.user_of(machine.name),
+            password=password,
+            server_name=PORTAL_NAME,
+        ),
+        control_key=signing.public_text(settings.BERTH_CONTROL_KEY),
+        portal_url=f"https://{shown}:{settings.BERTH_NODES_PORT}",
+        domain=settings.BERTH_DOMAIN,
+        expires_at=signed.expires_at,
+    )
+
+
+def _actor(machine: Machine) -> SystemActor:
+    return SystemActor(f"node {machine.name}")
+
+
+def _record(kind: AuditKind, machine: Machine, message: str, **more: object) -> None:
+    events.record(
+        actor=_actor(machine),
+        kind=kind,
+        pool=machine.pool,
+        message=message,
+        targets=[Target(TargetKind.NODE, machine.name)],
+        data={"node": machine.name, **more.get("data", {})},  # type: ignore[dict-item]
+    )
+
+
+def _taken(name: str) -> PortalError:
+    return _coded(StateConflict, MachineCode.NODE_NAME_TAKEN, name=name)
+
+
+def _coded(error: type[PortalError], code: MachineCode, **params: object) -> PortalError:
+    """A refusal by whose `code` a joining machine decides."""
+    return error(Reason(code, params), code=code)

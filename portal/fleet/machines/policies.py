@@ -1,0 +1,18 @@
+"""Who sees machines and who decides about them."""
+
+from __future__ import annotations
+
+from portal.common.errors import NotAllowed
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts.models import User
+
+
+def may_see(actor: User) -> bool:
+    """Machines, their addresses and pending tokens, never secrets: operators and auditors."""
+    return actor.sees_all
+
+
+def require_see(actor: User) -> None:
+    if not may_see(actor):
+        raise NotAllowed(Reason(AccountCode.ONLY_OPERATORS))

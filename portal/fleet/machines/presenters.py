@@ -1,0 +1,89 @@
+"""What the pages of machines show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from portal.fleet.machines.conditions import LOOKS, Condition, Look, condition_of, notes_of
+from portal.fleet.machines.models import MachineState
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRow:
+    """A machine of the list. `since` is when it was last heard of, where it is offline."""
+
+    machine: Any
+    condition: Condition
+    look: Look
+    notes: list[str]
+
+    @property
+    def joined(self) -> bool:
+        return bool(self.machine.state == MachineState.ACTIVE)
+
+    @property
+    def heard_at(self) -> datetime | None:
+        """The newest that is known of it."""
+        known = [at for at in (self.machine.heard_at, self.machine.seen_at) if at is not None]
+        return max(known, default=None)
+
+    @property
+    def offline(self) -> bool:
+        return self.condition is Condition.OFFLINE
+
+
+def rows(machines: Iterable[Any], now: datetime) -> list[MachineRow]:
+    """Rows for machines of `selectors.with_nodes`; no query."""
+    return [_row(each, now) for each in machines]
+
+
+def _row(machine: Any, now: datetime) -> MachineRow:
+    condition = condition_of(machine, now)
+    return MachineRow(machine, condition, LOOKS[condition], notes_of(machine, now))
+
+
+def portal_address() -> str:
+    """Where machines reach the nodes' door."""
+    host = settings.BERTH_NODES_ADDRESS
+    return f"https://{f'[{host}]' if ':' in host else host}:{settings.BERTH_NODES_PORT}"
+
+
+def command_of(token: str) -> str:
+    """What is run on the machine that is to join."""
+    return f"berth node join {portal_address()} --token {token}"
+
+
+def revoke_question(machine: Any) -> dict[str, Any]:
+    """The context of the page that asks before a machine is revoked."""
+    named = {"node": machine.name}
+    loses = [
+        _("%(node)s's keys, certificate and password, at once and everywhere") % named,
+        _("its connections: nothing it sends counts any more"),
+    ]
+    if machine.placed:
+        loses.append(
+            ngettext(
+                "the way into %(count)d workspace placed there",
+                "the way into %(count)d workspaces placed there",
+                machine.placed,
+            )
+            % {"count": machine.placed}
+        )
+    return {
+        "title": _("Revoke %(node)s?") % named,
+        "loses": loses,
+        "stays": [
+            _("home folders on the machine itself"),
+            _("its row here, until you remove it"),
+            _("the record of what happened"),
+        ],
+        "reason": _("For the audit log, and shown at its node."),
+        "yes": _("Revoke %(node)s") % named,
+    }

@@ -1,0 +1,54 @@
+"""What a pool lacks before workspaces start there."""
+
+from __future__ import annotations
+
+from django.utils import timezone
+
+from portal.common.reasons.codes import MachineCode
+from portal.common.reasons.reason import Reason
+from portal.fleet.inventory import node_commands
+from portal.fleet.inventory.models import Pool, PoolState
+from portal.fleet.machines import services
+from portal.fleet.machines.models import Machine, MachineState
+
+WORKING = frozenset({"", "ok", "no_gpu", "no_driver"})
+"""A node without accelerators has no driver for them either."""
+NAMED = 20
+
+
+def missing(pool: Pool) -> list[Reason]:
+    """What keeps workspaces from starting, or from being reached, the gravest first; four queries."""
+    found = []
+    if not pool.enabled:
+        found.append(Reason(MachineCode.POOL_IS_OFF))
+    elif pool.retiring:
+        found.append(Reason(MachineCode.POOL_RETIRING))
+    nodes = list(pool.nodes.filter(retired=False).values_list("name", "online", "accelerator_state"))
+    asked = [str(pool.config["node"])] if "node" in pool.config else []
+    names = [name for name, _online, _state in nodes] or asked
+    found += [
+        Reason(MachineCode.NODE_ELSEWHERE, {"node": name, "pool": other.name})
+        for name, other in list(node_commands.pools_of_nodes(pool, names).items())[:NAMED]
+    ]
+    if pool.inventory_at is None or pool.state != PoolState.ONLINE:
+        found.append(Reason(MachineCode.NO_WORKER_ANSWERS))
+    if not nodes:
+        found.append(Reason(MachineCode.NO_NODE_YET))
+        refused = services.may_join(pool)
+        if refused is not None and refused.code is MachineCode.NODES_ADDRESS_MISSING:
+            found.append(refused)
+    elif not any(online for _name, online, _state in nodes):
+        found.append(Reason(MachineCode.NODES_ALL_OFFLINE))
+    ended = Machine.objects.filter(
+        pool=pool, state=MachineState.ACTIVE, certificate_expires_at__lte=timezone.now()
+    )
+    found += [
+        Reason(MachineCode.CERTIFICATE_ENDED, {"node": name})
+        for name in ended.order_by("name").values_list("name", flat=True)[:NAMED]
+    ]
+    bad = [(name, state) for name, online, state in nodes if online and state not in WORKING]
+    found += [
+        Reason(MachineCode.ACCELERATOR_DRIVER_MISSING, {"node": name, "state": state})
+        for name, state in bad[:NAMED]
+    ]
+    return found

@@ -1,0 +1,94 @@
+"""Users of Redis for the machines that have joined: made, changed and taken away as their rows say.
+
+Redis may lose them all, as when it is started anew: `sync` puts them back. Taking a user away ends its
+connections.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+import redis
+from django.conf import settings
+from django.utils import timezone
+
+from portal.fleet.machines import redis_rules
+from portal.fleet.machines.models import Machine, MachineState
+
+TIMEOUT_S = 3.0
+TRIES = 5
+
+log = logging.getLogger(__name__)
+
+
+@lru_cache(maxsize=1)
+def connection() -> redis.Redis:
+    """Redis, as the control plane's user."""
+    return redis.Redis.from_url(
+        settings.BERTH_REDIS_URL, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=None
+    )
+
+
+def sync(names: Iterable[str] | None = None) -> bool:
+    """Have Redis know the users of these machines, of all by default, as their rows are.
+
+    False where Redis is away or refuses: `control.sync_machines` tries again.
+    """
+    wanted = None if names is None else sorted(names)
+    try:
+        before: dict[str, tuple[str, ...]] | None = None
+        for _try in range(TRIES):
+            # Once more after writing: a row may have changed meanwhile, and whoever changed it was faster.
+            now = _digests(wanted)
+            if now == before:
+                return True
+            _apply(now, before or {})
+            before = now
+    except (redis.RedisError, OSError) as error:
+        log.warning("users of Redis are not as they should be, for now: %s", error)
+        return False
+    return True
+
+
+def end_connections(name: str) -> None:
+    """End what is connected as this machine: it comes again with the password that holds now."""
+    try:
+        connection().execute_command("CLIENT", "KILL", "USER", redis_rules.user_of(name))
+    except (redis.RedisError, OSError) as error:
+        log.warning("connections of %s go on: %s", name, error)
+
+
+def _digests(names: list[str] | None) -> dict[str, tuple[str, ...]]:
+    """By machine, the digests of the passwords that hold: none for one that has left or is revoked."""
+    rows = Machine.objects.all() if names is None else Machine.objects.filter(name__in=names)
+    now = timezone.now()
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(names or (), ())
+    for name, state, digest, former, until in rows.values_list(
+        "name", "state", "password_digest", "former_password_digest", "former_until"
+    ):
+        if state != MachineState.ACTIVE:
+            found[name] = ()
+        else:
+            found[name] = (digest, former) if former and until and until > now else (digest,)
+    return found
+
+
+def _apply(wanted: dict[str, tuple[str, ...]], before: dict[str, tuple[str, ...]]) -> None:
+    changed = {name: digests for name, digests in wanted.items() if before.get(name) != digests}
+    gone = [name for name in before if name not in wanted]
+    if not changed and not gone:
+        return
+    pipeline: Any = connection().pipeline(transaction=False)
+    for name, digests in changed.items():
+        if digests:
+            pipeline.execute_command(
+                "ACL", "SETUSER", redis_rules.user_of(name), *redis_rules.rules(name, digests)
+            )
+        else:
+            pipeline.execute_command("ACL", "DELUSER", redis_rules.user_of(name))
+    for name in gone:
+        pipeline.execute_command("ACL", "DELUSER", redis_rules.user_of(name))
+    pipeline.execute()

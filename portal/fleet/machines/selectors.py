@@ -1,0 +1,96 @@
+"""Reads of machines, as the actor may see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from django.conf import settings
+from django.db.models import Count, F, IntegerField, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from django.http import HttpRequest
+from django.utils import timezone
+
+from portal.common.errors import NotFound
+from portal.common.reasons.codes import MachineCode
+from portal.common.reasons.reason import Reason
+from portal.fleet.inventory.models import Allocation, Node, Pool
+from portal.fleet.machines import door, policies
+from portal.fleet.machines.models import JoinToken, Machine, MachineState
+from portal.people.accounts.models import User
+
+_NODE = Node.objects.filter(pool=OuterRef("pool"), name=OuterRef("name"))
+_PLACED = (
+    Allocation.objects.filter(
+        node__pool=OuterRef("pool"), node__name=OuterRef("name"), released_at__isnull=True
+    )
+    .order_by()
+    .values("node")
+    .annotate(count=Count("workspace", distinct=True))
+    .values("count")
+)
+
+
+def with_nodes() -> QuerySet[Machine]:
+    """Machines with what their nodes are: `node_id`, `online`, `cordoned`, `seen_at`, and `placed`."""
+    return (
+        Machine.objects.select_related("pool")
+        .annotate(
+            node_id=Subquery(_NODE.values("pk")[:1]),
+            online=Subquery(_NODE.values("online")[:1]),
+            cordoned=Subquery(_NODE.values("cordoned")[:1]),
+            seen_at=Subquery(_NODE.values("seen_at")[:1]),
+            placed=Coalesce(Subquery(_PLACED, output_field=IntegerField()), 0),
+        )
+        .order_by("name")
+    )
+
+
+def machines(actor: User) -> QuerySet[Machine]:
+    """All machines that have joined, with what their nodes are. Raises `NotAllowed`."""
+    policies.require_see(actor)
+    return with_nodes()
+
+
+def machine(actor: User, machine_id: UUID) -> Machine:
+    """One machine, or `NotFound`. Raises `NotAllowed`."""
+    found = machines(actor).filter(pk=machine_id).first()
+    if found is None:
+        raise NotFound(Reason(MachineCode.NO_SUCH_MACHINE))
+    return found
+
+
+def of_nodes(pool: Pool, names: Iterable[str]) -> dict[str, Machine]:
+    """The machines behind nodes of the pool, by name; everybody may know how a node is."""
+    return {each.name: each for each in with_nodes().filter(pool=pool, name__in=names)}
+
+
+def behind(workspace_id: UUID, pool_id: UUID | None) -> Machine | None:
+    """The machine on which a workspace of the pool is placed; None for the control plane's own."""
+    placed = Allocation.objects.filter(workspace=workspace_id, released_at=None).values("node__name")
+    return Machine.objects.filter(pool=pool_id, name__in=placed).first()
+
+
+def by_name(pool: Pool, node: str) -> Machine | None:
+    """The machine that is this node of a pool; None for the control plane's own."""
+    return Machine.objects.filter(pool=pool, name=node).first()
+
+
+def comes_from_revoked(request: HttpRequest) -> bool:
+    """Whether a request came through the nodes' door from a machine that is not believed any more."""
+    name = asking_node(request)
+    return name is not None and not Machine.objects.filter(name=name, state=MachineState.ACTIVE).exists()
+
+
+def asking_node(request: HttpRequest) -> str | None:
+    """The node that a request through the nodes' door comes from; None for what came another way."""
+    if not door.is_door(request.headers.get(door.DOOR_HEADER, ""), settings.BERTH_GATEWAY_SECRET):
+        return None
+    return str(request.headers.get(door.NODE_HEADER, ""))
+
+
+def waiting_tokens(actor: User, pool: Pool) -> QuerySet[JoinToken]:
+    """Tokens with which a machine can still join the pool. Raises `NotAllowed`."""
+    policies.require_see(actor)
+    waiting = JoinToken.objects.filter(pool=pool, used_at=None, expires_at__gt=timezone.now())
+    return waiting.select_related("created_by").order_by(F("created_at").desc(), "pk")

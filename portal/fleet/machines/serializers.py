@@ -1,0 +1,74 @@
+"""Machines and their tokens as the API shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from portal.common.api import StrictSerializer
+from portal.fleet.machines.conditions import Condition, condition_of, notes_of
+from portal.fleet.machines.models import JoinToken, Machine
+from portal.fleet.machines.services import MAX_REASON
+
+
+class MachineSerializer(serializers.ModelSerializer[Machine]):
+    """A machine that has joined a pool."""
+
+    pool = serializers.CharField(source="pool.slug")
+    node = serializers.UUIDField(source="node_id", allow_null=True, help_text="Its node.")
+    condition = serializers.SerializerMethodField(help_text="What matters most about it now.")
+    notes = serializers.SerializerMethodField(help_text="What there is to say about it, in sentences.")
+    gateway = serializers.SerializerMethodField(help_text="`host:port` by which its workspaces are entered.")
+    placed = serializers.IntegerField(help_text="How many workspaces are placed there.")
+
+    class Meta:
+        model = Machine
+        fields = [
+            *("id", "name", "pool", "node", "state", "condition", "notes", "gateway", "version", "placed"),
+            *("clock_off_s", "certificate_expires_at", "joined_at", "rotated_at", "heard_at", "cloned_at"),
+            "ended_at",
+        ]
+        read_only_fields = fields
+        extra_kwargs = {
+            "clock_off_s": {"help_text": "How far its clock is ahead of the portal's."},
+            "cloned_at": {"help_text": "When a second machine with its identity was last seen."},
+        }
+
+    @extend_schema_field(serializers.ChoiceField([each.value for each in Condition]))
+    def get_condition(self, machine: Any) -> str:
+        return condition_of(machine, timezone.now()).value
+
+    def get_notes(self, machine: Any) -> list[str]:
+        return notes_of(machine, timezone.now())
+
+    def get_gateway(self, machine: Any) -> str:
+        return machine.gateway
+
+
+class MachineReasonSerializer(StrictSerializer):
+    reason = serializers.CharField(
+        max_length=MAX_REASON, required=False, allow_blank=True, default="", help_text="For the audit log."
+    )
+
+
+class JoinTokenSerializer(serializers.ModelSerializer[JoinToken]):
+    """A token with which one machine can still join the pool."""
+
+    created_by = serializers.CharField(source="created_by.username", default=None, allow_null=True)
+
+    class Meta:
+        model = JoinToken
+        fields = ["id", "created_by", "created_at", "expires_at"]
+        read_only_fields = fields
+
+
+class NewJoinTokenSerializer(serializers.Serializer[Any]):
+    """A token that was just made: `token` and `command` are in this answer only."""
+
+    id = serializers.UUIDField(source="token.pk")
+    token = serializers.CharField(source="text")
+    command = serializers.CharField(help_text="What is run on the machine that is to join.")
+    expires_at = serializers.DateTimeField(source="token.expires_at")

@@ -1,0 +1,169 @@
+"""What operators do about machines: let one join, revoke one, remove what is left of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from portal.common.actors import SystemActor
+from portal.common.domain_events import emit
+from portal.common.errors import NotFound, StateConflict, Unavailable
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import TargetKind
+from portal.common.events.services import Target
+from portal.common.reasons.codes import MachineCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.fleet.inventory import services as inventory
+from portal.fleet.inventory.models import Node, PlacementLock, Pool
+from portal.fleet.machines import joining, redis_users, tokens
+from portal.fleet.machines.domain_events import MachineRemoving
+from portal.fleet.machines.models import JoinToken, Machine, MachineState
+from portal.fleet.machines.tokens import NewJoinToken
+from portal.people.accounts.models import User
+from portal.people.accounts.policies import require_operator
+
+TOKEN_LASTS = timedelta(hours=1)
+MAX_REASON = 200
+
+
+def may_join(pool: Pool) -> Reason | None:
+    """Why no machine can join the pool; None where one can."""
+    if pool.simulated or not pool.runs_on_node:
+        return Reason(MachineCode.POOL_TAKES_NO_MACHINES, {"pool": pool.name})
+    if not settings.BERTH_NODES_ADDRESS:
+        return Reason(MachineCode.NODES_ADDRESS_MISSING)
+    return None
+
+
+def make_join_token(*, actor: User | SystemActor, pool: Pool) -> NewJoinToken:
+    """A token with which one machine may join the pool within an hour.
+
+    Raises `NotAllowed`, `StateConflict` where none can join, `Unavailable`.
+    """
+    require_operator(actor)
+    refused = may_join(pool)
+    if refused is not None:
+        raise StateConflict(refused)
+    digest = joining.authority().digest
+    secret = tokens.new_secret()
+    with transaction.atomic():
+        token = JoinToken.objects.create(
+            pool=pool,
+            digest=tokens.digest_of(secret),
+            created_by=None if isinstance(actor, SystemActor) else actor,
+            expires_at=timezone.now() + TOKEN_LASTS,
+        )
+        events.record(
+            actor=actor,
+            kind=AuditKind.MACHINE_TOKEN_CREATED,
+            pool=pool,
+            message=f"made a token with which a machine may join {pool.name}",
+            data={"token": str(token.pk)},
+        )
+    return NewJoinToken(token, tokens.text_of(token.pk, secret, digest))
+
+
+@transaction.atomic
+def cancel_join_token(*, actor: User | SystemActor, pool: Pool, token_id: UUID) -> None:
+    """No machine joins with it any more. Raises `NotFound` for one that is used or cancelled."""
+    require_operator(actor)
+    token = JoinToken.objects.select_for_update().filter(pk=token_id, pool=pool, used_at=None).first()
+    if token is None:
+        raise NotFound(Reason(MachineCode.NO_SUCH_JOIN_TOKEN))
+    events.record(
+        actor=actor,
+        kind=AuditKind.MACHINE_TOKEN_CANCELLED,
+        pool=pool,
+        message=f"cancelled a token to join {pool.name}",
+        data={"token": str(token.pk)},
+    )
+    token.delete()
+
+
+@transaction.atomic
+def revoke(*, actor: User | SystemActor, machine_id: UUID, reason: str = "") -> Machine:
+    """Believe the machine nothing more and cut its connections, whatever runs there. Repeating it is success.
+
+    Raises `NotFound`, `NotAllowed`.
+    """
+    require_operator(actor)
+    machine = _locked(machine_id)
+    reason = strip_nul(reason).strip()[:MAX_REASON]
+    if machine.state == MachineState.REVOKED:
+        return machine
+    joining.end(machine, MachineState.REVOKED, reason=reason or "It has been revoked.")
+    _record(actor, AuditKind.MACHINE_REVOKED, machine, f"revoked {machine.name}", reason)
+    return machine
+
+
+def remove(
+    *,
+    actor: User | SystemActor,
+    machine_id: UUID,
+    reason: str = "",
+    give_up: Callable[[Node], dict[str, Any]] | None = None,
+) -> None:
+    """Delete what is left of a machine that has left or is revoked: its name is free again.
+
+    `give_up` ends what is placed on its node, in the same transaction and under the lock of placement, and
+    says for the audit log what that was. Without it nothing may be placed there, and no home lie there alone.
+
+    Raises `NotFound`, `NotAllowed`, `StateConflict` for one that is joined or on whose node something is
+    placed, `Unavailable` while Redis still knows it.
+    """
+    require_operator(actor)
+    known = Machine.objects.filter(pk=machine_id).first()
+    if known is not None and known.state != MachineState.ACTIVE and not redis_users.sync([known.name]):
+        # Without its row nothing would remember to take its user away.
+        raise Unavailable(Reason(MachineCode.USER_OF_REDIS_LEFT, {"node": known.name}))
+    with transaction.atomic():
+        PlacementLock.hold()
+        machine = _locked(machine_id)
+        if machine.state == MachineState.ACTIVE:
+            raise StateConflict(Reason(MachineCode.MACHINE_STILL_JOINED, {"node": machine.name}))
+        node = Node.objects.filter(pool=machine.pool, name=machine.name).first()
+        given_up = give_up(node) if give_up is not None and node is not None else {}
+        count = joining.placed_on(machine)
+        if count:
+            params = {"count": count, "node": machine.name}
+            raise StateConflict(Reason(MachineCode.NODE_HAS_WORKSPACES, params))
+        if give_up is None:
+            emit(MachineRemoving(machine.pool_id, machine.name))
+        inventory.forget_node(actor=actor, pool=machine.pool, name=machine.name)
+        _record(actor, AuditKind.MACHINE_REMOVED, machine, f"removed {machine.name}", reason, given_up)
+        machine.delete()
+
+
+def _locked(machine_id: UUID) -> Machine:
+    rows = Machine.objects.select_for_update(of=("self",)).select_related("pool")
+    machine = rows.filter(pk=machine_id).first()
+    if machine is None:
+        raise NotFound(Reason(MachineCode.NO_SUCH_MACHINE))
+    return machine
+
+
+def _record(
+    actor: User | SystemActor,
+    kind: AuditKind,
+    machine: Machine,
+    message: str,
+    reason: str = "",
+    data: Mapping[str, Any] | None = None,
+) -> None:
+    events.record(
+        actor=actor,
+        kind=kind,
+        pool=machine.pool,
+        message=message,
+        reason=reason,
+        targets=[Target(TargetKind.NODE, machine.name)],
+        data={"node": machine.name, **(data or {})},
+    )

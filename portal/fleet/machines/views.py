@@ -1,0 +1,100 @@
+"""Pages of machines; templates/machines/ says what each expects."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_safe
+
+from portal.common.errors import PortalError
+from portal.common.htmx import partial_of
+from portal.common.reasons.wording import sentence_of
+from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
+from portal.fleet.inventory import selectors as inventory
+from portal.fleet.machines import presenters, selectors, services
+from portal.fleet.machines.tokens import NewJoinToken
+from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.policies import require_operator
+
+ROWS_PER_PAGE = 50
+
+
+@require_safe
+@never_cache
+def listing(request: SignedInRequest, slug: str) -> HttpResponse:
+    """The machines of a pool, and the tokens with which more can join."""
+    return _shown(request, slug)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up
+def token_create(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Make a token; the command with it is in this answer and nowhere else. A GET only shows the list."""
+    pool = inventory.pool_by_slug(slug)
+    require_operator(request.user)
+    if request.method != "POST":
+        return redirect("machines:list", slug)
+    try:
+        made = services.make_join_token(actor=request.user, pool=pool)
+    except PortalError as error:
+        messages.error(request, error.sentence)
+        return redirect("machines:list", slug)
+    return _shown(request, slug, made=made)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def token_cancel(request: SignedInRequest, slug: str, join_token_id: UUID) -> HttpResponse:
+    """No machine joins with it any more. A GET only shows the list."""
+    pool = inventory.pool_by_slug(slug)
+    require_operator(request.user)
+    if request.method == "POST":
+        services.cancel_join_token(actor=request.user, pool=pool, token_id=join_token_id)
+        messages.success(request, _("The token is cancelled."))
+    return redirect("machines:list", slug)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up
+def revoke(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
+    """Ask, then revoke it."""
+    require_operator(request.user)
+    found = selectors.machine(request.user, machine_id)
+    back = reverse("machines:list", args=[found.pool.slug])
+    if request.method != "POST":
+        asked = presenters.revoke_question(found)
+        return render(request, "confirm.html", {**asked, "action": request.path, "back": back})
+    reason = strip_nul(request.POST.get("reason", ""))
+    services.revoke(actor=request.user, machine_id=found.pk, reason=reason)
+    messages.success(request, _("%(node)s is revoked.") % {"node": found.name})
+    return redirect(back)
+
+
+def _shown(request: SignedInRequest, slug: str, *, made: NewJoinToken | None = None) -> HttpResponse:
+    """The list, with the command of a token that was just made."""
+    pool = inventory.pool_by_slug(slug)
+    machines = selectors.machines(request.user).filter(pool=pool)
+    page = Paginator(machines, ROWS_PER_PAGE).get_page(request.GET.get("page"))
+    refused = services.may_join(pool)
+    context = {
+        "pool": pool,
+        "page": page,
+        "rows": presenters.rows(page.object_list, timezone.now()),
+        "tokens": selectors.waiting_tokens(request.user, pool)[:ROWS_PER_PAGE],
+        "refused": sentence_of(refused) if refused else "",
+        "may": request.user.operates,
+        "command": presenters.command_of(made.text) if made else "",
+        "expires_at": made.token.expires_at if made else None,
+        "live_url": reverse("machines:list", args=[slug]),
+    }
+    return render(request, partial_of(request, "machines/list.html", "live"), context)

@@ -1,6 +1,0 @@
-from django.apps import AppConfig
-
-
-class InboxConfig(AppConfig):
-    name = "portal.inbox"
-    label = "inbox"

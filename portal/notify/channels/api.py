@@ -1,0 +1,237 @@
+"""Channels of notices over REST: one's own, and those of teams that one manages."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.urls import reverse
+from rest_framework import serializers
+from rest_framework.decorators import action
+from rest_framework.response import Response
+
+from portal.common import etags
+from portal.common.api import (
+    ListViewSet,
+    ReadViewSet,
+    Router,
+    StrictSerializer,
+    UserRequest,
+    body_of,
+    documented,
+    filters,
+    named_in,
+    operation,
+)
+from portal.common.etags import IF_MATCH, TaggedViewSet
+from portal.common.reasons.codes import ChannelCode
+from portal.common.scopes import Scope
+from portal.notify.channels import policies, selectors, services
+from portal.notify.channels.models import Channel, Message, MessageStatus
+from portal.people.accounts.models import Team
+
+SCOPES = {"GET": Scope.WEBHOOKS_READ, "*": Scope.WEBHOOKS_WRITE}
+
+
+class ChannelSerializer(serializers.ModelSerializer[Channel]):
+    """Where notices go besides the portal and e-mail. The URL is a secret and not shown again."""
+
+    team = serializers.CharField(source="team.slug", allow_null=True, default=None)
+    kinds = serializers.ListField(child=serializers.CharField())
+    failing_since = serializers.DateTimeField(
+        allow_null=True, help_text="When the first of the failures in a row was; null when all is well."
+    )
+    disabled_at = serializers.DateTimeField(allow_null=True, help_text="When it was switched off.")
+
+    class Meta:
+        model = Channel
+        fields = [
+            "id",
+            "team",
+            "name",
+            "service",
+            "kinds",
+            "enabled",
+            "disabled_at",
+            "failing_since",
+            "created_at",
+        ]
+        read_only_fields = fields
+
+
+class ChannelCreateSerializer(StrictSerializer):
+    name = serializers.CharField(max_length=80)
+    url = serializers.CharField(
+        max_length=1000, help_text="As apprise writes them, or the address that Slack, Teams … gives."
+    )
+    kinds = serializers.ListField(
+        child=serializers.CharField(max_length=60),
+        allow_empty=False,
+        max_length=100,
+        help_text="Subjects of notices for your own, types of events for a team's.",
+    )
+    team = serializers.CharField(max_length=40, required=False, help_text="Without it, your own.")
+
+
+class ChannelChangeSerializer(StrictSerializer):
+    """What is given is changed."""
+
+    name = serializers.CharField(max_length=80, required=False)
+    url = serializers.CharField(max_length=1000, required=False)
+    kinds = serializers.ListField(
+        child=serializers.CharField(max_length=60), allow_empty=False, max_length=100, required=False
+    )
+    enabled = serializers.BooleanField(required=False)
+
+
+class MessageSerializer(serializers.ModelSerializer[Message]):
+    """What was sent to a channel, and what the service answered to the last attempt."""
+
+    status = serializers.ChoiceField(MessageStatus.choices)
+    next_attempt_at = serializers.DateTimeField(source="due_at", allow_null=True)
+    answer = serializers.SerializerMethodField(
+        help_text="Empty for an auditor: services repeat what they were sent."
+    )
+
+    class Meta:
+        model = Message
+        fields = [
+            "id",
+            "kind",
+            "title",
+            "status",
+            "attempts",
+            "created_at",
+            "ended_at",
+            "next_attempt_at",
+            "status_code",
+            "error",
+            "answer",
+        ]
+        read_only_fields = fields
+
+    def get_answer(self, message: Message) -> str:
+        """The context of a list says for whom it is: `only_sees`."""
+        return "" if self.context.get("only_sees") else message.answer
+
+
+class ChannelFilter(filters.FilterSet):
+    team = filters.CharFilter(
+        method="everything",
+        label="Those of this team in place of your own.",
+        max_length=40,
+    )
+
+    def everything(self, found: QuerySet[Channel], _name: str, _value: str) -> QuerySet[Channel]:
+        """The view has chosen already: whose they are decides who may see them."""
+        return found
+
+
+@documented(
+    list="List your channels of notices, or those of a team",
+    of="Those of a team for its owners, operators and auditors.",
+    retrieve="Read a channel",
+    errors=[404],
+)
+class ChannelViewSet(TaggedViewSet, ReadViewSet):
+    queryset = Channel.objects.none()
+    serializer_class = ChannelSerializer
+    filterset_class = ChannelFilter
+    scopes = SCOPES
+    ordering = ("created_at", "id")
+    missing = ChannelCode.NO_SUCH_CHANNEL
+    lookup_url_kwarg = "channel_id"
+    lookup_value_converter = "uuid"
+
+    def _team(self, slug: str | None) -> Team | None:
+        return selectors.team_of(self.request.user, slug) if slug else None
+
+    def get_queryset(self) -> QuerySet[Channel]:
+        return selectors.channels_of(self.request.user, self._team(self.request.query_params.get("team")))
+
+    def get_object(self) -> Channel:
+        return selectors.channel_by_id(self.request.user, self.kwargs["channel_id"])
+
+    def managed(self) -> Channel:
+        return selectors.managed_channel(self.request.user, self.kwargs["channel_id"])
+
+    @operation(
+        "Make a channel",
+        once=True,
+        description="Your own, or with `team` one of a team's, for its owners and operators.",
+        request=ChannelCreateSerializer,
+        responses={201: ChannelSerializer},
+        errors=[400, 404, 409, 415],
+    )
+    def create(self, request: UserRequest) -> Response:
+        given = body_of(request, ChannelCreateSerializer)
+        with named_in("team"):
+            team = self._team(given.pop("team", None))
+        made = services.create(actor=request.user, team=team, **given)
+        return self.answer(made, status=201, Location=reverse("api:channel-detail", args=[made.pk]))
+
+    @operation(
+        "Change a channel",
+        description="What is not given stays.",
+        request=ChannelChangeSerializer,
+        responses={200: ChannelSerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
+    )
+    def partial_update(self, request: UserRequest, channel_id: UUID) -> Response:
+        given = body_of(request, ChannelChangeSerializer)
+        expected = etags.expected_by(request)
+        row = services.change(actor=request.user, channel=self.managed(), expected=expected, **given)
+        return self.answer(row)
+
+    @operation("Delete a channel", responses={204: None}, parameters=[IF_MATCH], errors=[404, 412])
+    def destroy(self, request: UserRequest, channel_id: UUID) -> Response:
+        services.delete(actor=request.user, channel=self.managed(), expected=etags.expected_by(request))
+        return Response(status=204)
+
+    @operation(
+        "Send a test to a channel",
+        once=True,
+        description="One attempt, by a worker. The message shows what was answered.",
+        request=None,
+        responses={202: MessageSerializer},
+        goes_on_s=2,
+        errors=[404, 409],
+    )
+    @action(detail=True, methods=["post"])
+    def test(self, request: UserRequest, channel_id: UUID) -> Response:
+        made = services.send_test(actor=request.user, channel=self.managed())
+        location = reverse("api:channel-message-list", args=[channel_id])
+        return Response(MessageSerializer(made).data, status=202, headers={"Location": location})
+
+
+class MessageFilter(filters.FilterSet):
+    status = filters.ChoiceFilter(choices=MessageStatus.choices, label="What has become of it.")
+
+
+@documented(list="List what was sent to a channel", of="Newest first.", errors=[404])
+class MessageViewSet(ListViewSet):
+    queryset = Message.objects.none()
+    serializer_class = MessageSerializer
+    filterset_class = MessageFilter
+    scopes = SCOPES
+    ordering = ("-id",)
+
+    @cached_property
+    def _channel(self) -> Channel:
+        return selectors.channel_by_id(self.request.user, self.kwargs["channel_id"])
+
+    def get_queryset(self) -> Any:
+        return selectors.messages_of(self._channel)
+
+    def get_serializer_context(self) -> dict[str, Any]:
+        only_sees = policies.only_sees(self.request.user, self._channel.team)
+        return {**super().get_serializer_context(), "only_sees": only_sees}
+
+
+router = Router()
+router.register("notice-channels", ChannelViewSet, basename="channel")
+router.register("notice-channels/<uuid:channel_id>/messages", MessageViewSet, basename="channel-message")
+urlpatterns = router.urls

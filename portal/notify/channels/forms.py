@@ -1,0 +1,63 @@
+"""The form of a channel. It parses; the rules are in the services."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from portal.common.events import type_choices
+from portal.common.events.event_types import Audience, types_for
+from portal.notify.channels.kinds import SUBJECTS
+
+
+class ChannelForm(forms.Form):
+    """What a channel is called, where it leads, and what is sent there; a team's where `of_team`."""
+
+    name = forms.CharField(
+        label=_("Name"),
+        max_length=80,
+        help_text=_("As “Our Slack”."),
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )
+    url = forms.CharField(
+        label=_("Address"),
+        max_length=1000,
+        help_text=_(
+            "Slack, Teams, Mattermost and others give one for incoming messages. Who has it can write there."
+        ),
+        widget=forms.TextInput(
+            attrs={
+                "autocomplete": "off",
+                "autocapitalize": "none",
+                "spellcheck": "false",
+                "placeholder": "https://hooks.slack.com/services/…",
+            }
+        ),
+    )
+    types = forms.MultipleChoiceField(
+        label=_("Notices"),
+        widget=forms.CheckboxSelectMultiple,
+        error_messages={"required": _("Choose at least one kind of notice.")},
+    )
+
+    def __init__(self, *args: Any, of_team: bool, has_url: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._offered = types_for(Audience.TEAM) if of_team else []
+        types: Any = self.fields["types"]
+        types.choices = [(each.name, each.summary) for each in self._offered] or [
+            (name, label) for name, (label, _beginnings) in SUBJECTS.items()
+        ]
+        if has_url:
+            self.fields["url"].required = False
+            self.fields["url"].help_text = _("Kept, and not shown. Write another one to replace it.")
+
+    def groups(self) -> list[dict[str, Any]]:
+        """For a team's: the types by subject."""
+        return type_choices.groups(self._offered, {str(name) for name in self["types"].value() or []})
+
+    def wanted(self) -> dict[str, Any]:
+        """What the service takes."""
+        given = self.cleaned_data
+        return {"name": given["name"], "url": given["url"], "kinds": given["types"]}

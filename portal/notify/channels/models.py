@@ -1,0 +1,104 @@
+"""Channels: where notices go besides the portal and e-mail, and what is on its way there."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from portal.common.events.models import Cursor
+from portal.people.accounts.models import Team
+
+
+class Channel(models.Model):
+    """A channel of a user's, for their notices, or of a team's, for what happens in it.
+
+    `url` is encrypted. `kinds` are subjects of notices for a user's, types of events for a team's.
+    `failures` counts the attempts that failed in a row, from `failing_since` on; `not_before` is how long it
+    is then left alone.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="channels"
+    )
+    team = models.ForeignKey(Team, null=True, blank=True, on_delete=models.CASCADE, related_name="channels")
+    name = models.CharField(max_length=80)
+    service = models.CharField(max_length=60, help_text=_("What it leads to, as “Slack”."))
+    url = models.TextField(editable=False)
+    kinds = models.JSONField(default=list)
+    enabled = models.BooleanField(default=True)
+    disabled_at = models.DateTimeField(null=True, blank=True)
+    failing_since = models.DateTimeField(null=True, blank=True)
+    failures = models.PositiveIntegerField(default=0)
+    not_before = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["name", "pk"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(user__isnull=True, team__isnull=False) | Q(user__isnull=False, team__isnull=True),
+                name="channel_of_a_user_or_a_team",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.name, self.url, self.kinds, self.enabled)
+
+
+class MessageStatus(models.TextChoices):
+    """What has become of a message."""
+
+    PENDING = "pending", _("On its way")
+    SENT = "sent", _("Sent")
+    FAILED = "failed", _("Given up")
+
+
+class Message(models.Model):
+    """One message for one channel. `due_at` is when it is sent (again), or None.
+
+    `error` is a code, `answer` the beginning of what the service said to the last attempt.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    channel = models.ForeignKey(Channel, on_delete=models.CASCADE, related_name="messages")
+    kind = models.CharField(max_length=60)
+    title = models.CharField(max_length=200)
+    body = models.TextField(blank=True)
+    url = models.CharField(max_length=300, blank=True)
+    status = models.CharField(max_length=10, choices=MessageStatus, default=MessageStatus.PENDING)
+    attempts = models.PositiveSmallIntegerField(default=0)
+    due_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True)
+    status_code = models.PositiveSmallIntegerField(null=True, blank=True)
+    error = models.CharField(max_length=20, blank=True)
+    answer = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ["-pk"]
+        indexes = [
+            models.Index(fields=["due_at"], name="channel_message_due", condition=Q(due_at__isnull=False))
+        ]
+
+    def __str__(self) -> str:
+        return self.title
+
+
+class TeamFeed(Cursor):
+    """The one row that says which entries teams' channels have got, and until when a worker is at it."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    busy_until = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return f"channels at {self.last_id}"

@@ -1,0 +1,84 @@
+"""What pages show of channels and of what was sent there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from portal.notify.channels.models import Channel, Message, MessageStatus
+
+ERRORS = {
+    "refused_address": _("The name leads to an internal address that is not allowed here."),
+    "refused_act": _("The service wanted to do what no channel may."),
+    "scheme": _("This service is not allowed here any more."),
+    "parameter": _("Its address has a parameter that may not be set here."),
+    "no_url": _("Its address is not valid any more."),
+    "url_unreadable": _("Its address was written under another secret key of the portal: write it anew."),
+    "timeout": _("It did not answer in time."),
+    "tls": _("Its certificate is not valid."),
+    "connection": _("It could not be connected to."),
+    "declined": _("It was not sent."),
+    "internal": _("Something went wrong inside the portal."),
+}
+"""Why a message was not sent, by the code of its last attempt."""
+LOOKS = {
+    MessageStatus.PENDING: ("loader-2", "busy"),
+    MessageStatus.SENT: ("circle-check", "ok"),
+    MessageStatus.FAILED: ("alert-circle", "bad"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelRow:
+    """A channel in a list: `word`, `icon` and `tone` say how it stands."""
+
+    channel: Channel
+    word: str | Promise
+    icon: str
+    tone: str
+
+
+def row_of(channel: Channel) -> ChannelRow:
+    """How a channel stands: off, failing, or well."""
+    if not channel.enabled:
+        return ChannelRow(channel, _("Off"), "circle-off", "")
+    if channel.failing_since is not None:
+        return ChannelRow(channel, _("Failing"), "alert-triangle", "bad")
+    return ChannelRow(channel, _("On"), "circle-check", "ok")
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """A message, and what its last attempt came to."""
+
+    message: Message
+    icon: str
+    tone: str
+
+    @property
+    def outcome(self) -> str:
+        """The status of the answer, or why there was none; empty before the first attempt."""
+        if self.message.error:
+            return str(ERRORS.get(self.message.error, self.message.error))
+        return "" if self.message.status_code is None else str(self.message.status_code)
+
+
+def message_row(message: Message) -> MessageRow:
+    icon, tone = LOOKS[MessageStatus(message.status)]
+    return MessageRow(message, icon, tone)
+
+
+def deleting_question(channel: Channel) -> dict[str, Any]:
+    """What the page asks before a channel goes."""
+    return {
+        "title": _("Delete the channel “%(name)s”?") % {"name": channel.name},
+        "loses": [_("No notice is sent there any more"), _("the list of what was sent")],
+        "stays": [
+            _("the notices in the portal"),
+            _("what was sent already"),
+        ],
+        "yes": _("Delete the channel"),
+    }

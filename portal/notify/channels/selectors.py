@@ -1,0 +1,55 @@
+"""Reads of channels by those who may manage them; those of teams by auditors, too."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+
+from portal.common.errors import NotFound
+from portal.common.reasons.codes import ChannelCode
+from portal.common.reasons.reason import Reason
+from portal.notify.channels import policies
+from portal.notify.channels.models import Channel, Message
+from portal.people.accounts import selectors as teams
+from portal.people.accounts.models import Team, User
+
+
+def channels_of(actor: User, team: Team | None) -> QuerySet[Channel]:
+    """The actor's own, or those of a team that the actor manages or audits. Raises `NotAllowed`."""
+    if team is None:
+        return Channel.objects.filter(user=actor).select_related("team").order_by("created_at", "pk")
+    policies.require_see_team(actor, team)
+    return Channel.objects.filter(team=team).select_related("team").order_by("created_at", "pk")
+
+
+def channel_by_id(actor: User, channel_id: UUID) -> Channel:
+    """One that the actor may see. Raises `NotFound`, and `NotAllowed` for one of a team's."""
+    of_team = Q(team__isnull=False) if actor.sees_all else Q(team__memberships__user=actor)
+    found = (
+        Channel.objects.select_related("team", "user").filter(Q(user=actor) | of_team, pk=channel_id).first()
+    )
+    if found is None:
+        raise NotFound(Reason(ChannelCode.NO_SUCH_CHANNEL))
+    if not policies.only_sees(actor, found.team):
+        policies.require_channel(actor, found)
+    return found
+
+
+def managed_channel(actor: User, channel_id: UUID) -> Channel:
+    """One that the actor may manage. Raises `NotFound`, `NotAllowed`."""
+    found = channel_by_id(actor, channel_id)
+    policies.require_channel(actor, found)
+    return found
+
+
+def team_of(actor: User, slug: str) -> Team:
+    """A team whose channels the actor may see. Raises `NotFound`, `NotAllowed`."""
+    team = teams.team_by_slug(actor, slug)
+    policies.require_see_team(actor, team)
+    return team
+
+
+def messages_of(channel: Channel) -> QuerySet[Message]:
+    """What was sent to a channel, newest first."""
+    return channel.messages.order_by("-pk")

@@ -1,0 +1,96 @@
+"""Starts the process that sends (`sender`), and takes what it says."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+
+log = logging.getLogger(__name__)
+LIMIT_S = 25.0
+"""After that the process is killed: what it has not said by then is taken for not answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One message to a URL; title and body are empty where the URL is only looked at."""
+
+    id: int
+    url: str
+    title: str = ""
+    body: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a job: a code of what was wrong, or what the service answered."""
+
+    ok: bool
+    error: str = ""
+    status: int | None = None
+    answer: str = ""
+    service: str = ""
+
+
+def send(jobs: Iterable[Job]) -> dict[int, Outcome]:
+    """Send each; there is an outcome for every job."""
+    return _run(list(jobs), check=False)
+
+
+def look_at(url: str) -> Outcome:
+    """Whether a URL is one of a service that may be used, and of which. Connects to nothing."""
+    return _run([Job(0, url)], check=True)[0]
+
+
+def _run(jobs: list[Job], *, check: bool) -> dict[int, Outcome]:
+    task = {
+        "schemas": settings.BERTH_CHANNEL_SCHEMAS,
+        "allowed": settings.BERTH_OUTGOING_ALLOW,
+        "check": check,
+        "jobs": [{"id": job.id, "url": job.url, "title": job.title, "body": job.body} for job in jobs],
+    }
+    environ = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/nonexistent", "NO_PROXY": "*"}
+    if settings.BERTH_OUTGOING_CA_FILE:
+        environ["REQUESTS_CA_BUNDLE"] = settings.BERTH_OUTGOING_CA_FILE
+    process = subprocess.Popen(
+        [sys.executable, "-s", "-B", "-m", "portal.notify.channels.sender"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=settings.BASE_DIR,
+        env=environ,
+        start_new_session=True,
+    )
+    with process:
+        try:
+            said, _ = process.communicate(json.dumps(task).encode(), timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            said, _ = process.communicate()
+        finally:
+            if process.poll() is None:
+                process.kill()
+    if process.returncode > 0:
+        log.error("the process that sends to channels ended with %s", process.returncode)
+    found = {
+        job.id: Outcome(ok=False, error="internal" if process.returncode > 0 else "timeout") for job in jobs
+    }
+    for line in said.decode("utf-8", "replace").splitlines(keepends=True):
+        if not line.endswith("\n"):
+            # It was killed in the middle of it.
+            break
+        result: dict[str, Any] = json.loads(line)
+        found[result["id"]] = Outcome(
+            ok=result["ok"],
+            error=result["error"],
+            status=result.get("status"),
+            answer=str(result.get("answer", "")).replace("\0", ""),
+            service=result.get("service", ""),
+        )
+    return found

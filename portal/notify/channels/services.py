@@ -1,0 +1,205 @@
+"""What people do with channels. What is sent there, and when, is in `outbox`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.celery import app
+from portal.common import etags
+from portal.common.errors import InvalidInput, NotAllowed, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.htmx import public_url
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import AccountCode, ChannelCode
+from portal.common.reasons.reason import Reason
+from portal.common.sealed_texts import seal
+from portal.common.texts import strip_nul
+from portal.notify.channels import policies, sending
+from portal.notify.channels.kinds import SUBJECTS, TEAM_TYPES
+from portal.notify.channels.models import Channel, Message, MessageStatus
+from portal.people.accounts import policies as accounts
+from portal.people.accounts.domain_events import UserDeleted
+from portal.people.accounts.models import Team, User
+
+log = logging.getLogger(__name__)
+URL = "channels.channel.url"
+MAX_URL = 1000
+MAX_CHANNELS = 10
+"""Of one user, and of one team."""
+TEST = "test"
+
+
+def create(*, actor: User, team: Team | None, name: str, url: str, kinds: Sequence[str]) -> Channel:
+    """Have notices sent somewhere else too: the actor's own, or what happens in a team.
+
+    Owners and operators for a team. Looks at the URL in another process, which takes about a second.
+    Raises `InvalidInput`, `NotAllowed` and `StateConflict` where there are too many.
+    """
+    if team is not None:
+        accounts.require_manage_team(actor, team)
+    channel = Channel(user=None if team is not None else actor, team=team)
+    _set(channel, name=name, kinds=kinds, url=url)
+    with transaction.atomic():
+        # One row that both of two who make the last one wait for.
+        holder = User.objects if team is None else Team.objects
+        holder.select_for_update().get(pk=actor.pk if team is None else team.pk)
+        if not actor.is_active:
+            raise NotAllowed(Reason(AccountCode.NO_SUCH_USER, {"username": actor.username}))
+        if Channel.objects.filter(user=channel.user, team=team).count() >= MAX_CHANNELS:
+            raise StateConflict(
+                Reason(ChannelCode.TOO_MANY, {"limit": MAX_CHANNELS}), code=ProblemCode.TOO_MANY_CHANNELS
+            )
+        channel.save(force_insert=True)
+        _record(actor, AuditKind.CHANNEL_CREATED, channel, f"made the channel “{channel.name}”")
+    return channel
+
+
+def change(
+    *,
+    actor: User,
+    channel: Channel,
+    name: str | None = None,
+    url: str | None = None,
+    kinds: Sequence[str] | None = None,
+    enabled: bool | None = None,
+    expected: frozenset[str] = etags.ANY,
+) -> Channel:
+    """Change what is given; an empty URL leaves it. Switching it on again forgets its failures.
+
+    Raises as `create` does, and `PreconditionFailed`.
+    """
+    policies.require_channel(actor, channel)
+    wanted = Channel(user=channel.user, team=channel.team, url=channel.url, service=channel.service)
+    _set(
+        wanted,
+        name=channel.name if name is None else name,
+        kinds=channel.kinds if kinds is None else kinds,
+        url=url or None,
+    )
+    with transaction.atomic():
+        row = _locked(channel)
+        policies.require_channel(actor, row)
+        etags.require_expected(expected, row, name=row.name)
+        changed = [each for each in ("name", "kinds") if getattr(row, each) != getattr(wanted, each)]
+        row.name, row.kinds = wanted.name, wanted.kinds
+        if url:
+            changed.append("url")
+            row.url, row.service = wanted.url, wanted.service
+        if enabled is not None and enabled != row.enabled:
+            changed.append("enabled")
+            row.enabled = enabled
+            row.disabled_at = None if enabled else timezone.now()
+        if url or (enabled and "enabled" in changed):
+            row.failing_since, row.failures, row.not_before = None, 0, None
+        if changed:
+            row.save()
+            said = {"changed": changed, "enabled": row.enabled}
+            _record(actor, AuditKind.CHANNEL_CHANGED, row, f"changed the channel “{row.name}”", **said)
+    return row
+
+
+@transaction.atomic
+def delete(*, actor: User, channel: Channel, expected: frozenset[str] = etags.ANY) -> None:
+    """Delete a channel; what is on its way there is not sent any more. Raises `PreconditionFailed`."""
+    policies.require_channel(actor, channel)
+    if expected:
+        etags.require_expected(expected, _locked(channel), name=channel.name)
+    _record(actor, AuditKind.CHANNEL_DELETED, channel, f"deleted the channel “{channel.name}”")
+    channel.delete()
+
+
+def delete_all_of(event: UserDeleted) -> None:
+    """Delete the channels of an account that goes."""
+    Channel.objects.filter(user=event.user).delete()
+
+
+@transaction.atomic
+def send_test(*, actor: User, channel: Channel) -> Message:
+    """Send a message that says it is a test, once; it shows what the service answered.
+
+    Raises `StateConflict` while an earlier test is on its way, or for one that is switched off.
+    """
+    row = _locked(channel)
+    policies.require_channel(actor, row)
+    if not row.enabled:
+        raise StateConflict(Reason(ChannelCode.ENDED), code=ProblemCode.CHANNEL_DISABLED)
+    if row.messages.filter(kind=TEST, status=MessageStatus.PENDING).exists():
+        raise StateConflict(Reason(ChannelCode.ON_ITS_WAY), code=ProblemCode.ON_ITS_WAY)
+    now = timezone.now()
+    made = Message.objects.create(
+        channel=row,
+        kind=TEST,
+        title=_("A test of the channel “%(name)s”") % {"name": row.name},
+        body=_("It works: notices of %(url)s come here.") % {"url": public_url()},
+        due_at=now,
+        created_at=now,
+    )
+    transaction.on_commit(hint)
+    return made
+
+
+def hint() -> None:
+    """Have a worker look now; without Redis the next sweep does."""
+    try:
+        app.send_task("control.send_to_channels", queue="control")
+    except Exception as error:
+        log.info("no hint was sent: %s", error)
+
+
+def _locked(channel: Channel) -> Channel:
+    rows = Channel.objects.select_for_update(of=("self",)).select_related("team", "user")
+    return rows.get(pk=channel.pk)
+
+
+def _set(channel: Channel, *, name: str, kinds: Sequence[str], url: str | None) -> None:
+    """Check and set name, kinds and, where it is given, the URL with its service. Raises `InvalidInput`."""
+    errors: dict[str, list[Reason]] = {}
+    name = " ".join(strip_nul(name).split())[:80]
+    if not name:
+        errors["name"] = [Reason(ChannelCode.NAMELESS)]
+    known = list(SUBJECTS) if channel.team is None else list(TEAM_TYPES)
+    unknown = sorted({strip_nul(each)[:60] for each in kinds} - set(known))
+    if unknown:
+        errors["kinds"] = [Reason(ChannelCode.UNKNOWN_KINDS, {"kinds": unknown[:10], "known": known})]
+    elif not kinds:
+        errors["kinds"] = [Reason(ChannelCode.CHOOSE_KINDS)]
+    if url is not None and len(url.strip()) > MAX_URL:
+        errors["url"] = [Reason(ChannelCode.URL_NONE)]
+    if url is not None and not errors:
+        found = sending.look_at(url.strip())
+        if found.ok:
+            channel.url, channel.service = seal(url.strip(), purpose=URL), found.service[:60]
+        else:
+            errors["url"] = [_url_reason(found.error)]
+    if errors:
+        raise InvalidInput(Reason(ChannelCode.NOT_VALID), errors=errors)
+    channel.name, channel.kinds = name, [each for each in known if each in set(kinds)]
+
+
+def _url_reason(error: str) -> Reason:
+    match error:
+        case "scheme":
+            return Reason(ChannelCode.URL_SERVICE, {"known": sorted(settings.BERTH_CHANNEL_SCHEMAS)})
+        case "parameter" | "refused_act":
+            return Reason(ChannelCode.URL_PARAMETER)
+        case "timeout" | "internal":
+            return Reason(ChannelCode.NOT_CHECKED)
+        case _:
+            return Reason(ChannelCode.URL_NONE)
+
+
+def _record(actor: User, kind: AuditKind, channel: Channel, message: str, **data: object) -> None:
+    events.record(
+        actor=actor,
+        kind=kind,
+        team=channel.team,
+        message=message,
+        data={"channel": str(channel.pk), "service": channel.service, **data},
+    )

@@ -1,0 +1,162 @@
+"""Pages of channels; templates/channels/ says what each expects."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods
+
+from portal.common import etags
+from portal.common.errors import PortalError
+from portal.common.htmx import partial_of
+from portal.common.typed_requests import SignedInRequest
+from portal.notify.channels import policies, presenters, selectors, services
+from portal.notify.channels.forms import ChannelForm
+from portal.notify.channels.models import Channel, MessageStatus
+from portal.people.accounts import policies as accounts
+from portal.people.accounts.forms import add_problems, form_status
+from portal.people.accounts.models import Team
+
+ROWS_PER_PAGE = 50
+
+
+@sensitive_post_parameters("url")
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def own(request: SignedInRequest) -> HttpResponse:
+    """One's own channels, and the form for another one."""
+    return _listed(request, None)
+
+
+@sensitive_post_parameters("url")
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def team(request: SignedInRequest, slug: str) -> HttpResponse:
+    """The channels of a team, for its owners and operators; auditors only read."""
+    return _listed(request, selectors.team_of(request.user, slug))
+
+
+def _listed(request: SignedInRequest, of: Team | None) -> HttpResponse:
+    found = selectors.channels_of(request.user, of)
+    if request.method == "POST" and of is not None:
+        accounts.require_manage_team(request.user, of)
+    form = ChannelForm(request.POST or None, of_team=of is not None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            made = services.create(actor=request.user, team=of, **form.wanted())
+        except PortalError as error:
+            add_problems(form, _renamed(error), error.sentence)
+        else:
+            messages.success(request, _("The channel is there. A test shows whether it works."))
+            return redirect("channels:detail", made.pk)
+    context = {
+        "team": of,
+        "rows": [presenters.row_of(each) for each in found],
+        "manages": not policies.only_sees(request.user, of),
+        "form": form,
+        "groups": form.groups(),
+    }
+    return render(request, "channels/list.html", context, status=form_status(form))
+
+
+def _renamed(error: PortalError) -> dict[str, list[str]]:
+    return {("types" if name == "kinds" else name): texts for name, texts in error.field_errors.items()}
+
+
+@sensitive_post_parameters("url")
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def detail(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
+    """One channel: how it stands, what was sent there, and its settings."""
+    channel = selectors.channel_by_id(request.user, channel_id)
+    if request.method == "POST":
+        policies.require_channel(request.user, channel)
+    form = ChannelForm(
+        request.POST or None,
+        of_team=channel.team is not None,
+        has_url=True,
+        initial={"name": channel.name, "types": channel.kinds},
+    )
+    if request.method == "POST" and form.is_valid():
+        try:
+            services.change(
+                actor=request.user, channel=channel, expected=etags.expected_by(request), **form.wanted()
+            )
+        except PortalError as error:
+            add_problems(form, _renamed(error), error.sentence)
+        else:
+            messages.success(request, _("The channel is changed."))
+            return redirect("channels:detail", channel_id)
+    page = Paginator(selectors.messages_of(channel), ROWS_PER_PAGE).get_page(request.GET.get("page"))
+    rows = [presenters.message_row(each) for each in page.object_list]
+    context = {
+        "row": presenters.row_of(channel),
+        "channel": channel,
+        "manages": not policies.only_sees(request.user, channel.team),
+        "page": page,
+        "rows": rows,
+        "waiting": any(each.message.status == MessageStatus.PENDING for each in rows),
+        "form": form,
+        "groups": form.groups(),
+        "back": list_url(channel),
+    }
+    template = partial_of(request, "channels/detail.html", "log")
+    return render(request, template, context, status=form_status(form))
+
+
+def list_url(channel: Channel) -> str:
+    """The page of the list that a channel stands in."""
+    if channel.team is None:
+        return reverse("channels:own")
+    return reverse("channels:team", args=[channel.team.slug])
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def test(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
+    """Send a test. A GET, as after signing in anew, only shows the channel."""
+    channel = selectors.managed_channel(request.user, channel_id)
+    if request.method == "POST":
+        try:
+            services.send_test(actor=request.user, channel=channel)
+        except PortalError as error:
+            messages.error(request, error.sentence)
+        else:
+            messages.success(request, _("A test is on its way. What is answered appears below."))
+    return redirect("channels:detail", channel_id)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def switch(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
+    """Switch it on or off. A GET only shows the channel."""
+    channel = selectors.managed_channel(request.user, channel_id)
+    if request.method == "POST":
+        enabled = request.POST.get("enabled") == "1"
+        services.change(actor=request.user, channel=channel, enabled=enabled)
+        messages.success(request, _("It is on.") if enabled else _("It is off: nothing is sent."))
+    return redirect("channels:detail", channel_id)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def delete(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
+    """Ask, then delete it."""
+    channel = selectors.managed_channel(request.user, channel_id)
+    if request.method == "POST":
+        back = list_url(channel)
+        services.delete(actor=request.user, channel=channel)
+        messages.success(request, _("The channel “%(name)s” is deleted.") % {"name": channel.name})
+        return redirect(back)
+    context = {
+        **presenters.deleting_question(channel),
+        "action": request.path,
+        "back": reverse("channels:detail", args=[channel.pk]),
+    }
+    return render(request, "confirm.html", context)

@@ -1,0 +1,247 @@
+"""Webhooks over REST: those of the site, those of a team, and what becomes of what they are sent."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.urls import reverse
+from rest_framework.decorators import action
+from rest_framework.response import Response
+
+from portal.common import etags
+from portal.common.api import (
+    ApiView,
+    ApiViewSet,
+    ListViewSet,
+    ReadViewSet,
+    Router,
+    UserRequest,
+    WhoeverSignedIn,
+    body_of,
+    documented,
+    filters,
+    operation,
+    routes,
+)
+from portal.common.etags import IF_MATCH, TaggedViewSet
+from portal.common.events.event_types import Audience, types_for
+from portal.common.reasons.codes import WebhookCode
+from portal.common.scopes import Scope
+from portal.notify.webhooks import selectors, services
+from portal.notify.webhooks.models import Delivery, DeliveryStatus, Endpoint
+from portal.notify.webhooks.serializers import (
+    AUDIENCES,
+    DeliverySerializer,
+    EventTypeSerializer,
+    NewWebhookSerializer,
+    WebhookChangeSerializer,
+    WebhookCreateSerializer,
+    WebhookSerializer,
+)
+from portal.people.accounts.models import Team
+
+SCOPES = {"GET": Scope.WEBHOOKS_READ, "*": Scope.WEBHOOKS_WRITE}
+NO_STORE = {"Cache-Control": "no-store"}
+
+
+class EventTypes(ApiView):
+    """The types that the asker may have sent: of a team, or of the site where the asker runs the pools."""
+
+    permission_classes = [WhoeverSignedIn]
+
+    @operation("List the types of events of webhooks", responses={200: EventTypeSerializer(many=True)})
+    def get(self, request: UserRequest) -> Response:
+        user = request.user
+        audience = Audience.ADMINISTRATORS if user.administers else Audience.OPERATORS
+        found = types_for(audience if user.operates else Audience.TEAM)
+        rows = [
+            {"name": each.name, "summary": each.summary, "audience": AUDIENCES[each.audience]}
+            for each in found
+        ]
+        return Response(EventTypeSerializer(rows, many=True).data)
+
+
+class _Webhooks(ApiViewSet):
+    """What webhooks of a team and of the site have in common: both are made and listed alike."""
+
+    queryset = Endpoint.objects.none()
+    serializer_class = WebhookSerializer
+    scopes = SCOPES
+    ordering = ("created_at", "id")
+    missing = WebhookCode.NO_SUCH_WEBHOOK
+
+    def _of(self) -> Team | None:
+        return None
+
+    def get_queryset(self) -> QuerySet[Endpoint]:
+        return selectors.endpoints_of(self.request.user, self._of())
+
+    def _create(self, request: UserRequest) -> Response:
+        made = services.create(
+            actor=request.user, team=self._of(), **body_of(request, WebhookCreateSerializer)
+        )
+        location = reverse("api:webhook-detail", args=[made.endpoint.pk])
+        return _with_secret(made, status=201, Location=location)
+
+
+def _with_secret(made: services.WithSecret, *, status: int = 200, **headers: str) -> Response:
+    data = NewWebhookSerializer(made.endpoint, context={"secret": made.secret}).data
+    tag = {"ETag": etags.etag_of(made.endpoint)}
+    return Response(data, status=status, headers={**tag, **NO_STORE, **headers})
+
+
+@documented(
+    list="List the webhooks of the site",
+    of="For operators and auditors. Those of a team are below it.",
+    retrieve="Read a webhook",
+)
+class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
+    lookup_url_kwarg = "webhook_id"
+    lookup_value_converter = "uuid"
+
+    def get_object(self) -> Endpoint:
+        return selectors.endpoint_by_id(self.request.user, self.kwargs["webhook_id"])
+
+    def managed(self) -> Endpoint:
+        return selectors.managed_endpoint(self.request.user, self.kwargs["webhook_id"])
+
+    @operation(
+        "Make a webhook of the site",
+        once=True,
+        description="For operators; types about people's accounts for administrators. The answer holds the "
+        "secret that signs, this once.",
+        request=WebhookCreateSerializer,
+        responses={201: NewWebhookSerializer},
+        errors=[400, 409, 415],
+    )
+    def create(self, request: UserRequest) -> Response:
+        return self._create(request)
+
+    @operation(
+        "Change a webhook",
+        description="Of the site or of a team. What is not given stays.",
+        request=WebhookChangeSerializer,
+        responses={200: WebhookSerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 404, 409, 412, 415],
+    )
+    def partial_update(self, request: UserRequest, webhook_id: UUID) -> Response:
+        given = body_of(request, WebhookChangeSerializer)
+        expected = etags.expected_by(request)
+        row = services.change(actor=request.user, endpoint=self.managed(), expected=expected, **given)
+        return self.answer(row)
+
+    @operation(
+        "Delete a webhook",
+        description="With its log.",
+        responses={204: None},
+        parameters=[IF_MATCH],
+        errors=[404, 412],
+    )
+    def destroy(self, request: UserRequest, webhook_id: UUID) -> Response:
+        services.delete(actor=request.user, endpoint=self.managed(), expected=etags.expected_by(request))
+        return Response(status=204)
+
+    @operation(
+        "Send a test to a webhook",
+        once=True,
+        description="One attempt, by a worker. The delivery shows what was answered.",
+        request=None,
+        responses={202: DeliverySerializer},
+        goes_on_s=2,
+        errors=[404, 409],
+    )
+    @action(detail=True, methods=["post"])
+    def test(self, request: UserRequest, webhook_id: UUID) -> Response:
+        made = services.send_test(actor=request.user, endpoint=self.managed())
+        headers = {"Location": _location_of(made)}
+        return Response(DeliverySerializer(made).data, status=202, headers=headers)
+
+    @operation(
+        "Make another secret for a webhook",
+        once=True,
+        description="The answer holds it, this once. Both sign for a day.",
+        request=None,
+        responses={200: NewWebhookSerializer},
+        errors=[404],
+    )
+    @action(detail=True, methods=["post"], url_path="rotate-secret")
+    def rotate_secret(self, request: UserRequest, webhook_id: UUID) -> Response:
+        return _with_secret(services.rotate_secret(actor=request.user, endpoint=self.managed()))
+
+
+@documented(list="List the webhooks of a team", of="For its owners, operators and auditors.", errors=[404])
+class TeamWebhookViewSet(_Webhooks, ListViewSet):
+    def _of(self) -> Team:
+        return selectors.team_of(self.request.user, self.kwargs["slug"])
+
+    @operation(
+        "Make a webhook of a team",
+        once=True,
+        description="For its owners and operators. The answer holds the secret that signs, this once.",
+        request=WebhookCreateSerializer,
+        responses={201: NewWebhookSerializer},
+        errors=[400, 404, 409, 415],
+    )
+    def create(self, request: UserRequest, slug: str) -> Response:
+        return self._create(request)
+
+
+class DeliveryFilter(filters.FilterSet):
+    status = filters.ChoiceFilter(choices=DeliveryStatus.choices, label="What has become of it.")
+    type = filters.CharFilter(label="Exactly this type.", max_length=60)
+
+
+@documented(
+    list="List the deliveries of a webhook",
+    of="Newest first, with every attempt. Kept for some days.",
+    retrieve="Read a delivery",
+    errors=[404],
+)
+class DeliveryViewSet(ReadViewSet):
+    queryset = Delivery.objects.none()
+    serializer_class = DeliverySerializer
+    filterset_class = DeliveryFilter
+    scopes = SCOPES
+    ordering = ("-created_at", "-id")
+    missing = WebhookCode.NO_SUCH_DELIVERY
+    lookup_url_kwarg = "delivery_id"
+    lookup_value_converter = "uuid"
+
+    def _endpoint(self) -> Endpoint:
+        return selectors.endpoint_by_id(self.request.user, self.kwargs["webhook_id"])
+
+    def get_queryset(self) -> QuerySet[Delivery]:
+        return selectors.deliveries_of(self._endpoint())
+
+    def get_object(self) -> Any:
+        return selectors.delivery_by_id(self._endpoint(), self.kwargs["delivery_id"])
+
+    @operation(
+        "Send a delivery again",
+        once=True,
+        description="Under the same `webhook-id`, by a worker.",
+        request=None,
+        responses={202: DeliverySerializer},
+        goes_on_s=2,
+        errors=[404, 409],
+    )
+    @action(detail=True, methods=["post"], url_path="again")
+    def send_again(self, request: UserRequest, webhook_id: UUID, delivery_id: UUID) -> Response:
+        endpoint = selectors.managed_endpoint(request.user, webhook_id)
+        delivery = selectors.delivery_by_id(endpoint, delivery_id)
+        again = services.send_again(actor=request.user, delivery=delivery)
+        return self.answer(again, status=202, Location=_location_of(again))
+
+
+def _location_of(delivery: Delivery) -> str:
+    return reverse("api:webhook-delivery-detail", args=[delivery.endpoint_id, delivery.pk])
+
+
+router = Router()
+router.register("webhooks", WebhookViewSet, basename="webhook")
+router.register("teams/<slug:slug>/webhooks", TeamWebhookViewSet, basename="team-webhook")
+router.register("webhooks/<uuid:webhook_id>/deliveries", DeliveryViewSet, basename="webhook-delivery")
+urlpatterns = [*routes("webhook-event-types", EventTypes, "webhook-event-types"), *router.urls]

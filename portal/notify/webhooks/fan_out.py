@@ -1,0 +1,90 @@
+"""Makes deliveries of audit entries: the log is the outbox, and a cursor says how far it has been read.
+
+Entries are written with the changes that they tell of, so nothing is told that has not happened and nothing
+that has happened is forgotten; who writes one waits for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from uuid import uuid4
+
+from django.db import transaction
+from django.db.models import Count, Q
+from django.utils import timezone
+
+from portal.common.events import feed
+from portal.common.events.event_types import TYPE_OF_KIND, Audience
+from portal.common.events.models import Event
+from portal.notify.webhooks import payloads
+from portal.notify.webhooks.models import Delivery, Endpoint, Outbox
+
+BATCH = 200
+MAX_BATCHES = 10
+MAX_PENDING = 10_000
+"""On its way to one endpoint at once: what is more is not sent, or a dead receiver would fill the disk."""
+
+
+def run() -> int:
+    """Make the deliveries that are missing; returns how many. A few thousand entries at most."""
+    made = 0
+    for _ in range(MAX_BATCHES):
+        read, count = _batch()
+        made += count
+        if read < BATCH:
+            break
+    return made
+
+
+@transaction.atomic
+def _batch() -> tuple[int, int]:
+    """Read some entries and move the cursor with them, in one transaction: each becomes deliveries once."""
+    outbox = Outbox.objects.select_for_update(skip_locked=True).filter(pk=1).first()
+    if outbox is None:
+        if not Outbox.objects.filter(pk=1).exists():
+            # What was before the first look is no news.
+            outbox = Outbox()
+            feed.begin_at_the_end(outbox)
+            Outbox.objects.bulk_create([outbox], ignore_conflicts=True)
+        return 0, 0
+    entries = feed.entries_after(outbox, limit=BATCH)
+    made = _deliveries(entries, timezone.now())
+    if entries:
+        outbox.last_id = entries[-1].pk
+    outbox.save(update_fields=["last_id", "settled_id", "horizon_id", "horizon_at"])
+    return len(entries), made
+
+
+def _deliveries(entries: Iterable[Event], now: datetime) -> int:
+    typed = [(entry, TYPE_OF_KIND[entry.kind]) for entry in entries if entry.kind in TYPE_OF_KIND]
+    if not typed:
+        return 0
+    endpoints = list(
+        Endpoint.objects.filter(enabled=True)
+        .annotate(waiting=Count("deliveries", filter=Q(deliveries__due_at__isnull=False)))
+        .filter(waiting__lt=MAX_PENDING)
+    )
+    rows = []
+    for entry, kind in typed:
+        takers = [
+            each
+            for each in endpoints
+            if kind.name in each.types
+            and (each.team_id is None or (each.team_id == entry.team_id and kind.audience is Audience.TEAM))
+        ]
+        payload = payloads.of_entry(entry) if takers else {}
+        rows += [
+            Delivery(
+                id=uuid4(),
+                endpoint=each,
+                entry_id=entry.pk,
+                type=kind.name,
+                payload=payload,
+                due_at=now,
+                created_at=now,
+            )
+            for each in takers
+        ]
+    Delivery.objects.bulk_create(rows, batch_size=200)
+    return len(rows)

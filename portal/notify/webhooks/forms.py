@@ -1,0 +1,52 @@
+"""Forms of webhooks. They parse; the rules are in the services."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from portal.common.events import type_choices
+from portal.common.events.event_types import EventType
+
+
+class WebhookForm(forms.Form):
+    """What receives events, where, and which."""
+
+    name = forms.CharField(
+        label=_("Name"),
+        max_length=80,
+        help_text=_("What receives them, as “Incident bot”."),
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )
+    url = forms.CharField(
+        label=_("URL"),
+        max_length=1000,
+        help_text=_("It gets a signed POST for each event."),
+        widget=forms.TextInput(
+            attrs={
+                "inputmode": "url",
+                "autocomplete": "off",
+                "autocapitalize": "none",
+                "spellcheck": "false",
+                "placeholder": "https://example.org/hooks/berth",
+            }
+        ),
+    )
+    types = forms.MultipleChoiceField(
+        label=_("Events"),
+        widget=forms.CheckboxSelectMultiple,
+        error_messages={"required": _("Choose at least one type of event.")},
+    )
+
+    def __init__(self, *args: Any, offered: Iterable[EventType], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._offered = list(offered)
+        field: Any = self.fields["types"]
+        field.choices = [(each.name, each.summary) for each in self._offered]
+
+    def groups(self) -> list[dict[str, Any]]:
+        """The types by subject, for the page: what each is called, and whether it is chosen."""
+        return type_choices.groups(self._offered, {str(name) for name in self["types"].value() or []})

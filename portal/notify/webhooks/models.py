@@ -1,0 +1,136 @@
+"""Webhooks: where events are sent, what is on its way, and what was answered."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from portal.common.events.models import Cursor
+from portal.people.accounts.models import Team
+
+
+class Endpoint(models.Model):
+    """A receiver of a team's, or of the site's where `team` is None.
+
+    `sensitive` is one with types that are for administrators.
+
+    `secret` and `previous_secret` are encrypted; the latter signs too until `previous_until`. `failing_since`
+    is when the first of the failures in a row was, `timeouts` how many of them cost time, `not_before` how
+    long it is then left alone. `slow` is one that took long for its last answer.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    team = models.ForeignKey(Team, null=True, blank=True, on_delete=models.CASCADE, related_name="webhooks")
+    name = models.CharField(max_length=80)
+    url = models.CharField(max_length=1000)
+    types = models.JSONField(default=list)
+    sensitive = models.BooleanField(default=False)
+    secret = models.TextField(editable=False)
+    previous_secret = models.TextField(blank=True, editable=False)
+    previous_until = models.DateTimeField(null=True, blank=True)
+    enabled = models.BooleanField(default=True)
+    disabled_at = models.DateTimeField(null=True, blank=True)
+    failing_since = models.DateTimeField(null=True, blank=True)
+    timeouts = models.PositiveIntegerField(default=0)
+    slow = models.BooleanField(default=False)
+    not_before = models.DateTimeField(null=True, blank=True)
+    served_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+    )
+
+    class Meta:
+        ordering = ["name", "pk"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.name, self.url, self.types, self.enabled)
+
+
+class DeliveryStatus(models.TextChoices):
+    """What has become of a delivery."""
+
+    PENDING = "pending", _("On its way")
+    DELIVERED = "delivered", _("Delivered")
+    FAILED = "failed", _("Given up")
+
+
+class Delivery(models.Model):
+    """One event for one endpoint, with what is sent. `due_at` is when it is sent (again), or None.
+
+    `entry_id` is the audit entry's; None for a test.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    endpoint = models.ForeignKey(Endpoint, on_delete=models.CASCADE, related_name="deliveries")
+    entry_id = models.PositiveBigIntegerField(null=True, blank=True)
+    type = models.CharField(max_length=60)
+    payload = models.JSONField()
+    status = models.CharField(max_length=10, choices=DeliveryStatus, default=DeliveryStatus.PENDING)
+    attempt_count = models.PositiveSmallIntegerField(default=0)
+    due_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        verbose_name_plural = "deliveries"
+        ordering = ["-created_at", "-pk"]
+        constraints = [
+            models.UniqueConstraint(fields=["endpoint", "entry_id"], name="delivery_once_for_an_entry")
+        ]
+        indexes = [
+            models.Index(fields=["due_at"], name="delivery_due", condition=Q(due_at__isnull=False)),
+            models.Index(fields=["endpoint", "-created_at"], name="delivery_log"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.pk}"
+
+    @property
+    def message_id(self) -> str:
+        """What the receiver knows it by, the same for every attempt."""
+        return f"msg_{self.pk.hex}"
+
+    @property
+    def is_test(self) -> bool:
+        return self.entry_id is None
+
+
+class Attempt(models.Model):
+    """One try to deliver: what was answered, or why nothing was (`error`, a code)."""
+
+    delivery = models.ForeignKey(Delivery, on_delete=models.CASCADE, related_name="attempts")
+    number = models.PositiveSmallIntegerField()
+    at = models.DateTimeField()
+    duration_ms = models.PositiveIntegerField()
+    status_code = models.PositiveSmallIntegerField(null=True, blank=True)
+    answer = models.TextField(blank=True)
+    error = models.CharField(max_length=20, blank=True)
+
+    class Meta:
+        ordering = ["at", "pk"]
+
+    def __str__(self) -> str:
+        return f"attempt {self.number} of {self.delivery_id}"
+
+
+class Outbox(Cursor):
+    """The one row that says which entries have become deliveries, and until when a worker is at it."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    busy_until = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        verbose_name_plural = "outboxes"
+
+    def __str__(self) -> str:
+        return f"outbox at {self.last_id}"

@@ -1,0 +1,85 @@
+"""What is sent of an audit entry: type, time, ids and where to read more. Small, and never taken back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.urls import reverse
+
+from portal.common.events.event_types import TYPE_OF_KIND
+from portal.common.events.models import Event, TargetKind
+from portal.common.htmx import public_url
+
+DETAILS = ("from", "to", "reason", "code", "resource", "amount", "role", "run")
+"""What of an entry's own data is sent: short values that programs decide by."""
+MAX_DETAIL = 200
+
+
+def of_entry(entry: Event) -> dict[str, Any]:
+    """The message of an entry of a kind that has a type. Raises `KeyError` for another one."""
+    return {
+        "type": TYPE_OF_KIND[entry.kind].name,
+        "timestamp": _stamp(entry.at),
+        "data": {
+            "entry": entry.pk,
+            "action": entry.kind,
+            "actor": entry.actor_label,
+            **_subjects(entry),
+            **_details(entry),
+        },
+    }
+
+
+def of_test(at: datetime, name: str) -> dict[str, Any]:
+    """A message that somebody asked for to see whether it arrives."""
+    return {"type": "berth.test", "timestamp": _stamp(at), "data": {"webhook": name}}
+
+
+def _subjects(entry: Event) -> dict[str, Any]:
+    """What it is about: each an id, and the URL of what has a resource of its own."""
+    found: dict[str, Any] = {}
+    if entry.workspace_id is not None:
+        found["workspace"] = {
+            "id": str(entry.workspace_id),
+            "name": entry.workspace.name if entry.workspace else "",
+            "url": _url("workspace-detail", entry.workspace_id),
+        }
+    if entry.team is not None:
+        found["team"] = {"slug": entry.team.slug, "url": _url("team-detail", entry.team.slug)}
+    if entry.pool is not None:
+        found["pool"] = {"slug": entry.pool.slug, "url": _url("pool-detail", entry.pool.slug)}
+    keys: dict[str, list[str]] = {}
+    for target in entry.targets.all():
+        keys.setdefault(target.kind, []).append(target.key)
+    if devices := keys.get(TargetKind.DEVICE):
+        found["devices"] = [{"uuid": key} for key in devices]
+    if nodes := keys.get(TargetKind.NODE):
+        found["node"] = {"name": nodes[0]}
+    if requests := keys.get(TargetKind.QUOTA_REQUEST):
+        found["quota_request"] = {"id": requests[0], "url": _url("quota-request-detail", requests[0])}
+    if entry.data.get("reservation"):
+        key = str(entry.data["reservation"])
+        found["reservation"] = {"id": key, "url": _url("reservation-detail", key)}
+    if entry.data.get("user"):
+        found["user"] = {"username": str(entry.data["user"])}
+    return found
+
+
+def _details(entry: Event) -> dict[str, Any]:
+    found = {
+        name: entry.data[name]
+        for name in DETAILS
+        if isinstance(entry.data.get(name), (str, int, bool)) and len(str(entry.data[name])) <= MAX_DETAIL
+    }
+    if entry.cause.get("code"):
+        found.setdefault("code", entry.cause["code"])
+    return found
+
+
+def _url(name: str, key: object) -> str:
+    return f"{public_url()}{reverse(f'api:{name}', args=[key])}"
+
+
+def _stamp(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,110 @@
+"""What pages show of webhooks and deliveries."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from portal.notify.webhooks.models import Attempt, Delivery, DeliveryStatus, Endpoint
+
+ERRORS = {
+    "refused_address": _("The name leads to no address, or to an internal one that is not allowed here."),
+    "plain_http": _("The address is outside of this site and not encrypted: use https://."),
+    "timeout": _("It did not answer in time."),
+    "tls": _("Its certificate is not valid."),
+    "connection": _("It could not be connected to."),
+    "protocol": _("It did not answer as a web server does."),
+    "secret_unreadable": _("Its secret was written under another secret key of the portal: rotate it."),
+    "internal": _("Something went wrong inside the portal."),
+}
+"""Why there was no answer, by the code of the attempt."""
+LOOKS = {
+    DeliveryStatus.PENDING: ("loader-2", "busy"),
+    DeliveryStatus.DELIVERED: ("circle-check", "ok"),
+    DeliveryStatus.FAILED: ("alert-circle", "bad"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointRow:
+    """A webhook in a list: `word`, `icon` and `tone` say how it stands, `url` is what may be seen of it."""
+
+    endpoint: Endpoint
+    url: str
+    word: str | Promise
+    icon: str
+    tone: str
+
+
+def row_of(endpoint: Endpoint, *, secrets: bool) -> EndpointRow:
+    """How a webhook stands: off, failing, or well; with `secrets` for who manages it."""
+    url = endpoint.url if secrets else without_secrets(endpoint.url)
+    if not endpoint.enabled:
+        return EndpointRow(endpoint, url, _("Off"), "circle-off", "")
+    if endpoint.failing_since is not None:
+        return EndpointRow(endpoint, url, _("Failing"), "alert-triangle", "bad")
+    return EndpointRow(endpoint, url, _("On"), "circle-check", "ok")
+
+
+def without_secrets(url: str) -> str:
+    """Scheme, host and port of a URL: whatever stands behind may let anybody in who knows it."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}/" + ("…" if parts.path.strip("/") or parts.query else "")
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRow:
+    """A delivery in the log, with its last attempt and what that came to."""
+
+    delivery: Delivery
+    attempts: list[Attempt]
+    icon: str
+    tone: str
+    secrets: bool
+
+    @property
+    def last(self) -> Attempt | None:
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def outcome(self) -> str:
+        """What the last attempt came to, in a few words."""
+        return outcome_of(self.last) if self.last else ""
+
+    @property
+    def body(self) -> str:
+        """What is sent, for people."""
+        return json.dumps(self.delivery.payload, ensure_ascii=False, indent=2)
+
+    @property
+    def shown(self) -> list[tuple[Attempt, str]]:
+        return [(each, outcome_of(each)) for each in self.attempts]
+
+
+def delivery_row(delivery: Delivery, *, secrets: bool) -> DeliveryRow:
+    """With `secrets` what was answered, too: it may repeat the URL."""
+    icon, tone = LOOKS[DeliveryStatus(delivery.status)]
+    return DeliveryRow(delivery, list(delivery.attempts.all()), icon, tone, secrets)
+
+
+def outcome_of(attempt: Attempt) -> str:
+    """`200`, or why there was no answer."""
+    if attempt.status_code is not None:
+        return str(attempt.status_code)
+    return str(ERRORS.get(attempt.error, attempt.error))
+
+
+def deleting_question(endpoint: Endpoint) -> dict[str, Any]:
+    """What the page asks before a webhook goes."""
+    return {
+        "title": _("Delete the webhook “%(name)s”?") % {"name": endpoint.name},
+        "loses": [_("Nothing is sent there any more"), _("the log of its deliveries"), _("its secret")],
+        "stays": [_("what the receiver has got"), _("the record of what happened")],
+        "yes": _("Delete the webhook"),
+    }

@@ -1,0 +1,69 @@
+"""Reads of webhooks and their deliveries, by those who may manage them and by auditors."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.db.models import Count, Prefetch, Q, QuerySet
+
+from portal.common.errors import NotFound
+from portal.common.reasons.codes import WebhookCode
+from portal.common.reasons.reason import Reason
+from portal.notify.webhooks import policies
+from portal.notify.webhooks.models import Attempt, Delivery, DeliveryStatus, Endpoint
+from portal.people.accounts import selectors as accounts
+from portal.people.accounts.models import Team, User
+
+
+def endpoints_of(actor: User, team: Team | None) -> QuerySet[Endpoint]:
+    """Those of a team, or of the site, with `pending_count`. Raises `NotAllowed`.
+
+    Of the site's, those about people's accounts are seen by administrators and auditors only.
+    """
+    policies.require_see(actor, team)
+    hidden = {} if actor.sees_people else {"sensitive": False}
+    pending = Count("deliveries", filter=Q(deliveries__status=DeliveryStatus.PENDING))
+    return (
+        Endpoint.objects.filter(team=team, **hidden)
+        .select_related("team", "created_by")
+        .annotate(pending_count=pending)
+        .order_by("created_at", "pk")
+    )
+
+
+def endpoint_by_id(actor: User, endpoint_id: UUID) -> Endpoint:
+    """One that the actor may see. Raises `NotFound`, and `NotAllowed` for what one may only know of."""
+    visible = Q() if actor.sees_all else Q(team__memberships__user=actor)
+    found = Endpoint.objects.select_related("team", "created_by").filter(visible, pk=endpoint_id).first()
+    if found is None:
+        raise NotFound(Reason(WebhookCode.NO_SUCH_WEBHOOK))
+    policies.require_see_endpoint(actor, found)
+    return found
+
+
+def managed_endpoint(actor: User, endpoint_id: UUID) -> Endpoint:
+    """One that the actor may manage. Raises `NotFound`, `NotAllowed`."""
+    found = endpoint_by_id(actor, endpoint_id)
+    policies.require_endpoint(actor, found)
+    return found
+
+
+def team_of(actor: User, slug: str) -> Team:
+    """A team whose webhooks the actor may see. Raises `NotFound`, `NotAllowed`."""
+    team = accounts.team_by_slug(actor, slug)
+    policies.require_see(actor, team)
+    return team
+
+
+def deliveries_of(endpoint: Endpoint) -> QuerySet[Delivery]:
+    """The log of an endpoint, newest first, with the attempts."""
+    attempts = Prefetch("attempts", Attempt.objects.order_by("at", "pk"))
+    return endpoint.deliveries.prefetch_related(attempts).order_by("-created_at", "-pk")
+
+
+def delivery_by_id(endpoint: Endpoint, delivery_id: UUID) -> Delivery:
+    """One of an endpoint's deliveries. Raises `NotFound`."""
+    found = deliveries_of(endpoint).filter(pk=delivery_id).first()
+    if found is None:
+        raise NotFound(Reason(WebhookCode.NO_SUCH_DELIVERY))
+    return found

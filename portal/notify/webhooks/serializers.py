@@ -1,0 +1,146 @@
+"""Webhooks and their deliveries as REST shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from portal.common.api import StrictSerializer
+from portal.common.events.event_types import Audience
+from portal.notify.webhooks import policies
+from portal.notify.webhooks.models import Attempt, Delivery, DeliveryStatus, Endpoint
+from portal.notify.webhooks.presenters import without_secrets
+
+
+def _secrets(serializer: serializers.Serializer[Any]) -> bool:
+    """Whether this answer is for somebody who manages what it shows."""
+    request = serializer.context.get("request")
+    return request is None or not policies.only_sees(request.user)
+
+
+class WebhookSerializer(serializers.ModelSerializer[Endpoint]):
+    """Where events are sent. `team` is null for one of the site."""
+
+    team = serializers.CharField(source="team.slug", allow_null=True, default=None)
+    url = serializers.SerializerMethodField(help_text="For an auditor without what stands behind the host.")
+    types = serializers.ListField(child=serializers.CharField())
+    previous_secret_until = serializers.DateTimeField(
+        source="previous_until",
+        allow_null=True,
+        help_text="Until then the secret from before the last rotation signs too.",
+    )
+    failing_since = serializers.DateTimeField(
+        allow_null=True, help_text="When the first of the failures in a row was; null when all is well."
+    )
+    disabled_at = serializers.DateTimeField(allow_null=True, help_text="When it was switched off.")
+
+    class Meta:
+        model = Endpoint
+        fields = [
+            "id",
+            "team",
+            "name",
+            "url",
+            "types",
+            "enabled",
+            "disabled_at",
+            "failing_since",
+            "previous_secret_until",
+            "created_at",
+        ]
+        read_only_fields = fields
+
+    def get_url(self, endpoint: Endpoint) -> str:
+        return endpoint.url if _secrets(self) else without_secrets(endpoint.url)
+
+
+class NewWebhookSerializer(WebhookSerializer):
+    """With its secret, which is shown this once."""
+
+    secret = serializers.SerializerMethodField()
+
+    class Meta(WebhookSerializer.Meta):
+        fields = [*WebhookSerializer.Meta.fields, "secret"]
+        read_only_fields = fields
+
+    def get_secret(self, _endpoint: Endpoint) -> str:
+        return str(self.context["secret"])
+
+
+class WebhookCreateSerializer(StrictSerializer):
+    name = serializers.CharField(max_length=80, help_text="What receives it.")
+    url = serializers.CharField(max_length=1000, help_text="`https://…`, and no internal address.")
+    types = serializers.ListField(
+        child=serializers.CharField(max_length=60),
+        allow_empty=False,
+        max_length=200,
+        help_text="Types of events; `webhook-event-types` lists them.",
+    )
+
+
+class WebhookChangeSerializer(WebhookCreateSerializer):
+    """What is given is changed."""
+
+    enabled = serializers.BooleanField(help_text="False switches it off; true forgets its failures.")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "partial": True})
+
+
+class AttemptSerializer(serializers.ModelSerializer[Attempt]):
+    """One try. `error` is why there was no answer; `answer` the first kilobyte of what was answered."""
+
+    answer = serializers.SerializerMethodField(
+        help_text="Empty for an auditor: receivers repeat what they were sent."
+    )
+
+    class Meta:
+        model = Attempt
+        fields = ["number", "at", "duration_ms", "status_code", "error", "answer"]
+        read_only_fields = fields
+
+    def get_answer(self, attempt: Attempt) -> str:
+        return attempt.answer if _secrets(self) else ""
+
+
+class DeliverySerializer(serializers.ModelSerializer[Delivery]):
+    """One event on its way to a webhook, and each attempt to deliver it."""
+
+    message_id = serializers.CharField(help_text="The header `webhook-id` of every attempt.")
+    status = serializers.ChoiceField(DeliveryStatus.choices)
+    next_attempt_at = serializers.DateTimeField(source="due_at", allow_null=True)
+    attempts = AttemptSerializer(many=True)
+
+    class Meta:
+        model = Delivery
+        fields = [
+            "id",
+            "message_id",
+            "type",
+            "status",
+            "created_at",
+            "ended_at",
+            "next_attempt_at",
+            "payload",
+            "attempts",
+        ]
+        read_only_fields = fields
+
+
+class EventTypeSerializer(serializers.Serializer[Any]):
+    """A type of event that you may have sent."""
+
+    name = serializers.CharField()
+    summary = serializers.CharField()
+    audience = serializers.ChoiceField(
+        ["team", "operators", "administrators"],
+        help_text="`team`: of a team's webhooks too. The others are of webhooks of the site.",
+    )
+
+
+AUDIENCES = {
+    Audience.TEAM: "team",
+    Audience.OPERATORS: "operators",
+    Audience.ADMINISTRATORS: "administrators",
+}

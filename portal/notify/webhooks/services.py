@@ -1,0 +1,262 @@
+"""What people do with webhooks. What is sent, and when, is in `fan_out` and `deliveries`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+from django.db import transaction
+from django.utils import timezone
+
+from portal.celery import app
+from portal.common import etags, signatures
+from portal.common.actors import SystemActor
+from portal.common.errors import InvalidInput, StateConflict
+from portal.common.events import services as events
+from portal.common.events.event_types import TYPES, Audience
+from portal.common.events.kinds import AuditKind
+from portal.common.outgoing.client import UrlProblem, url_problem
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import WebhookCode
+from portal.common.reasons.reason import Reason
+from portal.common.sealed_texts import Unreadable, seal, unseal
+from portal.common.texts import strip_nul
+from portal.notify.webhooks import payloads, policies
+from portal.notify.webhooks.models import Delivery, DeliveryStatus, Endpoint
+from portal.people.accounts.models import Team, User
+
+log = logging.getLogger(__name__)
+SECRET = "webhooks.endpoint.secret"  # noqa: S105
+MAX_OF_TEAM = 20
+MAX_OF_SITE = 50
+OVERLAP = timedelta(hours=24)
+"""How long the secret from before a rotation signs too."""
+URL_CODES = {
+    UrlProblem.NO_URL: WebhookCode.URL_NONE,
+    UrlProblem.SCHEME: WebhookCode.URL_SCHEME,
+    UrlProblem.CREDENTIALS: WebhookCode.URL_CREDENTIALS,
+    UrlProblem.INTERNAL: WebhookCode.URL_INTERNAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WithSecret:
+    """A webhook and its secret, which is shown this once."""
+
+    endpoint: Endpoint
+    secret: str = field(repr=False)
+
+
+@transaction.atomic
+def create(
+    *, actor: User | SystemActor, team: Team | None, name: str, url: str, types: Sequence[str]
+) -> WithSecret:
+    """Have events sent to a URL: those of a team, or of the site without one.
+
+    Owners and operators. Raises `InvalidInput`, `NotAllowed` (who, or types for administrators) and
+    `StateConflict` where there are too many.
+    """
+    policies.require_manage(actor, team)
+    secret = signatures.new_secret()
+    endpoint = Endpoint(
+        team=team,
+        secret=seal(secret, purpose=SECRET),
+        created_by=None if isinstance(actor, SystemActor) else actor,
+        **_checked(actor, team, name, url, types),
+    )
+    limit = MAX_OF_TEAM if team is not None else MAX_OF_SITE
+    # The row of the team keeps two from being the last one together.
+    if team is not None:
+        Team.objects.select_for_update().get(pk=team.pk)
+    if Endpoint.objects.filter(team=team).count() >= limit:
+        raise StateConflict(
+            Reason(WebhookCode.TOO_MANY, {"limit": limit}), code=ProblemCode.TOO_MANY_WEBHOOKS
+        )
+    endpoint.save(force_insert=True)
+    _record(
+        actor,
+        AuditKind.WEBHOOK_CREATED,
+        endpoint,
+        f"made the webhook “{endpoint.name}”",
+        types=endpoint.types,
+    )
+    return WithSecret(endpoint, secret)
+
+
+@transaction.atomic
+def change(
+    *,
+    actor: User | SystemActor,
+    endpoint: Endpoint,
+    name: str | None = None,
+    url: str | None = None,
+    types: Sequence[str] | None = None,
+    enabled: bool | None = None,
+    expected: frozenset[str] = etags.ANY,
+) -> Endpoint:
+    """Change what is given. Switching it on again forgets its failures.
+
+    Raises as `create` does, and `PreconditionFailed`.
+    """
+    endpoint = _locked(endpoint)
+    policies.require_endpoint(actor, endpoint)
+    etags.require_expected(expected, endpoint, name=endpoint.name)
+    wanted = _checked(
+        actor,
+        endpoint.team,
+        endpoint.name if name is None else name,
+        endpoint.url if url is None else url,
+        endpoint.types if types is None else types,
+    )
+    changed = sorted(field for field, value in wanted.items() if getattr(endpoint, field) != value)
+    for each, value in wanted.items():
+        setattr(endpoint, each, value)
+    if enabled is not None and enabled != endpoint.enabled:
+        endpoint.enabled = enabled
+        endpoint.disabled_at = None if enabled else timezone.now()
+        changed.append("enabled")
+    if "url" in changed or (enabled and "enabled" in changed):
+        endpoint.failing_since, endpoint.timeouts, endpoint.not_before = None, 0, None
+    if changed:
+        endpoint.save()
+        said = {"changed": changed, "enabled": endpoint.enabled}
+        _record(actor, AuditKind.WEBHOOK_CHANGED, endpoint, f"changed the webhook “{endpoint.name}”", **said)
+    return endpoint
+
+
+@transaction.atomic
+def rotate_secret(*, actor: User | SystemActor, endpoint: Endpoint) -> WithSecret:
+    """Make another secret. Both sign for `OVERLAP`, so that the receiver can change over in between."""
+    endpoint = _locked(endpoint)
+    policies.require_endpoint(actor, endpoint)
+    secret = signatures.new_secret()
+    endpoint.previous_secret, endpoint.previous_until = endpoint.secret, timezone.now() + OVERLAP
+    endpoint.secret = seal(secret, purpose=SECRET)
+    endpoint.save(update_fields=["secret", "previous_secret", "previous_until"])
+    _record(
+        actor,
+        AuditKind.WEBHOOK_SECRET_ROTATED,
+        endpoint,
+        f"made another secret for the webhook “{endpoint.name}”",
+    )
+    return WithSecret(endpoint, secret)
+
+
+@transaction.atomic
+def delete(*, actor: User | SystemActor, endpoint: Endpoint, expected: frozenset[str] = etags.ANY) -> None:
+    """Delete a webhook with its log; what is on its way is not sent any more."""
+    endpoint = _locked(endpoint)
+    policies.require_endpoint(actor, endpoint)
+    etags.require_expected(expected, endpoint, name=endpoint.name)
+    _record(actor, AuditKind.WEBHOOK_DELETED, endpoint, f"deleted the webhook “{endpoint.name}”")
+    endpoint.delete()
+
+
+@transaction.atomic
+def send_test(*, actor: User | SystemActor, endpoint: Endpoint) -> Delivery:
+    """Send a message that says it is a test, once; its delivery shows what was answered.
+
+    Raises `StateConflict` while an earlier test is on its way, or for one that is switched off.
+    """
+    endpoint = _locked(endpoint)
+    policies.require_endpoint(actor, endpoint)
+    _require_enabled(endpoint)
+    if endpoint.deliveries.filter(entry_id=None, status=DeliveryStatus.PENDING).exists():
+        raise StateConflict(Reason(WebhookCode.ON_ITS_WAY), code=ProblemCode.ON_ITS_WAY)
+    now = timezone.now()
+    made = Delivery.objects.create(
+        endpoint=endpoint,
+        type="berth.test",
+        payload=payloads.of_test(now, endpoint.name),
+        due_at=now,
+        created_at=now,
+    )
+    transaction.on_commit(hint)
+    return made
+
+
+@transaction.atomic
+def send_again(*, actor: User | SystemActor, delivery: Delivery) -> Delivery:
+    """Send a delivery once more, under the same id. Raises `StateConflict` while it is on its way."""
+    policies.require_endpoint(actor, delivery.endpoint)
+    _require_enabled(delivery.endpoint)
+    again = Delivery.objects.filter(pk=delivery.pk).exclude(status=DeliveryStatus.PENDING)
+    if not again.update(status=DeliveryStatus.PENDING, attempt_count=0, due_at=timezone.now(), ended_at=None):
+        raise StateConflict(Reason(WebhookCode.ON_ITS_WAY), code=ProblemCode.ON_ITS_WAY)
+    delivery.refresh_from_db()
+    transaction.on_commit(hint)
+    return delivery
+
+
+def secrets_of(endpoint: Endpoint) -> list[str]:
+    """The secrets that sign now, the present one first. Raises `Unreadable`."""
+    found = [unseal(endpoint.secret, purpose=SECRET)]
+    if endpoint.previous_secret and endpoint.previous_until and endpoint.previous_until > timezone.now():
+        try:
+            found.append(unseal(endpoint.previous_secret, purpose=SECRET))
+        except Unreadable:
+            log.warning("the previous secret of webhook %s cannot be read any more", endpoint.pk)
+    return found
+
+
+def hint() -> None:
+    """Have a worker look now; without Redis the next sweep does."""
+    try:
+        app.send_task("control.send_webhooks", queue="control")
+    except Exception as error:
+        log.info("no hint was sent: %s", error)
+
+
+def _locked(endpoint: Endpoint) -> Endpoint:
+    return Endpoint.objects.select_for_update(of=("self",)).select_related("team").get(pk=endpoint.pk)
+
+
+def _require_enabled(endpoint: Endpoint) -> None:
+    if not endpoint.enabled:
+        raise StateConflict(Reason(WebhookCode.ENDED), code=ProblemCode.WEBHOOK_DISABLED)
+
+
+def _checked(
+    actor: User | SystemActor, team: Team | None, name: str, url: str, types: Sequence[str]
+) -> dict[str, object]:
+    """The columns, or `InvalidInput` with what is wrong with each."""
+    errors: dict[str, list[Reason]] = {}
+    name, url = " ".join(strip_nul(name).split())[:80], url.strip()
+    if not name:
+        errors["name"] = [Reason(WebhookCode.NAMELESS)]
+    problem = url_problem(url)
+    if problem is not None:
+        errors["url"] = [Reason(URL_CODES[problem])]
+    known = {each.name for each in TYPES.values() if team is None or each.audience is Audience.TEAM}
+    unknown = sorted(set(types) - known)
+    if unknown:
+        errors["types"] = [Reason(WebhookCode.UNKNOWN_TYPES, {"types": [each[:60] for each in unknown[:10]]})]
+    elif not types:
+        errors["types"] = [Reason(WebhookCode.CHOOSE_TYPES)]
+    if errors:
+        raise InvalidInput(Reason(WebhookCode.NOT_VALID), errors=errors)
+    policies.require_types(actor, types)
+    chosen = [each for each in TYPES.values() if each.name in set(types)]
+    return {
+        "name": name,
+        "url": url,
+        "types": [each.name for each in chosen],
+        "sensitive": any(each.audience is Audience.ADMINISTRATORS for each in chosen),
+    }
+
+
+def _record(
+    actor: User | SystemActor, kind: AuditKind, endpoint: Endpoint, message: str, **data: object
+) -> None:
+    # The host alone: a path may hold what only the receiver shall know.
+    host = urlsplit(endpoint.url).hostname or ""
+    events.record(
+        actor=actor,
+        kind=kind,
+        team=endpoint.team,
+        message=message,
+        data={"webhook": str(endpoint.pk), "host": host, **data},
+    )

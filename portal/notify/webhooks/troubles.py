@@ -1,0 +1,58 @@
+"""Switching off what nobody receives any more, and telling those whose it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.conf import settings
+from django.db.models import Q
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from portal.common.actors import SYSTEM
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.notify.webhooks.models import Endpoint
+from portal.people.accounts import selectors as accounts
+from portal.people.accounts.models import User
+
+
+def disable(endpoint: Endpoint, *, gone: bool) -> None:
+    """Switch off a locked endpoint in the caller's transaction. `gone`: the receiver said that it is."""
+    endpoint.enabled, endpoint.disabled_at = False, timezone.now()
+    endpoint.save(update_fields=["enabled", "disabled_at"])
+    events.record(
+        actor=SYSTEM,
+        kind=AuditKind.WEBHOOK_DISABLED,
+        team=endpoint.team,
+        message=f"switched off the webhook “{endpoint.name}”",
+        data={"webhook": str(endpoint.pk), "gone": gone},
+    )
+    days = settings.BERTH_WEBHOOK_DISABLE_DAYS
+    why = (
+        _("The receiver answered that it is gone for good (410).")
+        if gone
+        else ngettext(
+            "Nothing was received for %(count)d day.", "Nothing was received for %(count)d days.", days
+        )
+        % {"count": days}
+    )
+    events.notify(
+        _concerned(endpoint),
+        "webhook.disabled",
+        _("The webhook “%(name)s” is switched off") % {"name": endpoint.name},
+        _("%(why)s Mend the receiver, then switch it on again.") % {"why": why},
+        reverse("webhooks:detail", args=[endpoint.pk]),
+    )
+
+
+def _concerned(endpoint: Endpoint) -> Iterable[User]:
+    """The owners of the team; for one of the site whoever made it, or else all who run the pools."""
+    if endpoint.team is not None:
+        return accounts.owners_of(endpoint.team)
+    maker = endpoint.created_by
+    if maker is not None and maker.operates:
+        return [maker]
+    return User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)

@@ -1,0 +1,207 @@
+"""Pages of webhooks; templates/webhooks/ says what each expects."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from portal.common import etags
+from portal.common.errors import PortalError
+from portal.common.events.event_types import types_for
+from portal.common.htmx import partial_of
+from portal.common.typed_requests import SignedInRequest
+from portal.notify.webhooks import policies, presenters, selectors, services
+from portal.notify.webhooks.forms import WebhookForm
+from portal.notify.webhooks.models import DeliveryStatus, Endpoint
+from portal.people.accounts.forms import add_problems, form_status
+from portal.people.accounts.models import Team
+
+ROWS_PER_PAGE = 50
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def site(request: SignedInRequest) -> HttpResponse:
+    """The webhooks of the site, for operators; auditors only read."""
+    return _listed(request, None)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def team(request: SignedInRequest, slug: str) -> HttpResponse:
+    """The webhooks of a team, for its owners and operators; auditors only read."""
+    return _listed(request, selectors.team_of(request.user, slug))
+
+
+def _listed(request: SignedInRequest, of: Team | None) -> HttpResponse:
+    """The list, and the form for another one. Its secret is in this answer and nowhere else."""
+    found = selectors.endpoints_of(request.user, of)
+    manages = not policies.only_sees(request.user)
+    if request.method == "POST":
+        policies.require_manage(request.user, of)
+    form = _form(request, of)
+    made = None
+    if request.method == "POST" and form.is_valid():
+        try:
+            made = services.create(actor=request.user, team=of, **form.cleaned_data)
+        except PortalError as error:
+            add_problems(form, error.field_errors, error.sentence)
+        else:
+            form = _form(request, of, empty=True)
+    context = {
+        "team": of,
+        "rows": [presenters.row_of(each, secrets=manages) for each in found],
+        "manages": manages,
+        "form": form,
+        "made": made,
+        "groups": form.groups(),
+    }
+    return render(request, "webhooks/list.html", context, status=form_status(form))
+
+
+def _form(
+    request: SignedInRequest, of: Team | None, *, empty: bool = False, endpoint: Endpoint | None = None
+) -> WebhookForm:
+    offered = types_for(policies.audience_of(request.user, of))
+    initial = {"name": endpoint.name, "url": endpoint.url, "types": endpoint.types} if endpoint else None
+    sent = request.POST if request.method == "POST" and not empty else None
+    return WebhookForm(sent, offered=offered, initial=initial)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def detail(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
+    """One webhook: how it stands, what it is sent, and the log of its deliveries."""
+    endpoint = selectors.endpoint_by_id(request.user, webhook_id)
+    if request.method == "POST":
+        policies.require_endpoint(request.user, endpoint)
+    form = _form(request, endpoint.team, endpoint=endpoint)
+    if request.method == "POST" and form.is_valid():
+        try:
+            services.change(
+                actor=request.user,
+                endpoint=endpoint,
+                expected=etags.expected_by(request),
+                **form.cleaned_data,
+            )
+        except PortalError as error:
+            add_problems(form, error.field_errors, error.sentence)
+        else:
+            messages.success(request, _("The webhook is changed."))
+            return redirect("webhooks:detail", webhook_id)
+    return _detail(request, endpoint, form=form)
+
+
+def _detail(
+    request: SignedInRequest, endpoint: Endpoint, *, form: WebhookForm | None = None, secret: str = ""
+) -> HttpResponse:
+    form = form or _form(request, endpoint.team, empty=True, endpoint=endpoint)
+    only = request.GET.get("status", "")
+    log = selectors.deliveries_of(endpoint)
+    if only in DeliveryStatus.values:
+        log = log.filter(status=only)
+    page = Paginator(log, ROWS_PER_PAGE).get_page(request.GET.get("page"))
+    manages = not policies.only_sees(request.user)
+    rows = [presenters.delivery_row(each, secrets=manages) for each in page.object_list]
+    context: dict[str, Any] = {
+        "row": presenters.row_of(endpoint, secrets=manages),
+        "manages": manages,
+        "endpoint": endpoint,
+        "page": page,
+        "rows": rows,
+        "only": only,
+        "statuses": DeliveryStatus.choices,
+        "waiting": any(each.delivery.status == DeliveryStatus.PENDING for each in rows),
+        "form": form,
+        "groups": form.groups(),
+        "secret": secret,
+        "back": list_url(endpoint),
+    }
+    template = partial_of(request, "webhooks/detail.html", "log")
+    return render(request, template, context, status=form_status(form))
+
+
+def list_url(endpoint: Endpoint) -> str:
+    """The page of the list that a webhook stands in."""
+    if endpoint.team is None:
+        return reverse("webhooks:site")
+    return reverse("webhooks:team", args=[endpoint.team.slug])
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def test(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
+    """Send a test. A GET, as after signing in anew, only shows the webhook."""
+    endpoint = selectors.managed_endpoint(request.user, webhook_id)
+    if request.method == "POST":
+        try:
+            services.send_test(actor=request.user, endpoint=endpoint)
+        except PortalError as error:
+            messages.error(request, error.sentence)
+        else:
+            messages.success(request, _("A test is on its way. What is answered appears in the log."))
+    return redirect("webhooks:detail", webhook_id)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def again(request: SignedInRequest, webhook_id: UUID, delivery_id: UUID) -> HttpResponse:
+    """Send a delivery once more. A GET only shows the webhook."""
+    endpoint = selectors.managed_endpoint(request.user, webhook_id)
+    delivery = selectors.delivery_by_id(endpoint, delivery_id)
+    if request.method == "POST":
+        try:
+            services.send_again(actor=request.user, delivery=delivery)
+        except PortalError as error:
+            messages.error(request, error.sentence)
+        else:
+            messages.success(request, _("It is on its way again."))
+    return redirect("webhooks:detail", webhook_id)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def rotate(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
+    """Make another secret; it is in this answer and nowhere else. A GET only shows the webhook."""
+    endpoint = selectors.managed_endpoint(request.user, webhook_id)
+    if request.method != "POST":
+        return redirect("webhooks:detail", webhook_id)
+    made = services.rotate_secret(actor=request.user, endpoint=endpoint)
+    return _detail(request, made.endpoint, secret=made.secret)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def switch(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
+    """Switch it on or off. A GET only shows the webhook."""
+    endpoint = selectors.managed_endpoint(request.user, webhook_id)
+    if request.method == "POST":
+        changed = services.change(
+            actor=request.user, endpoint=endpoint, enabled=request.POST.get("enabled") == "1"
+        )
+        messages.success(request, _("It is on.") if changed.enabled else _("It is off: nothing is sent."))
+    return redirect("webhooks:detail", webhook_id)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def delete(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
+    """Ask, then delete it."""
+    endpoint = selectors.managed_endpoint(request.user, webhook_id)
+    if request.method == "POST":
+        back = list_url(endpoint)
+        services.delete(actor=request.user, endpoint=endpoint)
+        messages.success(request, _("The webhook “%(name)s” is deleted.") % {"name": endpoint.name})
+        return redirect(back)
+    context = {
+        **presenters.deleting_question(endpoint),
+        "action": request.path,
+        "back": reverse("webhooks:detail", args=[endpoint.pk]),
+    }
+    return render(request, "confirm.html", context)

@@ -1,6 +1,0 @@
-from django.apps import AppConfig
-
-
-class OrphansConfig(AppConfig):
-    name = "portal.orphans"
-    label = "orphans"

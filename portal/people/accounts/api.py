@@ -1,0 +1,302 @@
+"""Who I am, teams and members over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth import logout
+from django.db.models import QuerySet
+from django.urls import register_converter, reverse
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.decorators import action
+from rest_framework.response import Response
+
+from portal.common import etags
+from portal.common.api import (
+    ApiView,
+    ReadViewSet,
+    Router,
+    UserRequest,
+    WhoeverSignedIn,
+    body_of,
+    documented,
+    operation,
+    routes,
+)
+from portal.common.errors import InvalidInput, NotAllowed
+from portal.common.etags import IF_MATCH, TaggedViewSet
+from portal.common.history.serializers import RevisionSerializer
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.reason import Reason
+from portal.common.scopes import Scope
+from portal.people.accounts import (
+    deletion_choices,
+    policies,
+    schema,  # noqa: F401  (registers itself)
+    selectors,
+    services,
+    team_egress,
+    users,
+)
+from portal.people.accounts.mfa.proof import require_fresh
+from portal.people.accounts.models import ApiToken, Membership, Team, User
+from portal.people.accounts.serializers import (
+    MemberSerializer,
+    MemberSetSerializer,
+    MeSerializer,
+    TeamCreateSerializer,
+    TeamEgressChangeSerializer,
+    TeamEgressSerializer,
+    TeamSerializer,
+)
+
+NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Of the version.")
+
+
+class UsernameConverter:
+    """What a user's name may hold, and nothing that a database would stumble over."""
+
+    regex = "[A-Za-z0-9._-]{1,64}"
+
+    def to_python(self, value: str) -> str:
+        return value
+
+    def to_url(self, value: str) -> str:
+        return value
+
+
+register_converter(UsernameConverter, "username")
+TEAM_SCOPES = {"GET": Scope.TEAMS_READ, "*": Scope.TEAMS_WRITE}
+VERSIONS_SHOWN = 50
+USERNAME = OpenApiParameter("username", str, OpenApiParameter.PATH, description="The user's name.")
+
+
+class Me(ApiView):
+    """Who asks, whatever the token: no resource."""
+
+    permission_classes = [WhoeverSignedIn]
+
+    @property
+    def query_params(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset({"workspaces", "homes"}) if self.request.method == "DELETE" else frozenset()
+
+    @operation("Who am I", responses={200: MeSerializer})
+    def get(self, request: UserRequest) -> Response:
+        user = request.user
+        token = request.auth if isinstance(request.auth, ApiToken) else None
+        data = {
+            "username": user.username,
+            "kind": user.kind.value,
+            "email": user.email,
+            "is_operator": user.operates,
+            "is_approver": user.is_approver,
+            "roles": user.roles,
+            "teams": selectors.places_of(user),
+            "scopes": token.scopes if token else [Scope.ALL],
+            "token": token,
+        }
+        return Response(MeSerializer(data).data)
+
+    @operation(
+        "Delete your account for good",
+        description="Where the portal lets people do so (`BERTH_ACCOUNT_DELETION`), and administrators "
+        "anywhere. With the session of a browser and a fresh proof only: an API token is refused (403). "
+        "Refused (409) to the last administrator, to the only owner of a team that others are in, and where "
+        "there are workspaces, unless `workspaces=delete`. Home folders stay on their nodes unless "
+        "`homes=delete`.",
+        responses={204: None},
+        parameters=[deletion_choices.WORKSPACES, deletion_choices.HOMES],
+        errors=[400, 409],
+    )
+    def delete(self, request: UserRequest) -> Response:
+        if isinstance(request.auth, ApiToken):
+            raise NotAllowed(Reason(AccountCode.OWN_ACCOUNT_BY_TOKEN))
+        require_fresh(request)
+        users.delete(
+            actor=request.user,
+            user=request.user,
+            delete_workspaces=deletion_choices.asked_in(request),
+            delete_homes=deletion_choices.asked_in(request, "homes"),
+        )
+        logout(request._request)
+        return Response(status=204)
+
+
+@documented(list="List the teams that you may see", retrieve="Read a team")
+class TeamViewSet(ReadViewSet):
+    queryset = Team.objects.none()
+    serializer_class = TeamSerializer
+    scopes = TEAM_SCOPES
+    ordering = ("slug",)
+    lookup_field = "slug"
+    lookup_value_converter = "slug"
+
+    def get_queryset(self) -> QuerySet[Team]:
+        return selectors.teams_for(self.request.user)
+
+    def get_object(self) -> Team:
+        team = selectors.team_by_slug(self.request.user, self.kwargs["slug"])
+        return self.get_queryset().get(pk=team.pk)
+
+    def get_serializer_context(self) -> dict[str, Any]:
+        return {**super().get_serializer_context(), "roles": selectors.roles_of(self.request.user)}
+
+    @operation(
+        "Create a team",
+        once=True,
+        description="For operators.",
+        request=TeamCreateSerializer,
+        responses={201: TeamSerializer},
+        errors=[400, 415],
+    )
+    def create(self, request: UserRequest) -> Response:
+        given = body_of(request, TeamCreateSerializer)
+        # Before a name is looked up: whether somebody has it is nothing that all may know.
+        policies.require_operator(request.user)
+        team = services.create_team(
+            actor=request.user,
+            slug=given["slug"],
+            name=given.get("name", ""),
+            owner=_user(given["owner"]) if given.get("owner") else None,
+        )
+        location = reverse("api:team-detail", args=[team.slug])
+        return self.answer(self.get_queryset().get(pk=team.pk), status=201, Location=location)
+
+    @operation(
+        "Read what a team's workspaces may reach",
+        responses={200: TeamEgressSerializer},
+        errors=[404],
+    )
+    @action(detail=True, url_path="egress", pagination_class=None, filterset_class=None)
+    def egress(self, request: UserRequest, slug: str) -> Response:
+        return _egress(self.get_object())
+
+    @operation(
+        "Change what a team's workspaces may reach",
+        description="For operators; owners of the team may close more and open nothing. What runs goes on as "
+        "it was started.",
+        request=TeamEgressChangeSerializer(partial=True),
+        responses={200: TeamEgressSerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
+    )
+    @egress.mapping.patch
+    def change_egress(self, request: UserRequest, slug: str) -> Response:
+        team = self.get_object()
+        policies.require_manage_team(request.user, team)
+        body = TeamEgressChangeSerializer(data=request.data, partial=True)
+        body.is_valid(raise_exception=True)
+        return _egress(
+            team_egress.set_egress(
+                actor=request.user, team=team, **body.validated_data, expected=etags.expected_by(request)
+            )
+        )
+
+    @operation(
+        "List the versions of what a team's workspaces may reach",
+        description="For owners of the team, and for who sees all; the newest first, at most 50.",
+        responses={200: RevisionSerializer(many=True)},
+        errors=[404],
+    )
+    @action(detail=True, url_path="egress/versions", pagination_class=None, filterset_class=None)
+    def egress_versions(self, request: UserRequest, slug: str) -> Response:
+        team = self.get_object()
+        if not request.user.sees_all:
+            policies.require_manage_team(request.user, team)
+        rows = []
+        for row, changes in team_egress.versions(team, at_most=VERSIONS_SHOWN):
+            row.changes = changes  # type: ignore[attr-defined]
+            rows.append(row)
+        return Response(RevisionSerializer(rows, many=True).data)
+
+    @operation(
+        "Restore a version of what a team's workspaces may reach",
+        once=True,
+        description="For operators, and for owners of the team where it opens nothing. A new change, with "
+        "the values of then.",
+        request=None,
+        responses={200: TeamEgressSerializer},
+        parameters=[NUMBER, IF_MATCH],
+        errors=[400, 404, 412],
+    )
+    @action(detail=True, methods=["post"], url_path="egress/versions/<int:number>/restore")
+    def egress_restore(self, request: UserRequest, slug: str, number: int) -> Response:
+        expected = etags.expected_by(request)
+        return _egress(
+            team_egress.restore(actor=request.user, team=self.get_object(), number=number, expected=expected)
+        )
+
+
+def _egress(team: Team) -> Response:
+    headers = etags.headers_of(team)
+    return Response(TeamEgressSerializer(team).data, headers=headers)
+
+
+def _user(username: str) -> User:
+    user = User.objects.filter(username=username.strip().lower(), is_active=True).first()
+    if user is None:
+        raise InvalidInput(
+            Reason(AccountCode.NO_SUCH_USER, {"username": username}),
+            errors={"owner": ["No user has this name."]},
+        )
+    return user
+
+
+@documented(list="List a team's members", retrieve="Read a member's place in a team", errors=[404])
+class MemberViewSet(TaggedViewSet, ReadViewSet):
+    queryset = Membership.objects.none()
+    serializer_class = MemberSerializer
+    scopes = TEAM_SCOPES
+    ordering = ("joined_at", "id")
+    lookup_field = "username"
+    lookup_value_converter = "username"
+
+    def _team(self) -> Team:
+        return selectors.team_by_slug(self.request.user, self.kwargs["slug"])
+
+    def get_queryset(self) -> QuerySet[Membership]:
+        return self._team().memberships.select_related("user")
+
+    def get_object(self) -> Membership:
+        return selectors.membership_of(self._team(), self.kwargs["username"])
+
+    @operation(
+        "Add a member or change the role",
+        description="For owners of the team and operators. A team keeps at least one owner.",
+        request=MemberSetSerializer,
+        responses={200: MemberSerializer},
+        parameters=[USERNAME, IF_MATCH],
+        errors=[400, 404, 409, 412, 415],
+    )
+    def update(self, request: UserRequest, slug: str, username: str) -> Response:
+        role = body_of(request, MemberSetSerializer)["role"]
+        row = services.set_member(
+            actor=request.user,
+            team=self._team(),
+            username=username,
+            role=role,
+            expected=etags.expected_by(request),
+        )
+        return self.answer(row)
+
+    @operation(
+        "Take a member out of a team",
+        description="For owners of the team and operators; members may leave by themselves.",
+        responses={204: None},
+        parameters=[USERNAME, IF_MATCH],
+        errors=[404, 409, 412],
+    )
+    def destroy(self, request: UserRequest, slug: str, username: str) -> Response:
+        services.remove_member(
+            actor=request.user,
+            team=self._team(),
+            username=username,
+            expected=etags.expected_by(request),
+        )
+        return Response(status=204)
+
+
+router = Router()
+router.register("teams", TeamViewSet)
+router.register("teams/<slug:slug>/members", MemberViewSet)
+urlpatterns = [*routes("me", Me, "me"), *router.urls]

@@ -1,0 +1,98 @@
+"""How programs and browsers prove who they are to the REST API, and what a token's scopes allow."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+from django.utils.translation import gettext as _
+from rest_framework import authentication, exceptions, permissions
+from rest_framework.request import Request
+
+from portal.common import origins
+from portal.common.bearer import token_in
+from portal.common.scopes import READING, Scope
+from portal.people.accounts import limits, sessions
+from portal.people.accounts.mfa.required import require_set_up
+from portal.people.accounts.models import ApiToken, User
+from portal.people.accounts.token_lookup import user_of_token
+
+if TYPE_CHECKING:
+    from rest_framework.views import APIView
+
+
+class TokenAuthentication(authentication.BaseAuthentication):
+    """`Authorization: Bearer berth_…`. A bad token is a 401 that says what to do."""
+
+    def authenticate(self, request: Request) -> tuple[User, ApiToken] | None:
+        secret = token_in(request.META.get("HTTP_AUTHORIZATION", ""))
+        if secret is None:
+            return None
+        found = user_of_token(secret)
+        if found is None:
+            _count_failure()
+            raise exceptions.AuthenticationFailed(
+                _("This token is unknown, expired or revoked. Make a new one on your account's token page.")
+            )
+        origins.note_token(found[1].prefix)
+        return found
+
+    def authenticate_header(self, request: Request) -> str:
+        return 'Bearer realm="Berth"'
+
+
+class SessionAuthentication(authentication.SessionAuthentication):
+    """The browser's session, with CSRF protection; tokens come first, so a 401 names the bearer scheme.
+
+    It is refused to who has to set up a second factor first.
+    """
+
+    def authenticate(self, request: Request) -> tuple[User, None] | None:
+        found: tuple[User, None] | None = super().authenticate(request)
+        if found is not None:
+            require_set_up(found[0])
+        return found
+
+
+def _count_failure() -> None:
+    """Count a bad token by its address; beyond the limit the answer is 429. Good tokens are never refused."""
+    limit, window = settings.BERTH_TOKEN_FAILURES_PER_ADDRESS, timedelta(minutes=15)
+    address = origins.present().address
+    key = f"token:{limits.network_of(address)}"
+    # Looked at first: whoever is refused has nothing more written.
+    if limits.reached(key, window=window) >= limit:
+        raise exceptions.Throttled(window.total_seconds())
+    if limits.count(key, window=window) == limit:
+        sessions.tokens_refused(failures=limit, minutes=int(window.total_seconds() // 60))
+
+
+class HasScope(permissions.IsAuthenticated):
+    """A view names its scopes: `scopes = {"GET": Scope.…, "*": Scope.…}`; a session has all of them."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        if not super().has_permission(request, view):
+            return False
+        token: Any = request.auth
+        if not isinstance(token, ApiToken):
+            return True
+        needed = scope_for(view, request.method or "GET")
+        if token.user.is_auditor and needed not in READING:
+            raise exceptions.PermissionDenied(_("An auditor's token changes nothing and opens nothing."))
+        if Scope.ALL in token.scopes or needed in token.scopes:
+            return True
+        raise exceptions.PermissionDenied(_("This token lacks the scope “%(scope)s”.") % {"scope": needed})
+
+
+def require_scope(request: Request, scope: str) -> None:
+    """For what only some requests to a view need beside its scope. Raises `PermissionDenied`."""
+    token: Any = request.auth
+    if isinstance(token, ApiToken) and not {Scope.ALL, scope} & set(token.scopes):
+        raise exceptions.PermissionDenied(_("This token lacks the scope “%(scope)s”.") % {"scope": scope})
+
+
+def scope_for(view: APIView, method: str) -> str:
+    """The scope that `view` asks for `method`; reading methods share the GET entry."""
+    scopes: dict[str, str] = getattr(view, "scopes", {})
+    key = "GET" if method in permissions.SAFE_METHODS else method
+    return scopes.get(key) or scopes["*"]

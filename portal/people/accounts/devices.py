@@ -1,0 +1,75 @@
+"""Browsers that know a user: from which they have signed in, and which they trust for their second factor.
+
+Both stand in one signed cookie, per user. Being known keeps a browser out of limits that strangers have used
+up. Being trusted spares it the second factor for some days; that ends with the password, the sessions and
+the factors that it was given with, as the fingerprint is made of them.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from allauth.mfa.models import Authenticator
+from django.conf import settings
+from django.core import signing
+from django.http import HttpRequest, HttpResponseBase
+from django.utils import timezone
+from django.utils.crypto import constant_time_compare, salted_hmac
+
+from portal.people.accounts.models import User
+
+LIFETIME = timedelta(days=180)
+MAX_USERS = 8
+_SALT = "portal.people.accounts.devices"
+
+
+def knows(request: HttpRequest, user: User) -> bool:
+    """Whether the user has signed in with this browser."""
+    return str(user.pk) in _entries(request)
+
+
+def is_trusted(request: HttpRequest, user: User) -> bool:
+    """Whether the user has said so with their second factor, and nothing has ended it."""
+    entry = _entries(request).get(str(user.pk))
+    if not settings.BERTH_TRUSTED_DEVICE_DAYS or entry is None or not entry.get("trusted_at"):
+        return False
+    lasts = timedelta(days=settings.BERTH_TRUSTED_DEVICE_DAYS).total_seconds()
+    if timezone.now().timestamp() - entry["trusted_at"] >= lasts:
+        return False
+    return constant_time_compare(entry.get("fingerprint", ""), _fingerprint(user))
+
+
+def remember(request: HttpRequest, response: HttpResponseBase, user: User, *, trust: bool = False) -> None:
+    """Have the browser know `user`; with `trust`, spare it the second factor for a while."""
+    entries = _entries(request)
+    entry = entries.pop(str(user.pk), {})
+    if trust and settings.BERTH_TRUSTED_DEVICE_DAYS:
+        entry = {"trusted_at": int(timezone.now().timestamp()), "fingerprint": _fingerprint(user)}
+    entries[str(user.pk)] = entry
+    kept = dict(list(entries.items())[-MAX_USERS:])
+    response.set_cookie(
+        settings.BERTH_DEVICE_COOKIE,
+        signing.dumps(kept, salt=_SALT, compress=True),
+        max_age=LIFETIME,
+        secure=settings.HTTPS,
+        httponly=True,
+        samesite="Lax",
+    )
+
+
+def _entries(request: HttpRequest) -> dict[str, dict[str, Any]]:
+    try:
+        found = signing.loads(
+            request.COOKIES.get(settings.BERTH_DEVICE_COOKIE, ""), salt=_SALT, max_age=LIFETIME
+        )
+    except signing.BadSignature:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _fingerprint(user: User) -> str:
+    rows = Authenticator.objects.filter(user=user).exclude(type=Authenticator.Type.RECOVERY_CODES)
+    factors = " ".join(str(pk) for pk in rows.order_by("pk").values_list("pk", flat=True))
+    state = f"{user.pk} {user.password} {user.session_salt} {factors}"
+    return salted_hmac(_SALT, state, algorithm="sha256").hexdigest()[:32]

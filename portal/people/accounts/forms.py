@@ -1,0 +1,168 @@
+"""Forms of sign-in and teams. They parse; the rules are in the services."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib.auth.forms import AuthenticationForm
+from django.core.exceptions import ValidationError
+from django.utils.translation import gettext_lazy as _
+
+from portal.common.reasons.wording import sentence_of
+from portal.people.accounts.models import Role, TeamEgress
+from portal.people.accounts.team_egress import MAX_ALLOW
+
+
+class SignInForm(AuthenticationForm):
+    """Django's, with words that say what to do."""
+
+    error_messages = {
+        "invalid_login": _("Name and password do not match. The password is case-sensitive."),
+        "inactive": _("This account is deactivated. Ask an administrator."),
+    }
+
+    def get_invalid_login_error(self) -> ValidationError:
+        """Django's, or why a directory that knows the password, or does not answer, lets nobody in."""
+        reason = getattr(self.request, "sign_in_reason", None)
+        if reason is None:
+            return super().get_invalid_login_error()
+        return ValidationError(sentence_of(reason), code="refused")
+
+
+class NewPasswordForm(forms.Form):
+    """A password, typed twice. Whether it will do is for the service to say."""
+
+    password = forms.CharField(
+        label=_("Password"),
+        strip=False,
+        help_text=_("At least 10 characters, and not one of the passwords that everybody uses."),
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
+    )
+    repeated = forms.CharField(
+        label=_("The same again"),
+        strip=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
+    )
+
+    def clean(self) -> dict[str, Any]:
+        given = super().clean() or {}
+        if given.get("password") and given.get("repeated") and given["password"] != given["repeated"]:
+            self.add_error("repeated", _("The two passwords differ."))
+        return given
+
+
+class ChangePasswordForm(forms.Form):
+    """Another password for oneself, and what becomes of one's tokens."""
+
+    old_password = forms.CharField(
+        label=_("Present password"),
+        strip=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}),
+    )
+    new_password = forms.CharField(
+        label=_("New password"),
+        strip=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
+    )
+    repeated = forms.CharField(
+        label=_("The same again"),
+        strip=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
+    )
+    end_tokens = forms.BooleanField(required=False)
+
+    def clean(self) -> dict[str, Any]:
+        given = super().clean() or {}
+        if given.get("new_password") and given.get("repeated") and given["new_password"] != given["repeated"]:
+            self.add_error("repeated", _("The two passwords differ."))
+        return given
+
+
+class EmailForm(forms.Form):
+    """Another address for oneself, which the password allows."""
+
+    email = forms.EmailField(
+        label=_("E-mail"), required=False, widget=forms.EmailInput(attrs={"autocomplete": "email"})
+    )
+    password = forms.CharField(
+        label=_("Your password"),
+        strip=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}),
+    )
+
+
+class ForgottenForm(forms.Form):
+    """Whose password has been forgotten."""
+
+    name = forms.CharField(
+        label=_("Name or e-mail address"),
+        max_length=254,
+        widget=forms.TextInput(
+            attrs={"autocomplete": "username", "autocapitalize": "none", "spellcheck": "false"}
+        ),
+    )
+
+
+class TeamForm(forms.Form):
+    """A new team."""
+
+    name = forms.CharField(max_length=80, widget=forms.TextInput(attrs={"autocomplete": "off"}))
+    slug = forms.CharField(
+        label=_("Short name"),
+        max_length=40,
+        help_text=_("Lower-case letters, digits and hyphens. It cannot be changed later."),
+        widget=forms.TextInput(
+            attrs={"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
+        ),
+    )
+
+
+class TeamEgressForm(forms.Form):
+    """What a team's workspaces may reach."""
+
+    egress = forms.ChoiceField(
+        label=_("What its workspaces may reach"),
+        required=False,
+        choices=TeamEgress.choices,
+        help_text=_("Never more than pool, node and template allow."),
+    )
+    egress_allow = forms.CharField(
+        label=_("Hosts and networks"),
+        max_length=MAX_ALLOW,
+        required=False,
+        help_text=_(
+            "With “Only what is listed”: packages.example, *.example.org, git.example.org:22, 10.1.0.0/16."
+        ),
+        widget=forms.Textarea(
+            attrs={"class": "mono", "rows": "3", "autocapitalize": "none", "spellcheck": "false"}
+        ),
+    )
+    version = forms.CharField(required=False, widget=forms.HiddenInput)
+
+
+class MemberForm(forms.Form):
+    """Somebody to add to a team."""
+
+    username = forms.CharField(
+        label=_("Name"),
+        max_length=32,
+        widget=forms.TextInput(
+            attrs={"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
+        ),
+    )
+    role = forms.ChoiceField(choices=Role.choices, initial=Role.MEMBER)
+
+
+def add_problems(form: forms.Form, problems: dict[str, list[str]], message: str) -> None:
+    """Show a service's refusal at the fields it names, and what remains above the form."""
+    named = {name: texts for name, texts in problems.items() if name in form.fields}
+    for name, texts in named.items():
+        form.add_error(name, texts)
+    if not named:
+        form.add_error(None, message)
+
+
+def form_status(form: Any) -> int:
+    """400 for a form that was sent and refused, so that programs and caches see it too."""
+    return 400 if form is not None and form.is_bound and form.errors else 200

@@ -1,0 +1,110 @@
+"""Limits of signing in, and what is answered beyond them.
+
+Wrong passwords for one name from one address are counted by django-axes. Two more are counted here: those for
+many names from one address (spraying), and those for one name from whatever addresses. Beyond a higher limit
+the address, or the name, is refused for a while. As many people may share an address, and anybody may guess
+at a name, neither is refused to who is known: in a browser that the user has signed in with before, and, up
+to four times the limit, from an address from which the user has.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.crypto import salted_hmac
+from django.utils.translation import gettext as _
+
+from portal.common import origins
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event
+from portal.common.texts import strip_nul
+from portal.people.accounts import devices, limits, sessions
+from portal.people.accounts.models import User
+
+WINDOW = timedelta(minutes=15)
+KNOWN_FOR = timedelta(days=30)
+HARD = 4
+
+
+def locked_out(request: HttpRequest, *_args: Any) -> HttpResponse:
+    """The page after too many wrong passwords; django-axes calls it with more than is needed here."""
+    minutes = _minutes(timedelta(hours=settings.AXES_COOLOFF_TIME))
+    words = _(
+        "There were %(count)d wrong passwords for this name from here. "
+        "Wait %(minutes)d minutes, then try again. Forgotten it? An administrator can give you a link "
+        "for a new one."
+    )
+    return _page(request, words % {"count": settings.AXES_FAILURE_LIMIT, "minutes": minutes}, minutes)
+
+
+def refuses(request: HttpRequest, username: str) -> bool:
+    """Whether too much has failed from this address, or for this name, for somebody who is not known."""
+    from_here = limits.reached(_key(), window=WINDOW) / settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS
+    for_name = limits.reached(_key_of(username), window=WINDOW) / settings.BERTH_SIGN_IN_FAILURES_PER_NAME
+    failed = max(from_here, for_name)
+    if failed < 1:
+        return False
+    user = User.objects.existing().filter(username=strip_nul(username)[:150].strip().lower()).first()
+    if user is None:
+        return True
+    if devices.knows(request, user):
+        return False
+    return failed >= HARD or not _came_from_here(user)
+
+
+def count_failure(username: str) -> None:
+    """Count a sign-in that has failed; the one that reaches a limit is told in the audit log."""
+    if limits.count(_key_of(username), window=WINDOW) == settings.BERTH_SIGN_IN_FAILURES_PER_NAME:
+        sessions.sign_in_failed(username=username, locked_out=True)
+    if limits.count(_key(), window=WINDOW) == settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS:
+        sessions.address_refused(
+            minutes=_minutes(WINDOW), failures=settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS
+        )
+
+
+def too_many(request: HttpRequest) -> HttpResponse:
+    """The page for an address from which too much has failed."""
+    minutes = _minutes(WINDOW)
+    words = _(
+        "Too many sign-ins have failed from this address, or for this name. Wait %(minutes)d minutes, then "
+        "try again; in a browser that you have signed in with before you can sign in now."
+    )
+    return _page(request, words % {"minutes": minutes}, minutes)
+
+
+def _key() -> str:
+    return f"sign-in:{limits.network_of(origins.present().address)}"
+
+
+def _key_of(username: str) -> str:
+    """By what a name is counted, also one that nobody has; a password typed too early is not kept."""
+    name = strip_nul(username)[:150].strip().lower()
+    return f"name:{salted_hmac('berth.lockout', name).hexdigest()}"
+
+
+def _came_from_here(user: User) -> bool:
+    since = timezone.now() - KNOWN_FOR
+    address = origins.present().address or None
+    found = Event.objects.filter(kind=AuditKind.SESSION_SIGNED_IN, actor=user, at__gt=since)
+    return address is not None and found.filter(address=address).exists()
+
+
+def _minutes(span: timedelta) -> int:
+    return max(1, round(span.total_seconds() / 60))
+
+
+def _page(request: HttpRequest, message: str, minutes: int) -> HttpResponse:
+    context = {
+        "message": message,
+        "retry_url": reverse("accounts:sign-in"),
+        "request_id": getattr(request, "request_id", ""),
+    }
+    response = render(request, "429.html", context, status=429)
+    response["Retry-After"] = str(minutes * 60)
+    return response

@@ -1,0 +1,119 @@
+"""E-mails with a link in them, which is made when the mail is sent: no queue and no row holds it."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from uuid import UUID
+
+from django.core.mail import EmailMessage
+from django.db.models import Q
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.celery import app
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event
+from portal.common.formatting import format_moment
+from portal.common.htmx import public_url
+from portal.people.accounts import links, sessions
+from portal.people.accounts.links import LinkKind
+from portal.people.accounts.models import HAS_PASSWORD, AccountStatus, User
+
+# One who asks again and again is answered by one mail.
+PAUSE = timedelta(minutes=5)
+
+log = logging.getLogger(__name__)
+
+
+def order_link(user_id: UUID, kind: LinkKind) -> None:
+    """Have a worker send a link to its user."""
+    _order("control.mail_link", user_id=str(user_id), kind=kind.value)
+
+
+def order_forgotten(name: str) -> None:
+    """Have a worker look who this is, and send a link to them."""
+    _order("control.mail_forgotten", name=name)
+
+
+def _order(task: str, **kwargs: str) -> None:
+    try:
+        app.send_task(task, kwargs=kwargs, queue="control")
+    except Exception as error:
+        # Without the queue nothing is sent; whoever waits for the mail asks again.
+        log.warning("%s was not sent to the worker: %s", task, error)
+
+
+def send_link(user_id: UUID, kind: LinkKind) -> bool:
+    """Send a link to its user; False where the account has no address or is closed. Raises `OSError`."""
+    user = User.objects.existing().filter(pk=user_id, is_active=True).exclude(email="").first()
+    if user is None:
+        return False
+    subject, lead = _words(user, kind)
+    until = format_moment(links.expires_at(kind))
+    parts = [
+        lead,
+        links.make(user, kind),
+        _("The link works once, until %(moment)s.") % {"moment": until},
+    ]
+    EmailMessage(
+        subject=f"[Berth] {subject}",
+        body="\n\n".join(parts) + "\n",
+        to=[user.email],
+        headers={"Auto-Submitted": "auto-generated"},
+    ).send()
+    return True
+
+
+def send_forgotten(name: str) -> bool:
+    """Send a link to whoever has this name or address and a password; False where nobody is sent one."""
+    if not name:
+        return False
+    asked = Q(username=name.lower()) | Q(email__iexact=name)
+    user = (
+        User.objects.with_status(AccountStatus.ACTIVE).filter(HAS_PASSWORD, asked).exclude(email="").first()
+    )
+    if user is None:
+        return False
+    lately = Event.objects.filter(
+        kind=AuditKind.USER_PASSWORD_FORGOTTEN, actor=user, at__gt=timezone.now() - PAUSE
+    )
+    if lately.exists():
+        return False
+    sent = send_link(user.pk, LinkKind.FORGOTTEN)
+    events.record(
+        actor=user,
+        kind=AuditKind.USER_PASSWORD_FORGOTTEN,
+        message="was sent a link for another password",
+        targets=sessions.about(user),
+    )
+    return sent
+
+
+def _words(user: User, kind: LinkKind) -> tuple[str, str]:
+    named = {"username": user.username, "url": public_url()}
+    match kind:
+        case LinkKind.INVITATION:
+            return (
+                _("You are invited"),
+                _("An account named %(username)s is yours at %(url)s. Choose a password here:") % named,
+            )
+        case LinkKind.RESET:
+            return (
+                _("Choose another password"),
+                _(
+                    "An administrator of %(url)s has ended the password of %(username)s. "
+                    "Choose another one here:"
+                )
+                % named,
+            )
+        case LinkKind.FORGOTTEN:
+            return (
+                _("Your password"),
+                _(
+                    "Somebody, perhaps you, has forgotten the password of %(username)s at %(url)s. "
+                    "If it was you, choose another one here; if not, nothing has to be done."
+                )
+                % named,
+            )

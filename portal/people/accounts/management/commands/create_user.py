@@ -1,0 +1,57 @@
+"""Makes an account. Without BERTH_USER_PASSWORD it prints a link by which its user chooses a password."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import transaction
+
+from portal.common.actors import SYSTEM
+from portal.common.errors import PortalError
+from portal.people.accounts import users
+from portal.people.accounts.models import Role, SiteRole
+
+
+class Command(BaseCommand):
+    help = __doc__
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("name", help="what the user signs in with; also the name of their home folders")
+        parser.add_argument("--email", default="", metavar="ADDRESS")
+        parser.add_argument(
+            "--team", action="append", default=[], metavar="SLUG", help="a team to be in; may be repeated"
+        )
+        parser.add_argument(
+            "--role",
+            action="append",
+            default=[],
+            choices=[*Role.values, *SiteRole.values],
+            help="in these teams (default: member), or in the whole portal; may be repeated",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        in_teams = [role for role in options["role"] if role in Role.values]
+        if len(in_teams) > 1 or (in_teams and not options["team"]):
+            raise CommandError("Say one role in teams, and with --team in which.")
+        role = in_teams[0] if in_teams else Role.MEMBER.value
+        wanted: dict[str, Any] = {
+            "actor": SYSTEM,
+            "username": options["name"],
+            "email": options["email"],
+            "teams": dict.fromkeys(options["team"], role),
+            "roles": [role for role in options["role"] if role in SiteRole.values],
+        }
+        password = os.environ.get("BERTH_USER_PASSWORD", "")
+        try:
+            with transaction.atomic():
+                if password:
+                    users.create(**wanted, password=password)
+                    return
+                link = users.invite(**wanted)
+        except PortalError as error:
+            problems = [f"{field}: {' '.join(sentences)}" for field, sentences in error.field_errors.items()]
+            raise CommandError(" ".join(problems) or error.sentence) from error
+        self.stdout.write(link.url)

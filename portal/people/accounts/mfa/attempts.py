@@ -1,0 +1,106 @@
+"""Proofs given once somebody is known: codes, passkeys, the password once more. Failures are limited.
+
+The limit is by user, as codes are short and come from anywhere. A browser that knows the user has a count of
+its own, so that strangers who know the password do not lock the user out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from django.conf import settings
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from portal.common import origins
+from portal.common.actors import SystemActor
+from portal.common.errors import InvalidInput
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.selectors import unread_of
+from portal.common.reasons.codes import AccountCode, MfaCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts import devices, limits, sessions
+from portal.people.accounts.mfa import factors, passkeys
+from portal.people.accounts.mfa.factors import Type
+from portal.people.accounts.mfa.passkeys import Purpose
+from portal.people.accounts.models import User
+
+WINDOW = timedelta(minutes=15)
+CODES_LOCKED = "account.codes_locked"
+
+
+def code(request: HttpRequest, user: User, given: str) -> Type:
+    """Take a code of the app or a recovery code; returns of which it was one. Raises `InvalidInput`."""
+    found: list[Type] = []
+
+    def right() -> bool:
+        row = factors.used_code(user, given[:40])
+        if row is not None:
+            found.append(Type(row.type))
+        return row is not None
+
+    _limited(request, user, "code", right, Reason(MfaCode.WRONG_CODE))
+    return found[0]
+
+
+def password(request: HttpRequest, user: User, given: str, *, field: str = "") -> None:
+    """Take the password once more. Raises `InvalidInput`, about the `field` of a form that is named."""
+    reason = Reason(AccountCode.WRONG_PASSWORD)
+    try:
+        _limited(request, user, "password", lambda: user.check_password(given), reason)
+    except InvalidInput as error:
+        raise InvalidInput(error.reason, errors={field: [error.reason]} if field else {}) from None
+
+
+def passkey(request: HttpRequest, purpose: Purpose, answer: str, *, user: User | None = None) -> User:
+    """Take the answer of a passkey; returns whose it is. Nobody guesses one, so it has no limit."""
+    row = passkeys.used(request, purpose, answer, user=user)
+    owner: User = row.user
+    return owner
+
+
+def _limited(request: HttpRequest, user: User, what: str, right: Callable[[], bool], wrong: Reason) -> None:
+    known = "known" if devices.knows(request, user) else "strange"
+    key = f"{what}:{known}:{user.pk}"
+    # Counted before it is looked at: of many that are tried at once no more get through.
+    tried = limits.count(key, window=WINDOW)
+    if tried > settings.BERTH_CODE_FAILURES:
+        if tried == settings.BERTH_CODE_FAILURES + 1:
+            _note(user, what, locked=True)
+        minutes = int(WINDOW.total_seconds() // 60)
+        raise InvalidInput(Reason(MfaCode.TOO_MANY_TRIES, {"count": minutes}))
+    if not right():
+        _note(user, what, locked=False)
+        raise InvalidInput(wrong)
+    limits.clear(key)
+
+
+def _note(user: User, what: str, *, locked: bool) -> None:
+    kind = AuditKind.SESSION_LOCKED_OUT if locked else AuditKind.SESSION_PROOF_FAILED
+    events.record(
+        actor=SystemActor("Somebody"),
+        kind=kind,
+        message=f"gave too many wrong proofs as {user.username}: {what}"
+        if locked
+        else f"gave a wrong proof as {user.username}: {what}",
+        targets=sessions.about(user),
+        data={"username": user.username, "factor": what},
+    )
+    if locked and what == "code" and not unread_of(user, CODES_LOCKED).exists():
+        events.notify(
+            [user],
+            CODES_LOCKED,
+            _("Somebody knows your password"),
+            _(
+                "It was given from %(address)s, and then %(count)d wrong codes. If that was not you, change "
+                "the password."
+            )
+            % {
+                "address": origins.present().address or _("an unknown address"),
+                "count": settings.BERTH_CODE_FAILURES,
+            },
+            reverse("accounts:account"),
+        )

@@ -1,0 +1,34 @@
+"""Forms of second factors. They parse; the rules are in the services."""
+
+from __future__ import annotations
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from portal.people.accounts.mfa.factors import MAX_NAME
+
+CODE = {
+    "autocomplete": "one-time-code",
+    "inputmode": "numeric",
+    "autocapitalize": "none",
+    "spellcheck": "false",
+}
+
+
+class AppForm(forms.Form):
+    """The first code of a new authenticator app."""
+
+    code = forms.CharField(
+        label=_("Code that the app shows"), max_length=40, widget=forms.TextInput(attrs=CODE)
+    )
+
+
+class PasskeyNameForm(forms.Form):
+    """What a passkey is called."""
+
+    name = forms.CharField(
+        label=_("Name"),
+        max_length=MAX_NAME,
+        help_text=_("By which you know it again, for example the device that keeps it."),
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )

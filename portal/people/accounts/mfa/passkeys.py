@@ -1,0 +1,202 @@
+"""Passkeys (WebAuthn): what a browser is asked for, and whether its answer is good.
+
+An answer counts only from the portal's own origin. The standard would let a page of a subdomain ask for the
+portal's passkeys too, and there every workspace has its own (`ws-….<domain>`): a notebook could take the
+answer for its own session. Challenges are kept in the session, each for one purpose, once, for five minutes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from enum import StrEnum
+from typing import Any
+
+from allauth.mfa.models import Authenticator
+from django.conf import settings
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.crypto import salted_hmac
+from fido2.server import Fido2Server
+from fido2.utils import websafe_decode
+from fido2.webauthn import (
+    AttestedCredentialData,
+    AuthenticationResponse,
+    PublicKeyCredentialDescriptor,
+    PublicKeyCredentialRpEntity,
+    PublicKeyCredentialType,
+    PublicKeyCredentialUserEntity,
+    RegistrationResponse,
+    ResidentKeyRequirement,
+    UserVerificationRequirement,
+)
+
+from portal.common.errors import InvalidInput
+from portal.common.json_input import InvalidJson, parse_json
+from portal.common.reasons.codes import MfaCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts.models import AccountStatus, User
+
+STATE = "berth_passkey"
+LIFETIME_S = 300
+MAX_ANSWER = 20_000
+
+
+class Purpose(StrEnum):
+    """What a challenge is for; an answer to one is none to another."""
+
+    ADD = "add"
+    SIGN_IN = "sign_in"
+    SECOND_FACTOR = "second_factor"
+    CONFIRM = "confirm"
+
+
+def options_to_add(request: HttpRequest, user: User) -> dict[str, Any]:
+    """What `navigator.credentials.create` is given, for a passkey that signs in without a password too."""
+    options, state = _server(request).register_begin(
+        user=PublicKeyCredentialUserEntity(id=user.pk.bytes, name=user.username, display_name=user.username),
+        credentials=[data for _row, data in _of(user)],
+        resident_key_requirement=ResidentKeyRequirement.PREFERRED,
+        user_verification=UserVerificationRequirement.PREFERRED,
+        extensions={"credProps": True},
+    )
+    _keep(request, Purpose.ADD, state)
+    return dict(options)
+
+
+def added(request: HttpRequest, answer: str) -> dict[str, Any]:
+    """The credential of a good answer to `options_to_add`, to be stored. Raises `InvalidInput`."""
+    given = _parsed(answer)
+    state = _taken(request, Purpose.ADD)
+    try:
+        response = RegistrationResponse.from_dict(given)
+        found = _server(request).register_complete(state, response)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED)) from error
+    _require_top_level(response)
+    return {"credential": dict(response), "counter": found.counter, "rp": _place(request)[0]}
+
+
+def options_to_use(
+    request: HttpRequest, purpose: Purpose, *, user: User | None = None, name: str = ""
+) -> dict[str, Any]:
+    """What `navigator.credentials.get` is given.
+
+    For `user` it names their passkeys. Without, any passkey of the portal will do, and it has to know its
+    holder (by PIN or finger); a `name` narrows it to the passkeys of that account, and for one without it
+    names a passkey that nobody has, so that the answer does not tell who exists.
+    """
+    named: list[Any] | None = None
+    if user is not None:
+        named = [data for _row, data in _of(user)]
+    elif name:
+        found = User.objects.with_status(AccountStatus.ACTIVE).filter(username=name).first()
+        named = [data for _row, data in _of(found)] if found else []
+        named = named or [_nobodys(name)]
+    strict = purpose is Purpose.SIGN_IN
+    options, state = _server(request).authenticate_begin(
+        credentials=named,
+        user_verification=UserVerificationRequirement.REQUIRED
+        if strict
+        else UserVerificationRequirement.PREFERRED,
+    )
+    _keep(request, purpose, state)
+    return dict(options)
+
+
+def used(request: HttpRequest, purpose: Purpose, answer: str, *, user: User | None = None) -> Authenticator:
+    """The passkey that gave a good answer, with its user; its use is noted. Raises `InvalidInput`.
+
+    Without `user` the answer says whose it is, and the signature proves it.
+    """
+    given = _parsed(answer)
+    state = _taken(request, purpose)
+    try:
+        response = AuthenticationResponse.from_dict(given)
+        rows = _of(user) if user is not None else _by_id(response.raw_id)
+        found = _server(request).authenticate_complete(state, [data for _row, data in rows], response)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED)) from error
+    _require_top_level(response)
+    row = next(row for row, data in rows if data.credential_id == found.credential_id)
+    handle = response.response.user_handle
+    if handle and handle != row.user.pk.bytes:
+        raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED))
+    counter = response.response.authenticator_data.counter
+    # A counter that does not grow is that of a copy; those that have none stay at zero.
+    if counter and counter <= row.data.get("counter", 0):
+        raise InvalidInput(Reason(MfaCode.PASSKEY_COPIED))
+    row.data["counter"] = counter
+    row.last_used_at = timezone.now()
+    row.save(update_fields=["data", "last_used_at"])
+    return row
+
+
+def credential_key(credential: dict[str, Any]) -> str:
+    """By what a passkey is found without knowing whose it is."""
+    return hashlib.sha256(websafe_decode(credential["rawId"])).hexdigest()
+
+
+def _of(user: User) -> list[tuple[Authenticator, AttestedCredentialData]]:
+    rows = Authenticator.objects.filter(user=user, type=Authenticator.Type.WEBAUTHN).select_related("user")
+    return [(row, _data(row)) for row in rows.order_by("pk")]
+
+
+def _by_id(credential_id: bytes) -> list[tuple[Authenticator, AttestedCredentialData]]:
+    key = hashlib.sha256(credential_id).hexdigest()
+    rows = Authenticator.objects.filter(type=Authenticator.Type.WEBAUTHN, data__key=key)
+    return [(row, _data(row)) for row in rows.select_related("user")]
+
+
+def _data(row: Authenticator) -> AttestedCredentialData:
+    response = RegistrationResponse.from_dict(row.data["credential"])
+    data = response.response.attestation_object.auth_data.credential_data
+    assert data is not None, "it was checked when it was added"
+    return data
+
+
+def _nobodys(name: str) -> PublicKeyCredentialDescriptor:
+    digest = salted_hmac("portal.people.accounts.mfa.passkeys", name, algorithm="sha256").digest()
+    return PublicKeyCredentialDescriptor(type=PublicKeyCredentialType.PUBLIC_KEY, id=digest)
+
+
+def _server(request: HttpRequest) -> Fido2Server:
+    rp_id, origin = _place(request)
+    rp = PublicKeyCredentialRpEntity(id=rp_id, name="Berth")
+    return Fido2Server(rp, verify_origin=lambda given: given == origin)
+
+
+def _place(request: HttpRequest) -> tuple[str, str]:
+    """The RP id and the one origin: those of the public address, or of localhost where that is asked for."""
+    host = request.get_host()
+    if host.partition(":")[0] == "localhost":
+        return "localhost", f"{request.scheme}://{host}"
+    return settings.BERTH_PUBLIC_HOST, settings.BERTH_PUBLIC_ORIGIN
+
+
+def _parsed(answer: str) -> dict[str, Any]:
+    try:
+        given = parse_json(answer) if len(answer) <= MAX_ANSWER else None
+    except InvalidJson:
+        given = None
+    if not isinstance(given, dict):
+        raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED))
+    return given
+
+
+def _keep(request: HttpRequest, purpose: Purpose, state: dict[str, Any]) -> None:
+    request.session[STATE] = {"purpose": purpose.value, "at": time.time(), "state": state}
+
+
+def _taken(request: HttpRequest, purpose: Purpose) -> dict[str, Any]:
+    kept = request.session.pop(STATE, None)
+    good = isinstance(kept, dict) and kept["purpose"] == purpose and time.time() - kept["at"] < LIFETIME_S
+    if not good:
+        raise InvalidInput(Reason(MfaCode.PASSKEY_LATE))
+    state: dict[str, Any] = kept["state"]
+    return state
+
+
+def _require_top_level(response: RegistrationResponse | AuthenticationResponse) -> None:
+    if response.response.client_data.cross_origin:
+        raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED))

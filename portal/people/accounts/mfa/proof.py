@@ -1,0 +1,140 @@
+"""Step-up: dangerous acts ask who one is again when the last proof in this session is too old.
+
+A session begins with a proof. Pages ask with `stepped_up`, REST with `require_fresh`. API tokens are never
+asked: what they may do is in their scopes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+from urllib.parse import urlencode
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.debug import sensitive_post_parameters
+from django_htmx.http import HttpResponseClientRedirect
+
+from portal.common.errors import InvalidInput, PortalError
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import MfaCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts.mfa import attempts, factors
+from portal.people.accounts.mfa.passkeys import Purpose
+from portal.people.accounts.models import ApiToken, User
+from portal.people.accounts.session_store import PROVEN_AT
+
+FIELDS = ("confirm_password", "confirm_code", "confirm_credential")
+
+View = Callable[..., HttpResponse]
+
+
+class ProofTooOld(PortalError):
+    """What is asked for needs a fresh proof of who asks, at `accounts:confirm`."""
+
+    code = ProblemCode.REAUTHENTICATION_REQUIRED
+    status = 403
+    title = "Confirm that it is you"
+
+
+def note(request: HttpRequest) -> None:
+    """The user of this session has just proven who they are."""
+    request.session[PROVEN_AT] = time.time()
+
+
+def is_fresh(request: HttpRequest) -> bool:
+    """Whether the last proof is young enough for dangerous acts."""
+    minutes = settings.BERTH_STEP_UP_MINUTES
+    return not minutes or time.time() - request.session.get(PROVEN_AT, 0) < minutes * 60
+
+
+def require_fresh(request: Any) -> None:
+    """Raise `ProofTooOld` where a browser's session asks over REST and its last proof is too old."""
+    if not isinstance(getattr(request, "auth", None), ApiToken) and not is_fresh(request):
+        raise ProofTooOld(Reason(MfaCode.CONFIRM_FIRST))
+
+
+def stepped_up(
+    view: View | None = None,
+    *,
+    when: Callable[..., bool] = lambda _request, **_named: True,
+    reading: bool = False,
+) -> Any:
+    """Let a POST through only with a fresh proof, which it may bring along.
+
+    Else it is answered with a page that asks for one, and sends all that was posted once more together with
+    it: what was typed is not lost, and nothing of it is stored. `when` is given the request and what its
+    address names, and says whether it is asked at all. With `reading` a GET needs a proof as well,
+    which is asked for at `accounts:confirm`.
+    """
+
+    def decorate(view: View) -> View:
+        @wraps(view)
+        def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            if is_fresh(request) or not when(request, **kwargs):
+                return view(request, *args, **kwargs)
+            htmx: Any = getattr(request, "htmx", None)
+            if request.method != "POST":
+                return (
+                    redirect(_confirm(request.get_full_path())) if reading else view(request, *args, **kwargs)
+                )
+            if htmx:
+                # A part of a page has no room for the question.
+                return HttpResponseClientRedirect(_confirm(htmx.current_url_abs_path or "/"))
+            problem = ""
+            if any(field in request.POST for field in FIELDS):
+                try:
+                    confirm(request)
+                except InvalidInput as error:
+                    problem = error.sentence
+                else:
+                    return view(request, *args, **kwargs)
+            return confirmation_page(request, problem=problem, action=request.get_full_path())
+
+        return sensitive_post_parameters(*FIELDS)(checked)
+
+    return decorate(view) if view is not None else decorate
+
+
+def confirm(request: HttpRequest) -> None:
+    """Take the proof that a form brings: password, code or passkey. Raises `InvalidInput`."""
+    user = request.user
+    assert isinstance(user, User), "pages are private"
+    given = request.POST
+    if given.get("confirm_credential"):
+        attempts.passkey(request, Purpose.CONFIRM, given["confirm_credential"], user=user)
+    elif given.get("confirm_code"):
+        attempts.code(request, user, given["confirm_code"])
+    else:
+        attempts.password(request, user, given.get("confirm_password", ""))
+    note(request)
+
+
+def confirmation_page(request: HttpRequest, *, problem: str, action: str) -> HttpResponse:
+    """The page that asks who one is, and posts to `action` what was posted to here."""
+    user = request.user
+    assert isinstance(user, User), "pages are private"
+    skipped = {*FIELDS, "confirm_name", "csrfmiddlewaretoken"}
+    carried = [
+        (name, value) for name, values in request.POST.lists() if name not in skipped for value in values
+    ]
+    overview = factors.overview_of(user)
+    context = {
+        "problem": problem,
+        "action": action,
+        "carried": carried,
+        "has_password": user.has_usable_password(),
+        "has_passkeys": bool(overview.passkeys),
+        "has_codes": overview.app_since is not None or bool(overview.codes_left),
+        "minutes": settings.BERTH_STEP_UP_MINUTES,
+    }
+    status = 403 if request.method == "POST" else 200
+    return render(request, "accounts/confirm_identity.html", context, status=status)
+
+
+def _confirm(wanted: str) -> str:
+    return f"{reverse('accounts:confirm')}?{urlencode({'next': wanted})}"

@@ -1,0 +1,68 @@
+"""Who has a role that demands a second factor and has none, sets one up before anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect
+from django.urls import reverse
+from django_htmx.http import HttpResponseClientRedirect
+
+from portal.common.errors import PortalError
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import MfaCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts.models import User
+
+V = TypeVar("V", bound=Callable[..., Any])
+
+
+class SetUpFirst(PortalError):
+    """The account needs a second factor before it may be used."""
+
+    code = ProblemCode.MFA_REQUIRED
+    status = 403
+    title = "Set up a second factor first"
+
+
+def open_before_setup(view: V) -> V:
+    """Mark a page that somebody needs who has to set up a second factor."""
+    view.open_before_setup = True  # type: ignore[attr-defined]
+    return view
+
+
+def require_set_up(user: Any) -> None:
+    """Raise `SetUpFirst` for the session of somebody who has to set up a second factor."""
+    if isinstance(user, User) and user.must_set_up_mfa:
+        raise SetUpFirst(Reason(MfaCode.SET_UP_FIRST))
+
+
+class RequiredFactorMiddleware:
+    """Lead those to the page where it is set up, from every private page but those that it takes.
+
+    Pages for everybody show nothing private; REST asks `require_set_up` where it takes a session.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        return self.get_response(request)
+
+    def process_view(
+        self, request: HttpRequest, view: Callable[..., Any], _args: Any, _kwargs: Any
+    ) -> HttpResponseBase | None:
+        if not getattr(view, "login_required", True) or getattr(view, "open_before_setup", False):
+            return None
+        if not isinstance(request.user, User) or not request.user.must_set_up_mfa:
+            return None
+        target = reverse("accounts:two-step")
+        htmx: Any = getattr(request, "htmx", None)
+        if not htmx:
+            return redirect(target)
+        if str(htmx.current_url_abs_path or "").startswith(target):
+            # A part of the very page: it goes without.
+            return HttpResponse(status=204)
+        return HttpResponseClientRedirect(target)

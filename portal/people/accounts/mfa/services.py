@@ -1,0 +1,206 @@
+"""Writes of second factors: set up, renamed, taken off. Each leaves an audit entry and tells the user.
+
+`actor` is the user, but for `reset`. Other browsers are signed out when the first factor is set up: their
+sessions were begun without one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from allauth.mfa.adapter import get_adapter
+from allauth.mfa.models import Authenticator
+from allauth.mfa.recovery_codes.internal.auth import RecoveryCodes
+from django.db import transaction
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.common.actors import SystemActor
+from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.reasons.codes import MfaCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.people.accounts import deactivation, policies, sessions
+from portal.people.accounts.mfa import factors, passkeys
+from portal.people.accounts.mfa.factors import FACTORS, Type
+from portal.people.accounts.models import User
+
+CHANGED = "account.mfa_changed"
+
+
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    """A factor was set up. `codes` are new recovery codes, shown this once; empty where there were some."""
+
+    codes: list[str] = field(repr=False)
+
+
+@transaction.atomic
+def set_up_app(request: HttpRequest, *, actor: User, secret: str, code: str) -> SetUp:
+    """Make the authenticator app that knows `secret` a factor, which `code` proves.
+
+    Raises `InvalidInput` (with `code` among the errors) and `StateConflict` (there is one).
+    """
+    user = deactivation.locked(actor)
+    if Authenticator.objects.filter(user=user, type=Type.TOTP).exists():
+        raise StateConflict(Reason(MfaCode.APP_THERE))
+    counter = factors.matching_counter(secret, code)
+    if counter is None:
+        reason = Reason(MfaCode.WRONG_CODE)
+        raise InvalidInput(reason, errors={"code": [reason]})
+    data = {"secret": get_adapter().encrypt(secret), "used_counter": counter}
+    Authenticator.objects.create(user=user, type=Type.TOTP, data=data)
+    return _added(request, user, "app", _("An authenticator app is your second factor now"))
+
+
+@transaction.atomic
+def add_passkey(request: HttpRequest, *, actor: User, name: str, answer: str) -> SetUp:
+    """Keep the passkey that answered `passkeys.options_to_add`. Raises `InvalidInput` and `StateConflict`."""
+    user = deactivation.locked(actor)
+    name = _name(name)
+    if Authenticator.objects.filter(user=user, type=Type.WEBAUTHN).count() >= factors.MAX_PASSKEYS:
+        raise StateConflict(Reason(MfaCode.TOO_MANY_PASSKEYS, {"count": factors.MAX_PASSKEYS}))
+    found = passkeys.added(request, answer)
+    key = passkeys.credential_key(found["credential"])
+    if Authenticator.objects.filter(type=Type.WEBAUTHN, data__key=key).exists():
+        raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED))
+    data = {"name": name, "key": key, **found}
+    Authenticator.objects.create(user=user, type=Type.WEBAUTHN, data=data)
+    return _added(request, user, "passkey", _("The passkey “%(name)s” was added") % {"name": name})
+
+
+@transaction.atomic
+def rename_passkey(*, actor: User, passkey_id: int, name: str) -> None:
+    """Give a passkey another name. Raises `NotFound` and `InvalidInput`."""
+    row = _passkey(actor, passkey_id)
+    row.data["name"] = _name(name)
+    row.save(update_fields=["data"])
+
+
+@transaction.atomic
+def remove_passkey(*, actor: User, passkey_id: int) -> None:
+    """Take a passkey off. Raises `NotFound`, and `StateConflict` for the last factor that a role demands."""
+    user = deactivation.locked(actor)
+    row = _passkey(user, passkey_id)
+    name = row.data["name"]
+    row.delete()
+    _removed(user, "passkey", _("The passkey “%(name)s” was removed") % {"name": name})
+
+
+@transaction.atomic
+def remove_app(*, actor: User) -> None:
+    """Take the authenticator app off. Raises what `remove_passkey` raises."""
+    user = deactivation.locked(actor)
+    deleted, _by_model = Authenticator.objects.filter(user=user, type=Type.TOTP).delete()
+    if not deleted:
+        raise NotFound(Reason(MfaCode.NO_APP))
+    _removed(user, "app", _("The authenticator app was removed"))
+
+
+@transaction.atomic
+def new_codes(*, actor: User) -> list[str]:
+    """Other recovery codes; those before are worthless. Raises `StateConflict` without a second factor."""
+    user = deactivation.locked(actor)
+    if not _has_factor(user):
+        raise StateConflict(Reason(MfaCode.NO_FACTOR))
+    Authenticator.objects.filter(user=user, type=Type.RECOVERY_CODES).delete()
+    _record(user, user, AuditKind.USER_MFA_CODES_MADE, "made other recovery codes", {})
+    _tell(user, _("You have other recovery codes"))
+    return _codes(user)
+
+
+@transaction.atomic
+def reset(*, actor: User | SystemActor, user: User) -> None:
+    """Take off all second factors of somebody who has lost them, and sign them out everywhere.
+
+    Administrators only. Nothing to take off is success.
+    """
+    policies.require_administrator(actor)
+    user = deactivation.locked(user)
+    if not remove_all(user):
+        return
+    ended = sessions.end_all(user)
+    user.save(update_fields=["mfa_since", "session_salt"])
+    _record(actor, user, AuditKind.USER_MFA_RESET, f"took off the second factors of {user.username}",
+            {"user": user.username, "sessions": ended})  # fmt: skip
+    _tell(user, _("An administrator has taken off your second factors"))
+
+
+def remove_all(user: User) -> int:
+    """Delete all factors with the caller's transaction, who saves the user; returns how many there were."""
+    count = Authenticator.objects.filter(user=user).count()
+    Authenticator.objects.filter(user=user).delete()
+    user.mfa_since = None
+    return int(count)
+
+
+def _added(request: HttpRequest, user: User, what: str, words: str) -> SetUp:
+    first = user.mfa_since is None
+    codes = []
+    if not Authenticator.objects.filter(user=user, type=Type.RECOVERY_CODES).exists():
+        codes = _codes(user)
+    ended = 0
+    if first:
+        user.mfa_since = timezone.now()
+        user.save(update_fields=["mfa_since"])
+        ended = sessions.keep_only(request, user)
+    _record(user, user, AuditKind.USER_MFA_ADDED, f"set up a second factor: {what}",
+            {"factor": what, "sessions": ended})  # fmt: skip
+    _tell(user, words)
+    return SetUp(codes)
+
+
+def _removed(user: User, what: str, words: str) -> None:
+    if not _has_factor(user):
+        remove_all(user)
+        if user.must_set_up_mfa:
+            raise StateConflict(Reason(MfaCode.LAST_FACTOR))
+        user.save(update_fields=["mfa_since"])
+    _record(user, user, AuditKind.USER_MFA_REMOVED, f"removed a second factor: {what}", {"factor": what})
+    _tell(user, words)
+
+
+def _codes(user: User) -> list[str]:
+    made: list[str] = RecoveryCodes.activate(user).generate_codes()
+    return made
+
+
+def _has_factor(user: User) -> bool:
+    return bool(Authenticator.objects.filter(user=user, type__in=FACTORS).exists())
+
+
+def _passkey(user: User, passkey_id: int) -> Authenticator:
+    rows = Authenticator.objects.select_for_update().filter(user=user, type=Type.WEBAUTHN)
+    row = rows.filter(pk=passkey_id).first()
+    if row is None:
+        raise NotFound(Reason(MfaCode.NO_SUCH_PASSKEY))
+    return row
+
+
+def _name(name: str) -> str:
+    name = " ".join(strip_nul(name).split())
+    if not 0 < len(name) <= factors.MAX_NAME:
+        reason = Reason(MfaCode.PASSKEY_NAME, {"count": factors.MAX_NAME})
+        raise InvalidInput(reason, errors={"name": [reason]})
+    return name
+
+
+def _record(
+    actor: User | SystemActor, user: User, kind: AuditKind, message: str, data: dict[str, Any]
+) -> None:
+    events.record(actor=actor, kind=kind, message=message, targets=sessions.about(user), data=data)
+
+
+def _tell(user: User, words: str) -> None:
+    events.notify(
+        [user],
+        CHANGED,
+        words,
+        _("If that was not you, change your password and tell an administrator."),
+        reverse("accounts:two-step"),
+    )

@@ -1,0 +1,263 @@
+"""Pages of one's own second factors; templates/accounts/two_step/ says what each expects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from django.conf import settings
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods, require_safe
+
+from portal.common.errors import InvalidInput, NotFound, PortalError
+from portal.common.htmx import local_path
+from portal.common.reasons.codes import MfaCode
+from portal.common.reasons.reason import Reason
+from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts.forms import add_problems, form_status
+from portal.people.accounts.mfa import factors, passkeys, services
+from portal.people.accounts.mfa.forms import AppForm, PasskeyNameForm
+from portal.people.accounts.mfa.passkeys import Purpose
+from portal.people.accounts.mfa.proof import ProofTooOld, confirm, confirmation_page, is_fresh, stepped_up
+from portal.people.accounts.mfa.required import open_before_setup
+
+SECRET = "berth_app_secret"  # noqa: S105
+
+
+@open_before_setup
+@require_safe
+@never_cache
+def two_step(request: SignedInRequest) -> HttpResponse:
+    """What one has set up, and what can be."""
+    context = {
+        "overview": factors.overview_of(request.user),
+        "demanded": request.user.must_set_up_mfa,
+        "trusted_days": settings.BERTH_TRUSTED_DEVICE_DAYS,
+    }
+    return render(request, "accounts/two_step/overview.html", context)
+
+
+@open_before_setup
+@sensitive_post_parameters()
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up(reading=True)
+def app(request: SignedInRequest) -> HttpResponse:
+    """Set up an authenticator app. Its secret waits in the session until a code proves that it is there."""
+    if factors.overview_of(request.user).app_since is not None:
+        return redirect("accounts:two-step")
+    if request.method != "POST" or SECRET not in request.session:
+        request.session[SECRET] = factors.new_secret()
+    secret = request.session[SECRET]
+    form = AppForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            made = services.set_up_app(
+                request, actor=request.user, secret=secret, code=form.cleaned_data["code"]
+            )
+        except InvalidInput as error:
+            add_problems(form, error.field_errors, error.message)
+        else:
+            request.session.pop(SECRET, None)
+            return _set_up(request, made, _("The authenticator app is set up."))
+    url = factors.app_url(request.user, secret)
+    context = {"form": form, "secret": _grouped(secret), "url": url, "image": factors.qr_image(url)}
+    return render(request, "accounts/two_step/app.html", context, status=form_status(form))
+
+
+@open_before_setup
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up
+def app_remove(request: SignedInRequest) -> HttpResponse:
+    """Ask, then take the app off."""
+    if request.method != "POST":
+        context = {
+            "title": _("Remove the authenticator app?"),
+            "loses": [_("signing in with codes of the app")],
+            "stays": [_("passkeys"), _("the password")],
+            "yes": _("Remove the app"),
+        }
+        return _question(request, context)
+    return _removed(request, lambda: services.remove_app(actor=request.user), _("The app is removed."))
+
+
+@open_before_setup
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up
+def codes(request: SignedInRequest) -> HttpResponse:
+    """Make other recovery codes, and show them in this answer and nowhere else."""
+    if request.method != "POST":
+        context = {
+            "title": _("Make other recovery codes?"),
+            "loses": [_("the recovery codes that you have now")],
+            "stays": [_("the app and passkeys")],
+            "yes": _("Make other codes"),
+        }
+        return _question(request, context)
+    try:
+        made = services.new_codes(actor=request.user)
+    except PortalError as error:
+        messages.error(request, error.sentence)
+        return redirect("accounts:two-step")
+    return _show_codes(request, made)
+
+
+@open_before_setup
+@sensitive_post_parameters()
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def codes_download(request: SignedInRequest) -> HttpResponse:
+    """The codes that the page before shows, as a text file. Nothing is looked up: it sends them along."""
+    if request.method != "POST":
+        return redirect("accounts:two-step")
+    shown = [line for line in request.POST.get("codes", "").split() if line.isdigit()][:20]
+    lines = [_("Recovery codes of %(name)s for Berth") % {"name": request.user.username}, "", *shown, ""]
+    answer = HttpResponse("\n".join(lines), content_type="text/plain; charset=utf-8")
+    answer["Content-Disposition"] = 'attachment; filename="berth-recovery-codes.txt"'
+    return answer
+
+
+@open_before_setup
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up(reading=True)
+def passkey_add(request: SignedInRequest) -> HttpResponse:
+    """Add a passkey: the browser makes it when asked by the page's script."""
+    count = len(factors.overview_of(request.user).passkeys)
+    form = PasskeyNameForm(request.POST or None, initial={"name": _suggested(count)})
+    problem = ""
+    if request.method == "POST" and form.is_valid():
+        try:
+            made = services.add_passkey(
+                request,
+                actor=request.user,
+                name=form.cleaned_data["name"],
+                answer=request.POST.get("credential", ""),
+            )
+        except PortalError as error:
+            problem = error.sentence
+        else:
+            return _set_up(request, made, _("The passkey is added."))
+    context = {"form": form, "problem": problem}
+    status = 400 if problem else form_status(form)
+    return render(request, "accounts/two_step/passkey_add.html", context, status=status)
+
+
+@open_before_setup
+@require_safe
+@never_cache
+def passkey_options(request: SignedInRequest) -> JsonResponse:
+    """What the browser's passkeys are asked: to be made (`?for=add`), or who one is (`?for=confirm`)."""
+    match request.GET.get("for"):
+        case "add":
+            if not is_fresh(request):
+                return JsonResponse(
+                    {"problem": ProofTooOld(Reason(MfaCode.CONFIRM_FIRST)).sentence}, status=403
+                )
+            return JsonResponse(passkeys.options_to_add(request, request.user))
+        case "confirm":
+            return JsonResponse(passkeys.options_to_use(request, Purpose.CONFIRM, user=request.user))
+        case _:
+            raise NotFound(Reason(MfaCode.NO_SUCH_PASSKEY))
+
+
+@open_before_setup
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up
+def passkey(request: SignedInRequest, passkey_id: int) -> HttpResponse:
+    """Rename a passkey. A GET only shows the list."""
+    if request.method == "POST":
+        try:
+            services.rename_passkey(
+                actor=request.user, passkey_id=passkey_id, name=request.POST.get("name", "")
+            )
+        except InvalidInput as error:
+            messages.error(request, error.sentence)
+        else:
+            messages.success(request, _("The passkey has another name."))
+    return redirect("accounts:two-step")
+
+
+@open_before_setup
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up
+def passkey_remove(request: SignedInRequest, passkey_id: int) -> HttpResponse:
+    """Ask, then take a passkey off."""
+    found = {each.id: each for each in factors.overview_of(request.user).passkeys}.get(passkey_id)
+    if found is None:
+        raise NotFound(Reason(MfaCode.NO_SUCH_PASSKEY))
+    if request.method != "POST":
+        context = {
+            "title": _("Remove the passkey “%(name)s”?") % {"name": found.name},
+            "loses": [_("signing in with it; it stays on its device until you delete it there")],
+            "stays": [_("other passkeys and the app"), _("the password")],
+            "yes": _("Remove the passkey"),
+        }
+        return _question(request, context)
+    return _removed(
+        request,
+        lambda: services.remove_passkey(actor=request.user, passkey_id=passkey_id),
+        _("The passkey is removed."),
+    )
+
+
+@open_before_setup
+@sensitive_post_parameters()
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def confirm_identity(request: SignedInRequest) -> HttpResponse:
+    """Prove who one is once more, for programs that use the session; then go where `next` says."""
+    wanted = local_path(request.POST.get("next") or request.GET.get("next", ""))
+    problem = ""
+    if request.method == "POST":
+        try:
+            confirm(request)
+        except InvalidInput as error:
+            problem = error.sentence
+        else:
+            return redirect(wanted)
+    return confirmation_page(request, problem=problem, action=request.get_full_path())
+
+
+def _set_up(request: SignedInRequest, made: services.SetUp, words: str) -> HttpResponse:
+    messages.success(request, words)
+    return _show_codes(request, made.codes) if made.codes else redirect("accounts:two-step")
+
+
+def _show_codes(request: HttpRequest, made: list[str]) -> HttpResponse:
+    return render(request, "accounts/two_step/codes.html", {"codes": made})
+
+
+def _question(request: HttpRequest, context: Mapping[str, object]) -> HttpResponse:
+    return render(
+        request,
+        "confirm.html",
+        {**context, "action": request.path, "back": reverse("accounts:two-step")},
+    )
+
+
+def _removed(request: HttpRequest, remove: Callable[[], None], words: str) -> HttpResponse:
+    try:
+        remove()
+    except PortalError as error:
+        messages.error(request, error.sentence)
+    else:
+        messages.success(request, words)
+    return redirect("accounts:two-step")
+
+
+def _suggested(count: int) -> str:
+    return _("Passkey") if not count else _("Passkey %(number)d") % {"number": count + 1}
+
+
+def _grouped(secret: str) -> str:
+    return " ".join(secret[at : at + 4] for at in range(0, len(secret), 4))

@@ -1,0 +1,452 @@
+"""Who uses the portal, in which team, and with which tokens."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+from django.conf import settings
+from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
+from django.contrib.auth.models import AbstractUser
+from django.contrib.auth.models import UserManager as DjangoUserManager
+from django.core.exceptions import ValidationError
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Lower
+from django.utils import timezone
+from django.utils.crypto import salted_hmac
+from django.utils.functional import cached_property
+from django.utils.translation import gettext_lazy as _
+
+from portal.common.names import SERVICE_PREFIX, slug_validator, username_validator
+from portal.common.origins import MAX_USER_AGENT
+
+
+class AccountStatus(models.TextChoices):
+    """How an account stands."""
+
+    INVITED = "invited", _("Invited")
+    ACTIVE = "active", _("Active")
+    DEACTIVATED = "deactivated", _("Deactivated")
+    DELETED = "deleted", _("Deleted")
+
+
+class AccountKind(models.TextChoices):
+    """Who is behind an account."""
+
+    PERSON = "person", _("Person")
+    SERVICE = "service", _("Service account")
+
+
+class SiteRole(models.TextChoices):
+    """A role in the whole portal, beside those in teams."""
+
+    ADMINISTRATOR = "administrator", _("Administrator")
+    OPERATOR = "operator", _("Operator")
+    APPROVER = "approver", _("Approver")
+    AUDITOR = "auditor", _("Auditor")
+
+
+class SecondFactor(models.TextChoices):
+    """What somebody may have set up for the second step of signing in."""
+
+    TOTP = "totp", _("App")
+    PASSKEY = "passkey", _("Passkey")
+
+
+ROLE_FIELDS = {
+    SiteRole.ADMINISTRATOR: "is_superuser",
+    SiteRole.OPERATOR: "is_operator",
+    SiteRole.APPROVER: "is_approver",
+    SiteRole.AUDITOR: "is_auditor",
+}
+
+
+HAS_PASSWORD = ~Q(password__startswith=UNUSABLE_PASSWORD_PREFIX)
+
+
+class UserQuerySet(models.QuerySet["User"]):
+    def existing(self) -> UserQuerySet:
+        """All whose account has not been deleted."""
+        return self.filter(deleted_at=None)
+
+    def with_status(self, status: str) -> UserQuerySet:
+        """Those whose account stands like this; nobody for a status that there is not."""
+        present = self.existing()
+        match status:
+            case AccountStatus.INVITED:
+                return present.people().filter(is_active=True, linked=False).exclude(HAS_PASSWORD)
+            case AccountStatus.ACTIVE:
+                signs_in = HAS_PASSWORD | Q(linked=True) | Q(owning_team__isnull=False)
+                return present.filter(signs_in, is_active=True)
+            case AccountStatus.DEACTIVATED:
+                return present.filter(is_active=False)
+            case AccountStatus.DELETED:
+                return self.exclude(deleted_at=None)
+            case _:
+                return self.none()
+
+    def people(self) -> UserQuerySet:
+        """All but service accounts."""
+        return self.filter(owning_team=None)
+
+    def service_accounts(self) -> UserQuerySet:
+        """Accounts that belong to a team and are used by programs."""
+        return self.filter(owning_team__isnull=False)
+
+    def of_kind(self, kind: str) -> UserQuerySet:
+        """People, or service accounts; nobody for a kind that there is not."""
+        match kind:
+            case AccountKind.PERSON:
+                return self.people()
+            case AccountKind.SERVICE:
+                return self.service_accounts()
+            case _:
+                return self.none()
+
+    def with_role(self, role: str) -> UserQuerySet:
+        """Those who hold a site role; nobody for a role that there is not."""
+        column = ROLE_FIELDS.get(SiteRole(role)) if role in SiteRole.values else None
+        return self.filter(**{column: True}) if column else self.none()
+
+
+class UserManager(DjangoUserManager["User"].from_queryset(UserQuerySet)):  # type: ignore[misc]
+    """Django's, with the queries of `UserQuerySet`."""
+
+
+class User(AbstractUser):
+    """A person or a service account. The name is also a folder of the home volume.
+
+    A person signs in by name. A service account has an `owning_team`, has a name that begins with
+    `SERVICE_PREFIX`, is a member of that team and of no other, and never signs in: programs prove themselves
+    by its tokens (docs/adr/0022-service-accounts.md).
+
+    The row of a deleted account stays: the record names it, and nobody else may get the name and with it
+    the home folders. `session_salt` is part of what each session and each link is checked against: another
+    one ends all of them. `email_confirmed`: an administrator or a sign-in provider gave the address, not
+    the user. `linked`: the user signs in by a sign-in provider.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    username = models.CharField(
+        _("name"),
+        max_length=32,
+        unique=True,
+        validators=[username_validator],
+        error_messages={"unique": _("This name is taken.")},
+    )
+    email = models.EmailField(_("e-mail"), blank=True)
+    is_operator = models.BooleanField(default=False, help_text=_("Runs the pools."))
+    is_approver = models.BooleanField(default=False, help_text=_("Decides quota requests."))
+    is_auditor = models.BooleanField(default=False, help_text=_("Reads everything, changes nothing."))
+    owning_team = models.ForeignKey(
+        "Team",
+        null=True,
+        blank=True,
+        editable=False,
+        on_delete=models.PROTECT,
+        related_name="service_accounts",
+        help_text=_("The team that a service account belongs to."),
+    )
+    description = models.CharField(max_length=200, blank=True, editable=False)
+    mail_notices = models.BooleanField(default=True, help_text=_("Notices come by e-mail too."))
+    email_confirmed = models.BooleanField(default=False, editable=False)
+    linked = models.BooleanField(default=False, editable=False)
+    session_salt = models.CharField(max_length=32, blank=True, default="", editable=False)
+    # Since when there is a second factor; `portal.people.accounts.mfa.services` keeps it.
+    mfa_since = models.DateTimeField(null=True, blank=True, editable=False)
+    deactivated_at = models.DateTimeField(null=True, blank=True, editable=False)
+    deleted_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    objects: ClassVar[UserManager] = UserManager()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                Lower("email"),
+                name="user_email_unique",
+                condition=~models.Q(email=""),
+                violation_error_message=_("This e-mail address is in use."),
+            ),
+            models.CheckConstraint(
+                name="user_auditor_holds_no_other_role",
+                condition=Q(is_auditor=False) | Q(is_superuser=False, is_operator=False, is_approver=False),
+            ),
+            models.CheckConstraint(
+                name="user_service_account_holds_no_role",
+                condition=Q(owning_team=None)
+                | Q(is_superuser=False, is_operator=False, is_approver=False, is_auditor=False, email=""),
+            ),
+        ]
+
+    def clean(self) -> None:
+        """A new person has no name that a service account would be taken for. Raises `ValidationError`."""
+        super().clean()
+        if self._state.adding and self.username.startswith(SERVICE_PREFIX) is not self.is_service:
+            raise ValidationError(
+                {"username": _("Names that begin with “svc-” are those of service accounts.")}
+            )
+
+    @property
+    def is_service(self) -> bool:
+        """Whether this is a team's service account and no person."""
+        return self.owning_team_id is not None
+
+    @property
+    def kind(self) -> AccountKind:
+        """Who is behind the account."""
+        return AccountKind.SERVICE if self.is_service else AccountKind.PERSON
+
+    @property
+    def operates(self) -> bool:
+        """Whether the user runs the pools: an operator or the administrator."""
+        return self.is_active and (self.is_operator or self.is_superuser)
+
+    @property
+    def administers(self) -> bool:
+        """Whether the user manages people and reads the audit log."""
+        return self.is_active and self.is_superuser
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the user reads what every team has: operators, administrators, auditors."""
+        return self.operates or (self.is_active and self.is_auditor)
+
+    @property
+    def sees_people(self) -> bool:
+        """Whether the user reads people's accounts and the audit log: administrators and auditors."""
+        return self.administers or (self.is_active and self.is_auditor)
+
+    @cached_property
+    def only_views(self) -> bool:
+        """Whether the user can start nothing, being an auditor, or a viewer wherever he is in a team."""
+        return self.is_auditor or {place.role for place in self.memberships.all()} == {Role.VIEWER}
+
+    @property
+    def status(self) -> AccountStatus:
+        """How the account stands."""
+        if self.deleted_at is not None:
+            return AccountStatus.DELETED
+        if not self.is_active:
+            return AccountStatus.DEACTIVATED
+        joined = self.is_service or self.has_usable_password() or self.linked
+        return AccountStatus.ACTIVE if joined else AccountStatus.INVITED
+
+    @property
+    def must_set_up_mfa(self) -> bool:
+        """Whether a role of the user's demands a second factor, and there is none."""
+        return self.mfa_since is None and not settings.BERTH_MFA_REQUIRED_FOR.isdisjoint(self.roles)
+
+    @property
+    def roles(self) -> list[SiteRole]:
+        """The site roles that the user holds."""
+        return [role for role, column in ROLE_FIELDS.items() if getattr(self, column)]
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        places = sorted((str(place.team_id), place.role) for place in self.memberships.all())
+        return (self.pk, self.email, self.roles, self.description, places)
+
+    def _get_session_auth_hash(self, secret: str | None = None) -> str:
+        # Django's, of the password and the salt. An empty salt gives Django's own.
+        return salted_hmac(
+            "django.contrib.auth.models.AbstractBaseUser.get_session_auth_hash",
+            self.password + self.session_salt,
+            secret=secret,
+            algorithm="sha256",
+        ).hexdigest()
+
+
+class TeamEgress(models.TextChoices):
+    """What the workspaces of a team may reach. Only ever less than their pool and node allow."""
+
+    POOL = "", _("What its pool allows")
+    LIST = "list", _("Only what is listed")
+    NONE = "none", _("Nothing")
+
+
+class Team(models.Model):
+    """Who pays. Every workspace is charged to one team.
+
+    `egress` and `egress_allow` hold for all of its workspaces, whichever template they are made of.
+    `updated_at` is when these two were last changed.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    slug = models.CharField(
+        max_length=40,
+        unique=True,
+        validators=[slug_validator],
+        error_messages={"unique": _("This short name is taken.")},
+    )
+    name = models.CharField(max_length=80)
+    created_at = models.DateTimeField(auto_now_add=True)
+    egress = models.CharField(
+        max_length=4,
+        blank=True,
+        choices=TeamEgress,
+        help_text=_("What its workspaces may reach, at most."),
+    )
+    egress_allow = models.TextField(
+        blank=True,
+        max_length=4000,
+        help_text=_("Hosts such as packages.example or *.example.org, and networks such as 10.1.0.0/16."),
+    )
+    updated_at = models.DateTimeField(default=timezone.now, editable=False)
+    members = models.ManyToManyField(User, through="Membership", related_name="teams")
+
+    class Meta:
+        ordering = ["slug"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Role(models.TextChoices):
+    """A member's rights in a team. A viewer reads what the team has, and starts and changes nothing."""
+
+    VIEWER = "viewer", _("Viewer")
+    MEMBER = "member", _("Member")
+    OWNER = "owner", _("Owner")
+
+
+class Membership(models.Model):
+    """A user's place in a team."""
+
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="memberships")
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=10, choices=Role, default=Role.MEMBER)
+    joined_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["user__username"]
+        constraints = [models.UniqueConstraint(fields=["team", "user"], name="membership_unique")]
+
+    def __str__(self) -> str:
+        return f"{self.user} in {self.team}"
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.role)
+
+
+class ApiTokenQuerySet(models.QuerySet["ApiToken"]):
+    def unrevoked(self) -> ApiTokenQuerySet:
+        """Those that nobody has revoked; some may have expired."""
+        return self.filter(revoked_at=None)
+
+    def ending_by(self, moment: datetime) -> ApiTokenQuerySet:
+        """Those whose time is over at that moment."""
+        over = Q(expires_at__lte=moment)
+        if settings.BERTH_TOKEN_MAX_DAYS:
+            over |= Q(created_at__lte=moment - timedelta(days=settings.BERTH_TOKEN_MAX_DAYS))
+        return self.filter(over)
+
+    def working(self, now: datetime) -> ApiTokenQuerySet:
+        """Those that are accepted now."""
+        found = self.unrevoked().filter(Q(expires_at=None) | Q(expires_at__gt=now), user__is_active=True)
+        if settings.BERTH_TOKEN_MAX_DAYS:
+            found = found.filter(created_at__gt=now - timedelta(days=settings.BERTH_TOKEN_MAX_DAYS))
+        return found
+
+
+class ApiTokenManager(models.Manager["ApiToken"].from_queryset(ApiTokenQuerySet)):  # type: ignore[misc]
+    """Django's, with the queries of `ApiTokenQuerySet`."""
+
+
+class ApiToken(models.Model):
+    """A secret for programs. Only its SHA-256 is kept: the secret has 256 random bits of its own.
+
+    `created_by` made it: its user, for a service account whoever manages it, and nobody where it came of a
+    token exchange. `replaces` is the token that it was rotated from.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="tokens")
+    name = models.CharField(max_length=80)
+    prefix = models.CharField(max_length=16, editable=False)
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    scopes = models.JSONField(default=list)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    created_by = models.ForeignKey(
+        User, null=True, blank=True, on_delete=models.SET_NULL, related_name="tokens_made"
+    )
+    replaces = models.OneToOneField(
+        "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="replaced_by"
+    )
+
+    objects: ClassVar[ApiTokenManager] = ApiTokenManager()
+
+    class Meta:
+        ordering = ["-created_at"]
+        indexes = [models.Index(fields=["-created_at", "id"], name="token_newest")]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.prefix}…)"
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """When it ends by itself: its expiry, or sooner where `BERTH_TOKEN_MAX_DAYS` says so; None: never."""
+        if not settings.BERTH_TOKEN_MAX_DAYS:
+            return self.expires_at
+        at_most = self.created_at + timedelta(days=settings.BERTH_TOKEN_MAX_DAYS)
+        return min(self.expires_at, at_most) if self.expires_at is not None else at_most
+
+
+class UserSession(models.Model):
+    """Where a user has signed in: a browser's session, as its user is shown it. `key` is Django's."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="sessions")
+    key = models.CharField(max_length=40, unique=True, editable=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+    last_seen_at = models.DateTimeField(default=timezone.now)
+    address = models.GenericIPAddressField(null=True, blank=True)
+    user_agent = models.CharField(max_length=MAX_USER_AGENT, blank=True)
+
+    class Meta:
+        ordering = ["-created_at"]
+
+    def __str__(self) -> str:
+        return f"session of {self.user_id}"
+
+
+class Delegation(models.Model):
+    """While it lasts, `delegate` may decide requests in place of `approver`."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    approver = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="delegations_given"
+    )
+    delegate = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="delegations_held"
+    )
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["-starts_at"]
+        constraints = [
+            models.CheckConstraint(condition=Q(ends_at__gt=F("starts_at")), name="delegation_lasts"),
+            models.CheckConstraint(condition=~Q(approver=F("delegate")), name="delegation_to_another"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.delegate} for {self.approver}"
+
+
+class FailureWindow(models.Model):
+    """How often something has failed since `began_at`; `portal.people.accounts.limits` counts in it."""
+
+    key = models.CharField(max_length=120, unique=True)
+    began_at = models.DateTimeField(db_index=True)
+    count = models.PositiveIntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.count}"

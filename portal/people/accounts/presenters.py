@@ -1,0 +1,69 @@
+"""What the pages of accounts and teams say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from portal.people.accounts.models import Team, User
+
+
+def rights(user: User) -> list[str]:
+    """The site roles of a user, in a few words each."""
+    found = []
+    if user.is_superuser:
+        found.append(_("Administrator: may do everything"))
+    if user.is_operator:
+        found.append(_("Operator: runs the pools"))
+    if user.is_approver:
+        found.append(_("Approver: decides quota requests"))
+    if user.is_auditor:
+        found.append(_("Auditor: reads everything, changes nothing"))
+    return found or [_("Member: starts workspaces for your teams")]
+
+
+def leaving_question(team: Team) -> dict[str, Any]:
+    """What the confirmation says to somebody who is about to leave a team."""
+    named = {"team": team.name}
+    return {
+        "title": _("Leave %(team)s?") % named,
+        "loses": [
+            _("You can no longer start workspaces for %(team)s") % named,
+            _("You can no longer see its members"),
+        ],
+        "stays": [
+            _("the files in your home folder of this team"),
+            _("your workspaces in other teams, which go on"),
+            _("the record of what happened"),
+        ],
+        "yes": _("Leave the team"),
+    }
+
+
+def removal_question(team: Team, username: str) -> dict[str, Any]:
+    """What the confirmation says to somebody who is about to take another one out of a team."""
+    named = {"team": team.name, "username": username}
+    return {
+        "title": _("Remove %(username)s from %(team)s?") % named,
+        "loses": [
+            _("%(username)s can no longer start workspaces for %(team)s") % named,
+            _("%(username)s can no longer see its members") % named,
+        ],
+        "stays": [
+            _("the files in their home folder of this team"),
+            _("their workspaces in other teams, which go on"),
+            _("the record of what happened"),
+        ],
+        "yes": _("Remove %(username)s") % named,
+    }
+
+
+def held_lead(team: Team, username: str, *, leaving: bool) -> str:
+    """The lead of the list of workspaces that have to go first."""
+    named = {"team": team.name, "username": username}
+    first = (
+        _("You still have these in %(team)s.") if leaving else _("%(username)s still has these in %(team)s.")
+    )
+    second = _("Nothing is stopped by itself: delete them first. Home folders stay.")
+    return f"{first % named} {second}"

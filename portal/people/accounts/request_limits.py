@@ -1,0 +1,29 @@
+"""The limit to the requests of one user, and of one address without a user: for pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import render
+
+from portal.common.middleware import PROGRAMS
+from portal.people.accounts.throttles import wait_of
+
+UNLIMITED = ("/healthz", "/static/", *PROGRAMS)
+"""What `RequestThrottle` limits, agents' reports, and what must answer however often it is asked."""
+
+
+class RequestLimitMiddleware:
+    """Answers with 429 beyond the limit."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        wait_s = 0 if request.path_info.startswith(UNLIMITED) else wait_of(request.user)
+        if not wait_s:
+            return self.get_response(request)
+        response = render(request, "429.html", {"request_id": getattr(request, "request_id", "")}, status=429)
+        response["Retry-After"] = str(wait_s)
+        return response

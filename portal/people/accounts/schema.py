@@ -1,0 +1,30 @@
+"""How the OpenAPI document names the two ways to prove who one is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+
+
+class TokenScheme(OpenApiAuthenticationExtension):
+    target_class = "portal.people.accounts.authentication.TokenAuthentication"
+    name = "token"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {"type": "http", "scheme": "bearer", "description": "An API token: `berth_…`"}
+
+
+class SessionScheme(OpenApiAuthenticationExtension):
+    target_class = "portal.people.accounts.authentication.SessionAuthentication"
+    name = "session"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {
+            "type": "apiKey",
+            "in": "cookie",
+            "name": settings.SESSION_COOKIE_NAME,
+            "description": "The browser's session, `__Host-berth` where the portal is reached by HTTPS; "
+            "writing needs the CSRF token too.",
+        }

@@ -1,0 +1,200 @@
+"""Reads of people, teams, members and tokens, as the actor may see them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet
+from django.utils import timezone
+
+from portal.common.errors import NotFound
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event, EventTarget, TargetKind
+from portal.common.prepared import Prepared
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.people.accounts import policies
+from portal.people.accounts.models import (
+    ApiToken,
+    ApiTokenQuerySet,
+    Membership,
+    Role,
+    Team,
+    User,
+    UserQuerySet,
+)
+
+
+def teams_for(actor: User) -> QuerySet[Team]:
+    """Teams the actor may see, with `member_count`: one's own, or all for who sees all."""
+    teams = Team.objects.annotate(member_count=Count("memberships", distinct=True)).order_by("slug")
+    return teams if actor.sees_all else teams.filter(memberships__user=actor)
+
+
+def own_teams(actor: User) -> QuerySet[Team]:
+    """Teams that the actor is in, with whichever role."""
+    return Team.objects.filter(memberships__user=actor).order_by("slug")
+
+
+def chargeable_teams(actor: User) -> QuerySet[Team]:
+    """Teams that the actor may charge: not those that he only views."""
+    working = Membership.objects.filter(user=actor).exclude(role=Role.VIEWER)
+    return Team.objects.filter(memberships__in=working).order_by("slug")
+
+
+def membership_of(team: Team, username: str) -> Membership:
+    """Somebody's place in a team that the actor may see, or `NotFound`."""
+    found = team.memberships.select_related("user").filter(user__username=strip_nul(username)).first()
+    if found is None:
+        raise NotFound(Reason(AccountCode.NOT_A_MEMBER, {"username": username, "team": team.name}))
+    return found
+
+
+def team_by_slug(actor: User, slug: str) -> Team:
+    """The team, or `NotFound` when there is none or the actor may not see it."""
+    visible = Q() if actor.sees_all else Q(memberships__user=actor)
+    team = (
+        Team.objects.filter(visible, slug=strip_nul(slug))
+        .prefetch_related(
+            Prefetch("memberships", Membership.objects.select_related("user").order_by("user__username"))
+        )
+        .first()
+    )
+    if team is None:
+        raise NotFound(Reason(AccountCode.NO_SUCH_TEAM, {"slug": slug}))
+    return team
+
+
+def owners_of(team: Team) -> QuerySet[User]:
+    return User.objects.filter(memberships__team=team, memberships__role=Role.OWNER, is_active=True)
+
+
+def workspace_names(team: Team, username: str) -> list[str]:
+    """Names of what a member has in the team and has not deleted; it keeps the member from leaving."""
+    member = User.objects.filter(memberships__team=team, username=username).first()
+    if member is None:
+        return []
+    return list(member.workspaces.live().filter(team=team).order_by("name").values_list("name", flat=True))
+
+
+def tokens_of(actor: User) -> ApiTokenQuerySet:
+    """The actor's tokens that have not been revoked, newest first; expired ones too, to explain a 401."""
+    return _tokens().unrevoked().filter(user=actor)
+
+
+def tokens_for(actor: User, *, revoked: bool = False) -> ApiTokenQuerySet:
+    """Tokens that the actor may see, newest first; revoked ones only if asked for.
+
+    They are one's own, those of service accounts of teams that one owns, and all for who sees all.
+    """
+    found = _tokens() if revoked else _tokens().unrevoked()
+    if actor.sees_all:
+        return found
+    owned = Membership.objects.filter(user=actor, role=Role.OWNER).values("team")
+    return found.filter(Q(user=actor) | Q(user__owning_team__in=owned))
+
+
+def tokens_unused_since(tokens: ApiTokenQuerySet, moment: datetime) -> ApiTokenQuerySet:
+    """Those made before that moment and not used since."""
+    unused = Q(last_used_at=None) | Q(last_used_at__lt=moment)
+    return tokens.filter(unused, created_at__lt=moment)
+
+
+def _tokens() -> ApiTokenQuerySet:
+    """Newest first; `rotated` says whether there is one that replaces it."""
+    newer = ApiToken.objects.filter(replaces=OuterRef("pk"))
+    rows = ApiToken.objects.select_related("user__owning_team", "created_by").annotate(rotated=Exists(newer))
+    found: ApiTokenQuerySet = rows.order_by("-created_at", "-id")
+    return found
+
+
+def memberships_of(actor: User) -> QuerySet[Membership]:
+    """The actor's own places in teams."""
+    return Membership.objects.filter(user=actor).select_related("team").order_by("team__slug")
+
+
+class Place(NamedTuple):
+    """A place in a team, as far as it is shown."""
+
+    slug: str
+    name: str
+    role: str
+
+
+_PLACES = Prepared(
+    lambda keys: (
+        Membership.objects.filter(user__in=keys)
+        .order_by("team__slug")
+        .values_list("team__slug", "team__name", "role")
+    ),
+    lambda: User._meta.pk,
+)
+
+
+def places_of(actor: User) -> list[Place]:
+    """`memberships_of` as its columns, for who asks often."""
+    return [Place(*row) for row in _PLACES.rows([actor.pk])]
+
+
+def roles_of(actor: User) -> dict[UUID, str]:
+    """The actor's role in each of their teams, by the team's id."""
+    return dict(Membership.objects.filter(user=actor).values_list("team_id", "role"))
+
+
+def still_valid(actor: User, token: ApiToken | None) -> bool:
+    """Whether a request that goes on for long may go on: its user is active, its token has not ended."""
+    if token is None:
+        return User.objects.filter(pk=actor.pk, is_active=True).exists()
+    return ApiToken.objects.working(timezone.now()).filter(pk=token.pk).exists()
+
+
+def users_for(actor: User) -> UserQuerySet:
+    """All accounts that there are, with places in teams; administrators and auditors."""
+    policies.require_see_people(actor)
+    places = Membership.objects.select_related("team").order_by("team__slug")
+    found = User.objects.existing().select_related("owning_team")
+    return found.prefetch_related(Prefetch("memberships", places)).order_by("username")
+
+
+def user_by_name(actor: User, username: str) -> User:
+    """The account, or `NotFound`; for administrators and auditors."""
+    user = users_for(actor).filter(username=strip_nul(username)).first()
+    if user is None:
+        raise NotFound(Reason(AccountCode.NO_SUCH_USER, {"username": username}))
+    return user
+
+
+def search_users(users: UserQuerySet, words: str) -> UserQuerySet:
+    """Those whose name or address has each of the words in it."""
+    for word in strip_nul(words).split()[:10]:
+        users = users.filter(
+            Q(username__icontains=word)
+            | Q(email__icontains=word)
+            | Q(first_name__icontains=word)
+            | Q(last_name__icontains=word)
+        )
+    return users
+
+
+def entries_about(user: User) -> QuerySet[Event]:
+    """The audit entries that are about a user or of what the user did, newest first."""
+    about = EventTarget.objects.filter(kind=TargetKind.USER, key=str(user.pk)).values("event_id")
+    return Event.objects.filter(Q(actor=user) | Q(pk__in=about)).order_by("-id")
+
+
+def sign_ins_of(user: User) -> QuerySet[Event]:
+    """The user's sign-ins, those that were refused and those that ended, newest first."""
+    about = EventTarget.objects.filter(kind=TargetKind.USER, key=str(user.pk)).values("event_id")
+    return Event.objects.filter(kind__in=SIGN_INS, pk__in=about).order_by("-id")
+
+
+SIGN_INS = (
+    AuditKind.SESSION_SIGNED_IN,
+    AuditKind.SESSION_SIGN_IN_FAILED,
+    AuditKind.SESSION_LOCKED_OUT,
+    AuditKind.SESSION_SIGNED_OUT,
+    AuditKind.SESSION_ENDED,
+)

@@ -1,0 +1,205 @@
+"""Users, teams and tokens as the API shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from portal.common.api import StrictSerializer
+from portal.common.representation import stamp
+from portal.common.scopes import Scope
+from portal.people.accounts import team_egress
+from portal.people.accounts.models import AccountKind, ApiToken, Membership, Role, SiteRole, Team, TeamEgress
+from portal.people.accounts.tokens import MAX_OVERLAP_HOURS
+
+
+class MemberSerializer(serializers.ModelSerializer[Membership]):
+    """A user's place in a team."""
+
+    username = serializers.CharField(source="user.username")
+    role = serializers.ChoiceField(Role.choices)
+
+    class Meta:
+        model = Membership
+        fields = ["username", "role", "joined_at"]
+        read_only_fields = fields
+
+
+class TeamSerializer(serializers.ModelSerializer[Team]):
+    """Who pays. `role` is your own in it; an operator sees teams without one."""
+
+    role = serializers.SerializerMethodField()
+    member_count = serializers.IntegerField()
+
+    class Meta:
+        model = Team
+        fields = ["slug", "name", "role", "member_count", "created_at"]
+        read_only_fields = fields
+
+    @extend_schema_field(serializers.ChoiceField(Role.choices, allow_null=True))
+    def get_role(self, team: Team) -> str | None:
+        roles: dict[Any, str] = self.context["roles"]
+        return roles.get(team.pk)
+
+
+class TeamCreateSerializer(StrictSerializer):
+    slug = serializers.CharField(max_length=40)
+    name = serializers.CharField(max_length=80, required=False, allow_blank=True)
+    owner = serializers.CharField(
+        max_length=32, required=False, help_text="User name of the first owner; without it, nobody."
+    )
+
+
+class TeamEgressSerializer(serializers.ModelSerializer[Team]):
+    """What a team's workspaces may reach, at most. Of node, pool, team and template the tightest counts."""
+
+    egress = serializers.ChoiceField(TeamEgress.choices, help_text="Empty: what their pool allows.")
+    egress_allow = serializers.CharField(help_text="With `list`: hosts and networks, with commas between.")
+
+    class Meta:
+        model = Team
+        fields = ["egress", "egress_allow", "updated_at"]
+        read_only_fields = fields
+
+
+class TeamEgressChangeSerializer(StrictSerializer):
+    egress = serializers.ChoiceField(
+        [choice for choice in TeamEgress.choices if choice[0]],
+        allow_blank=True,
+        required=False,
+        help_text="Empty: what their pool allows.",
+    )
+    egress_allow = serializers.CharField(
+        max_length=team_egress.MAX_ALLOW,
+        allow_blank=True,
+        required=False,
+        help_text="With `list`: hosts such as `*.example.org`, and networks, with commas between.",
+    )
+
+
+class MemberSetSerializer(StrictSerializer):
+    role = serializers.ChoiceField(Role.choices, default=Role.MEMBER)
+
+
+class TokenSerializer(serializers.ModelSerializer[ApiToken]):
+    """A token without its secret."""
+
+    user = serializers.CharField(source="user.username", help_text="Whose it is.")
+    kind = serializers.ChoiceField(
+        AccountKind.choices, source="user.kind", help_text="Whether that is a person."
+    )
+    team = serializers.CharField(
+        source="user.owning_team.slug",
+        allow_null=True,
+        help_text="Of a service account: the team that it belongs to.",
+    )
+    created_by = serializers.CharField(
+        source="created_by.username",
+        allow_null=True,
+        help_text="Who made it; null: a token exchange, or nobody now.",
+    )
+    scopes = serializers.ListField(child=serializers.ChoiceField(Scope.choices))
+    expires_at = serializers.DateTimeField(
+        source="ends_at", allow_null=True, help_text="When it ends by itself."
+    )
+    replaces = serializers.UUIDField(
+        source="replaces_id", allow_null=True, help_text="The token that it was rotated from."
+    )
+
+    class Meta:
+        model = ApiToken
+        fields = [
+            *("id", "name", "prefix", "user", "kind", "team", "created_by", "scopes"),
+            *("created_at", "expires_at", "last_used_at", "replaces"),
+        ]
+        read_only_fields = fields
+
+    def to_representation(self, token: ApiToken) -> dict[str, Any]:
+        return {
+            "id": str(token.pk),
+            "name": token.name,
+            "prefix": token.prefix,
+            "user": token.user.username,
+            "kind": token.user.kind.value,
+            "team": token.user.owning_team.slug if token.user.owning_team else None,
+            "created_by": token.created_by.username if token.created_by else None,
+            "scopes": list(token.scopes),
+            "created_at": stamp(token.created_at),
+            "expires_at": stamp(token.ends_at),
+            "last_used_at": stamp(token.last_used_at),
+            "replaces": str(token.replaces_id) if token.replaces_id else None,
+        }
+
+
+class NewTokenSerializer(TokenSerializer):
+    """A token just made; `secret` is shown this once."""
+
+    secret = serializers.SerializerMethodField()
+
+    class Meta(TokenSerializer.Meta):
+        fields = [*TokenSerializer.Meta.fields, "secret"]
+        read_only_fields = fields
+
+    def to_representation(self, token: ApiToken) -> dict[str, Any]:
+        return {**super().to_representation(token), "secret": self.get_secret(token)}
+
+    def get_secret(self, token: ApiToken) -> str:
+        return str(self.context["secret"])
+
+
+class TokenCreateSerializer(StrictSerializer):
+    name = serializers.CharField(max_length=80, help_text="What the token is for.")
+    scopes = serializers.ListField(
+        child=serializers.ChoiceField(Scope.choices),
+        required=False,
+        allow_empty=False,
+        help_text="Without it, those of the token that asks; with a session, everything.",
+    )
+    expires_at = serializers.DateTimeField(required=False, allow_null=True)
+
+
+class TokenRotateSerializer(StrictSerializer):
+    overlap_hours = serializers.IntegerField(
+        min_value=0,
+        max_value=MAX_OVERLAP_HOURS,
+        default=24,
+        help_text="For how long the old token works beside the new one.",
+    )
+
+
+class OwnTeamSerializer(serializers.Serializer[Any]):
+    slug = serializers.CharField()
+    name = serializers.CharField()
+    role = serializers.ChoiceField(Role.choices)
+
+
+class MeSerializer(serializers.Serializer[Any]):
+    """Who asks, in which teams, and with which scopes."""
+
+    username = serializers.CharField()
+    kind = serializers.ChoiceField(AccountKind.choices)
+    email = serializers.CharField(allow_blank=True)
+    is_operator = serializers.BooleanField()
+    is_approver = serializers.BooleanField()
+    roles = serializers.ListField(child=serializers.ChoiceField(SiteRole.choices))
+    teams = OwnTeamSerializer(many=True)
+    scopes = serializers.ListField(child=serializers.ChoiceField(Scope.choices))
+    token = TokenSerializer(allow_null=True, help_text="The token that asks; null with a session.")
+
+    def to_representation(self, seen: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "username": seen["username"],
+            "kind": seen["kind"],
+            "email": seen["email"],
+            "is_operator": seen["is_operator"],
+            "is_approver": seen["is_approver"],
+            "roles": list(seen["roles"]),
+            "teams": [
+                {"slug": place.slug, "name": place.name, "role": place.role} for place in seen["teams"]
+            ],
+            "scopes": list(seen["scopes"]),
+            "token": TokenSerializer().to_representation(seen["token"]) if seen["token"] else None,
+        }

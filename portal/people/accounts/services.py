@@ -1,0 +1,196 @@
+"""Writes of teams, members and tokens. Every one leaves an event in the same transaction."""
+
+from __future__ import annotations
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from portal.common import etags
+from portal.common.actors import SystemActor
+from portal.common.domain_events import emit
+from portal.common.errors import InvalidInput, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.people.accounts import policies, selectors
+from portal.people.accounts.domain_events import MemberSet, PlaceWithdrawn, TeamsChanged
+from portal.people.accounts.models import Membership, Role, Team, User
+
+
+@transaction.atomic
+def set_mail_notices(*, actor: User, wanted: bool) -> None:
+    """Whether the actor's notices come by e-mail too. Asking for what is so is success."""
+    if User.objects.filter(pk=actor.pk).exclude(mail_notices=wanted).update(mail_notices=wanted):
+        actor.mail_notices = wanted
+        events.record(
+            actor=actor,
+            kind=AuditKind.ACCOUNT_MAIL_NOTICES,
+            message="wants notices by e-mail" if wanted else "wants no notices by e-mail",
+        )
+
+
+@transaction.atomic
+def create_team(*, actor: User | SystemActor, slug: str, name: str, owner: User | None = None) -> Team:
+    """Make a team; operators only. Raises `InvalidInput`."""
+    policies.require_operator(actor)
+    team = Team(slug=slug, name=name.strip() or slug)
+    try:
+        team.full_clean()
+    except ValidationError as error:
+        raise InvalidInput(Reason(AccountCode.TEAM_NOT_VALID), errors=error.message_dict) from error
+    if owner is not None:
+        policies.require_person(owner)
+        policies.require_role_for(owner, Role.OWNER)
+    team.save()
+    if owner is not None:
+        Membership.objects.create(team=team, user=owner, role=Role.OWNER)
+    emit(TeamsChanged())
+    events.record(actor=actor, kind=AuditKind.TEAM_CREATED, team=team, message=f"made the team {team.name}")
+    return team
+
+
+@transaction.atomic
+def set_member(
+    *,
+    actor: User | SystemActor,
+    team: Team,
+    username: str,
+    role: str,
+    expected: frozenset[str] = etags.ANY,
+) -> Membership:
+    """Add a user to a team or change the role. A team keeps at least one owner.
+
+    Raises `InvalidInput`, `PreconditionFailed`, and `StateConflict` (the only owner; an auditor who shall do
+    more than view; somebody with workspaces of the team who shall only view it).
+    """
+    policies.require_manage_team(actor, team)
+    if role not in Role.values:
+        raise InvalidInput(
+            Reason(AccountCode.NO_SUCH_ROLE, {"role": role}),
+            errors={"role": [Reason(AccountCode.CHOOSE_A_ROLE)]},
+        )
+    user = User.objects.filter(username=strip_nul(username).strip().lower(), is_active=True).first()
+    if user is None:
+        raise InvalidInput(
+            Reason(AccountCode.NO_SUCH_USER, {"username": username}),
+            errors={"username": [Reason(AccountCode.USER_UNKNOWN)]},
+        )
+    policies.require_person(user)
+    policies.require_role_for(user, role)
+    Team.objects.select_for_update().get(pk=team.pk)
+    # Whoever owns the team may also take another role in it.
+    owned = isinstance(actor, User) and policies.is_owner(actor, team)
+    membership = Membership.objects.filter(team=team, user=user).first()
+    etags.require_expected(expected, membership, name=user.username)
+    if membership is None:
+        membership = Membership.objects.create(team=team, user=user, role=role)
+        message = f"added {user.username} to {team.name} as {role}"
+    elif membership.role == role:
+        return membership
+    else:
+        if membership.role == Role.OWNER:
+            _keep_an_owner(team, besides=user)
+        if role == Role.VIEWER:
+            _require_no_workspaces(team, user)
+        membership.role = role
+        membership.save(update_fields=["role"])
+        message = f"made {user.username} {role} of {team.name}"
+    alone = isinstance(actor, User) and actor.pk == user.pk and not owned
+    if alone:
+        message += ", without its owners"
+    events.record(
+        actor=actor,
+        kind=AuditKind.TEAM_MEMBER_SET,
+        team=team,
+        message=message,
+        data={"user": user.username, "role": role, "without_owners": alone},
+    )
+    if alone:
+        _tell_owners(team, user, role)
+    emit(MemberSet(team=team, user=user, role=role, actor=actor))
+    return membership
+
+
+def _tell_owners(team: Team, user: User, role: str) -> None:
+    """That an operator has given themself a place in their team."""
+    owners = User.objects.filter(memberships__team=team, memberships__role=Role.OWNER).exclude(pk=user.pk)
+    events.notify(
+        owners,
+        "team.joined_without_owners",
+        _("%(username)s has joined %(team)s without asking you")
+        % {"username": user.username, "team": team.name},
+        _("%(username)s runs the pools and is now %(role)s of the team. You can take them out again.")
+        % {"username": user.username, "role": Role(role).label.lower()},
+        reverse("home:team", args=[team.slug]),
+    )
+
+
+@transaction.atomic
+def remove_member(
+    *, actor: User | SystemActor, team: Team, username: str, expected: frozenset[str] = etags.ANY
+) -> None:
+    """Take a user out of a team; members may leave by themselves. Workspaces have to go first."""
+    leaving_oneself = not isinstance(actor, SystemActor) and actor.username == username
+    if not leaving_oneself:
+        policies.require_manage_team(actor, team)
+    Team.objects.select_for_update().get(pk=team.pk)
+    membership = selectors.membership_of(team, username)
+    etags.require_expected(expected, membership, name=membership.user.username)
+    policies.require_person(membership.user)
+    if membership.role == Role.OWNER:
+        _keep_an_owner(team, besides=membership.user)
+    _require_no_workspaces(team, membership.user)
+    membership.delete()
+    events.record(
+        actor=actor,
+        kind=AuditKind.TEAM_MEMBER_REMOVED,
+        team=team,
+        message=f"took {username} out of {team.name}",
+        data={"user": username},
+    )
+
+
+def _require_no_workspaces(team: Team, user: User) -> None:
+    """What somebody has in the team has to go before they stop working in it."""
+    live = user.workspaces.live().filter(team=team).count()
+    if live:
+        held = {"username": user.username, "count": live, "team": team.name}
+        raise StateConflict(Reason(AccountCode.MEMBER_HAS_WORKSPACES, held))
+
+
+@transaction.atomic
+def withdraw_member(*, actor: SystemActor, team: Team, user: User) -> bool:
+    """Take a user out of a team at once, because whoever put them there says so; False where they stay.
+
+    What they run there stops, and starts no more. Where they are the only owner, the member who has been in
+    the team for longest becomes one; where nobody else is in it, they stay.
+    """
+    Team.objects.select_for_update().get(pk=team.pk)
+    membership = Membership.objects.filter(team=team, user=user).first()
+    if membership is None:
+        return True
+    others = Membership.objects.filter(team=team, user__is_active=True).exclude(user=user)
+    if membership.role == Role.OWNER and not others.filter(role=Role.OWNER).exists():
+        heir = others.select_related("user").order_by("joined_at", "pk").first()
+        if heir is None:
+            return False
+        set_member(actor=actor, team=team, username=heir.user.username, role=Role.OWNER)
+    emit(PlaceWithdrawn(user=user, team=team, actor=actor))
+    membership.delete()
+    events.record(
+        actor=actor,
+        kind=AuditKind.TEAM_MEMBER_REMOVED,
+        team=team,
+        message=f"took {user.username} out of {team.name}",
+        data={"user": user.username},
+    )
+    return True
+
+
+def _keep_an_owner(team: Team, *, besides: User) -> None:
+    if not team.memberships.filter(role=Role.OWNER).exclude(user=besides).exists():
+        raise StateConflict(Reason(AccountCode.LAST_OWNER, {"username": besides.username, "team": team.name}))

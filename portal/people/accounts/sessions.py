@@ -1,0 +1,242 @@
+"""Where a user is signed in: noted at each sign-in, listed, and ended one by one or all together."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.contrib.auth import login, logout
+from django.contrib.auth.signals import user_logged_in
+from django.db import transaction
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.common import origins
+from portal.common.actors import SystemActor
+from portal.common.domain_events import emit
+from portal.common.errors import NotAllowed, NotFound
+from portal.common.events import live
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event, TargetKind
+from portal.common.events.selectors import unread_of
+from portal.common.events.services import Target
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.people.accounts import changes
+from portal.people.accounts.domain_events import SignedOut
+from portal.people.accounts.models import User, UserSession
+from portal.people.accounts.session_store import BEGAN_AT, PROVEN_AT
+
+LOCKED_OUT = "account.locked_out"
+LEAVE = "leave"
+"""In a session that a sign-in provider began: where signing out leads (`path`), and what that place needs."""
+LEFT = "left"
+"""The same after signing out, until somebody has been there."""
+BACKEND = "django.contrib.auth.backends.ModelBackend"
+
+
+def about(user: User) -> list[Target]:
+    """For an entry of the audit log that is about a user."""
+    return [Target(TargetKind.USER, str(user.pk))]
+
+
+@transaction.atomic
+def sign_in(request: HttpRequest, user: User, *, how: str) -> None:
+    """Begin a session of `user`, whose identity has been proven; `how` goes into the audit log.
+
+    Raises `NotAllowed` for a service account and for one that has been switched off since the proof.
+    """
+    if user.is_service:
+        raise NotAllowed(Reason(AccountCode.SERVICE_ACCOUNT_SIGNS_IN, {"username": user.username}))
+    # Whoever switches it off at this moment waits, and then ends this session; or it is off already.
+    active = User.objects.select_for_update(no_key=True).filter(pk=user.pk, is_active=True)
+    if not active.values_list("pk", flat=True).first():
+        raise NotAllowed(Reason(AccountCode.USER_DEACTIVATED, {"username": user.username}))
+    login(request, user, backend=BACKEND)
+    request.session[BEGAN_AT] = request.session[PROVEN_AT] = time.time()
+    _note(request, user)
+    events.record(
+        actor=user,
+        kind=AuditKind.SESSION_SIGNED_IN,
+        message=f"signed in by {how}",
+        targets=about(user),
+        data={"how": how},
+    )
+
+
+@transaction.atomic
+def sign_in_failed(*, username: str, locked_out: bool) -> None:
+    """Note a refused sign-in. A name that nobody has is not kept: it may be a password typed too early.
+
+    Whose account is locked for an address is told so, once until they have read it. While the lock lasts,
+    further attempts leave no further entries.
+    """
+    user = User.objects.filter(username=strip_nul(username)[:150].strip().lower()).first()
+    name = user.username if user is not None else ""
+    address = origins.present().address
+    kind = AuditKind.SESSION_LOCKED_OUT if locked_out else AuditKind.SESSION_SIGN_IN_FAILED
+    if locked_out:
+        since = timezone.now() - timedelta(hours=settings.AXES_COOLOFF_TIME)
+        lately = Event.objects.filter(kind=kind, at__gt=since, address=address or None)
+        if lately.filter(data__username=name).exists():
+            return
+    events.record(
+        actor=SystemActor("Somebody"),
+        kind=kind,
+        message=f"could not sign in as {name}" if name else "could not sign in: nobody has that name",
+        targets=about(user) if user is not None else (),
+        data={"username": name},
+    )
+    if locked_out and user is not None and not unread_of(user, LOCKED_OUT).exists():
+        events.notify(
+            [user],
+            LOCKED_OUT,
+            _("Somebody tried to sign in as you"),
+            _(
+                "There were %(count)d wrong passwords for your account from %(address)s. "
+                "From there it is locked for a while."
+            )
+            % {"count": settings.AXES_FAILURE_LIMIT, "address": address or _("an unknown address")},
+            reverse("accounts:account"),
+        )
+
+
+def address_refused(*, minutes: int, failures: int) -> None:
+    """Note that sign-ins from the present address are refused for a while."""
+    address = origins.present().address or "an unknown address"
+    events.record(
+        actor=SystemActor("Somebody"),
+        kind=AuditKind.SESSION_ADDRESS_REFUSED,
+        message=f"failed to sign in {failures} times from {address}: refused there for {minutes} minutes",
+        data={"failures": failures, "minutes": minutes},
+    )
+
+
+def tokens_refused(*, minutes: int, failures: int) -> None:
+    """Note that many bad API tokens have come from the present address."""
+    address = origins.present().address or "an unknown address"
+    events.record(
+        actor=SystemActor("Somebody"),
+        kind=AuditKind.SESSION_ADDRESS_REFUSED,
+        message=f"used {failures} bad API tokens from {address} within {minutes} minutes",
+        data={"failures": failures, "minutes": minutes, "of": "tokens"},
+    )
+
+
+@transaction.atomic
+def sign_out(request: HttpRequest, user: User) -> None:
+    """End the session of this request, and with it the user's entry to every workspace."""
+    UserSession.objects.filter(user=user, key=request.session.session_key or "").delete()
+    emit(SignedOut(user.pk))
+    events.record(actor=user, kind=AuditKind.SESSION_SIGNED_OUT, message="signed out", targets=about(user))
+    logout(request)
+
+
+def _note(request: HttpRequest, user: User) -> None:
+    if not request.session.session_key:
+        request.session.create()
+    origin = origins.present()
+    UserSession.objects.update_or_create(
+        key=request.session.session_key,
+        defaults={"user": user, "address": origin.address or None, "user_agent": origin.user_agent},
+    )
+    # Those that have run out since the last time.
+    UserSession.objects.filter(user=user).exclude(pk__in=sessions_of(user).values("pk")).delete()
+
+
+def sessions_of(user: User) -> QuerySet[UserSession]:
+    """The user's sessions that have not ended or run out, newest first."""
+    stored: Any = _store().get_model_class()
+    lasting = stored.objects.filter(expire_date__gt=timezone.now()).values("session_key")
+    return UserSession.objects.filter(user=user, key__in=lasting).order_by("-created_at", "-id")
+
+
+@transaction.atomic
+def end_one(*, actor: User, session_id: UUID) -> None:
+    """End one of the actor's own sessions, at once; workspaces that are open there ask for entry anew."""
+    found = UserSession.objects.filter(pk=session_id, user=actor).first()
+    if found is None:
+        raise NotFound(Reason(AccountCode.NO_SUCH_SESSION))
+    _store()().delete(found.key)
+    found.delete()
+    announce_end(actor)
+    events.record(
+        actor=actor,
+        kind=AuditKind.SESSION_ENDED,
+        message="ended a session of theirs",
+        targets=about(actor),
+        data={"began": found.created_at.isoformat(), "of": found.address or ""},
+    )
+
+
+@transaction.atomic
+def end_others(request: HttpRequest, user: User) -> int:
+    """End every session of the user but that of this request; returns how many were listed."""
+    locked = User.objects.select_for_update().get(pk=user.pk)
+    ended = keep_only(request, locked)
+    events.record(
+        actor=locked,
+        kind=AuditKind.SESSION_ENDED,
+        message="ended their other sessions",
+        targets=about(locked),
+        data={"user": locked.username, "sessions": ended},
+    )
+    return ended
+
+
+def end_all(user: User) -> int:
+    """End every session of the user, also those that are in no list; returns how many were listed.
+
+    In the caller's transaction, who saves the user: what is signed with the old `session_salt` is worthless.
+    """
+    listed = list(sessions_of(user).values_list("key", flat=True))
+    for key in listed:
+        _store()().delete(key)
+    UserSession.objects.filter(user=user).delete()
+    user.session_salt = secrets.token_hex(16)
+    announce_end(user)
+    return len(listed)
+
+
+def keep_only(request: HttpRequest, user: User) -> int:
+    """End every session of the user but that of this request; returns how many. Saves the user."""
+    ended = end_all(user)
+    user.save(update_fields=["password", "session_salt"])
+    # The present one goes on under another key, as old as it is.
+    kept = {name: request.session[name] for name in (BEGAN_AT, PROVEN_AT) if name in request.session}
+    login(request, user, backend=BACKEND)
+    request.session.update(kept)
+    _note(request, user)
+    return max(0, ended - 1)
+
+
+def announce_end(user: User) -> None:
+    """Once the transaction has held: streams, workspace sessions and what is remembered of tokens end."""
+    emit(SignedOut(user.pk))
+    changes.announce()
+    transaction.on_commit(lambda: live.publish_account(user.pk))
+
+
+def connect() -> None:
+    """Every session knows when it began and was proven, however it begins; once, when Django is ready."""
+    user_logged_in.connect(_began, dispatch_uid="accounts.sessions")
+
+
+def _began(*, request: HttpRequest, **_: Any) -> None:
+    now = time.time()
+    request.session.setdefault(BEGAN_AT, now)
+    request.session.setdefault(PROVEN_AT, now)
+
+
+def _store() -> Any:
+    return import_module(settings.SESSION_ENGINE).SessionStore

@@ -1,0 +1,150 @@
+"""What a team's workspaces may reach, at most: kept in the history, told in the audit log."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from portal.common import etags
+from portal.common.actors import SYSTEM, SystemActor
+from portal.common.errors import InvalidInput, NotAllowed
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.history import selectors as history
+from portal.common.history.models import Act, Revision, SubjectKind
+from portal.common.history.services import keep
+from portal.common.json_input import storable
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts import policies
+from portal.people.accounts.models import Team, TeamEgress, User
+from provisioning.drivers.local.egress import Policy, no_looser, policy_of
+from provisioning.errors import InvalidSpec
+
+MAX_ALLOW = 4000
+
+
+def document_of(team: Team) -> dict[str, Any]:
+    """What the history keeps of a team."""
+    return {"egress": team.egress, "egress_allow": team.egress_allow}
+
+
+@transaction.atomic
+def set_egress(
+    *,
+    actor: User | SystemActor,
+    team: Team,
+    egress: str | None = None,
+    egress_allow: str | None = None,
+    expected: frozenset[str] = etags.ANY,
+    restored_from: int | None = None,
+) -> Team:
+    """Say what the team's workspaces may reach, at most; None leaves a part as it is.
+
+    What runs goes on as it was started; the next start has it. Operators set anything, owners of the team
+    only what is no looser than before. Where nothing changes nothing is written.
+    Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`.
+    """
+    policies.require_manage_team(actor, team)
+    row = Team.objects.select_for_update().get(pk=team.pk)
+    etags.require_expected(expected, row, name=row.name, by=changed_by(row))
+    before = document_of(row)
+    old = _policy(row)
+    row.egress = row.egress if egress is None else egress
+    row.egress_allow = row.egress_allow if egress_allow is None else egress_allow.strip()
+    after = document_of(row)
+    changed = [each.field for each in history.differences(before, after)]
+    if not changed:
+        return row
+    new = _checked(row)
+    if not policies.may_loosen_egress(actor) and not _as_tight(new, old):
+        raise NotAllowed(Reason(AccountCode.EGRESS_LOOSER, {"team": row.name}))
+    row.updated_at = timezone.now()
+    row.save(update_fields=["egress", "egress_allow", "updated_at"])
+    keep(
+        actor=actor,
+        kind=SubjectKind.TEAM,
+        key=row.pk,
+        act=Act.CHANGED if restored_from is None else Act.RESTORED,
+        data=after,
+        before=before,
+        before_at=row.created_at,
+        restored_from=restored_from,
+    )
+    events.record(
+        actor=actor,
+        kind=AuditKind.TEAM_EGRESS_SET,
+        team=row,
+        message=f"changed what workspaces of {row.name} may reach",
+        data={"before": before, "after": after},
+    )
+    return row
+
+
+def restore(
+    *, actor: User | SystemActor, team: Team, number: int, expected: frozenset[str] = etags.ANY
+) -> Team:
+    """Have it as it stood in a kept version: a new change. Raises what `set_egress` does, and `NotFound`."""
+    policies.require_manage_team(actor, team)
+    kept = history.revision(SubjectKind.TEAM, team.pk, number).data
+    return set_egress(
+        actor=actor,
+        team=team,
+        egress=kept["egress"],
+        egress_allow=kept["egress_allow"],
+        expected=expected,
+        restored_from=number,
+    )
+
+
+def changed_by(team: Team) -> str:
+    """Who changed it last, as people know them."""
+    return history.last_label(SubjectKind.TEAM, team.pk) or SYSTEM.label
+
+
+def versions(team: Team, *, at_most: int) -> list[tuple[Revision, list[history.Difference]]]:
+    """The newest versions with what each changed."""
+    rows = list(history.revisions(SubjectKind.TEAM, team.pk)[: at_most + 1])
+    return history.with_predecessors(rows)[:at_most]
+
+
+def as_of(team: Team, moment: datetime | None) -> Team:
+    """The team as it stood then, so that a change does not reach what has been started; not to be saved."""
+    if moment is None or team.updated_at <= moment:
+        return team
+    data = history.as_of(SubjectKind.TEAM, team.pk, moment)
+    if data is None:
+        return team
+    return Team(
+        pk=team.pk, slug=team.slug, name=team.name, **{name: data[name] for name in document_of(team)}
+    )
+
+
+def _policy(team: Team) -> Policy | None:
+    """What it allows; None where it closes nothing."""
+    if not team.egress:
+        return None
+    try:
+        return policy_of(team.egress, team.egress_allow if team.egress == TeamEgress.LIST else "")
+    except InvalidSpec:
+        reason = Reason(AccountCode.EGRESS_NOT_VALID)
+        raise InvalidInput(reason, errors={"egress_allow": [reason]}) from None
+
+
+def _checked(team: Team) -> Policy | None:
+    if team.egress not in TeamEgress.values:
+        reason = Reason(AccountCode.EGRESS_NOT_VALID)
+        raise InvalidInput(reason, errors={"egress": [reason]})
+    if len(team.egress_allow) > MAX_ALLOW or not storable(team.egress_allow):
+        reason = Reason(AccountCode.EGRESS_NOT_VALID)
+        raise InvalidInput(reason, errors={"egress_allow": [reason]})
+    return _policy(team)
+
+
+def _as_tight(new: Policy | None, old: Policy | None) -> bool:
+    if old is None:
+        return True
+    return new is not None and no_looser(new, old)

@@ -1,0 +1,74 @@
+"""The page of what a team's workspaces may reach."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from portal.common import etags
+from portal.common.errors import PortalError
+from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts import policies, selectors, team_egress
+from portal.people.accounts.forms import TeamEgressForm, add_problems, form_status
+
+VERSIONS_SHOWN = 20
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def network(request: SignedInRequest, slug: str) -> HttpResponse:
+    """What a team's workspaces may reach, for its members; owners close more, operators change it."""
+    team = selectors.team_by_slug(request.user, slug)
+    may_manage = policies.may_manage_team(request.user, team)
+    initial = {**team_egress.document_of(team), "version": etags.version_of(team)}
+    form = TeamEgressForm(request.POST if request.method == "POST" else None, initial=initial)
+    if request.method == "POST":
+        policies.require_manage_team(request.user, team)
+        if form.is_valid():
+            try:
+                team_egress.set_egress(
+                    actor=request.user,
+                    team=team,
+                    egress=form.cleaned_data["egress"],
+                    egress_allow=form.cleaned_data["egress_allow"],
+                    expected=etags.expected_by(request),
+                )
+            except PortalError as error:
+                add_problems(form, error.field_errors, error.sentence)
+            else:
+                messages.success(request, _("Saved. Workspaces have it from their next start."))
+                return redirect("accounts:team-network", slug)
+    context = {
+        "team": team,
+        "form": form,
+        "may_manage": may_manage,
+        "only_closes": not policies.may_loosen_egress(request.user),
+        "versions": team_egress.versions(team, at_most=VERSIONS_SHOWN)
+        if may_manage or request.user.sees_all
+        else [],
+    }
+    return render(request, "accounts/team_network.html", context, status=form_status(form))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def network_restore(request: SignedInRequest, slug: str, number: int) -> HttpResponse:
+    """Have it as in a kept version. A GET only shows the page."""
+    team = selectors.team_by_slug(request.user, slug)
+    policies.require_manage_team(request.user, team)
+    if request.method == "POST":
+        try:
+            team_egress.restore(actor=request.user, team=team, number=number)
+        except PortalError as error:
+            messages.error(request, error.sentence)
+        else:
+            messages.success(
+                request,
+                _("It is as in version %(number)s. Workspaces have it from their next start.")
+                % {"number": number},
+            )
+    return redirect("accounts:team-network", slug)

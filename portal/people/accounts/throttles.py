@@ -1,0 +1,36 @@
+"""The limit to the requests of one user, and of one address without a user: for REST and SCIM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rest_framework.request import Request
+from rest_framework.throttling import BaseThrottle
+
+from portal.common import origins, rate_limits
+from portal.people.accounts import limits
+from portal.people.accounts.models import User
+
+if TYPE_CHECKING:
+    from rest_framework.views import APIView
+
+
+class RequestThrottle(BaseThrottle):
+    """Counts a request after it is known who asks."""
+
+    def __init__(self) -> None:
+        self._wait_s = 0
+
+    def allow_request(self, request: Request, view: APIView) -> bool:
+        self._wait_s = wait_of(request.user)
+        return not self._wait_s
+
+    def wait(self) -> float:
+        return self._wait_s
+
+
+def wait_of(user: object) -> int:
+    """Count a request of `user`, who may be nobody; 0, or after how many seconds another one may come."""
+    if isinstance(user, User) and user.is_authenticated:
+        return rate_limits.of_request(user.pk, "")
+    return rate_limits.of_request(None, limits.network_of(origins.present().address))

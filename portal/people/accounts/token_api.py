@@ -1,0 +1,169 @@
+"""API tokens over REST: one's own, those of service accounts that one manages, and all for who sees all."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.urls import reverse
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema_field
+from rest_framework.decorators import action
+from rest_framework.response import Response
+
+from portal.common.api import ReadViewSet, Router, UserRequest, body_of, documented, filters, operation
+from portal.common.reasons.codes import AccountCode
+from portal.common.scopes import Scope
+from portal.people.accounts import selectors, tokens
+from portal.people.accounts.mfa.proof import require_fresh
+from portal.people.accounts.models import AccountKind, ApiToken, ApiTokenQuerySet
+from portal.people.accounts.serializers import (
+    NewTokenSerializer,
+    TokenCreateSerializer,
+    TokenRotateSerializer,
+    TokenSerializer,
+)
+
+TOKEN_SCOPES = {"GET": Scope.TOKENS_READ, "*": Scope.TOKENS_WRITE}
+NO_STORE = {"Cache-Control": "no-store"}
+MAX_DAYS = 3650
+DAYS = {"type": "number", "minimum": 0, "maximum": MAX_DAYS}
+WHOSE = [("mine", "Your own."), ("all", "All that you may see.")]
+
+
+class TokenFilter(filters.FilterSet):
+    whose = filters.ChoiceFilter(
+        choices=WHOSE,
+        method="of_whom",
+        label="`all` that you may see: of service accounts of teams that you own, for operators of "
+        "everybody. Without it your own, unless `user`, `team` or `kind` is given.",
+    )
+    user = filters.CharFilter(field_name="user__username", label="Whose tokens.")
+    team = filters.CharFilter(
+        field_name="user__memberships__team__slug", label="Short name of a team of theirs."
+    )
+    kind = filters.ChoiceFilter(
+        choices=AccountKind.choices, method="of_kind", label="Of people or service accounts."
+    )
+    unused_days = filters.NumberFilter(
+        min_value=0, max_value=MAX_DAYS, method="unused", label="Not used for so many days."
+    )
+    expires_days = filters.NumberFilter(
+        min_value=0, max_value=MAX_DAYS, method="expiring", label="Ends within so many days, or has ended."
+    )
+
+    def of_whom(self, found: ApiTokenQuerySet, _name: str, _value: str) -> QuerySet[ApiToken]:
+        # Decided with the other parameters, in the view.
+        return found
+
+    def of_kind(self, found: ApiTokenQuerySet, _name: str, value: str) -> QuerySet[ApiToken]:
+        return found.filter(user__owning_team__isnull=value == AccountKind.PERSON)
+
+    @extend_schema_field({**DAYS, "description": "Not used for so many days."})
+    def unused(self, found: ApiTokenQuerySet, _name: str, value: Any) -> QuerySet[ApiToken]:
+        return selectors.tokens_unused_since(found, _days(-float(value)))
+
+    @extend_schema_field({**DAYS, "description": "Ends within so many days, or has ended."})
+    def expiring(self, found: ApiTokenQuerySet, _name: str, value: Any) -> QuerySet[ApiToken]:
+        return found.ending_by(_days(float(value)))
+
+
+def _days(days: float) -> datetime:
+    return timezone.now() + timedelta(days=days)
+
+
+@documented(
+    list="List tokens",
+    retrieve="Read a token",
+    of="Your own, unless `whose`, `user`, `team` or `kind` asks for others that you may see.",
+)
+class TokenViewSet(ReadViewSet):
+    queryset = ApiToken.objects.none()
+    serializer_class = TokenSerializer
+    filterset_class = TokenFilter
+    scopes = TOKEN_SCOPES
+    ordering = ("-created_at", "-id")
+    missing = AccountCode.NO_SUCH_TOKEN
+    lookup_url_kwarg = "token_id"
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[ApiToken]:
+        asked = self.request.query_params
+        others = asked.get("whose") == "all" or (
+            "whose" not in asked and any(name in asked for name in ("user", "team", "kind"))
+        )
+        if self.action == "list" and not others:
+            return selectors.tokens_of(self.request.user)
+        return selectors.tokens_for(self.request.user)
+
+    @operation(
+        "Create a token",
+        once=True,
+        description="The answer holds the secret, this once. A token cannot make one that may do more.",
+        request=TokenCreateSerializer,
+        responses={201: NewTokenSerializer},
+        errors=[400, 415],
+    )
+    def create(self, request: UserRequest) -> Response:
+        require_fresh(request)
+        given = body_of(request, TokenCreateSerializer)
+        parent = token_of(request)
+        made = tokens.create_token(
+            actor=request.user,
+            user=request.user,
+            name=given["name"],
+            scopes=given.get("scopes") or (parent.scopes if parent else tokens.widest(request.user)),
+            expires_at=given.get("expires_at"),
+            made_with=parent,
+        )
+        return new_token(made)
+
+    @operation(
+        "Rotate a token",
+        once=True,
+        description="The answer holds the secret of a new one, this once, with the same scopes and as long a "
+        "life. The old one works beside it for `overlap_hours`, then ends by itself.",
+        request=TokenRotateSerializer,
+        responses={201: NewTokenSerializer},
+        errors=[400, 404, 409, 415],
+    )
+    @action(detail=True, methods=["post"])
+    def rotate(self, request: UserRequest, token_id: UUID) -> Response:
+        require_fresh(request)
+        given = body_of(request, TokenRotateSerializer)
+        made = tokens.rotate_token(
+            actor=request.user,
+            token_id=token_id,
+            overlap_hours=given["overlap_hours"],
+            made_with=token_of(request),
+        )
+        return new_token(made)
+
+    @operation(
+        "Revoke a token",
+        description="At once: your own, those of service accounts of your teams, any as an operator.",
+        responses={204: None},
+        errors=[404],
+    )
+    def destroy(self, request: UserRequest, token_id: UUID) -> Response:
+        tokens.revoke_token(actor=request.user, token_id=token_id)
+        return Response(status=204)
+
+
+def token_of(request: UserRequest) -> ApiToken | None:
+    """The token that a request came with; None for a session."""
+    return request.auth if isinstance(request.auth, ApiToken) else None
+
+
+def new_token(made: tokens.NewToken) -> Response:
+    """The one answer that holds a secret."""
+    data = NewTokenSerializer(made.token, context={"secret": made.secret}).data
+    location = reverse("api:token-detail", args=[made.token.pk])
+    return Response(data, status=201, headers={**NO_STORE, "Location": location})
+
+
+router = Router()
+router.register("tokens", TokenViewSet, basename="token")
+urlpatterns = router.urls

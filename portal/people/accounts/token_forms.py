@@ -1,0 +1,84 @@
+"""Forms of API tokens. They parse; the rules are in the services."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from portal.common.scopes import READING, Scope
+from portal.people.accounts.models import AccountKind, Team
+
+EXPIRIES = [
+    ("7", _("In 7 days")),
+    ("30", _("In 30 days")),
+    ("90", _("In 90 days")),
+    ("365", _("In a year")),
+    ("", _("Never")),
+]
+ENDING = [("", _("Ends whenever")), ("7", _("Ends within 7 days")), ("30", _("Ends within 30 days"))]
+UNUSED = [("", _("Used or not")), ("30", _("Not used for 30 days")), ("90", _("Not used for 90 days"))]
+OVERLAPS = [("0", _("not at all")), ("1", _("1 hour")), ("24", _("a day")), ("168", _("a week"))]
+
+
+def expiries() -> list[tuple[str, Any]]:
+    """How long a token may be made to live, with `BERTH_TOKEN_MAX_DAYS` no longer than that."""
+    most = settings.BERTH_TOKEN_MAX_DAYS
+    if not most:
+        return EXPIRIES
+    shorter = [(days, label) for days, label in EXPIRIES if days and int(days) < most]
+    return [*shorter, ("", _("As late as is allowed here: in %(days)d days") % {"days": most})]
+
+
+class TokenForm(forms.Form):
+    """A new API token."""
+
+    name = forms.CharField(
+        label=_("What is it for?"),
+        max_length=80,
+        widget=forms.TextInput(
+            attrs={"autocomplete": "off", "placeholder": _("For example: nightly training")}
+        ),
+    )
+    expires = forms.ChoiceField(label=_("Expires"), required=False)
+    scopes = forms.MultipleChoiceField(
+        choices=Scope.choices,
+        initial=[Scope.ALL],
+        widget=forms.CheckboxSelectMultiple,
+        error_messages={"required": _("Choose at least one.")},
+    )
+
+    def __init__(self, *args: Any, reading: bool = False, scim: bool = False, **kwargs: Any) -> None:
+        """`reading`: only scopes that read are offered, all of them chosen. `scim`: that of SCIM is, too."""
+        super().__init__(*args, **kwargs)
+        scopes: Any = self.fields["scopes"]
+        if not scim:
+            scopes.choices = [choice for choice in Scope.choices if choice[0] != Scope.SCIM]
+        expires: Any = self.fields["expires"]
+        expires.choices = expiries()
+        values = [days for days, _label in expires.choices]
+        expires.initial = "90" if "90" in values else values[-1]
+        if reading:
+            scopes.choices = [choice for choice in Scope.choices if choice[0] in READING]
+            scopes.initial = [value for value, _label in scopes.choices]
+
+    def expires_at(self) -> datetime | None:
+        """The moment that was chosen, or None for as late as is allowed."""
+        days = self.cleaned_data["expires"]
+        return timezone.now() + timedelta(days=int(days)) if days else None
+
+
+class TokenFilterForm(forms.Form):
+    """What of all tokens is listed; what is not understood filters nothing."""
+
+    user = forms.CharField(required=False, max_length=64)
+    team = forms.ModelChoiceField(
+        queryset=Team.objects.order_by("name"), to_field_name="slug", required=False
+    )
+    kind = forms.ChoiceField(choices=[("", _("Of anybody")), *AccountKind.choices], required=False)
+    unused = forms.ChoiceField(choices=UNUSED, required=False)
+    expires = forms.ChoiceField(choices=ENDING, required=False)

@@ -1,0 +1,63 @@
+"""When tokens were last used, to the minute.
+
+A request must not wait for the database's writers to learn this. So it is noted in Redis, at most once a
+minute for each token and process, and the control worker writes it to the database some seconds later. What
+is lost with Redis is noted again at the token's next use.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import redis
+from django.db import transaction
+from django.db.models import Q
+
+from portal.common.events import live
+from portal.people.accounts.models import ApiToken
+
+RESOLUTION = timedelta(minutes=1)
+_KEY = "berth:acc:token-uses"
+_MAX_KEPT = 4096
+
+log = logging.getLogger(__name__)
+_noted: dict[UUID, datetime] = {}
+
+
+def note(token: ApiToken, now: datetime) -> None:
+    """Note that `token` is used, unless that was noted within the last minute."""
+    known = max((at for at in (_noted.get(token.pk), token.last_used_at) if at), default=None)
+    if known is not None and now - known <= RESOLUTION:
+        return
+    if len(_noted) >= _MAX_KEPT:
+        _noted.clear()
+    _noted[token.pk] = now
+    try:
+        live.connection().hset(_KEY, str(token.pk), now.isoformat())
+    except (redis.RedisError, OSError) as error:
+        log.warning("a token's use was not noted: %s", error)
+
+
+def store() -> int:
+    """Write what was noted to the database; how many tokens. Without Redis there is nothing to write."""
+    try:
+        found: Any = live.connection().hgetall(_KEY)
+    except redis.RedisError as error:
+        log.warning("uses of tokens not read: %s", error)
+        return 0
+    if not found:
+        return 0
+    with transaction.atomic():
+        for name, value in found.items():
+            at = datetime.fromisoformat(value.decode())
+            older = Q(last_used_at=None) | Q(last_used_at__lt=at)
+            ApiToken.objects.filter(older, pk=UUID(name.decode())).update(last_used_at=at)
+    try:
+        live.connection().hdel(_KEY, *found)
+    except redis.RedisError as error:
+        # They are written again, which changes nothing.
+        log.warning("uses of tokens not removed: %s", error)
+    return len(found)

@@ -1,0 +1,102 @@
+"""Pages of API tokens: one's own, and all of the site for who runs or audits it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_safe
+
+from portal.common.errors import PortalError
+from portal.common.htmx import local_path, public_url
+from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts import policies, selectors
+from portal.people.accounts import tokens as services
+from portal.people.accounts.forms import add_problems, form_status
+from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.models import AccountKind, ApiTokenQuerySet
+from portal.people.accounts.token_forms import TokenFilterForm, TokenForm
+
+ROWS_PER_PAGE = 50
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up
+def tokens(request: SignedInRequest) -> HttpResponse:
+    """One's API tokens. The secret of a new one is in this answer and nowhere else."""
+    reading = request.user.is_auditor
+    form = TokenForm(request.POST or None, reading=reading, scim=request.user.administers)
+    secret = ""
+    if request.method == "POST" and form.is_valid():
+        try:
+            made = services.create_token(
+                actor=request.user,
+                user=request.user,
+                name=form.cleaned_data["name"],
+                scopes=form.cleaned_data["scopes"],
+                expires_at=form.expires_at(),
+            )
+        except PortalError as error:
+            add_problems(form, error.field_errors, error.message)
+        else:
+            secret = made.secret
+            form = TokenForm(reading=reading, scim=request.user.administers)
+    context = {
+        "form": form,
+        "secret": secret,
+        "tokens": selectors.tokens_of(request.user),
+        "now": timezone.now(),
+        "public_url": public_url(),
+    }
+    return render(request, "accounts/tokens.html", context, status=form_status(form))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def token_revoke(request: SignedInRequest, token_id: UUID) -> HttpResponse:
+    """End a token at once. A GET, as after signing in anew, only shows the list."""
+    if request.method != "POST":
+        return redirect("accounts:tokens")
+    services.revoke_token(actor=request.user, token_id=token_id)
+    messages.success(request, _("The token is revoked. Programs that use it are refused from now on."))
+    back = request.POST.get("next", "")
+    return redirect(local_path(back)) if back else redirect("accounts:tokens")
+
+
+@require_safe
+@never_cache
+def site_tokens(request: SignedInRequest) -> HttpResponse:
+    """All tokens of the site: for operators, who may revoke them, and for auditors."""
+    policies.require_see_all(request.user)
+    form = TokenFilterForm(request.GET)
+    form.is_valid()
+    asked = form.cleaned_data
+    now = timezone.now()
+    found: ApiTokenQuerySet = selectors.tokens_for(request.user)
+    if user := strip_nul(asked.get("user") or "").strip():
+        found = found.filter(user__username__icontains=user)
+    if team := asked.get("team"):
+        found = found.filter(user__memberships__team=team)
+    if kind := asked.get("kind"):
+        found = found.filter(user__owning_team__isnull=kind == AccountKind.PERSON)
+    if unused := asked.get("unused"):
+        found = selectors.tokens_unused_since(found, now - timedelta(days=int(unused)))
+    if expires := asked.get("expires"):
+        found = found.ending_by(now + timedelta(days=int(expires)))
+    context = {
+        "page": Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page")),
+        "form": form,
+        "filtered": any(asked.values()),
+        "user_filter": user,
+        "may_revoke": request.user.operates,
+        "now": now,
+    }
+    return render(request, "accounts/site_tokens.html", context)

@@ -1,0 +1,270 @@
+"""Writes of API tokens: made, rotated, revoked. Whose they are and who may is in `policies`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from portal.common.actors import SystemActor
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.reason import Reason
+from portal.common.scopes import READING, Scope
+from portal.people.accounts import changes, policies, selectors, sessions
+from portal.people.accounts.models import ApiToken, User
+from portal.people.accounts.token_lookup import TOKEN_PREFIX, digest_of
+
+MAX_OVERLAP_HOURS = 24 * 30
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """A token just made. `secret` is shown once and never stored."""
+
+    token: ApiToken
+    secret: str = field(repr=False)
+
+
+@transaction.atomic
+def create_token(
+    *,
+    actor: User | SystemActor,
+    user: User,
+    name: str,
+    scopes: Sequence[str] = (Scope.ALL,),
+    expires_at: datetime | None = None,
+    made_with: ApiToken | None = None,
+) -> NewToken:
+    """Make a token of `user`'s: the user, whoever manages a service account, or the system.
+
+    `made_with` is the token that the request came with: what it makes can do no more and lives no
+    longer than itself, or `NotAllowed` is raised. Raises `InvalidInput` (name, scopes, expiry) and
+    `StateConflict` (an account that is deactivated).
+    """
+    _require_manage(actor, user)
+    wanted = checked_scopes(scopes)
+    _check_expiry(expires_at)
+    if user.is_auditor and not READING.issuperset(wanted):
+        reason = Reason(AccountCode.AUDITOR_TOKEN_WRITES, {"scopes": sorted(set(wanted) - READING)})
+        raise InvalidInput(reason, errors={"scopes": [reason]})
+    if Scope.SCIM in wanted:
+        _check_scim(user, wanted)
+    check_no_wider(made_with, wanted, expires_at)
+    name = name.strip()
+    if not name:
+        raise InvalidInput(
+            Reason(AccountCode.TOKEN_NAMELESS), errors={"name": [Reason(AccountCode.TOKEN_PURPOSE)]}
+        )
+    _lock_user(user)
+    made = mint(user=user, name=name, scopes=wanted, expires_at=expires_at, created_by=_maker(actor))
+    _record(actor, made.token, AuditKind.TOKEN_CREATED, "made", {"scopes": wanted})
+    return made
+
+
+@transaction.atomic
+def rotate_token(
+    *,
+    actor: User | SystemActor,
+    token_id: UUID,
+    overlap_hours: int = 24,
+    made_with: ApiToken | None = None,
+) -> NewToken:
+    """Make a token like this one that begins now, and let this one end by itself after `overlap_hours`.
+
+    The new one lives as long as this one was made for. Raises `NotFound`, `NotAllowed`, `InvalidInput`
+    (hours) and `StateConflict` (it has been rotated before, or has ended, or its account is deactivated).
+    """
+    old = _locked(actor, token_id)
+    _require_manage(actor, old.user)
+    if not 0 <= overlap_hours <= MAX_OVERLAP_HOURS:
+        reason = Reason(AccountCode.OVERLAP_OUT_OF_RANGE, {"most": MAX_OVERLAP_HOURS})
+        raise InvalidInput(reason, errors={"overlap_hours": [reason]})
+    now = timezone.now()
+    ended = old.ends_at is not None and old.ends_at <= now
+    if ended or ApiToken.objects.filter(replaces=old).exists():
+        code = AccountCode.TOKEN_ENDED if ended else AccountCode.TOKEN_ROTATED
+        raise StateConflict(Reason(code, {"name": old.name}))
+    expires_at = now + (old.expires_at - old.created_at) if old.expires_at is not None else None
+    if expires_at is not None and (latest := latest_expiry()) is not None:
+        expires_at = min(expires_at, latest)
+    check_no_wider(made_with, old.scopes, expires_at)
+    made = mint(
+        user=old.user,
+        name=old.name,
+        scopes=old.scopes,
+        expires_at=expires_at,
+        created_by=_maker(actor),
+        replaces=old,
+    )
+    ends = now + timedelta(hours=overlap_hours)
+    if old.ends_at is None or ends < old.ends_at:
+        old.expires_at = ends
+        old.save(update_fields=["expires_at"])
+        changes.announce()
+    data = {"replaced_by": str(made.token.pk), "overlap_hours": overlap_hours}
+    _record(actor, old, AuditKind.TOKEN_ROTATED, "rotated", data)
+    return made
+
+
+@transaction.atomic
+def revoke_token(*, actor: User, token_id: UUID) -> None:
+    """End a token at once: one's own, one of a service account that one manages, any as an operator.
+
+    Ending it twice is success. Raises `NotFound` and `NotAllowed`.
+    """
+    token = selectors.tokens_for(actor, revoked=True).filter(pk=token_id).first()
+    if token is None:
+        raise NotFound(Reason(AccountCode.NO_SUCH_TOKEN))
+    if not policies.may_revoke_tokens_of(actor, token.user):
+        raise NotAllowed(Reason(AccountCode.TOKEN_OF_ANOTHER, {"username": token.user.username}))
+    if ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now()):
+        changes.announce()
+        _record(actor, token, AuditKind.TOKEN_REVOKED, "revoked")
+
+
+def mint(
+    *,
+    user: User,
+    name: str,
+    scopes: Sequence[str],
+    expires_at: datetime | None,
+    created_by: User | None,
+    replaces: ApiToken | None = None,
+) -> NewToken:
+    """Write a token whose making has been allowed; the caller leaves the audit entry."""
+    secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
+    token = ApiToken.objects.create(
+        user=user,
+        name=name[:80],
+        prefix=secret[: len(TOKEN_PREFIX) + 6],
+        digest=digest_of(secret),
+        scopes=list(scopes),
+        expires_at=expires_at,
+        created_by=created_by,
+        replaces=replaces,
+    )
+    return NewToken(token=token, secret=secret)
+
+
+def widest(user: User) -> list[str]:
+    """The scopes of a token that may do what its user may."""
+    return sorted(READING) if user.is_auditor else [Scope.ALL]
+
+
+def latest_expiry() -> datetime | None:
+    """Until when a token that is made now may be made to live at most; None: for ever."""
+    days = settings.BERTH_TOKEN_MAX_DAYS
+    return timezone.now() + timedelta(days=days) if days else None
+
+
+def checked_scopes(scopes: Sequence[str]) -> list[str]:
+    """The scopes in order, each once. Raises `InvalidInput` for none and for one that there is not."""
+    wanted = sorted(set(scopes))
+    unknown = [scope for scope in wanted if scope not in Scope.values]
+    if unknown or not wanted:
+        known = {"known": list(Scope.values)}
+        raise InvalidInput(
+            Reason(AccountCode.UNKNOWN_SCOPES, {"scopes": unknown, **known})
+            if unknown
+            else Reason(AccountCode.NO_SCOPES, known),
+            errors={"scopes": [Reason(AccountCode.CHOOSE_SCOPES, known)]},
+        )
+    return wanted
+
+
+def check_no_wider(parent: ApiToken | None, scopes: Sequence[str], expires_at: datetime | None) -> None:
+    """Raise `NotAllowed` where a token would make one that does more or lives longer than itself."""
+    if parent is None:
+        return
+    # Everything that its user may do is less than SCIM, which acts for a provider.
+    covered = set(Scope.values) - {Scope.SCIM} if Scope.ALL in parent.scopes else set(parent.scopes)
+    wider = sorted(set(scopes) - covered)
+    if wider:
+        raise NotAllowed(Reason(AccountCode.TOKEN_WIDER, {"scopes": wider}))
+    if parent.expires_at is not None and (expires_at is None or expires_at > parent.expires_at):
+        until = parent.expires_at.isoformat(timespec="seconds")
+        raise NotAllowed(Reason(AccountCode.TOKEN_OUTLIVES, {"until": until}))
+
+
+def _check_scim(user: User, wanted: Sequence[str]) -> None:
+    """A token for SCIM is an administrator's and is good for nothing else."""
+    if not user.administers:
+        raise NotAllowed(Reason(AccountCode.ONLY_ADMINISTRATORS))
+    if len(wanted) > 1:
+        reason = Reason(AccountCode.SCIM_ALONE)
+        raise InvalidInput(reason, errors={"scopes": [reason]})
+
+
+def _check_expiry(expires_at: datetime | None) -> None:
+    if expires_at is None:
+        return
+    if expires_at <= timezone.now():
+        raise InvalidInput(
+            Reason(AccountCode.EXPIRY_PAST),
+            errors={"expires_at": [Reason(AccountCode.EXPIRY_NOT_IN_FUTURE)]},
+        )
+    latest = latest_expiry()
+    if latest is not None and expires_at > latest:
+        reason = Reason(AccountCode.EXPIRY_TOO_LATE, {"days": settings.BERTH_TOKEN_MAX_DAYS})
+        raise InvalidInput(reason, errors={"expires_at": [reason]})
+
+
+def _require_manage(actor: User | SystemActor, user: User) -> None:
+    if not policies.may_manage_tokens_of(actor, user):
+        raise NotAllowed(Reason(AccountCode.TOKEN_FOR_ANOTHER))
+
+
+def _locked(actor: User | SystemActor, token_id: UUID) -> ApiToken:
+    """A token that the actor may see and nobody has revoked, so that it is rotated but once."""
+    seen = ApiToken.objects.unrevoked() if isinstance(actor, SystemActor) else selectors.tokens_for(actor)
+    found = seen.filter(pk=token_id).select_related("user").first()
+    if found is None:
+        raise NotFound(Reason(AccountCode.NO_SUCH_TOKEN))
+    _lock_user(found.user)
+    rows = ApiToken.objects.unrevoked().select_for_update(of=("self",)).select_related("user__owning_team")
+    token = rows.filter(pk=token_id).first()
+    if token is None:
+        # Revoked in between.
+        raise NotFound(Reason(AccountCode.NO_SUCH_TOKEN))
+    return token
+
+
+def _lock_user(user: User) -> None:
+    """Whoever switches the account off at this moment waits, and then finds the token; or it is off already.
+
+    Raises `StateConflict`.
+    """
+    active = User.objects.select_for_update(no_key=True).filter(pk=user.pk, is_active=True)
+    if not active.values_list("pk", flat=True).first():
+        raise StateConflict(Reason(AccountCode.USER_DEACTIVATED, {"username": user.username}))
+
+
+def _maker(actor: User | SystemActor) -> User | None:
+    return None if isinstance(actor, SystemActor) else actor
+
+
+def _record(
+    actor: User | SystemActor,
+    token: ApiToken,
+    kind: AuditKind,
+    did: str,
+    data: dict[str, object] | None = None,
+) -> None:
+    own = not isinstance(actor, SystemActor) and actor.pk == token.user_id
+    events.record(
+        actor=actor,
+        kind=kind,
+        team=token.user.owning_team,
+        message=f"{did} the token “{token.name}”" + ("" if own else f" of {token.user.username}"),
+        targets=sessions.about(token.user),
+        data={"token": str(token.pk), "user": token.user.username, **(data or {})},
+    )

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from django.urls import path
+
+from portal.people.accounts import team_views, token_views, user_views, views
+from portal.people.accounts.mfa import sign_in_views as steps
+from portal.people.accounts.mfa import views as mfa
+
+app_name = "accounts"
+urlpatterns = [
+    path("sign-in/", views.sign_in, name="sign-in"),
+    path("sign-in/second-factor/", steps.second_factor, name="second-factor"),
+    path("sign-in/passkey/", steps.passkey, name="passkey-sign-in"),
+    path("sign-in/forgotten/", views.forgotten, name="forgotten"),
+    path("welcome/<uuid:user_id>/<str:link>/", views.welcome, name="welcome"),
+    path("sign-out/", views.sign_out, name="sign-out"),
+    path("theme/", views.theme, name="theme"),
+    path("account/", views.account, name="account"),
+    path("account/email/", views.email, name="email"),
+    path("account/delete/", views.account_delete, name="account-delete"),
+    path("account/sessions/end/", views.sessions_end, name="sessions-end"),
+    path("account/sessions/<uuid:session_id>/end/", views.session_end, name="session-end"),
+    path("account/confirm/", mfa.confirm_identity, name="confirm"),
+    path("account/two-step/", mfa.two_step, name="two-step"),
+    path("account/two-step/app/", mfa.app, name="two-step-app"),
+    path("account/two-step/app/remove/", mfa.app_remove, name="two-step-app-remove"),
+    path("account/two-step/codes/", mfa.codes, name="two-step-codes"),
+    path("account/two-step/codes/download/", mfa.codes_download, name="two-step-codes-download"),
+    path("account/two-step/passkeys/add/", mfa.passkey_add, name="passkey-add"),
+    path("account/two-step/passkeys/options/", mfa.passkey_options, name="passkey-options"),
+    path("account/two-step/passkeys/<int:passkey_id>/", mfa.passkey, name="passkey"),
+    path("account/two-step/passkeys/<int:passkey_id>/remove/", mfa.passkey_remove, name="passkey-remove"),
+    path("account/notices/", views.notices, name="notices"),
+    path("account/tokens/", token_views.tokens, name="tokens"),
+    path("account/tokens/<uuid:token_id>/revoke/", token_views.token_revoke, name="token-revoke"),
+    path("tokens/", token_views.site_tokens, name="site-tokens"),
+    path("users/", user_views.people, name="users"),
+    path("users/<str:username>/", user_views.person, name="user"),
+    path("users/<str:username>/team/", user_views.user_team, name="user-team"),
+    path("users/<str:username>/invite/", user_views.user_invite, name="user-invite"),
+    path("users/<str:username>/deactivate/", user_views.user_deactivate, name="user-deactivate"),
+    path("users/<str:username>/reactivate/", user_views.user_reactivate, name="user-reactivate"),
+    path("users/<str:username>/reset-password/", user_views.user_reset, name="user-reset"),
+    path("users/<str:username>/reset-mfa/", user_views.user_reset_mfa, name="user-reset-mfa"),
+    path("users/<str:username>/end-sessions/", user_views.user_end_sessions, name="user-end-sessions"),
+    path("users/<str:username>/delete/", user_views.user_delete, name="user-delete"),
+    path("teams/", views.teams, name="teams"),
+    path("teams/<slug:slug>/network/", team_views.network, name="team-network"),
+    path(
+        "teams/<slug:slug>/network/versions/<int:number>/restore/",
+        team_views.network_restore,
+        name="team-network-restore",
+    ),
+    path("teams/<slug:slug>/members/<str:username>/role/", views.member_role, name="member-role"),
+    path("teams/<slug:slug>/members/<str:username>/remove/", views.member_remove, name="member-remove"),
+]

@@ -1,0 +1,302 @@
+"""People over REST: for administrators, and to be read by auditors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+from django.urls import reverse
+from rest_framework.decorators import action
+from rest_framework.permissions import SAFE_METHODS
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from portal.common import etags
+from portal.common.api import (
+    ListViewSet,
+    ReadViewSet,
+    Router,
+    UserRequest,
+    body_of,
+    documented,
+    filters,
+    operation,
+)
+from portal.common.etags import IF_MATCH, TaggedViewSet
+from portal.common.events.models import Event
+from portal.common.scopes import Scope
+from portal.people.accounts import deactivation, deletion_choices, policies, selectors, users
+from portal.people.accounts.authentication import HasScope
+from portal.people.accounts.mfa import factors
+from portal.people.accounts.mfa import services as mfa
+from portal.people.accounts.mfa.proof import require_fresh
+from portal.people.accounts.models import (
+    AccountKind,
+    AccountStatus,
+    SecondFactor,
+    SiteRole,
+    User,
+    UserQuerySet,
+)
+from portal.people.accounts.user_serializers import (
+    EndedSerializer,
+    EndSessionsSerializer,
+    InvitedUserSerializer,
+    LinkSerializer,
+    ReasonGivenSerializer,
+    SignInSerializer,
+    UserChangeSerializer,
+    UserCreateSerializer,
+    UserSerializer,
+)
+
+SCOPES = {"GET": Scope.USERS_READ, "*": Scope.USERS_WRITE}
+NO_STORE = {"Cache-Control": "no-store"}
+
+
+class Administrates(HasScope):
+    """Refused before the body is read, which names people and teams."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        if not super().has_permission(request, view):
+            return False
+        if view.action is not None:
+            actor: Any = request.user
+            if request.method in SAFE_METHODS:
+                policies.require_see_people(actor)
+            else:
+                policies.require_administrator(actor)
+        return True
+
+
+class UserFilter(filters.FilterSet):
+    q = filters.CharFilter(method="search", label="Words in name or address.", max_length=100)
+    status = filters.ChoiceFilter(
+        choices=[choice for choice in AccountStatus.choices if choice[0] != AccountStatus.DELETED],
+        method="of_status",
+        label="How the account stands.",
+    )
+    kind = filters.ChoiceFilter(
+        choices=AccountKind.choices, method="of_kind", label="People or service accounts."
+    )
+    role = filters.ChoiceFilter(choices=SiteRole.choices, method="of_role", label="Who has this role.")
+    mfa = filters.BooleanFilter(
+        field_name="mfa_since", lookup_expr="isnull", exclude=True, label="Who has a second factor, or not."
+    )
+    second_factor = filters.ChoiceFilter(
+        choices=[(factors.NO_FACTOR, "None"), *SecondFactor.choices],
+        method="of_factor",
+        label="Who has set this up for the second step of signing in; `none`: people who have nothing.",
+    )
+    team = filters.CharFilter(field_name="memberships__team__slug", label="Short name of a team of theirs.")
+
+    def search(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
+        return selectors.search_users(found, value)
+
+    def of_status(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
+        return found.with_status(value)
+
+    def of_kind(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
+        return found.of_kind(value)
+
+    def of_role(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
+        return found.with_role(value)
+
+    def of_factor(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
+        return factors.having(found, value)
+
+
+@documented(list="List users", retrieve="Read a user", of="For administrators.")
+class UserViewSet(TaggedViewSet, ReadViewSet):
+    queryset = User.objects.none()
+    serializer_class = UserSerializer
+    permission_classes = [Administrates]
+    filterset_class = UserFilter
+    scopes = SCOPES
+    ordering = ("username",)
+    lookup_field = "username"
+    lookup_value_converter = "username"
+
+    def get_queryset(self) -> QuerySet[User]:
+        return factors.with_factors(selectors.users_for(self.request.user))
+
+    def get_object(self) -> User:
+        return selectors.user_by_name(self.request.user, self.kwargs["username"])
+
+    @property
+    def query_params(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset({"workspaces", "homes"}) if self.action == "destroy" else frozenset()
+
+    def shown(self, user: User, *, status: int = 200, **headers: str) -> Response:
+        return self.answer(self.get_queryset().get(pk=user.pk), status=status, **headers)
+
+    def _invited(self, link: users.Link, *, status: int, **headers: str) -> Response:
+        row = self.get_queryset().get(pk=link.user.pk)
+        data = InvitedUserSerializer(row, context={"link": link}).data
+        return Response(data, status=status, headers={**NO_STORE, **headers})
+
+    @operation(
+        "Invite a user",
+        once=True,
+        description="The answer holds a link, this once, by which the user sets a password and is signed in. "
+        "Where the portal has a mail server and the user an address, the link is sent there too.",
+        request=UserCreateSerializer,
+        responses={201: InvitedUserSerializer},
+        errors=[400, 415],
+    )
+    def create(self, request: UserRequest) -> Response:
+        given = body_of(request, UserCreateSerializer)
+        if given.get("roles"):
+            require_fresh(request)
+        link = users.invite(
+            actor=request.user,
+            username=given["username"],
+            email=given.get("email", ""),
+            teams=_places(given.get("teams", [])),
+            roles=given.get("roles", []),
+        )
+        location = reverse("api:user-detail", args=[link.user.username])
+        return self._invited(link, status=201, Location=location)
+
+    @operation(
+        "Change a user",
+        description="The address, the site roles, the places in teams: each that is given replaces what was.",
+        request=UserChangeSerializer,
+        responses={200: UserSerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 404, 409, 412, 415],
+    )
+    def partial_update(self, request: UserRequest, username: str) -> Response:
+        require_fresh(request)
+        given = body_of(request, UserChangeSerializer)
+        user = users.change(
+            actor=request.user,
+            user=self.get_object(),
+            email=given.get("email"),
+            roles=given.get("roles"),
+            teams=_places(given["teams"]) if "teams" in given else None,
+            expected=etags.expected_by(request),
+        )
+        return self.shown(user)
+
+    @operation(
+        "Delete a user's account for good",
+        description="Roles, teams, tokens and address go; the name stays, and nobody else can get it. "
+        "Workspaces keep it from being deleted unless `workspaces=delete`. Home folders stay on their nodes "
+        "unless `homes=delete`: then they are deleted there as soon as no workspace uses them.",
+        responses={204: None},
+        parameters=[deletion_choices.WORKSPACES, deletion_choices.HOMES],
+        errors=[400, 404, 409],
+    )
+    def destroy(self, request: UserRequest, username: str) -> Response:
+        require_fresh(request)
+        users.delete(
+            actor=request.user,
+            user=self.get_object(),
+            delete_workspaces=deletion_choices.asked_in(request),
+            delete_homes=deletion_choices.asked_in(request, "homes"),
+        )
+        return Response(status=204)
+
+    @operation(
+        "Deactivate a user",
+        description="Sessions, tokens, tickets, open connections and delegations end within seconds, "
+        "workspaces stop with their files kept, waiting requests are withdrawn, and teams that had "
+        "no other owner get one. Twice is success.",
+        request=ReasonGivenSerializer,
+        responses={200: UserSerializer},
+        errors=[400, 404, 409, 415],
+    )
+    @action(detail=True, methods=["post"])
+    def deactivate(self, request: UserRequest, username: str) -> Response:
+        reason = body_of(request, ReasonGivenSerializer).get("reason", "")
+        found = deactivation.deactivate(actor=request.user, user=self.get_object(), reason=reason)
+        return self.shown(found)
+
+    @operation(
+        "Reactivate a user",
+        description="Gives the account back with its password and its places in teams, and nothing else of "
+        "what ended. Twice is success.",
+        responses={200: UserSerializer},
+        errors=[404, 409],
+    )
+    @action(detail=True, methods=["post"])
+    def reactivate(self, request: UserRequest, username: str) -> Response:
+        return self.shown(deactivation.reactivate(actor=request.user, user=self.get_object()))
+
+    @operation(
+        "Invite a user again",
+        once=True,
+        description="Another link for somebody who has not joined yet; those before it are worthless.",
+        responses={200: InvitedUserSerializer},
+        errors=[404, 409],
+    )
+    @action(detail=True, methods=["post"])
+    def invite(self, request: UserRequest, username: str) -> Response:
+        return self._invited(users.invite_again(actor=request.user, user=self.get_object()), status=200)
+
+    @operation(
+        "End a user's password",
+        once=True,
+        description="At once, and all sessions with it. The answer holds a link, this once, by which the "
+        "user chooses another one. Tokens stay.",
+        responses={200: LinkSerializer},
+        errors=[404, 409],
+    )
+    @action(detail=True, methods=["post"], url_path="reset-password")
+    def reset_password(self, request: UserRequest, username: str) -> Response:
+        require_fresh(request)
+        link = users.reset_password(actor=request.user, user=self.get_object())
+        return Response(LinkSerializer(link).data, headers=NO_STORE)
+
+    @operation(
+        "Take off a user's second factors",
+        description="For somebody who has lost them: app, passkeys and recovery codes go, all sessions end. "
+        "The user is told. Nothing to take off is success.",
+        responses={200: UserSerializer},
+        errors=[404],
+    )
+    @action(detail=True, methods=["post"], url_path="reset-mfa")
+    def reset_mfa(self, request: UserRequest, username: str) -> Response:
+        require_fresh(request)
+        user = self.get_object()
+        mfa.reset(actor=request.user, user=user)
+        return self.shown(user)
+
+    @operation(
+        "Sign a user out everywhere",
+        request=EndSessionsSerializer,
+        responses={200: EndedSerializer},
+        errors=[400, 404, 415],
+    )
+    @action(detail=True, methods=["post"], url_path="end-sessions")
+    def end_sessions(self, request: UserRequest, username: str) -> Response:
+        tokens = body_of(request, EndSessionsSerializer)["tokens"]
+        ended = users.end_sessions(actor=request.user, user=self.get_object(), tokens=tokens)
+        return Response({"ended": ended})
+
+
+def _places(given: list[dict[str, Any]]) -> dict[str, str]:
+    return {place["team"]: place["role"] for place in given}
+
+
+@documented(
+    list="List a user's sign-ins",
+    of="Good and refused ones, and the ends of sessions, newest first. For administrators.",
+    errors=[404],
+)
+class SignInViewSet(ListViewSet):
+    queryset = Event.objects.none()
+    serializer_class = SignInSerializer
+    permission_classes = [Administrates]
+    scopes = SCOPES
+    ordering = ("-id",)
+
+    def get_queryset(self) -> QuerySet[Event]:
+        return selectors.sign_ins_of(selectors.user_by_name(self.request.user, self.kwargs["username"]))
+
+
+router = Router()
+router.register("users", UserViewSet)
+router.register("users/<username:username>/sign-ins", SignInViewSet, basename="sign-in")
+urlpatterns = router.urls

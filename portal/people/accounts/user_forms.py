@@ -1,0 +1,64 @@
+"""Forms about people. They parse; the rules are in the services."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from portal.people.accounts.models import Role, SiteRole, Team
+
+_NAME = {"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
+
+
+class InviteForm(forms.Form):
+    """Somebody to invite, into one team at first."""
+
+    username = forms.CharField(
+        label=_("Name"),
+        max_length=32,
+        help_text=_("Lower-case letters, digits, dots, hyphens. It cannot be changed later."),
+        widget=forms.TextInput(attrs=_NAME),
+    )
+    email = forms.EmailField(
+        label=_("E-mail"), required=False, widget=forms.EmailInput(attrs={"autocomplete": "off"})
+    )
+    team = forms.ModelChoiceField(
+        label=_("Team"),
+        queryset=Team.objects.order_by("name"),
+        to_field_name="slug",
+        required=False,
+        empty_label=_("none yet"),
+    )
+    role = forms.ChoiceField(label=_("Role in the team"), choices=Role.choices, initial=Role.MEMBER)
+    roles = forms.MultipleChoiceField(
+        label=_("Roles in the portal"),
+        choices=SiteRole.choices,
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+    )
+
+    def wanted(self) -> dict[str, Any]:
+        """What the service takes."""
+        given = self.cleaned_data
+        return {
+            "username": given["username"],
+            "email": given["email"],
+            "teams": {given["team"].slug: given["role"]} if given["team"] else {},
+            "roles": given["roles"],
+        }
+
+
+class UserForm(forms.Form):
+    """What an administrator changes of an account."""
+
+    email = forms.EmailField(
+        label=_("E-mail"), required=False, widget=forms.EmailInput(attrs={"autocomplete": "off"})
+    )
+    roles = forms.MultipleChoiceField(
+        label=_("Roles in the portal"),
+        choices=SiteRole.choices,
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+    )

@@ -1,0 +1,151 @@
+"""People as the API shows them to administrators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from portal.common.api import StrictSerializer
+from portal.common.events.models import Event
+from portal.people.accounts.mfa import factors
+from portal.people.accounts.models import AccountKind, AccountStatus, Role, SecondFactor, SiteRole, User
+
+
+class PlaceSerializer(StrictSerializer):
+    """A place in a team."""
+
+    team = serializers.CharField(max_length=40, help_text="Short name of the team.")
+    role = serializers.ChoiceField(Role.choices, default=Role.MEMBER)
+
+
+class UserSerializer(serializers.ModelSerializer[User]):
+    """Somebody's account."""
+
+    # No EmailField, whose schema promises one: service accounts and some people have none.
+    email = serializers.CharField(help_text="E-mail address of the account; empty where there is none.")
+    kind = serializers.ChoiceField(AccountKind.choices)
+    description = serializers.CharField(help_text="What a service account is for.")
+    status = serializers.ChoiceField(AccountStatus.choices)
+    roles = serializers.ListField(child=serializers.ChoiceField(SiteRole.choices))
+    teams = serializers.SerializerMethodField()
+    mfa = serializers.SerializerMethodField(help_text="Whether there is a second factor.")
+    second_factors = serializers.SerializerMethodField()
+    created_at = serializers.DateTimeField(source="date_joined")
+    last_sign_in_at = serializers.DateTimeField(source="last_login", allow_null=True)
+
+    class Meta:
+        model = User
+        fields = [
+            "username",
+            "kind",
+            "description",
+            "email",
+            "status",
+            "roles",
+            "teams",
+            "mfa",
+            "second_factors",
+            "created_at",
+            "last_sign_in_at",
+            "deactivated_at",
+        ]
+        read_only_fields = fields
+
+    @extend_schema_field(PlaceSerializer(many=True))
+    def get_teams(self, user: User) -> list[dict[str, str]]:
+        return [{"team": place.team.slug, "role": place.role} for place in user.memberships.all()]
+
+    def get_mfa(self, user: User) -> bool:
+        return user.mfa_since is not None
+
+    @extend_schema_field(
+        serializers.ListField(
+            child=serializers.ChoiceField(SecondFactor.choices),
+            allow_null=True,
+            help_text="What is set up for the second step; null: a service account, which never signs in.",
+        )
+    )
+    def get_second_factors(self, user: User) -> list[str] | None:
+        return None if user.is_service else [kind.value for kind in factors.kinds_of(user)]
+
+
+class InvitedUserSerializer(UserSerializer):
+    """Somebody who was just invited. The link is shown this once; a new one replaces it."""
+
+    invite_url = serializers.SerializerMethodField()
+    invite_expires_at = serializers.SerializerMethodField()
+    mailed = serializers.SerializerMethodField()
+
+    class Meta(UserSerializer.Meta):
+        fields = [*UserSerializer.Meta.fields, "invite_url", "invite_expires_at", "mailed"]
+        read_only_fields = fields
+
+    @extend_schema_field(
+        serializers.URLField(help_text="To be handed to the user: there they set a password.")
+    )
+    def get_invite_url(self, _user: User) -> str:
+        return str(self.context["link"].url)
+
+    @extend_schema_field(serializers.DateTimeField())
+    def get_invite_expires_at(self, _user: User) -> Any:
+        return serializers.DateTimeField().to_representation(self.context["link"].expires_at)
+
+    @extend_schema_field(serializers.BooleanField(help_text="Whether it was sent to the user by e-mail too."))
+    def get_mailed(self, _user: User) -> bool:
+        return bool(self.context["link"].mailed)
+
+
+class LinkSerializer(serializers.Serializer[Any]):
+    """An address at which a user chooses another password, shown this once."""
+
+    reset_url = serializers.URLField(source="url")
+    expires_at = serializers.DateTimeField()
+    mailed = serializers.BooleanField(help_text="Whether it was sent to the user by e-mail too.")
+
+
+class UserCreateSerializer(StrictSerializer):
+    username = serializers.CharField(max_length=32)
+    email = serializers.EmailField(required=False, allow_blank=True)
+    teams = PlaceSerializer(many=True, required=False)
+    roles = serializers.ListField(
+        child=serializers.ChoiceField(SiteRole.choices),
+        required=False,
+        help_text="Roles in the whole portal.",
+    )
+
+
+class UserChangeSerializer(StrictSerializer):
+    """What is left out stays."""
+
+    email = serializers.EmailField(required=False, allow_blank=True)
+    roles = serializers.ListField(
+        child=serializers.ChoiceField(SiteRole.choices), required=False, help_text="All roles from now on."
+    )
+    teams = PlaceSerializer(many=True, required=False, help_text="All places from now on.")
+
+
+class ReasonGivenSerializer(StrictSerializer):
+    reason = serializers.CharField(
+        max_length=200, required=False, allow_blank=True, help_text="Why, for the audit log."
+    )
+
+
+class EndSessionsSerializer(StrictSerializer):
+    tokens = serializers.BooleanField(default=False, help_text="Revoke the user's API tokens too.")
+
+
+class EndedSerializer(serializers.Serializer[Any]):
+    ended = serializers.IntegerField(help_text="How many sessions were listed.")
+
+
+class SignInSerializer(serializers.ModelSerializer[Event]):
+    """A sign-in, a refused one, or the end of a session."""
+
+    action = serializers.CharField(source="kind")
+
+    class Meta:
+        model = Event
+        fields = ["id", "at", "action", "address", "user_agent", "request_id"]
+        read_only_fields = fields

@@ -1,0 +1,253 @@
+"""Pages about people: for administrators, read by auditors too. templates/accounts/ has what each expects."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from portal.common import etags
+from portal.common.errors import PortalError
+from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts import deactivation, policies, selectors, services, user_presenters, users
+from portal.people.accounts.forms import add_problems, form_status
+from portal.people.accounts.mfa import factors
+from portal.people.accounts.mfa import services as mfa
+from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.models import AccountKind, AccountStatus, Role, SecondFactor, SiteRole, Team, User
+from portal.people.accounts.user_forms import InviteForm, UserForm
+
+ROWS_PER_PAGE = 50
+ENTRIES = 50
+FACTORS = [(factors.NO_FACTOR, gettext_lazy("No second factor")), *SecondFactor.choices]
+STATUSES = [choice for choice in AccountStatus.choices if choice[0] != AccountStatus.DELETED]
+
+
+def _gives_roles(request: HttpRequest) -> bool:
+    return request.method == "POST" and "roles" in request.POST
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up(when=_gives_roles)
+def people(request: SignedInRequest) -> HttpResponse:
+    """All accounts, and the form that invites. The link of a new one is in this answer and nowhere else."""
+    if request.method == "POST":
+        policies.require_administrator(request.user)
+    found = factors.with_factors(selectors.users_for(request.user))
+    form = InviteForm(request.POST or None)
+    link = None
+    if request.method == "POST" and form.is_valid():
+        try:
+            link = users.invite(actor=request.user, **form.wanted())
+        except PortalError as error:
+            add_problems(form, error.field_errors, error.message)
+        else:
+            form = InviteForm()
+    q = strip_nul(request.GET.get("q", "")).strip()
+    status, role = request.GET.get("status", ""), request.GET.get("role", "")
+    if q:
+        found = selectors.search_users(found, q)
+    if status in AccountStatus.values:
+        found = found.with_status(status)
+    if role in SiteRole.values:
+        found = found.with_role(role)
+    kind = request.GET.get("kind", "")
+    if kind in AccountKind.values:
+        found = found.of_kind(kind)
+    factor = request.GET.get("second_factor", "")
+    if factor in dict(FACTORS):
+        found = factors.having(found, factor)
+    page = Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page"))
+    context = {
+        "page": page,
+        "rows": [(person, factors.kinds_of(person)) for person in page],
+        "looks": user_presenters.LOOKS,
+        "q": q,
+        "status": status,
+        "statuses": STATUSES,
+        "kind": kind,
+        "kinds": AccountKind.choices,
+        "factor": factor,
+        "factors": FACTORS,
+        "role": role,
+        "site_roles": SiteRole.choices,
+        "filtered": bool(q or status or role or kind or factor),
+        "form": form,
+        "link": link,
+    }
+    return render(request, "accounts/users.html", context, status=form_status(form))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up
+def person(request: SignedInRequest, username: str) -> HttpResponse:
+    """One account: what it may do, where it is signed in, what it did; and its changes."""
+    user = selectors.user_by_name(request.user, username)
+    if user.owning_team is not None:
+        return redirect("service_accounts:account", user.owning_team.slug, username)
+    form = None
+    if request.method == "POST":
+        policies.require_administrator(request.user)
+        form = UserForm(request.POST)
+        if form.is_valid():
+            try:
+                users.change(
+                    actor=request.user, user=user, expected=etags.expected_by(request), **form.cleaned_data
+                )
+            except PortalError as error:
+                add_problems(form, error.field_errors, error.sentence)
+            else:
+                messages.success(request, _("The account is changed."))
+                return redirect("accounts:user", username)
+    return _person(request, user, form)
+
+
+def _person(
+    request: SignedInRequest, user: User, form: UserForm | None = None, link: users.Link | None = None
+) -> HttpResponse:
+    memberships = selectors.memberships_of(user)
+    context = {
+        "person": user,
+        "factors": factors.overview_of(user),
+        "look": user_presenters.LOOKS[user.status],
+        "form": form or UserForm(initial={"email": user.email, "roles": user.roles}),
+        "memberships": memberships,
+        "other_teams": Team.objects.exclude(memberships__user=user).order_by("name"),
+        "team_roles": Role.choices,
+        "sessions": user_presenters.session_rows(user, request.session.session_key or ""),
+        "tokens": selectors.tokens_of(user),
+        "entries": selectors.entries_about(user)[:ENTRIES],
+        "link": link,
+    }
+    return render(request, "accounts/user.html", context, status=form_status(form))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def user_team(request: SignedInRequest, username: str) -> HttpResponse:
+    """Put somebody into a team. A GET, as after signing in anew, only shows the account."""
+    user = selectors.user_by_name(request.user, username)
+    if request.method == "POST":
+        policies.require_administrator(request.user)
+        try:
+            team = selectors.team_by_slug(request.user, request.POST.get("team", ""))
+            services.set_member(
+                actor=request.user, team=team, username=user.username, role=request.POST.get("role", "")
+            )
+        except PortalError as error:
+            messages.error(request, error.sentence)
+        else:
+            messages.success(
+                request, _("%(username)s is in %(team)s.") % {"username": user.username, "team": team.name}
+            )
+    return redirect("accounts:user", username)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def user_reactivate(request: SignedInRequest, username: str) -> HttpResponse:
+    """Give an account back. A GET only shows the account."""
+    user = selectors.user_by_name(request.user, username)
+    if request.method == "POST":
+        deactivation.reactivate(actor=request.user, user=user)
+        messages.success(request, _("%(username)s can sign in again.") % {"username": username})
+    return redirect("accounts:user", username)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def user_invite(request: SignedInRequest, username: str) -> HttpResponse:
+    """Show another link for a guest, this once. A GET only shows the account."""
+    user = selectors.user_by_name(request.user, username)
+    if request.method != "POST":
+        return redirect("accounts:user", username)
+    policies.require_administrator(request.user)
+    try:
+        link = users.invite_again(actor=request.user, user=user)
+    except PortalError as error:
+        messages.error(request, error.sentence)
+        return redirect("accounts:user", username)
+    return _person(request, link.user, link=link)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def user_deactivate(request: SignedInRequest, username: str) -> HttpResponse:
+    return _asked(request, username, "deactivate")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up
+def user_delete(request: SignedInRequest, username: str) -> HttpResponse:
+    return _asked(request, username, "delete")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up
+def user_reset(request: SignedInRequest, username: str) -> HttpResponse:
+    return _asked(request, username, "reset-password")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up
+def user_reset_mfa(request: SignedInRequest, username: str) -> HttpResponse:
+    return _asked(request, username, "reset-mfa")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def user_end_sessions(request: SignedInRequest, username: str) -> HttpResponse:
+    return _asked(request, username, "end-sessions")
+
+
+def _asked(request: SignedInRequest, username: str, action: str) -> HttpResponse:
+    """Ask, saying what will happen; then do it. For administrators alone."""
+    policies.require_administrator(request.user)
+    user = selectors.user_by_name(request.user, username)
+    back = reverse("accounts:user", args=[username])
+    if request.method != "POST":
+        asked = user_presenters.question(action, request.user, user)
+        return render(request, "confirm.html", {**asked, "action": request.path, "back": back})
+    try:
+        return _done(request, user, action)
+    except PortalError as error:
+        messages.error(request, error.sentence)
+        return redirect(back)
+
+
+def _done(request: SignedInRequest, user: User, action: str) -> HttpResponse:
+    named = {"username": user.username}
+    match action:
+        case "deactivate":
+            reason = strip_nul(request.POST.get("reason", "")).strip()[:200]
+            deactivation.deactivate(actor=request.user, user=user, reason=reason)
+            messages.success(request, _("%(username)s is deactivated.") % named)
+        case "delete":
+            users.delete(
+                actor=request.user,
+                user=user,
+                delete_workspaces=request.POST.get("workspaces") == "delete",
+                delete_homes=request.POST.get("homes") == "delete",
+            )
+            messages.success(request, _("The account of %(username)s is deleted.") % named)
+            return redirect("accounts:users")
+        case "reset-mfa":
+            mfa.reset(actor=request.user, user=user)
+            messages.success(request, _("The second factors of %(username)s are taken off.") % named)
+        case "reset-password":
+            link = users.reset_password(actor=request.user, user=user)
+            return _person(request, link.user, link=link)
+        case _:
+            users.end_sessions(actor=request.user, user=user, tokens=bool(request.POST.get("tokens")))
+            messages.success(request, _("%(username)s is signed out everywhere.") % named)
+    return redirect("accounts:user", user.username)

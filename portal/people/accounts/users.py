@@ -1,0 +1,463 @@
+"""Writes of people: invited, joined, changed, given a new password, deleted. Each leaves an audit entry.
+
+How an account is switched off is in `deactivation`; where somebody is signed in, in `sessions`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+
+from django.conf import settings
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.http import HttpRequest
+from django.utils import timezone
+
+from portal.common import etags
+from portal.common.actors import SYSTEM, SystemActor
+from portal.common.domain_events import emit
+from portal.common.errors import InvalidInput, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Notification
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.people.accounts import deactivation, links, mails, policies, services, sessions
+from portal.people.accounts.domain_events import UserDeleted
+from portal.people.accounts.links import LinkKind
+from portal.people.accounts.mfa import services as mfa
+from portal.people.accounts.models import ROLE_FIELDS, AccountStatus, ApiToken, Role, SiteRole, Team, User
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An address to be handed to a user, which works once until `expires_at`; `mailed` says who has it."""
+
+    user: User
+    url: str = field(repr=False)
+    expires_at: datetime
+    mailed: bool
+
+
+Places = Mapping[str, str]
+"""Roles in teams by the short name of the team."""
+
+
+@transaction.atomic
+def create(
+    *,
+    actor: User | SystemActor,
+    username: str,
+    email: str = "",
+    teams: Places | None = None,
+    roles: Sequence[str] = (),
+    password: str = "",
+    first_name: str = "",
+    last_name: str = "",
+    linked: bool = False,
+) -> User:
+    """Make an account; administrators only. Without a password it is one that a link has to open first.
+
+    With `linked` it is one whose user signs in by a provider.
+
+    Raises `InvalidInput` (name, address, teams, roles, password) and `NotAllowed`.
+    """
+    policies.require_administrator(actor)
+    wanted = _roles(roles)
+    places = _teams(teams or {})
+    user = User(
+        username=strip_nul(username).strip(),
+        email=strip_nul(email).strip(),
+        first_name=first_name,
+        last_name=last_name,
+        linked=linked,
+    )
+    user.email_confirmed = bool(user.email)
+    _set_roles(user, wanted)
+    if password:
+        _set_password(user, password)
+    else:
+        user.set_unusable_password()
+    _check(user)
+    user.save(force_insert=True)
+    held = ", ".join(wanted) or "no role"
+    events.record(
+        actor=actor,
+        kind=AuditKind.USER_JOINED if linked else AuditKind.USER_INVITED,
+        message=f"made the account {user.username} with {held}",
+        targets=sessions.about(user),
+        data={"user": user.username, "roles": wanted, "teams": dict(teams or {})},
+    )
+    default = _default_team()
+    if default is not None and default not in places:
+        services.set_member(actor=SYSTEM, team=default, username=user.username, role=Role.MEMBER)
+    for team, role in places.items():
+        services.set_member(actor=actor, team=team, username=user.username, role=role)
+    return user
+
+
+@transaction.atomic
+def invite(
+    *,
+    actor: User | SystemActor,
+    username: str,
+    email: str = "",
+    teams: Places | None = None,
+    roles: Sequence[str] = (),
+) -> Link:
+    """Make an account and the link by which its user chooses a password. Raises what `create` raises."""
+    user = create(actor=actor, username=username, email=email, teams=teams, roles=roles)
+    return _link(user, LinkKind.INVITATION)
+
+
+@transaction.atomic
+def invite_again(*, actor: User | SystemActor, user: User) -> Link:
+    """Another link for somebody who has not joined yet; those before it are worthless from now on."""
+    policies.require_administrator(actor)
+    policies.require_person(user)
+    user = deactivation.locked(user)
+    _require_active(user)
+    if user.status != AccountStatus.INVITED:
+        raise StateConflict(Reason(AccountCode.NOT_INVITED, {"username": user.username}))
+    user.set_unusable_password()
+    user.save(update_fields=["password"])
+    events.record(
+        actor=actor,
+        kind=AuditKind.USER_INVITED,
+        message=f"invited {user.username} again",
+        targets=sessions.about(user),
+        data={"user": user.username},
+    )
+    return _link(user, LinkKind.INVITATION)
+
+
+@transaction.atomic
+def reset_password(*, actor: User | SystemActor, user: User) -> Link:
+    """End a user's password and sessions at once, and make the link by which another one is chosen.
+
+    Tokens stay: programs go on. Raises `StateConflict` (deactivated; the last administrator).
+    """
+    policies.require_administrator(actor)
+    policies.require_person(user)
+    user = deactivation.locked(user)
+    _require_active(user)
+    policies.require_another_administrator(user)
+    user.set_unusable_password()
+    ended = sessions.end_all(user)
+    user.save(update_fields=["password", "session_salt"])
+    events.record(
+        actor=actor,
+        kind=AuditKind.USER_PASSWORD_RESET,
+        message=f"ended the password of {user.username}",
+        targets=sessions.about(user),
+        data={"user": user.username, "sessions": ended},
+    )
+    return _link(user, LinkKind.RESET)
+
+
+@transaction.atomic
+def end_sessions(*, actor: User | SystemActor, user: User, tokens: bool = False) -> int:
+    """Sign a user out everywhere, and with `tokens` end their tokens too; returns how many sessions.
+
+    Users may do so with their own account, administrators with every one.
+    """
+    if isinstance(actor, SystemActor) or actor.pk != user.pk:
+        policies.require_administrator(actor)
+    user = deactivation.locked(user)
+    ended = sessions.end_all(user)
+    user.save(update_fields=["session_salt"])
+    revoked = deactivation.revoke_tokens(user) if tokens else 0
+    events.record(
+        actor=actor,
+        kind=AuditKind.SESSION_ENDED,
+        message=f"ended all sessions of {user.username}",
+        targets=sessions.about(user),
+        data={"user": user.username, "sessions": ended, "tokens": revoked},
+    )
+    return ended
+
+
+@transaction.atomic
+def change(
+    *,
+    actor: User | SystemActor,
+    user: User,
+    email: str | None = None,
+    roles: Sequence[str] | None = None,
+    teams: Places | None = None,
+    first_name: str | None = None,
+    last_name: str | None = None,
+    expected: frozenset[str] = etags.ANY,
+) -> User:
+    """Set what is given: address, first and last name, all site roles, all places. Administrators only.
+
+    Raises `InvalidInput`, and `StateConflict` (the last administrator, the only owner of a team, workspaces
+    that are charged to a team which the user shall leave), `PreconditionFailed`.
+    """
+    policies.require_administrator(actor)
+    policies.require_person(user)
+    user = deactivation.locked(user)
+    etags.require_expected(expected, user, name=user.username)
+    if user.deleted_at is not None:
+        raise StateConflict(Reason(AccountCode.USER_DELETED, {"username": user.username}))
+    said: dict[str, object] = {}
+    if email is not None and strip_nul(email).strip() != user.email:
+        user.email = strip_nul(email).strip()
+        user.email_confirmed = bool(user.email)
+        said["email"] = user.email
+    for column, given in (("first_name", first_name), ("last_name", last_name)):
+        if given is not None and given != getattr(user, column):
+            setattr(user, column, given)
+            said[column] = given
+    if roles is not None:
+        wanted = _roles(roles)
+        if set(wanted) != set(user.roles):
+            if SiteRole.AUDITOR in wanted:
+                _require_no_work(user, teams)
+            if SiteRole.ADMINISTRATOR not in wanted:
+                policies.require_another_administrator(user)
+            _set_roles(user, wanted)
+            said["roles"] = wanted
+    if said:
+        _check(user)
+        user.save()
+        events.record(
+            actor=actor,
+            kind=AuditKind.USER_CHANGED,
+            message=f"changed {' and '.join(said)} of {user.username}",
+            targets=sessions.about(user),
+            data={"user": user.username, **said},
+        )
+    if teams is not None:
+        _place(actor, user, teams)
+    return user
+
+
+def _require_no_work(user: User, places: Places | None) -> None:
+    """Who becomes an auditor works in no team, or will not from now on. Raises `StateConflict`."""
+    working = user.memberships.exclude(role=Role.VIEWER)
+    if places is not None:
+        working = working.filter(
+            team__slug__in=[slug for slug, role in places.items() if role != Role.VIEWER]
+        )
+    slugs = sorted(working.values_list("team__slug", flat=True))
+    if slugs:
+        params = {"username": user.username, "teams": slugs}
+        raise StateConflict(Reason(AccountCode.AUDITOR_WORKS_IN_TEAMS, params))
+
+
+def _place(actor: User | SystemActor, user: User, places: Places) -> None:
+    """Make the user's memberships exactly these."""
+    wanted = _teams(places)
+    if wanted:
+        _require_active(user)
+    for team, role in wanted.items():
+        services.set_member(actor=actor, team=team, username=user.username, role=role)
+    for membership in user.memberships.exclude(team__in=wanted).select_related("team"):
+        services.remove_member(actor=actor, team=membership.team, username=user.username)
+
+
+@transaction.atomic
+def delete(
+    *,
+    actor: User | SystemActor,
+    user: User,
+    delete_workspaces: bool = False,
+    delete_homes: bool = False,
+) -> None:
+    """End an account for good: its roles, teams, tokens, address and notices go; the name stays taken.
+
+    For whoever manages the account, and for its user where the portal allows that. Home folders stay where
+    they are unless `delete_homes`. Workspaces that there are still are deleted with `delete_workspaces`, else
+    they are named in a `StateConflict`, as is that nobody else could administer, or own the user's teams.
+    """
+    user = deactivation.locked(user)
+    if user.deleted_at is not None:
+        policies.require_manage_account(actor, user)
+        return
+    policies.require_delete_account(actor, user)
+    if user.is_active:
+        deactivation.switch_off(actor=actor, user=user)
+        user.refresh_from_db()
+    emit(UserDeleted(user=user, actor=actor, delete_workspaces=delete_workspaces, delete_homes=delete_homes))
+    user.deleted_at = timezone.now()
+    user.email = user.first_name = user.last_name = ""
+    user.email_confirmed = False
+    _set_roles(user, [])
+    user.set_unusable_password()
+    mfa.remove_all(user)
+    user.save()
+    user.memberships.all().delete()
+    ApiToken.objects.filter(user=user).delete()
+    Notification.objects.filter(user=user).delete()
+    events.record(
+        actor=actor,
+        kind=AuditKind.USER_DELETED,
+        message=f"deleted the account {user.username}",
+        targets=sessions.about(user),
+        data={"user": user.username, "workspaces": delete_workspaces, "homes": delete_homes},
+    )
+
+
+@transaction.atomic
+def join(*, user: User, kind: LinkKind, link: str, password: str) -> User:
+    """Set the password that a link asks for; its user may sign in. Raises `InvalidInput`, `StateConflict`.
+
+    Two who use a link at once: the second finds it spent.
+    """
+    locked = deactivation.locked(user)
+    if links.opened(locked.pk, link) is None:
+        raise StateConflict(Reason(AccountCode.LINK_SPENT), code=AccountCode.LINK_SPENT)
+    _set_password(locked, password)
+    sessions.end_all(locked)
+    locked.save(update_fields=["password", "session_salt"])
+    events.record(
+        actor=locked,
+        kind=AuditKind.USER_JOINED if kind is LinkKind.INVITATION else AuditKind.USER_PASSWORD_CHANGED,
+        message="accepted the invitation"
+        if kind is LinkKind.INVITATION
+        else "chose another password by a link",
+        targets=sessions.about(locked),
+    )
+    return locked
+
+
+@transaction.atomic
+def change_password(
+    request: HttpRequest, *, user: User, old: str, password: str, end_tokens: bool = False
+) -> int:
+    """Change one's own password; other browsers are signed out. Returns how many sessions ended.
+
+    Raises `InvalidInput` with `old_password` or `new_password` among the errors.
+    """
+    user = deactivation.locked(user)
+    if not user.check_password(old):
+        reason = Reason(AccountCode.WRONG_PASSWORD)
+        raise InvalidInput(reason, errors={"old_password": [reason]})
+    _set_password(user, password, field="new_password")
+    ended = sessions.keep_only(request, user)
+    revoked = deactivation.revoke_tokens(user) if end_tokens else 0
+    events.record(
+        actor=user,
+        kind=AuditKind.USER_PASSWORD_CHANGED,
+        message="changed the password",
+        targets=sessions.about(user),
+        data={"sessions": ended, "tokens": revoked},
+    )
+    return ended
+
+
+@transaction.atomic
+def change_email(*, user: User, email: str, password: str) -> User:
+    """Change one's own address, which the password has to allow. Raises `InvalidInput`."""
+    user = deactivation.locked(user)
+    if not user.check_password(password):
+        reason = Reason(AccountCode.WRONG_PASSWORD)
+        raise InvalidInput(reason, errors={"password": [reason]})
+    email = strip_nul(email).strip()
+    if email == user.email:
+        return user
+    user.email, user.email_confirmed = email, False
+    _check(user)
+    user.save(update_fields=["email", "email_confirmed"])
+    events.record(
+        actor=user,
+        kind=AuditKind.USER_EMAIL_CHANGED,
+        message="changed the e-mail address",
+        targets=sessions.about(user),
+    )
+    return user
+
+
+def forgot_password(name: str) -> None:
+    """Send a link to whoever has this name or address, if anybody has. The answer is the same for all.
+
+    Who that is finds out the worker, so that the time of the answer tells nothing either.
+    """
+    mails.order_forgotten(strip_nul(name).strip()[:254])
+
+
+def _link(user: User, kind: LinkKind) -> Link:
+    mailed = bool(settings.BERTH_MAIL and user.email)
+    if mailed:
+        transaction.on_commit(partial(mails.order_link, user.pk, kind))
+    return Link(user, links.make(user, kind), links.expires_at(kind), mailed)
+
+
+def _require_active(user: User) -> None:
+    if user.deleted_at is not None:
+        raise StateConflict(Reason(AccountCode.USER_DELETED, {"username": user.username}))
+    if not user.is_active:
+        raise StateConflict(Reason(AccountCode.USER_DEACTIVATED, {"username": user.username}))
+
+
+def _set_password(user: User, password: str, *, field: str = "password") -> None:
+    try:
+        validate_password(password, user)
+    except ValidationError as error:
+        raise InvalidInput(Reason(AccountCode.USER_NOT_VALID), errors={field: error.messages}) from error
+    user.set_password(password)
+
+
+def _check(user: User) -> None:
+    deleted = User.objects.exclude(deleted_at=None).filter(username=user.username).exclude(pk=user.pk)
+    if deleted.exists():
+        reason = Reason(AccountCode.USER_DELETED, {"username": user.username})
+        raise InvalidInput(reason, errors={"username": [reason]})
+    try:
+        user.full_clean(exclude=["password"])
+    except ValidationError as error:
+        raise InvalidInput(Reason(AccountCode.USER_NOT_VALID), errors=_named(error)) from error
+
+
+def _named(error: ValidationError) -> dict[str, list[str]]:
+    """The sentences by field; what a constraint on the address says stands at the address."""
+    found = dict(error.message_dict)
+    if general := found.pop("__all__", []):
+        found["email"] = [*found.get("email", []), *general]
+    return found
+
+
+def _roles(roles: Sequence[str]) -> list[str]:
+    unknown = [role for role in roles if role not in SiteRole.values]
+    if unknown:
+        reason = Reason(AccountCode.NO_SUCH_SITE_ROLE, {"role": unknown[0], "known": list(SiteRole.values)})
+        raise InvalidInput(reason, errors={"roles": [reason]})
+    if SiteRole.AUDITOR in roles and set(roles) != {SiteRole.AUDITOR}:
+        reason = Reason(AccountCode.AUDITOR_HOLDS_NO_OTHER_ROLE)
+        raise InvalidInput(reason, errors={"roles": [reason]})
+    return [role for role in SiteRole.values if role in roles]
+
+
+def _set_roles(user: User, roles: Sequence[str]) -> None:
+    for role, column in ROLE_FIELDS.items():
+        setattr(user, column, role in roles)
+
+
+def _default_team() -> Team | None:
+    """The team that every new account joins (`BERTH_DEFAULT_TEAM`); None where there is none of this name."""
+    slug = settings.BERTH_DEFAULT_TEAM
+    found = Team.objects.filter(slug=slug).first() if slug else None
+    if slug and found is None:
+        log.warning("a new account joins no team: there is no team %r (BERTH_DEFAULT_TEAM)", slug)
+    return found
+
+
+def _teams(places: Places) -> dict[Team, str]:
+    found = {team.slug: team for team in Team.objects.filter(slug__in=places)}
+    for slug, role in places.items():
+        if slug not in found:
+            reason = Reason(AccountCode.NO_SUCH_TEAM, {"slug": slug})
+            raise InvalidInput(reason, errors={"teams": [reason]})
+        if role not in Role.values:
+            reason = Reason(AccountCode.NO_SUCH_ROLE, {"role": role})
+            raise InvalidInput(reason, errors={"teams": [reason]})
+    return {found[slug]: role for slug, role in places.items()}

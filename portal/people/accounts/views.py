@@ -1,0 +1,389 @@
+"""Sign-in, account and teams; templates/accounts/ says what each page expects."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth import logout
+from django.contrib.auth.decorators import login_not_required
+from django.core.paginator import Paginator
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods, require_POST
+from django_htmx.http import HttpResponseClientRedirect
+
+from portal.common import etags, origins
+from portal.common.errors import InvalidInput, NotAllowed, PortalError, StateConflict
+from portal.common.htmx import local_path
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts import (
+    limits,
+    links,
+    lockout,
+    login_flow,
+    policies,
+    presenters,
+    selectors,
+    services,
+    sessions,
+    user_presenters,
+    users,
+)
+from portal.people.accounts.forms import (
+    ChangePasswordForm,
+    EmailForm,
+    ForgottenForm,
+    NewPasswordForm,
+    SignInForm,
+    TeamForm,
+    add_problems,
+    form_status,
+)
+from portal.people.accounts.mfa import attempts
+from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.models import Role
+
+ROWS_PER_PAGE = 50
+YEAR_S = 31_536_000
+THEMES = frozenset({"light", "dark"})
+
+
+@login_not_required
+@sensitive_post_parameters("password")
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def sign_in(request: HttpRequest) -> HttpResponse:
+    """Sign in by name and password, then go where one wanted to."""
+    wanted = local_path(request.POST.get("next") or request.GET.get("next", ""))
+    if getattr(request, "htmx", False):
+        # A part of a page was asked for and the session has ended: the whole page goes to sign-in.
+        here = local_path(request.htmx.current_url_abs_path or "/")  # type: ignore[attr-defined]
+        return HttpResponseClientRedirect(f"{reverse('accounts:sign-in')}?{urlencode({'next': here})}")
+    if request.user.is_authenticated:
+        return redirect(wanted)
+    if request.method == "GET" and (left := request.session.get(sessions.LEFT)):
+        # Whatever a page did that noticed first that its session has ended.
+        return redirect(left["path"])
+    if request.method == "POST" and lockout.refuses(request, request.POST.get("username", "")):
+        return lockout.too_many(request)
+    form = SignInForm(request, data=request.POST or None)
+    if request.method == "POST":
+        if form.is_valid():
+            return login_flow.begin(request, form.get_user(), how="password", wanted=wanted)
+        if request.POST.get("username"):
+            locked_out = getattr(request, "axes_locked_out", False)
+            if not locked_out:
+                lockout.count_failure(request.POST["username"])
+            sessions.sign_in_failed(username=request.POST["username"], locked_out=locked_out)
+    context = {"form": form, "next": wanted, "mail": settings.BERTH_MAIL}
+    return render(request, "accounts/sign_in.html", context)
+
+
+@login_not_required
+@sensitive_post_parameters()
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def welcome(request: HttpRequest, user_id: UUID, link: str) -> HttpResponse:
+    """Where a link leads: its user chooses a password and is signed in. A spent link says so."""
+    opened = links.opened(user_id, link)
+    if opened is None:
+        raise StateConflict(Reason(AccountCode.LINK_SPENT), code=AccountCode.LINK_SPENT)
+    user, kind = opened
+    form = NewPasswordForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            joined = users.join(user=user, kind=kind, link=link, password=form.cleaned_data["password"])
+        except InvalidInput as error:
+            add_problems(form, error.field_errors, error.message)
+        else:
+            response = login_flow.begin(request, joined, how="link")
+            words = _("Your password is set. You are signed in.")
+            messages.success(request, words if request.user.is_authenticated else _("Your password is set."))
+            return response
+    teams = selectors.memberships_of(user)
+    context = {"form": form, "username": user.username, "kind": kind.value, "memberships": teams}
+    return render(request, "accounts/welcome.html", context, status=form_status(form))
+
+
+@login_not_required
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def forgotten(request: HttpRequest) -> HttpResponse:
+    """Ask for a link by mail. The answer is the same whoever there is, and without a mail server 404."""
+    if not settings.BERTH_MAIL:
+        raise Http404
+    form = ForgottenForm(request.POST or None)
+    asked = request.method == "POST" and form.is_valid()
+    if asked:
+        key = f"forgotten:{limits.network_of(origins.present().address)}"
+        if limits.count(key, window=lockout.WINDOW) > settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS:
+            return lockout.too_many(request)
+        users.forgot_password(form.cleaned_data["name"])
+    context = {"form": form, "asked": asked, "hours": settings.BERTH_FORGOTTEN_HOURS}
+    return render(request, "accounts/forgotten.html", context, status=form_status(form))
+
+
+@login_not_required
+@require_POST
+def sign_out(request: HttpRequest) -> HttpResponse:
+    """End this session, and with it the user's entry to every workspace."""
+    leave = request.session.get(sessions.LEAVE)
+    if request.user.is_authenticated:
+        sessions.sign_out(request, request.user)
+    else:
+        logout(request)
+    if not leave:
+        return redirect("accounts:sign-in")
+    request.session[sessions.LEFT] = leave
+    return redirect(leave["path"])
+
+
+@login_not_required
+@require_POST
+def theme(request: HttpRequest) -> HttpResponse:
+    """Keep the choice of theme in a cookie and go back; an empty choice follows the system."""
+    response = redirect(local_path(request.POST.get("next", "")))
+    chosen = request.POST.get("theme", "")
+    if chosen in THEMES:
+        response.set_cookie(
+            settings.BERTH_THEME_COOKIE,
+            chosen,
+            max_age=YEAR_S,
+            samesite="Lax",
+            secure=settings.HTTPS,
+            httponly=False,
+        )
+    else:
+        response.delete_cookie(settings.BERTH_THEME_COOKIE, samesite="Lax")
+    return response
+
+
+@sensitive_post_parameters()
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def account(request: SignedInRequest) -> HttpResponse:
+    """Who one is, where one is signed in, and a new password."""
+    form = ChangePasswordForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        given = form.cleaned_data
+        try:
+            attempts.password(request, request.user, given["old_password"], field="old_password")
+            users.change_password(
+                request,
+                user=request.user,
+                old=given["old_password"],
+                password=given["new_password"],
+                end_tokens=given["end_tokens"],
+            )
+        except InvalidInput as error:
+            add_problems(form, error.field_errors, error.message)
+        else:
+            messages.success(request, _("The password is changed. Other browsers are signed out."))
+            return redirect("accounts:account")
+    return _account(request, form)
+
+
+@sensitive_post_parameters()
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def email(request: SignedInRequest) -> HttpResponse:
+    """Another address. A GET, as after signing in anew, only shows the account."""
+    if request.method != "POST":
+        return redirect("accounts:account")
+    form = EmailForm(request.POST)
+    if form.is_valid():
+        given = form.cleaned_data
+        try:
+            attempts.password(request, request.user, given["password"], field="password")
+            users.change_email(user=request.user, email=given["email"], password=given["password"])
+        except InvalidInput as error:
+            add_problems(form, error.field_errors, error.message)
+        else:
+            messages.success(request, _("The address is changed."))
+            return redirect("accounts:account")
+    return _account(request, ChangePasswordForm(), email_form=form)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def session_end(request: SignedInRequest, session_id: UUID) -> HttpResponse:
+    """End one of one's sessions. A GET, as after signing in anew, only shows the account."""
+    if request.method == "POST":
+        sessions.end_one(actor=request.user, session_id=session_id)
+        messages.success(request, _("The session has ended."))
+    return redirect("accounts:account")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def sessions_end(request: SignedInRequest) -> HttpResponse:
+    """End all of one's sessions but this one. A GET only shows the account."""
+    if request.method == "POST":
+        count = sessions.end_others(request, request.user)
+        messages.success(
+            request,
+            ngettext("%(count)d other session has ended.", "%(count)d other sessions have ended.", count)
+            % {"count": count},
+        )
+    return redirect("accounts:account")
+
+
+def _account(
+    request: SignedInRequest, form: ChangePasswordForm, *, email_form: EmailForm | None = None
+) -> HttpResponse:
+    status = form_status(email_form if email_form is not None else form)
+    rows = user_presenters.session_rows(request.user, request.session.session_key or "")
+    context = {
+        "form": form,
+        "email_form": email_form or EmailForm(initial={"email": request.user.email}),
+        "sessions": rows,
+        "others": any(not row["current"] for row in rows),
+        "token_count": selectors.tokens_of(request.user).count(),
+        "memberships": selectors.memberships_of(request.user),
+        "roles": presenters.rights(request.user),
+        "mail": settings.BERTH_MAIL,
+        "may_delete": policies.may_delete_own_account(request.user),
+    }
+    return render(request, "accounts/account.html", context, status=status)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up
+def account_delete(request: SignedInRequest) -> HttpResponse:
+    """Say what will happen, then delete one's own account and end the session."""
+    if not policies.may_delete_own_account(request.user):
+        raise NotAllowed(Reason(AccountCode.ACCOUNT_DELETION_OFF))
+    if request.method == "POST":
+        try:
+            users.delete(
+                actor=request.user,
+                user=request.user,
+                delete_workspaces=request.POST.get("workspaces") == "delete",
+                delete_homes=request.POST.get("homes") == "delete",
+            )
+        except PortalError as error:
+            messages.error(request, error.sentence)
+            return redirect("accounts:account-delete")
+        logout(request)
+        messages.success(request, _("Your account is deleted."))
+        return redirect("accounts:sign-in")
+    asked = user_presenters.own_deletion_question(request.user)
+    return render(
+        request,
+        "confirm.html",
+        {**asked, "action": request.path, "back": reverse("accounts:account")},
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def notices(request: SignedInRequest) -> HttpResponse:
+    """Switch e-mail on or off. A GET, as after signing in anew, only shows the account."""
+    if request.method == "POST":
+        wanted = request.POST.get("mail") == "on"
+        services.set_mail_notices(actor=request.user, wanted=wanted)
+        words = _("Notices come by e-mail too.") if wanted else _("Notices come in the portal only.")
+        messages.success(request, words)
+    return redirect("accounts:account")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def teams(request: SignedInRequest) -> HttpResponse:
+    """Teams one may see; operators make new ones."""
+    form = TeamForm(request.POST or None) if request.user.operates else None
+    if request.method == "POST":
+        policies.require_operator(request.user)
+        if form is not None and form.is_valid():
+            try:
+                team = services.create_team(actor=request.user, owner=request.user, **form.cleaned_data)
+            except PortalError as error:
+                add_problems(form, error.field_errors, error.message)
+            else:
+                messages.success(
+                    request, _("%(team)s is there, and you are its owner.") % {"team": team.name}
+                )
+                return redirect("home:team", team.slug)
+    q = strip_nul(request.GET.get("q", "")).strip()[:100]
+    found = selectors.teams_for(request.user)
+    total = found.count()
+    if q:
+        found = found.filter(name__icontains=q)
+    page = Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page"))
+    roles = selectors.roles_of(request.user)
+    rows = [(team, Role(roles[team.pk]).label if team.pk in roles else "") for team in page.object_list]
+    context = {"page": page, "rows": rows, "q": q, "total": total, "form": form}
+    return render(request, "accounts/teams.html", context, status=form_status(form))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def member_role(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
+    """Give a member another role. A GET, as after signing in anew, only shows the team."""
+    if request.method != "POST":
+        return redirect("home:team", slug)
+    found = selectors.team_by_slug(request.user, slug)
+    policies.require_manage_team(request.user, found)
+    try:
+        services.set_member(
+            actor=request.user,
+            team=found,
+            username=username,
+            role=request.POST.get("role", ""),
+            expected=etags.expected_by(request),
+        )
+    except PortalError as error:
+        messages.error(request, error.sentence)
+    else:
+        messages.success(
+            request,
+            _("%(username)s has the role %(role)s.")
+            % {"username": username, "role": Role(request.POST["role"]).label.lower()},
+        )
+    return redirect("home:team", slug)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def member_remove(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
+    """Ask, then take a member out of the team."""
+    found = selectors.team_by_slug(request.user, slug)
+    leaving = username == request.user.username
+    if not leaving:
+        policies.require_manage_team(request.user, found)
+    if request.method == "POST":
+        try:
+            services.remove_member(actor=request.user, team=found, username=username)
+        except PortalError as error:
+            messages.error(request, error.sentence)
+            return redirect("home:team", slug)
+        messages.success(
+            request, _("%(username)s is no longer in %(team)s.") % {"username": username, "team": found.name}
+        )
+        if leaving and not request.user.operates:
+            return redirect("accounts:teams")
+        return redirect("home:team", slug)
+    held = selectors.workspace_names(found, username)
+    question = presenters.leaving_question(found) if leaving else presenters.removal_question(found, username)
+    context = {**question, "action": request.path, "back": reverse("home:team", args=[slug])}
+    if held:
+        context |= {
+            "holds": held,
+            "hold_lead": presenters.held_lead(found, username, leaving=leaving),
+            "holds_url": _workspaces_url(username, leaving=leaving),
+        }
+    return render(request, "confirm.html", context)
+
+
+def _workspaces_url(username: str, *, leaving: bool) -> str:
+    """The list of the member's workspaces, as who takes the member out sees it."""
+    query = urlencode({"q": username} if leaving else {"q": username, "whose": "all"})
+    return f"{reverse('home:home')}?{query}"

@@ -1,0 +1,257 @@
+"""What a sign-in by a provider would do: one answer for the sign-in itself, a test and a preview.
+
+Reads only. `services.sign_in` carries a decision out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from django.core.exceptions import ValidationError
+
+from portal.common.names import slug_validator, username_validator
+from portal.common.reasons.codes import AccountCode, IdentityCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts.models import ROLE_FIELDS, Membership, SiteRole, Team, User
+from portal.people.identity import rules
+from portal.people.identity.config import TEAM_ROLES, Provider
+from portal.people.identity.models import GivenPlace, GivenRole, IdentityLink, LinkedBy
+from portal.people.identity.rules import Person, Refused
+
+MAX_NAME = 32
+
+
+class Effect(StrEnum):
+    """What becomes of a place or a role."""
+
+    GAINED = "gained"
+    KEPT = "kept"
+    CHANGED = "changed"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceChange:
+    """A place in a team: the role afterwards (empty where it ends), and whether the rules gave it."""
+
+    team: str
+    role: str
+    effect: Effect
+    given: bool
+    create_team: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChange:
+    """A role in the portal, and what becomes of it."""
+
+    role: str
+    effect: Effect
+
+
+@dataclass(slots=True)
+class Decision:
+    """The account (None: one is made), how it is linked, and what changes.
+
+    Without `refusal` the sign-in is good. `problems`, for administrators: what rules ask for and cannot be.
+    """
+
+    provider_id: str
+    provider_name: str = ""
+    person: Person | None = None
+    refusal: Reason | None = None
+    user: User | None = None
+    link: IdentityLink | None = None
+    how: LinkedBy | None = None
+    places: list[PlaceChange] = field(default_factory=list)
+    roles: list[RoleChange] = field(default_factory=list)
+    problems: list[Reason] = field(default_factory=list)
+
+    @property
+    def username(self) -> str:
+        """The name of the account, or an empty string where there would be none."""
+        if self.user is not None:
+            return self.user.username
+        return self.person.username if self.person is not None and self.refusal is None else ""
+
+    @property
+    def action(self) -> str:
+        """`refuse`, `create`, `link` or `sign_in`."""
+        if self.refusal is not None:
+            return "refuse"
+        if self.user is None:
+            return "create"
+        return "link" if self.how is not None else "sign_in"
+
+
+def decide(provider: Provider, claims: Mapping[str, Any]) -> Decision:
+    """What these claims of the provider's become. Raises nothing that is the claims' doing."""
+    decision = Decision(provider.id, provider.name)
+    try:
+        decision.person = rules.read(provider, claims)
+        _find(decision, provider, decision.person)
+        place(decision, rules.grants(provider, claims))
+    except Refused as error:
+        decision.refusal = error.reason
+    return decision
+
+
+def _find(decision: Decision, provider: Provider, person: Person) -> None:
+    """The account: linked already, linked now, or made. Raises `Refused`."""
+    links = IdentityLink.objects.filter(provider=provider.id).select_related("user")
+    link = links.filter(subject=person.subject).first()
+    if link is None and (waiting := links.filter(subject="", expected=person.username).first()):
+        link, decision.how = waiting, LinkedBy.ADMINISTRATOR
+    if link is not None:
+        decision.link, decision.user = link, link.user
+        _require_open(link.user)
+        return
+    decision.user, decision.how = _by_rule(provider, person)
+    if decision.user is None:
+        _require_new(provider, person)
+        decision.how = LinkedBy.CREATED
+
+
+def _require_open(user: User) -> None:
+    named = {"username": user.username}
+    if user.deleted_at is not None:
+        raise Refused(Reason(AccountCode.USER_DELETED, named))
+    if not user.is_active:
+        raise Refused(Reason(IdentityCode.ACCOUNT_DEACTIVATED, named))
+
+
+def _by_rule(provider: Provider, person: Person) -> tuple[User | None, LinkedBy | None]:
+    """An account that is there, which the settings let this provider's word be enough for.
+
+    Never one with roles in the portal: whoever runs the provider would have them.
+    """
+    found: User | None = None
+    how: LinkedBy | None = None
+    if "email" in provider.link and person.email and person.email.isascii():
+        found, how = _with_verified_email(person.email), LinkedBy.EMAIL
+    if found is None and "username" in provider.link:
+        found, how = User.objects.existing().filter(username=person.username).first(), LinkedBy.USERNAME
+    if found is None:
+        return None, None
+    _require_open(found)
+    named = {"username": found.username, "provider": provider.name}
+    if found.roles:
+        raise Refused(Reason(IdentityCode.ROLES_NOT_LINKED, named))
+    if IdentityLink.objects.filter(provider=provider.id, user=found).exists():
+        raise Refused(Reason(IdentityCode.LINKED_TO_ANOTHER, named))
+    return found, how
+
+
+def _with_verified_email(email: str) -> User | None:
+    """Who has this address from somebody else than themselves.
+
+    Whoever could write another's address into their own account would get that person's teams.
+    """
+    return User.objects.existing().filter(email__iexact=email, email_confirmed=True).first()
+
+
+def _require_new(provider: Provider, person: Person) -> None:
+    """That an account can be made for this person. Raises `Refused`."""
+    if not provider.create_accounts:
+        raise Refused(Reason(IdentityCode.NO_ACCOUNT, {"provider": provider.name}))
+    claim = provider.claims.username
+    try:
+        username_validator(person.username)
+    except ValidationError as error:
+        named = {"claim": claim, "value": person.username[:100]}
+        raise Refused(Reason(IdentityCode.USERNAME_NOT_VALID, named)) from error
+    if len(person.username) > MAX_NAME:
+        raise Refused(Reason(IdentityCode.USERNAME_TOO_LONG, {"claim": claim, "limit": MAX_NAME}))
+    if User.objects.filter(username=person.username).exists():
+        named = {"username": person.username, "provider": provider.name}
+        raise Refused(Reason(IdentityCode.USERNAME_TAKEN, named))
+    if person.email and User.objects.filter(email__iexact=person.email).exists():
+        raise Refused(Reason(IdentityCode.EMAIL_TAKEN, {"email": person.email, "provider": provider.name}))
+
+
+def place(decision: Decision, granted: rules.Grants) -> None:
+    """Add to the decision the changes of places and roles, and what rules ask for that cannot be."""
+    user = decision.user
+    wanted = _possible(decision, granted)
+    held: dict[str, str] = {}
+    given: dict[str, GivenPlace] = {}
+    if user is not None:
+        places = Membership.objects.filter(user=user).values_list("team__slug", "role")
+        held = dict(places)
+        mine = GivenPlace.objects.filter(user=user, provider=decision.provider_id).select_related("team")
+        given = {each.team.slug: each for each in mine}
+    for slug in sorted({*wanted, *given}):
+        change = place_change(wanted.get(slug, ""), held.get(slug, ""), given.get(slug))
+        if change is not None:
+            new = slug in granted.may_create and not Team.objects.filter(slug=slug).exists()
+            decision.places.append(PlaceChange(slug, *change, create_team=new))
+    has = set() if user is None else {role for role in SiteRole if getattr(user, ROLE_FIELDS[role])}
+    mine_too = (
+        set()
+        if user is None
+        else set(
+            GivenRole.objects.filter(user=user, provider=decision.provider_id).values_list("role", flat=True)
+        )
+    )
+    for role in SiteRole:
+        if role in granted.roles:
+            decision.roles.append(RoleChange(role.value, Effect.KEPT if role in has else Effect.GAINED))
+        elif role in mine_too and role in has:
+            decision.roles.append(RoleChange(role.value, Effect.LOST))
+
+
+def place_change(wanted: str, held: str, given: GivenPlace | None) -> tuple[str, Effect, bool] | None:
+    """The role afterwards, what that means, and whether the place counts as given by the rules.
+
+    `held` is the role now. A place that was changed by hand since the rules gave it is theirs no more.
+    None: it is nothing of theirs.
+    """
+    if given is not None and given.role != held:
+        given = None
+    if wanted:
+        if given is not None or not held:
+            effect = Effect.GAINED if not held else Effect.KEPT if wanted == held else Effect.CHANGED
+            return wanted, effect, True
+        if TEAM_ROLES.index(held) >= TEAM_ROLES.index(wanted):
+            return held, Effect.KEPT, False
+        return wanted, Effect.CHANGED, True
+    if given is None:
+        return None
+    return (given.before, Effect.CHANGED, False) if given.before else ("", Effect.LOST, False)
+
+
+def _possible(decision: Decision, granted: rules.Grants) -> dict[str, str]:
+    """The wanted places in teams that are there, or that a rule makes."""
+    there = set(Team.objects.filter(slug__in=granted.places).values_list("slug", flat=True))
+    wanted = {}
+    for slug, role in granted.places.items():
+        named = {"slug": slug[:80], "provider": decision.provider_name}
+        if slug in there or (slug in granted.may_create and _is_slug(slug)):
+            wanted[slug] = role
+        else:
+            code = (
+                IdentityCode.TEAM_NAME_NOT_VALID
+                if slug in granted.may_create
+                else IdentityCode.TEAM_NOT_THERE
+            )
+            decision.problems.append(Reason(code, named))
+    return wanted
+
+
+def _is_slug(slug: str) -> bool:
+    try:
+        slug_validator(slug)
+    except ValidationError:
+        return False
+    return len(slug) <= 40
+
+
+def missing_teams(provider: Provider) -> list[str]:
+    """Teams that the provider's rules name in full, do not make, and that are not there."""
+    named = {
+        rule.team for rule in provider.rules if rule.team and "\\" not in rule.team and not rule.create_team
+    }
+    return sorted(named - set(Team.objects.filter(slug__in=named).values_list("slug", flat=True)))

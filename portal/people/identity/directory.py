@@ -1,0 +1,159 @@
+"""LDAP, by django-auth-ldap: a name and a password become claims. It and python-ldap are an extra (`ldap`).
+
+The portal's own rules make the account: of django-auth-ldap the search, the binds and the groups are used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ldap
+from django.http import HttpRequest
+from django_auth_ldap import config as library
+from django_auth_ldap.backend import LDAPBackend, LDAPSettings, ldap_error
+
+from portal.people.accounts.models import User
+from portal.people.identity.config import Ldap, read_secret
+
+GROUP_TYPES = {
+    "groupOfNames": library.GroupOfNamesType,
+    "groupOfUniqueNames": library.GroupOfUniqueNamesType,
+    "posixGroup": library.PosixGroupType,
+    "activeDirectory": library.NestedActiveDirectoryGroupType,
+}
+REFUSALS = (
+    ldap.INVALID_CREDENTIALS,
+    ldap.INAPPROPRIATE_AUTH,
+    ldap.UNWILLING_TO_PERFORM,
+    ldap.CONSTRAINT_VIOLATION,
+    ldap.INSUFFICIENT_ACCESS,
+    ldap.NO_SUCH_OBJECT,
+)
+"""With these a directory refuses one user: a wrong password, a locked entry, one without a password."""
+
+
+class Unreachable(Exception):
+    """The directory does not answer, or does not let the portal search."""
+
+
+def claims_of(
+    provider: Ldap, request: HttpRequest | None, username: str, password: str
+) -> dict[str, Any] | None:
+    """What the directory has of whoever this is; None where name and password do not match.
+
+    Raises `Unreachable`.
+    """
+    backend = _Backend(provider)
+    ldap_error.connect(_raise, sender=_Backend)
+    if backend.authenticate(request, username=username, password=password) is None:
+        return None
+    return backend.claims
+
+
+def look_up(provider: Ldap, username: str) -> dict[str, Any] | None:
+    """What the directory has of somebody, read by the account that searches; None for nobody or several.
+
+    No password is asked for or tried. Raises `Unreachable`.
+    """
+    backend = _Search(provider)
+    ldap_error.connect(_raise, sender=_Search)
+    # The password is looked at by nobody: without one the library would not begin.
+    backend.authenticate(None, username=username, password="-")  # noqa: S106
+    return backend.claims
+
+
+class _Backend(LDAPBackend):
+    """One directory, for one sign-in. It makes no user: `get_or_build_user` keeps the claims."""
+
+    def __init__(self, provider: Ldap) -> None:
+        self.provider = provider
+        self.claims: dict[str, Any] | None = None
+        self.settings = LDAPSettings("BERTH_NO_AUTH_LDAP_", _settings(provider))
+
+    def get_or_build_user(self, username: str, ldap_user: Any) -> tuple[User, bool]:
+        try:
+            self.claims = _claims(self.provider, ldap_user)
+        except ldap.LDAPError as error:
+            raise Unreachable(type(error).__name__) from error
+        return User(), False
+
+
+class _Search(_Backend):
+    """The same without the bind as the entry that is found."""
+
+    def authenticate_ldap_user(self, ldap_user: Any, password: str) -> None:
+        # The search for the name brings the attributes, those of operation too.
+        if ldap_user.dn is not None:
+            self.get_or_build_user("", ldap_user)
+
+
+def _settings(provider: Ldap) -> dict[str, Any]:
+    options = {
+        ldap.OPT_NETWORK_TIMEOUT: provider.timeout_s,
+        ldap.OPT_TIMEOUT: provider.timeout_s,
+        ldap.OPT_REFERRALS: 0,
+        ldap.OPT_X_TLS_REQUIRE_CERT: ldap.OPT_X_TLS_DEMAND,
+    }
+    if provider.ca_file:
+        options[ldap.OPT_X_TLS_CACERTFILE] = provider.ca_file
+    # The last one: it makes a TLS context of those before.
+    options[ldap.OPT_X_TLS_NEWCTX] = 0
+    found: dict[str, Any] = {
+        "SERVER_URI": provider.url,
+        "BIND_DN": provider.bind_dn,
+        "BIND_PASSWORD": read_secret(provider.bind_password) if provider.bind_password else "",
+        "START_TLS": provider.start_tls,
+        "CONNECTION_OPTIONS": options,
+        # With the operational attributes: entryUUID is one.
+        "USER_SEARCH": library.LDAPSearch(
+            provider.user_base, ldap.SCOPE_SUBTREE, provider.user_filter, ["*", "+"]
+        ),
+        "ALWAYS_UPDATE_USER": False,
+        "PERMIT_EMPTY_PASSWORD": False,
+    }
+    if provider.group_base:
+        found["GROUP_SEARCH"] = library.LDAPSearch(
+            provider.group_base, ldap.SCOPE_SUBTREE, provider.group_filter
+        )
+        found["GROUP_TYPE"] = GROUP_TYPES[provider.group_type]()
+    return found
+
+
+def _claims(provider: Ldap, ldap_user: Any) -> dict[str, Any]:
+    """The attributes of the entry, with its groups where they are searched for. Raises `ldap.LDAPError`."""
+    attrs = ldap_user.attrs
+    claims = {name: [_plain(value) for value in values] for name, values in attrs.items()}
+    for name in _names(provider):
+        # Names of attributes mean the same in upper and lower case.
+        if name not in claims and name in attrs:
+            claims[name] = [_plain(value) for value in attrs[name]]
+    claims["dn"] = ldap_user.dn
+    if provider.group_base:
+        claims[provider.claims.groups] = sorted(ldap_user.group_names)
+    claims.pop("userPassword", None)
+    return claims
+
+
+def _names(provider: Ldap) -> list[str]:
+    names = provider.claims
+    return [
+        names.subject,
+        names.username,
+        names.email,
+        names.name,
+        names.first_name,
+        names.last_name,
+        names.groups,
+    ]
+
+
+def _plain(value: str | bytes) -> str:
+    """Text as it is; what is no text (as Active Directory's objectGUID) in hexadecimal digits."""
+    return value if isinstance(value, str) else value.hex()
+
+
+def _raise(**told: Any) -> None:
+    """django-auth-ldap tells of errors and goes on as if there were no such user."""
+    error = told["exception"]
+    if told["context"] != "authenticate" or not isinstance(error, REFUSALS):
+        raise Unreachable(type(error).__name__) from error

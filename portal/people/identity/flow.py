@@ -1,0 +1,116 @@
+"""From the proof of who somebody is at a provider to their session here, or to a page that says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.contrib.auth import get_user
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.crypto import constant_time_compare
+
+from portal.common.errors import NotAllowed
+from portal.common.htmx import local_path
+from portal.common.reasons.codes import IdentityCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, next_action_of
+from portal.people.accounts import login_flow, sessions
+from portal.people.accounts.models import User
+from portal.people.identity import presenters, services
+from portal.people.identity.config import Provider
+from portal.people.identity.decisions import decide
+
+TEST = "test"
+STATUS = {IdentityCode.PROVIDER_DOWN: 503, IdentityCode.PROVIDER_WRONG: 502, IdentityCode.SIGN_IN_ENDED: 400}
+
+
+def state_data(request: HttpRequest, *, nonce: str = "", test: bool = False) -> dict[str, Any]:
+    """What is kept here while somebody is at the provider; a test belongs to who began it."""
+    data: dict[str, Any] = {"nonce": nonce}
+    if test:
+        data[TEST] = str(request.user.pk)
+    return data
+
+
+def finish(
+    request: HttpRequest,
+    provider: Provider,
+    claims: Mapping[str, Any],
+    state: Mapping[str, Any],
+    *,
+    nonce: str | None = None,
+) -> HttpResponse:
+    """The answer to a proven identity: a session, the next stage to it, a refusal, or a test's result.
+
+    With `nonce`, the one in the claims has to be that of the sign-in that was begun here.
+    """
+    data = state.get("data") or {}
+    if nonce is not None and not (
+        data.get("nonce") and constant_time_compare(str(nonce), str(data["nonce"]))
+    ):
+        named = {"provider": provider.name, "detail": "it answers another sign-in"}
+        return failed(request, provider, Reason(IdentityCode.PROVIDER_WRONG, named))
+    if TEST in data:
+        return _tested(request, provider, claims, data)
+    try:
+        user, decision = services.sign_in(provider=provider, claims=claims)
+    except NotAllowed as error:
+        return failed(request, provider, error.reason, noted=True)
+    present = get_user(request)
+    if isinstance(present, User):
+        request.user = present
+        sessions.sign_out(request, present)
+    leave = leave_of(provider, claims)
+    if leave:
+        request.session[sessions.LEAVE] = leave
+    wanted = local_path(str(state.get("next") or ""))
+    second_factor = decision.person is not None and decision.person.mfa
+    return login_flow.begin(request, user, provider=provider.id, wanted=wanted, second_factor=second_factor)
+
+
+def leave_of(provider: Provider, claims: Mapping[str, Any]) -> dict[str, str]:
+    """What signing out needs, where that shall end the session at the provider too."""
+    token = claims.get("_id_token")
+    if not getattr(provider, "sign_out_everywhere", False) or not token:
+        return {}
+    return {"path": reverse("identity:left", args=[provider.id]), "id_token": str(token)}
+
+
+def failed(request: HttpRequest, provider: Provider, reason: Reason, *, noted: bool = False) -> HttpResponse:
+    """The page after a sign-in that came to nothing, with one thing to do next; noted in the audit log."""
+    if not noted:
+        services.refused(provider, reason)
+    context = {
+        "message": message_of(reason),
+        "next_action": next_action_of(reason),
+        "provider": provider,
+        "request_id": getattr(request, "request_id", ""),
+    }
+    status = STATUS.get(reason.code, 403) if isinstance(reason.code, IdentityCode) else 403
+    return render(request, "identity/failed.html", context, status=status)
+
+
+def _tested(
+    request: HttpRequest, provider: Provider, claims: Mapping[str, Any], data: Mapping[str, Any]
+) -> HttpResponse:
+    """What a real round trip found, for the administrator who began it. Nobody is signed in."""
+    user = get_user(request)
+    if not isinstance(user, User) or not user.administers or str(user.pk) != data[TEST]:
+        return failed(request, provider, Reason(IdentityCode.TEST_NOT_YOURS))
+    services.tested(actor=user, provider=provider)
+    request.session["identity_test"] = {
+        "provider": provider.id,
+        "claims": {name: value for name, value in claims.items() if not name.startswith("_id_")},
+    }
+    return redirect("identity:tested", provider.id)
+
+
+def test_result(request: HttpRequest, provider: Provider) -> dict[str, Any] | None:
+    """What the administrator's last test of the provider found, or None: the claims and the outcome."""
+    kept = request.session.pop("identity_test", None)
+    if not isinstance(kept, dict) or kept.get("provider") != provider.id:
+        return None
+    claims = kept["claims"]
+    return {"claims": claims, "outcome": presenters.decision_shown(decide(provider, claims))}

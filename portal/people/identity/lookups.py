@@ -1,0 +1,70 @@
+"""An administrator tries a directory: what it has of somebody, and what a sign-in of theirs would do."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from portal.common.errors import InvalidInput, StateConflict, Unavailable
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import IdentityCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.people.accounts.models import User
+from portal.people.accounts.policies import require_administrator
+from portal.people.identity import backends, services
+from portal.people.identity.config import Ldap, Provider
+from portal.people.identity.decisions import Decision, decide
+
+MAX_SHOWN = 1000
+"""Characters of a value, and values of an attribute, that are shown."""
+_SECRET = re.compile(r"passw|passphrase|pwd$|pwdhistory|krbprincipalkey|secret|privatekey", re.IGNORECASE)
+"""Attributes of directories that hold a password or a key, whole or digested."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a directory has of somebody, without what is secret, and what a sign-in would do."""
+
+    claims: dict[str, Any]
+    decision: Decision
+
+
+def look_up(*, actor: User, provider: Provider, username: str) -> Found:
+    """Ask a directory for somebody by the account that searches there. Nobody signs in, nothing is changed.
+
+    Administrators only; who asked for whom is in the audit log. Raises `StateConflict` (no directory),
+    `InvalidInput` (it finds nobody, or several) and `Unavailable`.
+    """
+    require_administrator(actor)
+    if not isinstance(provider, Ldap):
+        raise StateConflict(
+            Reason(IdentityCode.TESTED_IN_A_BROWSER, {"provider": provider.name}),
+            code=ProblemCode.TESTED_IN_A_BROWSER,
+        )
+    username = strip_nul(username).strip()
+    services.tested(actor=actor, provider=provider, username=username)
+    try:
+        claims = backends.look_up(provider, username) if username else None
+    except ConnectionError as error:
+        log.warning("%s was not asked: %s", provider.id, error)
+        raise Unavailable(Reason(IdentityCode.PROVIDER_DOWN, {"provider": provider.name})) from error
+    if claims is None:
+        reason = Reason(IdentityCode.DIRECTORY_NOBODY, {"provider": provider.name, "username": username})
+        raise InvalidInput(reason, errors={"username": [reason]})
+    return Found(shown(claims), decide(provider, claims))
+
+
+def shown(claims: Mapping[str, Any]) -> dict[str, Any]:
+    """Claims without passwords and keys, and without what is too long to be read."""
+    return {name: _shortened(value) for name, value in claims.items() if not _SECRET.search(name)}
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_shortened(each) for each in value[:MAX_SHOWN]]
+    return f"{value[:MAX_SHOWN]}…" if isinstance(value, str) and len(value) > MAX_SHOWN else value

@@ -1,0 +1,86 @@
+"""Whose account belongs to whom at a provider, and what a provider's rules have given.
+
+No claim is kept: what a provider says is used at the sign-in and forgotten.
+"""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from portal.people.accounts.models import Role, SiteRole, Team, User
+
+
+class LinkedBy(models.TextChoices):
+    """How an account came to belong to an identity."""
+
+    CREATED = "created"
+    EMAIL = "email"
+    USERNAME = "username"
+    ADMINISTRATOR = "administrator"
+
+
+class IdentityLink(models.Model):
+    """One identity at a provider, and the account that it signs in to.
+
+    A link that an administrator makes by a name waits: `subject` is empty until whoever the provider calls
+    `expected` signs in. The link of a deleted account stays, so that the identity gets no other account.
+    """
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="identities")
+    provider = models.CharField(max_length=40)
+    subject = models.CharField(max_length=255, blank=True)
+    expected = models.CharField(max_length=150, blank=True)
+    how = models.CharField(max_length=20, choices=LinkedBy)
+    created_at = models.DateTimeField(auto_now_add=True)
+    last_sign_in_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["provider", "user__username"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["provider", "subject"], condition=~Q(subject=""), name="identity_subject_unique"
+            ),
+            models.UniqueConstraint(
+                fields=["provider", "expected"],
+                condition=Q(subject="") & ~Q(expected=""),
+                name="identity_expected_unique",
+            ),
+            models.UniqueConstraint(fields=["provider", "user"], name="identity_user_unique"),
+            models.CheckConstraint(condition=~Q(subject="") | ~Q(expected=""), name="identity_of_somebody"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user} at {self.provider}"
+
+
+class GivenPlace(models.Model):
+    """A place in a team that a provider's rules gave; `before` is the role that there was without them."""
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="given_places")
+    provider = models.CharField(max_length=40)
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="given_places")
+    role = models.CharField(max_length=10, choices=Role)
+    before = models.CharField(max_length=10, choices=Role, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["user", "provider", "team"], name="given_place_unique")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user} in {self.team} by {self.provider}"
+
+
+class GivenRole(models.Model):
+    """A role in the portal that a provider's rules gave, which its user did not have before."""
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="given_roles")
+    provider = models.CharField(max_length=40)
+    role = models.CharField(max_length=20, choices=SiteRole)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "provider", "role"], name="given_role_unique")]
+
+    def __str__(self) -> str:
+        return f"{self.role} of {self.user} by {self.provider}"

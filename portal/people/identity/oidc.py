@@ -1,0 +1,209 @@
+"""OpenID Connect: the code flow of django-allauth, with a nonce and with every ID token verified.
+
+allauth leaves out what the specification lets a client leave out when the token comes by TLS. Here the
+signature, issuer, audience, times and nonce of each ID token are checked, and that UserInfo is about the same
+subject. Keys and discovery are fetched with each sign-in: a rotated key works at once.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import jwt
+from allauth.socialaccount.adapter import get_adapter
+from allauth.socialaccount.models import SocialApp, SocialLogin
+from allauth.socialaccount.providers.oauth2.views import OAuth2CallbackView
+from allauth.socialaccount.providers.openid_connect.provider import OpenIDConnectProvider
+from allauth.socialaccount.providers.openid_connect.views import OpenIDConnectOAuth2Adapter
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+
+from portal.common.htmx import public_url
+from portal.people.identity import flow
+from portal.people.identity.config import LOCAL_HOSTS, Oidc, read_secret
+from portal.people.identity.social import NotTrusted, Proven, login_of
+
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
+OF_THE_TOKEN = ("iss", "sub", "aud", "exp", "iat", "nonce", "azp", "amr", "acr", "auth_time")
+"""Claims that are the ID token's, whatever UserInfo says."""
+LOGOUT_EVENT = "http://schemas.openid.net/event/backchannel-logout"
+LOGOUT_LIFETIME_S = 300
+
+
+class _Provider(OpenIDConnectProvider):
+    """allauth's, of a provider in the file instead of a row."""
+
+    def __init__(self, request: HttpRequest, known: Oidc) -> None:
+        self.known = known
+        app = SocialApp(
+            provider=OpenIDConnectProvider.id,
+            provider_id=known.id,
+            name=known.name,
+            client_id=known.client_id,
+            secret=read_secret(known.client_secret) if known.client_secret else "",
+            settings={
+                "server_url": known.issuer.rstrip("/"),
+                "oauth_pkce_enabled": True,
+                "scope": list(known.scopes),
+            },
+        )
+        super().__init__(request, app=app)
+
+    def get_oauth2_adapter(self, request: HttpRequest) -> Adapter:
+        return Adapter(request, self.known)
+
+
+class Adapter(OpenIDConnectOAuth2Adapter):
+    """The protocol with one provider, for one request."""
+
+    def __init__(self, request: HttpRequest, known: Oidc) -> None:
+        super().__init__(request, known.id)
+        self.known = known
+
+    def get_provider(self) -> _Provider:
+        return _Provider(self.request, self.known)
+
+    @property
+    def openid_config(self) -> dict[str, Any]:
+        if not hasattr(self, "_openid_config"):
+            self._openid_config = discovered(self.known)
+        return self._openid_config
+
+    def get_callback_url(self, request: HttpRequest, app: SocialApp) -> str:
+        return public_url() + reverse("identity:oidc-callback", args=[self.known.id])
+
+    def complete_login(self, request: HttpRequest, app: SocialApp, token: Any, **kwargs: Any) -> SocialLogin:
+        """Who the answer of the token endpoint is about. Raises `NotTrusted`, `RequestException`."""
+        given = kwargs["response"].get("id_token")
+        if not isinstance(given, str):
+            raise NotTrusted("there is no ID token")
+        claims = verified(self.known, self.openid_config, given)
+        if self.known.userinfo and self.openid_config.get("userinfo_endpoint"):
+            more = self._fetch_user_info(token.token)
+            if not isinstance(more, dict) or more.get("sub") != claims["sub"]:
+                raise NotTrusted("UserInfo is about somebody else")
+            claims = {**claims, **more, **{name: claims[name] for name in OF_THE_TOKEN if name in claims}}
+        nonce = str(claims.get("nonce", ""))
+        return login_of(Proven(self.known, {**claims, "_id_token": given}, nonce), self.get_provider())
+
+
+def begin(request: HttpRequest, known: Oidc, *, wanted: str = "", test: bool = False) -> HttpResponse:
+    """Send the browser to the provider. Raises `RequestException` where it does not answer."""
+    nonce = secrets.token_urlsafe(32)
+    provider = _Provider(request, known)
+    auth_params = {"nonce": nonce}
+    if test:
+        auth_params["prompt"] = "login"
+    response: HttpResponse = provider.redirect(
+        request,
+        process="login",
+        next_url=wanted,
+        data=flow.state_data(request, nonce=nonce, test=test),
+        auth_params=auth_params,
+    )
+    return response
+
+
+def callback(request: HttpRequest, known: Oidc) -> HttpResponse:
+    """The answer to a browser that comes back from the provider."""
+    response: HttpResponse = OAuth2CallbackView.adapter_view(Adapter(request, known))(request)
+    return response
+
+
+def discovered(known: Oidc) -> dict[str, Any]:
+    """The provider's discovery document. Raises `RequestException`, `NotTrusted`."""
+    url = known.issuer.rstrip("/") + "/.well-known/openid-configuration"
+    config = _fetched(url)
+    if str(config.get("issuer", "")).rstrip("/") != known.issuer.rstrip("/"):
+        raise NotTrusted("its discovery document names another issuer")
+    for name in ENDPOINTS:
+        parts = urlsplit(str(config.get(name, "")))
+        if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in LOCAL_HOSTS):
+            raise NotTrusted(f"its discovery document has no safe {name}")
+    return config
+
+
+def verified(known: Oidc, config: Mapping[str, Any], token: str, *, logout: bool = False) -> dict[str, Any]:
+    """The claims of an ID token or a logout token after every check but the nonce's. Raises `NotTrusted`."""
+    try:
+        header = jwt.get_unverified_header(token)
+        algorithm = header.get("alg")
+        if algorithm not in ALGORITHMS:
+            raise NotTrusted("it is signed in a way that is not allowed")
+        claims: dict[str, Any] = jwt.decode(
+            token,
+            key=_key(str(config["jwks_uri"]), header.get("kid")),
+            algorithms=[algorithm],
+            audience=known.client_id,
+            issuer=str(config["issuer"]),
+            leeway=known.clock_skew_s,
+            options={"require": ["iss", "aud", "iat", "sub", *([] if logout else ["exp"])]},
+        )
+    except jwt.ExpiredSignatureError as error:
+        raise NotTrusted("it has expired") from error
+    except jwt.ImmatureSignatureError as error:
+        raise NotTrusted("it is from the future; compare the clocks") from error
+    except jwt.InvalidAudienceError as error:
+        raise NotTrusted("it is meant for another application") from error
+    except jwt.InvalidIssuerError as error:
+        raise NotTrusted("it is from another issuer") from error
+    except jwt.PyJWTError as error:
+        raise NotTrusted("its signature or form is not valid") from error
+    audience = claims["aud"]
+    many = isinstance(audience, list) and len(audience) > 1
+    if claims.get("azp", None if many else known.client_id) != known.client_id:
+        raise NotTrusted("it is meant for another application")
+    if logout != (LOGOUT_EVENT in _events(claims)):
+        raise NotTrusted("it is no token of this kind")
+    return claims
+
+
+def signed_out_subject(known: Oidc, token: str) -> str:
+    """Whom a logout token of the provider's signs out (back-channel logout). Raises `NotTrusted`."""
+    claims = verified(known, discovered(known), token, logout=True)
+    age_s = time.time() - float(claims["iat"])
+    if "nonce" in claims or age_s > LOGOUT_LIFETIME_S:
+        raise NotTrusted("it is no fresh logout token")
+    return str(claims["sub"])
+
+
+def end_session_url(known: Oidc, id_token: str, back: str) -> str:
+    """Where a browser ends its session at the provider; empty where there is no such place.
+
+    Raises `RequestException`, `NotTrusted`.
+    """
+    endpoint = str(discovered(known).get("end_session_endpoint", ""))
+    if not endpoint:
+        return ""
+    query = {"id_token_hint": id_token, "client_id": known.client_id, "post_logout_redirect_uri": back}
+    return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}"
+
+
+def _events(claims: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = claims.get("events")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _key(url: str, kid: Any) -> Any:
+    """The provider's key of this id; the only one where the token names none."""
+    keys = jwt.PyJWKSet.from_dict(_fetched(url)).keys
+    signing = [key for key in keys if key.public_key_use in (None, "sig")]
+    found = [key for key in signing if kid is None or key.key_id == kid]
+    if len(found) != 1:
+        raise NotTrusted("it is signed with a key that the provider does not have")
+    return found[0].key
+
+
+def _fetched(url: str) -> dict[str, Any]:
+    with get_adapter().get_requests_session() as session:
+        response = session.get(url)
+        response.raise_for_status()
+        found = response.json()
+    if not isinstance(found, dict):
+        raise NotTrusted("it does not answer in JSON")
+    return found

@@ -1,0 +1,224 @@
+"""What pages and REST say of providers and of what a sign-in would do. No secret is in here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from portal.common.htmx import public_url
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, next_action_of, sentence_of
+from portal.people.identity.config import Ldap, Oidc, Provider, Rule, Saml
+from portal.people.identity.decisions import Decision, Effect, missing_teams
+
+KINDS = {"oidc": "OpenID Connect", "saml": "SAML 2.0", "ldap": "LDAP"}
+EFFECTS = {
+    Effect.GAINED: (_("new"), "plus", "ok"),
+    Effect.KEPT: (_("as before"), "check", ""),
+    Effect.CHANGED: (_("changes"), "refresh", "wait"),
+    Effect.LOST: (_("ends"), "x", "bad"),
+}
+
+
+def provider_row(provider: Provider, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """A provider in a list: its kind and state, how many accounts it has, what needs attention."""
+    mine = figures.get(provider.id, {})
+    return {
+        "id": provider.id,
+        "name": provider.name,
+        "kind": provider.kind,
+        "kind_label": KINDS[provider.kind],
+        "enabled": provider.enabled,
+        "address": address_of(provider),
+        "accounts": mine.get("accounts", 0),
+        "last_sign_in_at": mine.get("last"),
+        "missing_teams": missing_teams(provider),
+    }
+
+
+def address_of(provider: Provider) -> str:
+    """Where the provider is reached."""
+    match provider:
+        case Oidc():
+            return provider.issuer
+        case Saml():
+            return provider.sso_url
+        case Ldap():
+            return provider.url
+        case _:
+            return ""
+
+
+def settings_of(provider: Provider) -> list[tuple[str, str]]:
+    """What is configured, for people: label and value. Secrets are shown as their references."""
+    claims = provider.claims
+    rows = [(_("Address"), address_of(provider))]
+    match provider:
+        case Oidc():
+            rows += [
+                (_("Client ID"), provider.client_id),
+                (_("Client secret"), provider.client_secret or _("none")),
+                (_("Redirect address"), public_url() + callback_path(provider)),
+                (_("Scopes"), " ".join(provider.scopes)),
+                (_("Sign-out"), _("here and there") if provider.sign_out_everywhere else _("here only")),
+            ]
+        case Saml():
+            rows += [
+                (_("Entity ID"), provider.entity_id),
+                (_("Certificate"), provider.certificate),
+                (_("Redirect address"), f"{public_url()}/sign-in/saml/{provider.id}/acs/"),
+                (_("Our metadata"), f"{public_url()}/sign-in/saml/{provider.id}/metadata/"),
+            ]
+        case Ldap():
+            rows += [
+                (_("Encryption"), "StartTLS" if provider.start_tls else provider.url.partition(":")[0]),
+                (_("Signs in as"), provider.bind_dn or _("nobody")),
+                (_("Password"), provider.bind_password or _("none")),
+                (_("People"), f"{provider.user_base} {provider.user_filter}"),
+                (
+                    _("Groups"),
+                    f"{provider.group_base} {provider.group_filter}" if provider.group_base else _("none"),
+                ),
+            ]
+    rows += [
+        (_("Name from"), _pattern(claims.username, provider.username_pattern)),
+        (_("E-mail"), f"{claims.email} ({_('trusted') if provider.trust_email else claims.email_verified})"),
+        (_("Groups from"), claims.groups),
+        (_("New accounts"), _("are made") if provider.create_accounts else _("are not made")),
+        (_("Links accounts by"), ", ".join(provider.link) or _("administrators only")),
+        (_("Asks for"), "; ".join(each.words() for each in provider.require) or _("nothing")),
+        (
+            _("Second factor"),
+            _("there, where %(rule)s") % {"rule": _(" or ").join(each.words() for each in provider.mfa)}
+            if provider.mfa
+            else _("here, as for everybody"),
+        ),
+    ]
+    return rows
+
+
+def callback_path(provider: Provider) -> str:
+    """Where an OpenID Connect provider sends people back to."""
+    return f"/sign-in/oidc/{provider.id}/callback/"
+
+
+def _pattern(claim: str, pattern: str) -> str:
+    return f"{claim} ~ {pattern}" if pattern else claim
+
+
+def rule_rows(provider: Provider) -> list[dict[str, Any]]:
+    """The rules as a table: when, what follows, and whether its team is there."""
+    missing = set(missing_teams(provider))
+    return [
+        {"when": rule.words(), "then": _then(rule), "missing": rule.team in missing}
+        for rule in provider.rules
+    ]
+
+
+def _then(rule: Rule) -> str:
+    if rule.site_role:
+        return _("%(role)s in the portal") % {"role": rule.site_role}
+    made = f" ({_('made if missing')})" if rule.create_team else ""
+    return _("%(role)s of %(team)s") % {"role": rule.role, "team": rule.team} + made
+
+
+def decision_json(decision: Decision) -> dict[str, Any]:
+    """What a sign-in would do, for programs."""
+    person = decision.person
+    return {
+        "action": decision.action,
+        "username": decision.username,
+        "refusal": reason_json(decision.refusal) if decision.refusal is not None else None,
+        "linked_by": decision.how.value if decision.how is not None else "",
+        "email": person.email if person is not None else "",
+        "unverified_email": person.unverified_email if person is not None else "",
+        "first_name": person.first_name if person is not None else "",
+        "last_name": person.last_name if person is not None else "",
+        "groups": list(person.groups) if person is not None else [],
+        "mfa": person.mfa if person is not None else False,
+        "teams": [
+            {"team": each.team, "role": each.role, "effect": each.effect.value, "by_rule": each.given}
+            for each in decision.places
+        ],
+        "roles": [{"role": each.role, "effect": each.effect.value} for each in decision.roles],
+        "problems": [reason_json(each) for each in decision.problems],
+    }
+
+
+def reason_json(reason: Reason) -> dict[str, Any]:
+    """A reason with its sentences."""
+    return {**reason.as_json(), "detail": message_of(reason), "next_action": next_action_of(reason)}
+
+
+def decision_shown(decision: Decision) -> dict[str, Any]:
+    """What a sign-in would do, for a page."""
+    headline = {
+        "refuse": _("The sign-in would be refused"),
+        "create": _("The account %(username)s would be made"),
+        "link": _("The account %(username)s would be linked"),
+        "sign_in": _("%(username)s would be signed in"),
+    }[decision.action] % {"username": decision.username}
+    person = decision.person
+    return {
+        "refused": decision.refusal is not None,
+        "headline": headline,
+        "refusal": sentence_of(decision.refusal) if decision.refusal is not None else "",
+        "problems": [sentence_of(each) for each in decision.problems],
+        "facts": []
+        if person is None
+        else [
+            (_("Subject"), person.subject),
+            (_("Name"), person.username),
+            (_("E-mail"), person.email or _unverified(person.unverified_email)),
+            (_("Called"), f"{person.first_name} {person.last_name}".strip() or _("nothing")),
+            (_("Groups"), ", ".join(person.groups) or _("none")),
+            (
+                _("Second factor"),
+                _("done there") if person.mfa else _("asked for here, where it is required"),
+            ),
+        ],
+        "changes": []
+        if decision.refusal is not None
+        else [
+            *(
+                {"what": _("Team %(team)s") % {"team": each.team}, "role": each.role, **_look(each.effect)}
+                for each in decision.places
+            ),
+            *(
+                {"what": _("In the portal"), "role": each.role, **_look(each.effect)}
+                for each in decision.roles
+            ),
+        ],
+    }
+
+
+def _unverified(email: str) -> str:
+    return _("%(email)s, which is not verified and not used") % {"email": email} if email else _("none")
+
+
+def _look(effect: Effect) -> dict[str, str]:
+    label, icon, tone = EFFECTS[effect]
+    return {"effect": label, "icon": icon, "tone": tone}
+
+
+def unlink_question(provider: Provider, username: str) -> dict[str, Any]:
+    """What the confirmation says to somebody who is about to end a link."""
+    named = {"username": username, "provider": provider.name}
+    return {
+        "title": _("End the link of %(username)s to %(provider)s?") % named,
+        "loses": [
+            _("%(username)s can no longer sign in by %(provider)s") % named,
+            _("all sessions"),
+            _("places in teams and roles that rules of %(provider)s gave") % named,
+        ],
+        "stays": [_("the account, its workspaces and files"), _("a password, if there is one")],
+        "yes": _("End the link"),
+    }
+
+
+def claims_text(claims: Mapping[str, Any]) -> str:
+    """Claims as a page shows them."""
+    return json.dumps(claims, indent=2, ensure_ascii=False, sort_keys=True, default=str)

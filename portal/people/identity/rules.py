@@ -1,0 +1,197 @@
+"""What a provider's claims become: pure functions, of values alone.
+
+`read` takes the claims apart and refuses what lacks something; `grants` says which places and roles follow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+
+from portal.common.reasons.codes import IdentityCode
+from portal.common.reasons.reason import Reason
+from portal.people.identity.config import TEAM_ROLES, Claims, Condition, Provider
+
+MAX_VALUE = 1000
+"""Longer values match no pattern: what others send shall not keep a regular expression busy."""
+MAX_SUBJECT = 255
+_TRUE = frozenset({"true", "1", "yes"})
+
+
+class Refused(Exception):
+    """The claims give no sign-in; `reason` says why."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.code.value)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Who somebody is, as a provider says. `email` is empty unless it is verified."""
+
+    subject: str
+    username: str
+    email: str
+    first_name: str
+    last_name: str
+    groups: tuple[str, ...]
+    mfa: bool
+    unverified_email: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """What rules give: roles in teams by their short names, roles in the portal, and teams to be made."""
+
+    places: Mapping[str, str]
+    roles: tuple[str, ...]
+    may_create: frozenset[str]
+
+
+def read(provider: Provider, claims: Mapping[str, Any]) -> Person:
+    """Who the claims say that it is. Raises `Refused` where one is missing, not valid or not allowed."""
+    names = provider.claims
+    subject = _needed(provider, claims, names.subject)
+    if len(subject) > MAX_SUBJECT:
+        raise Refused(Reason(IdentityCode.CLAIM_TOO_LONG, {"claim": names.subject}))
+    groups = _groups(provider, claims)
+    for condition in provider.require:
+        if not _matches(condition, claims, groups):
+            named = {"provider": provider.name, "claim": _about(condition, names), "rule": condition.words()}
+            raise Refused(Reason(IdentityCode.NOT_ALLOWED, named))
+    email = _email(_text(_value(claims, names.email)))
+    verified = bool(email) and (provider.trust_email or _is_true(_value(claims, names.email_verified)))
+    first, last = _text(_value(claims, names.first_name)), _text(_value(claims, names.last_name))
+    if not first and not last:
+        first, _, last = _text(_value(claims, names.name)).partition(" ")
+    return Person(
+        subject=subject,
+        username=_username(provider, claims),
+        email=email if verified else "",
+        first_name=first.strip()[:150],
+        last_name=last.strip()[:150],
+        groups=groups,
+        mfa=any(_matches(condition, claims, groups) for condition in provider.mfa),
+        unverified_email="" if verified else email,
+    )
+
+
+def grants(provider: Provider, claims: Mapping[str, Any]) -> Grants:
+    """The places and roles that the provider's rules give to these claims."""
+    groups = _groups(provider, claims)
+    places: dict[str, str] = {}
+    roles: set[str] = set()
+    may_create: set[str] = set()
+    for rule in provider.rules:
+        for match in _matches(rule, claims, groups):
+            if rule.site_role:
+                roles.add(rule.site_role)
+                continue
+            team = match.expand(rule.team) if isinstance(match, re.Match) else rule.team
+            places[team] = max(places.get(team, rule.role), rule.role, key=TEAM_ROLES.index)
+            if rule.create_team:
+                may_create.add(team)
+    return Grants(dict(sorted(places.items())), tuple(sorted(roles)), frozenset(may_create))
+
+
+def _matches(condition: Condition, claims: Mapping[str, Any], groups: tuple[str, ...]) -> list[Any]:
+    """A match for each value that fulfils the condition; an empty list where none does."""
+    if condition.everyone:
+        return [True]
+    if condition.claim:
+        found = _value(claims, condition.claim)
+        values = found if isinstance(found, list | tuple) else [found]
+        if condition.pattern:
+            texts = [_text(value) for value in values if isinstance(value, str | int)]
+            return _matching(condition.pattern, texts)
+        # `True` equals 1 in Python, and not in what a provider says.
+        return [True for each in values if each == condition.equals and type(each) is type(condition.equals)][
+            :1
+        ]
+    if condition.group:
+        return [True] if condition.group in groups else []
+    return _matching(condition.group_pattern, groups)
+
+
+def _matching(pattern: str, values: Any) -> list[re.Match[str]]:
+    compiled = re.compile(pattern)
+    return [match for value in values if len(value) <= MAX_VALUE and (match := compiled.fullmatch(value))]
+
+
+def _email(value: str) -> str:
+    """The address, or an empty string for what is none."""
+    try:
+        validate_email(value)
+    except ValidationError:
+        return ""
+    return value if len(value) <= 254 else ""
+
+
+def _about(condition: Condition, names: Claims) -> str:
+    return condition.claim or names.groups
+
+
+def _username(provider: Provider, claims: Mapping[str, Any]) -> str:
+    claim = provider.claims.username
+    value = _needed(provider, claims, claim)
+    name = value
+    if provider.username_pattern:
+        found = _matching(provider.username_pattern, [value])
+        if not found:
+            raise Refused(Reason(IdentityCode.USERNAME_NOT_MATCHED, {"claim": claim, "value": value[:100]}))
+        name = found[0].group(1) or ""
+    # Lower case makes ASCII of some other letters: the Kelvin sign would become k.
+    if not name.isascii():
+        raise Refused(Reason(IdentityCode.USERNAME_NOT_VALID, {"claim": claim, "value": value[:100]}))
+    return name.strip().lower()
+
+
+def _groups(provider: Provider, claims: Mapping[str, Any]) -> tuple[str, ...]:
+    name = provider.claims.groups
+    # Entra ID leaves the groups of who has many away, and says where they could be asked for.
+    elsewhere = claims.get("_claim_names")
+    if (isinstance(elsewhere, Mapping) and name in elsewhere) or claims.get("hasgroups") is True:
+        raise Refused(Reason(IdentityCode.GROUPS_LEFT_OUT, {"provider": provider.name, "claim": name}))
+    found = _value(claims, name)
+    values = found if isinstance(found, list | tuple) else [found]
+    return tuple(sorted({value for value in values if isinstance(value, str) and value}))
+
+
+def _needed(provider: Provider, claims: Mapping[str, Any], claim: str) -> str:
+    value = _text(_value(claims, claim))
+    if not value:
+        raise Refused(Reason(IdentityCode.CLAIM_MISSING, {"provider": provider.name, "claim": claim}))
+    return value
+
+
+def _value(claims: Mapping[str, Any], name: str) -> Any:
+    """The claim of this very name, else what the dots lead to; None where there is none."""
+    if name in claims:
+        return claims[name]
+    here: Any = claims
+    for part in name.split("."):
+        if not isinstance(here, Mapping) or part not in here:
+            return None
+        here = here[part]
+    return here
+
+
+def _text(value: Any) -> str:
+    """A single value as text; the first of a list, as SAML and LDAP send everything in lists."""
+    if isinstance(value, list | tuple):
+        value = value[0] if value else ""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return ""
+    return str(value).replace("\x00", "").strip()
+
+
+def _is_true(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        value = value[0] if value else ""
+    return value is True or (isinstance(value, str) and value.lower() in _TRUE)

@@ -1,0 +1,115 @@
+"""Sign-in providers as the API shows them to administrators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from portal.common.api import StrictSerializer
+from portal.common.problem_serializers import ReasonSerializer
+from portal.people.identity.decisions import Effect
+from portal.people.identity.models import IdentityLink
+
+EFFECTS = [(effect.value, effect.value) for effect in Effect]
+
+
+class ProviderSerializer(serializers.Serializer[Any]):
+    """A sign-in provider. Its secrets are not here."""
+
+    id = serializers.CharField()
+    name = serializers.CharField()
+    kind = serializers.ChoiceField(["oidc", "saml", "ldap"])
+    enabled = serializers.BooleanField(help_text="Whether people sign in by it at present.")
+    address = serializers.CharField(help_text="Issuer, address of the sign-in, or of the directory.")
+    accounts = serializers.IntegerField(help_text="How many accounts are linked to it.")
+    last_sign_in_at = serializers.DateTimeField(allow_null=True)
+    missing_teams = serializers.ListField(
+        child=serializers.CharField(), help_text="Teams that its rules name and that are not there."
+    )
+
+
+class ProviderListSerializer(serializers.Serializer[Any]):
+    """All of them."""
+
+    results = ProviderSerializer(many=True)
+
+
+class PreviewRequestSerializer(StrictSerializer):
+    claims = serializers.DictField(help_text="What the provider would say of somebody.")
+
+
+class RefusalSerializer(ReasonSerializer):
+    """A reason with its sentences."""
+
+    detail = serializers.CharField()
+    next_action = serializers.CharField(allow_blank=True)
+
+
+class PreviewTeamSerializer(serializers.Serializer[Any]):
+    team = serializers.CharField()
+    role = serializers.CharField(allow_blank=True, help_text="Afterwards; empty where it ends.")
+    effect = serializers.ChoiceField(EFFECTS)
+    by_rule = serializers.BooleanField(help_text="Whether the rules could take it away again.")
+
+
+class PreviewRoleSerializer(serializers.Serializer[Any]):
+    role = serializers.CharField()
+    effect = serializers.ChoiceField(EFFECTS)
+
+
+class PreviewSerializer(serializers.Serializer[Any]):
+    """What a sign-in with these claims would do. Nothing of it has been done."""
+
+    action = serializers.ChoiceField(["refuse", "create", "link", "sign_in"])
+    username = serializers.CharField(allow_blank=True)
+    refusal = RefusalSerializer(allow_null=True)
+    linked_by = serializers.CharField(allow_blank=True, help_text="How the account comes to be linked now.")
+    email = serializers.CharField(allow_blank=True, help_text="The verified address.")
+    unverified_email = serializers.CharField(allow_blank=True)
+    first_name = serializers.CharField(allow_blank=True)
+    last_name = serializers.CharField(allow_blank=True)
+    groups = serializers.ListField(child=serializers.CharField())
+    mfa = serializers.BooleanField(help_text="Whether it counts as a sign-in with a second factor.")
+    teams = PreviewTeamSerializer(many=True)
+    roles = PreviewRoleSerializer(many=True)
+    problems = RefusalSerializer(many=True, help_text="What rules ask for and cannot be.")
+
+
+class LookUpRequestSerializer(StrictSerializer):
+    username = serializers.CharField(
+        max_length=150, help_text="As it would be typed on the sign-in page. No password is needed."
+    )
+
+
+class LookUpSerializer(serializers.Serializer[Any]):
+    """What a directory has of somebody, and what a sign-in of theirs would do: nothing of it is done."""
+
+    claims = serializers.DictField(help_text="Attributes and groups, without passwords and keys.")
+    outcome = PreviewSerializer()
+
+
+class IdentityLinkSerializer(serializers.ModelSerializer[IdentityLink]):
+    """An account, and who it is at the provider."""
+
+    username = serializers.CharField(source="user.username")
+    linked_by = serializers.CharField(source="how")
+
+    class Meta:
+        model = IdentityLink
+        fields = ["username", "subject", "expected", "linked_by", "created_at", "last_sign_in_at"]
+        read_only_fields = fields
+
+
+class IdentityLinkCreateSerializer(StrictSerializer):
+    """Either `subject` or `expected`."""
+
+    username = serializers.CharField(max_length=32)
+    subject = serializers.CharField(max_length=255, required=False, allow_blank=True, default="")
+    expected = serializers.CharField(
+        max_length=150,
+        required=False,
+        allow_blank=True,
+        default="",
+        help_text="The name that the provider will give.",
+    )

@@ -1,0 +1,367 @@
+"""Writes of sign-in by providers: accounts made and linked, and what rules give and take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.common.actors import SystemActor
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.selectors import unread_of
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import IdentityCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import sentence_of
+from portal.common.texts import strip_nul
+from portal.people.accounts import deactivation, sessions, users
+from portal.people.accounts import services as accounts
+from portal.people.accounts.models import ROLE_FIELDS, Membership, Role, Team, User
+from portal.people.accounts.policies import require_administrator
+from portal.people.identity.config import Provider
+from portal.people.identity.decisions import Decision, Effect, PlaceChange, decide, place
+from portal.people.identity.models import GivenPlace, GivenRole, IdentityLink, LinkedBy
+from portal.people.identity.rules import Grants
+
+RULES_NOT_MET = "identity.rules_not_met"
+
+
+def sign_in(*, provider: Provider, claims: Mapping[str, Any]) -> tuple[User, Decision]:
+    """The account of whoever the provider's claims are of, made, linked and placed as the rules say.
+
+    Begins no session. The claims have been proven by the caller. Raises `NotAllowed` with the reason of a
+    refusal, which is in the audit log by then.
+    """
+    if not provider.enabled:
+        raise NotAllowed(Reason(IdentityCode.PROVIDER_OFF, {"provider": provider.name}))
+    try:
+        user, decision = _settle(provider, claims)
+    except (IntegrityError, InvalidInput):
+        # The same person in two browsers at once: the other one has made the account or the link.
+        user, decision = _settle(provider, claims)
+    if user is None:
+        assert decision.refusal is not None
+        refused(provider, decision.refusal, user=decision.user)
+        raise NotAllowed(decision.refusal)
+    return user, decision
+
+
+@transaction.atomic
+def _settle(provider: Provider, claims: Mapping[str, Any]) -> tuple[User | None, Decision]:
+    decision = decide(provider, claims)
+    if decision.refusal is None and decision.user is not None:
+        # Against one who deactivates at this moment, and another sign-in of the same person.
+        deactivation.locked(decision.user)
+        decision = decide(provider, claims)
+    if decision.refusal is not None or decision.person is None:
+        return None, decision
+    actor = _actor(provider)
+    user = decision.user
+    if user is None:
+        user = users.create(
+            actor=actor,
+            username=decision.person.username,
+            email=decision.person.email,
+            first_name=decision.person.first_name,
+            last_name=decision.person.last_name,
+            linked=True,
+        )
+    else:
+        _refresh(actor, user, decision)
+    _link(actor, user, decision)
+    _give_all(actor, user, decision)
+    if decision.problems:
+        _tell_administrators(decision, reverse("identity:provider", args=[provider.id]))
+    return user, decision
+
+
+@transaction.atomic
+def give(*, source: str, name: str, user: User, granted: Grants) -> None:
+    """Have a user hold the places and roles that `source` grants, and no more those that it gave before.
+
+    `source` is a key of its own, not the id of a provider; `name` stands in the audit log. What cannot be is
+    told to administrators. To a deactivated account nothing is added; what is not granted any more ends.
+    """
+    user = deactivation.locked(user)
+    decision = Decision(source, name, user=user)
+    place(decision, granted)
+    _give_all(SystemActor(f"The rules of {name}"), user, decision)
+    if decision.problems:
+        _tell_administrators(decision, reverse("identity:providers"))
+
+
+def _actor(provider: Provider) -> SystemActor:
+    return SystemActor(f"The rules of {provider.name}")
+
+
+def _link(actor: SystemActor, user: User, decision: Decision) -> None:
+    """Keep whose account it is. Raises `IntegrityError` where somebody else was faster."""
+    assert decision.person is not None
+    now = timezone.now()
+    subject = decision.person.subject
+    if decision.link is not None:
+        link = decision.link
+        link.subject, link.last_sign_in_at = subject, now
+        link.save(update_fields=["subject", "last_sign_in_at"])
+    else:
+        IdentityLink.objects.create(
+            user=user,
+            provider=decision.provider_id,
+            subject=subject,
+            how=decision.how or LinkedBy.CREATED,
+            last_sign_in_at=now,
+        )
+    if decision.how is not None:
+        events.record(
+            actor=actor,
+            kind=AuditKind.USER_LINKED,
+            message=f"linked the account {user.username} by {decision.how}",
+            targets=sessions.about(user),
+            data={
+                "user": user.username,
+                "provider": decision.provider_id,
+                "subject": subject,
+                "how": decision.how,
+            },
+        )
+
+
+def _refresh(actor: SystemActor, user: User, decision: Decision) -> None:
+    """The address and name as the provider has them; an address that is another account's is left."""
+    person = decision.person
+    assert person is not None
+    changed: dict[str, Any] = {"linked": True}
+    others = User.objects.exclude(pk=user.pk)
+    email = person.email
+    if email and email != user.email and not others.filter(email__iexact=email).exists():
+        changed |= {"email": email, "email_confirmed": True}
+        events.record(
+            actor=actor,
+            kind=AuditKind.USER_CHANGED,
+            message=f"changed email of {user.username}",
+            targets=sessions.about(user),
+            data={"user": user.username, "email": email},
+        )
+    if person.first_name or person.last_name:
+        changed |= {"first_name": person.first_name, "last_name": person.last_name}
+    for field, value in changed.items():
+        setattr(user, field, value)
+    user.save(update_fields=list(changed))
+
+
+def _give_all(actor: SystemActor, user: User, decision: Decision) -> None:
+    """Carry out the changes: what ends first, as an auditor is no member anywhere."""
+    ending = [change for change in decision.places if change.effect is Effect.LOST]
+    _give_places(actor, user, decision, ending)
+    _give_roles(actor, user, decision)
+    _give_places(actor, user, decision, [change for change in decision.places if change not in ending])
+    # What was changed by hand since it was given is given no more.
+    slugs = [change.team for change in decision.places]
+    GivenPlace.objects.filter(user=user, provider=decision.provider_id).exclude(team__slug__in=slugs).delete()
+
+
+def _give_places(actor: SystemActor, user: User, decision: Decision, changes: Sequence[PlaceChange]) -> None:
+    for change in changes:
+        given = GivenPlace.objects.filter(user=user, provider=decision.provider_id, team__slug=change.team)
+        if change.create_team and not Team.objects.filter(slug=change.team).exists():
+            accounts.create_team(actor=actor, slug=change.team, name=change.team)
+        team = Team.objects.get(slug=change.team)
+        held = Membership.objects.filter(user=user, team=team).values_list("role", flat=True).first() or ""
+        if change.effect is Effect.LOST:
+            if accounts.withdraw_member(actor=actor, team=team, user=user):
+                given.delete()
+            else:
+                named = {"username": user.username, "slug": team.slug}
+                decision.problems.append(Reason(IdentityCode.LAST_OWNER_KEPT, named))
+            continue
+        if change.role != held and not _set_place(actor, user, team, change.role, decision):
+            continue
+        if change.given:
+            present = given.first()
+            GivenPlace.objects.update_or_create(
+                user=user,
+                provider=decision.provider_id,
+                team=team,
+                defaults={
+                    "role": change.role,
+                    "before": present.before if present is not None and present.role == held else held,
+                },
+            )
+        else:
+            given.delete()
+
+
+def _set_place(actor: SystemActor, user: User, team: Team, role: str, decision: Decision) -> bool:
+    if not user.is_active:
+        return False
+    try:
+        if role == Role.VIEWER:
+            # What runs there stops: a viewer runs nothing.
+            accounts.withdraw_member(actor=actor, team=team, user=user)
+        accounts.set_member(actor=actor, team=team, username=user.username, role=role)
+    except StateConflict as error:
+        decision.problems.append(error.reason)
+        return False
+    return True
+
+
+def _give_roles(actor: SystemActor, user: User, decision: Decision) -> None:
+    """Losses first: an auditor holds no other role."""
+    for change in sorted(decision.roles, key=lambda each: each.effect is not Effect.LOST):
+        if change.effect is Effect.KEPT:
+            continue
+        roles = [role.value for role in user.roles if role != change.role]
+        gained = change.effect is Effect.GAINED
+        try:
+            changed = users.change(actor=actor, user=user, roles=[*roles, *([change.role] if gained else [])])
+        except (InvalidInput, StateConflict) as error:
+            decision.problems.append(error.reason)
+            continue
+        for role, column in ROLE_FIELDS.items():
+            setattr(user, column, role in changed.roles)
+        given: dict[str, Any] = {"user": user, "provider": decision.provider_id, "role": change.role}
+        if gained:
+            GivenRole.objects.get_or_create(**given)
+        else:
+            GivenRole.objects.filter(**given).delete()
+
+
+def _take_all(user: User, provider_id: str) -> None:
+    """End the places and roles that a provider's rules gave. Raises `StateConflict` where one cannot end."""
+    decision = Decision(provider_id, user=user)
+    place(decision, Grants({}, (), frozenset()))
+    actor = SystemActor(f"The rules of {provider_id}")
+    _give_all(actor, user, decision)
+    if decision.problems:
+        raise StateConflict(decision.problems[0])
+
+
+def _tell_administrators(decision: Decision, path: str) -> None:
+    """What rules ask for and cannot be: in the audit log, and as a notice until it has been read."""
+    words = " ".join(sentence_of(problem) for problem in decision.problems)
+    events.record(
+        actor=SystemActor(f"The rules of {decision.provider_name}"),
+        kind=AuditKind.USER_RULES_NOT_MET,
+        message=f"could not be carried out for {decision.username}",
+        reason=words[:500],
+        data={
+            "provider": decision.provider_id,
+            "problems": [problem.as_json() for problem in decision.problems],
+        },
+    )
+    administrators = User.objects.filter(is_superuser=True, is_active=True)
+    told = [each for each in administrators if not unread_of(each, RULES_NOT_MET).exists()]
+    if told:
+        title = _("A rule of %(provider)s cannot be carried out") % {"provider": decision.provider_name}
+        events.notify(told, RULES_NOT_MET, title, words, path)
+
+
+@transaction.atomic
+def refused(provider: Provider, reason: Reason, *, user: User | None = None) -> None:
+    """Note a sign-in by a provider that was refused, and why. Claims are not kept: they tell of people."""
+    events.record(
+        actor=SystemActor("Somebody"),
+        kind=AuditKind.SESSION_PROVIDER_REFUSED,
+        message=f"could not sign in by {provider.name}",
+        reason=sentence_of(reason)[:500],
+        targets=sessions.about(user) if user is not None else (),
+        data={"provider": provider.id, "code": reason.code.value},
+    )
+
+
+@transaction.atomic
+def link(
+    *, actor: User | SystemActor, provider: Provider, user: User, subject: str = "", expected: str = ""
+) -> IdentityLink:
+    """Say whose account it is: by the provider's `subject`, or by the name that it will give (`expected`).
+
+    Administrators only. Raises `InvalidInput`, `StateConflict` (account or identity are linked already).
+    """
+    require_administrator(actor)
+    user = deactivation.locked(user)
+    subject, expected = strip_nul(subject).strip()[:255], strip_nul(expected).strip().lower()[:150]
+    if bool(subject) == bool(expected):
+        reason = Reason(IdentityCode.LINK_OF_NOBODY)
+        raise InvalidInput(reason, errors={"subject": [reason]})
+    row = IdentityLink(
+        user=user, provider=provider.id, subject=subject, expected=expected, how=LinkedBy.ADMINISTRATOR
+    )
+    try:
+        with transaction.atomic():
+            row.save(force_insert=True)
+    except IntegrityError as error:
+        named = {"provider": provider.name}
+        raise StateConflict(Reason(IdentityCode.LINK_TAKEN, named), code=ProblemCode.LINK_TAKEN) from error
+    if subject and not user.linked:
+        user.linked = True
+        user.save(update_fields=["linked"])
+    events.record(
+        actor=actor,
+        kind=AuditKind.USER_LINKED,
+        message=f"linked the account {user.username} to {provider.name}",
+        targets=sessions.about(user),
+        data={"user": user.username, "provider": provider.id, "subject": subject, "expected": expected},
+    )
+    return row
+
+
+@transaction.atomic
+def unlink(*, actor: User | SystemActor, provider_id: str, username: str) -> None:
+    """End a link. Places and roles that rules gave go with it, sessions end; a password goes on working.
+
+    Administrators only. Raises `NotFound`, `StateConflict` (the last administrator).
+    """
+    require_administrator(actor)
+    found = IdentityLink.objects.filter(provider=provider_id, user__username=strip_nul(username)).first()
+    if found is None:
+        raise NotFound(Reason(IdentityCode.NO_SUCH_LINK))
+    user = deactivation.locked(found.user)
+    _take_all(user, provider_id)
+    found.delete()
+    ended = sessions.end_all(user)
+    user.linked = IdentityLink.objects.filter(user=user).exclude(subject="").exists()
+    user.save(update_fields=["linked", "session_salt"])
+    events.record(
+        actor=actor,
+        kind=AuditKind.USER_UNLINKED,
+        message=f"ended the link of {user.username} to {provider_id}",
+        targets=sessions.about(user),
+        data={"user": user.username, "provider": provider_id, "sessions": ended},
+    )
+
+
+@transaction.atomic
+def tested(*, actor: User, provider: Provider, username: str = "") -> None:
+    """Note that an administrator has tried a provider, and by whose name. Nobody was signed in."""
+    require_administrator(actor)
+    events.record(
+        actor=actor,
+        kind=AuditKind.USER_PROVIDER_TESTED,
+        message=f"tested the sign-in by {provider.name}",
+        data={"provider": provider.id, **({"username": username[:150]} if username else {})},
+    )
+
+
+@transaction.atomic
+def signed_out_there(*, provider: Provider, subject: str) -> int:
+    """End the sessions of whoever the provider says has signed out there; returns how many were listed."""
+    found = IdentityLink.objects.filter(provider=provider.id, subject=subject).select_related("user").first()
+    if found is None or not subject:
+        return 0
+    user = deactivation.locked(found.user)
+    ended = sessions.end_all(user)
+    user.save(update_fields=["session_salt"])
+    events.record(
+        actor=SystemActor(provider.name),
+        kind=AuditKind.SESSION_ENDED,
+        message=f"ended all sessions of {user.username}, who has signed out there",
+        targets=sessions.about(user),
+        data={"user": user.username, "sessions": ended, "provider": provider.id},
+    )
+    return ended

@@ -1,0 +1,228 @@
+"""Where browsers and providers come by while somebody signs in or out; templates/identity/ has the pages."""
+
+from __future__ import annotations
+
+import logging
+from types import ModuleType
+from typing import Any
+
+from django.contrib.auth.decorators import login_not_required
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from requests import RequestException
+
+from portal.common.errors import NotFound, PortalError
+from portal.common.htmx import local_path, public_url
+from portal.common.reasons.codes import IdentityCode
+from portal.common.reasons.reason import Reason
+from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts import sessions
+from portal.people.accounts.forms import add_problems, form_status
+from portal.people.accounts.policies import require_administrator
+from portal.people.identity import flow, lookups, oidc, presenters, registry, selectors, services
+from portal.people.identity.config import Ldap, Oidc, Provider, Saml
+from portal.people.identity.forms import LookUpForm
+from portal.people.identity.social import NotTrusted
+
+log = logging.getLogger(__name__)
+
+
+@login_not_required
+@require_GET
+@never_cache
+def begin(request: HttpRequest, idp: str) -> HttpResponse:
+    """Send whoever wants to sign in to the provider."""
+    found = _enabled(idp)
+    return _away(request, found, wanted=local_path(request.GET.get("next", "")))
+
+
+@require_http_methods(["GET", "POST"])
+@never_cache
+def test(request: SignedInRequest, idp: str) -> HttpResponse:
+    """Send an administrator to the provider, to see what it says of them; ask a directory about anybody."""
+    require_administrator(request.user)
+    found = selectors.provider_for(request.user, idp)
+    if isinstance(found, Ldap):
+        return _look_up(request, found)
+    if request.method == "POST":
+        return redirect("identity:provider", idp)
+    return _away(request, found, test=True)
+
+
+def _look_up(request: SignedInRequest, provider: Ldap) -> HttpResponse:
+    """The form for a name, and what the directory has of whose it is."""
+    form = LookUpForm(request.POST or None)
+    context: dict[str, Any] = {
+        "provider": presenters.provider_row(provider, selectors.figures()),
+        "form": form,
+    }
+    status = form_status(form)
+    if request.method == "POST" and form.is_valid():
+        try:
+            result = lookups.look_up(actor=request.user, provider=provider, **form.cleaned_data)
+        except PortalError as error:
+            add_problems(form, error.field_errors, error.sentence)
+            status = error.status
+        else:
+            context["outcome"] = presenters.decision_shown(result.decision)
+            context["claims"] = presenters.claims_text(result.claims)
+    return render(request, "identity/look_up.html", context, status=status)
+
+
+def _away(request: HttpRequest, found: Provider, *, wanted: str = "", test: bool = False) -> HttpResponse:
+    try:
+        match found:
+            case Oidc():
+                return oidc.begin(request, found, wanted=wanted, test=test)
+            case Saml():
+                answer: HttpResponse = _protocol().begin(request, found, wanted=wanted, test=test)
+                return answer
+            case _:
+                raise Http404
+    except RequestException as error:
+        return _unreached(request, found, error)
+
+
+def _unreached(request: HttpRequest, found: Provider, error: RequestException) -> HttpResponse:
+    """The page where a provider does not answer, or not as it should."""
+    log.warning("sign-in by %s failed: %s", found.id, error)
+    named: dict[str, Any] = {"provider": found.name}
+    if isinstance(error, NotTrusted):
+        return flow.failed(
+            request, found, Reason(IdentityCode.PROVIDER_WRONG, {**named, "detail": str(error)})
+        )
+    return flow.failed(request, found, Reason(IdentityCode.PROVIDER_DOWN, named))
+
+
+@login_not_required
+@require_GET
+@never_cache
+def oidc_callback(request: HttpRequest, idp: str) -> HttpResponse:
+    """Back from an OpenID Connect provider."""
+    found = _oidc(idp)
+    try:
+        return oidc.callback(request, found)
+    except RequestException as error:
+        return _unreached(request, found, error)
+
+
+@login_not_required
+@csrf_exempt
+@require_POST
+@never_cache
+def oidc_signed_out(request: HttpRequest, idp: str) -> HttpResponse:
+    """A provider says that somebody has signed out there (back-channel logout): their sessions here end."""
+    found = _oidc(idp)
+    try:
+        subject = oidc.signed_out_subject(found, request.POST.get("logout_token", "")[:20_000])
+    except NotTrusted as error:
+        return JsonResponse({"error": "invalid_request", "error_description": str(error)}, status=400)
+    except RequestException:
+        return JsonResponse({"error": "temporarily_unavailable"}, status=503)
+    services.signed_out_there(provider=found, subject=subject)
+    return HttpResponse(status=200)
+
+
+@login_not_required
+@require_GET
+@never_cache
+def left(request: HttpRequest, idp: str) -> HttpResponse:
+    """After signing out here: on to the provider, to sign out there too."""
+    found = _oidc(idp)
+    kept = request.session.pop(sessions.LEFT, None)
+    if not isinstance(kept, dict):
+        return redirect("accounts:sign-in")
+    back = public_url() + reverse("accounts:sign-in")
+    try:
+        url = oidc.end_session_url(found, kept.get("id_token", ""), back)
+    except RequestException as error:
+        log.warning("%s was not told of a sign-out: %s", found.id, error)
+        url = ""
+    return render(request, "identity/left.html", {"provider": found, "url": url})
+
+
+@require_http_methods(["GET", "HEAD"])
+@never_cache
+def tested(request: SignedInRequest, idp: str) -> HttpResponse:
+    """What the administrator's last test of the provider has found."""
+    require_administrator(request.user)
+    found = selectors.provider_for(request.user, idp)
+    result = flow.test_result(request, found)
+    if result is None:
+        return redirect("identity:provider", idp)
+    context = {
+        "provider": presenters.provider_row(found, selectors.figures()),
+        "outcome": result["outcome"],
+        "claims": presenters.claims_text(result["claims"]),
+    }
+    return render(request, "identity/tested.html", context)
+
+
+@login_not_required
+@csrf_exempt
+@require_POST
+@never_cache
+def saml_acs(request: HttpRequest, idp: str) -> HttpResponse:
+    """A SAML provider's page posts its response here: the assertion consumer service."""
+    answer: HttpResponse = _protocol().take(request, _saml(idp))
+    return answer
+
+
+@login_not_required
+@require_GET
+@never_cache
+def saml_finish(request: HttpRequest, idp: str) -> HttpResponse:
+    """The browser comes for what was posted, with its session."""
+    answer: HttpResponse = _protocol().finish(request, _saml(idp))
+    return answer
+
+
+@login_not_required
+@require_GET
+def saml_metadata(request: HttpRequest, idp: str) -> HttpResponse:
+    """What a SAML provider has to know of the portal; nothing of it is secret."""
+    return HttpResponse(
+        _protocol().metadata(request, _saml(idp)), content_type="application/samlmetadata+xml"
+    )
+
+
+def _protocol() -> ModuleType:
+    # Here: it loads two libraries of C that only those with such a provider need.
+    from portal.people.identity import saml
+
+    return saml
+
+
+def _saml(idp: str) -> Saml:
+    try:
+        found = registry.named(idp)
+    except NotFound as error:
+        raise Http404 from error
+    if not isinstance(found, Saml):
+        raise Http404
+    return found
+
+
+def _enabled(idp: str) -> Provider:
+    """The provider, if people sign in by it and it has a page of its own."""
+    try:
+        found = registry.named(idp)
+    except NotFound as error:
+        raise Http404 from error
+    if not found.enabled or not isinstance(found, Oidc | Saml):
+        raise Http404
+    return found
+
+
+def _oidc(idp: str) -> Oidc:
+    try:
+        found = registry.named(idp)
+    except NotFound as error:
+        raise Http404 from error
+    if not isinstance(found, Oidc):
+        raise Http404
+    return found

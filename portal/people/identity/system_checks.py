@@ -1,0 +1,61 @@
+"""What is wrong with the sign-in providers, before anything is started."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+
+from portal.people.identity import registry
+from portal.people.identity.config import ConfigError, Ldap, Oidc, Provider
+
+
+@register(Tags.security)
+def providers_are_valid(**_: Any) -> list[CheckMessage]:
+    """The file and the variables can be used, and all secrets are there."""
+    try:
+        found = registry.every()
+    except ConfigError as error:
+        hint = "Correct it in the file that BERTH_SIGN_IN_PROVIDERS names, or in the variables BERTH_OIDC_…."
+        return [Error(f"Sign-in providers: {each}", hint=hint, id="identity.E001") for each in error.problems]
+    return [
+        *_missing_library(found),
+        *_world(found),
+    ]
+
+
+def _missing_library(found: Sequence[Provider]) -> list[CheckMessage]:
+    there = importlib.util.find_spec("ldap") and importlib.util.find_spec("django_auth_ldap")
+    hint = "Run `make ldap`, which installs requirements/ldap.lock; docs/sign-in.md says what that needs."
+    return [
+        Error(f"Sign-in providers: {each.id} needs python-ldap.", hint=hint, id="identity.E002")
+        for each in found
+        if isinstance(each, Ldap) and each.enabled and not there
+    ]
+
+
+def _world(found: Sequence[Provider]) -> list[CheckMessage]:
+    return [
+        Warning(
+            f"Sign-in providers: {each.id} lets everybody in whom it knows.",
+            hint="Say with `require` who may sign in, unless the provider itself does.",
+            id="identity.W001",
+        )
+        for each in found
+        if isinstance(each, Oidc) and not each.require and each.issuer in _PUBLIC
+    ]
+
+
+# Where anybody in the world has or gets an account.
+_PUBLIC = frozenset(
+    {
+        "https://accounts.google.com",
+        "https://login.microsoftonline.com/common/v2.0",
+        "https://login.microsoftonline.com/consumers/v2.0",
+        "https://login.microsoftonline.com/organizations/v2.0",
+        "https://gitlab.com",
+        "https://appleid.apple.com",
+    }
+)

@@ -1,0 +1,24 @@
+"""Sign-in providers in templates of rooms that do not know of them."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+from django import template
+from django.urls import reverse
+
+from portal.people.identity import registry
+from portal.people.identity.config import Oidc, Saml
+
+register = template.Library()
+
+
+@register.simple_tag
+def sign_in_providers(wanted: str = "") -> list[dict[str, str]]:
+    """Those to which a button leads: `name`, and `url` with the way back to `wanted`."""
+    query = f"?{urlencode({'next': wanted})}" if wanted and wanted != "/" else ""
+    return [
+        {"name": each.name, "url": reverse("identity:begin", args=[each.id]) + query}
+        for each in registry.enabled()
+        if isinstance(each, Oidc | Saml)
+    ]

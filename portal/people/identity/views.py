@@ -1,0 +1,114 @@
+"""Pages about sign-in providers, for administrators; templates/identity/ says what each expects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from portal.common.errors import PortalError
+from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts.forms import add_problems, form_status
+from portal.people.accounts.policies import require_administrator
+from portal.people.accounts.selectors import user_by_name
+from portal.people.identity import presenters, selectors, services
+from portal.people.identity.config import Provider
+from portal.people.identity.decisions import decide
+from portal.people.identity.forms import ClaimsForm, LinkForm
+
+ROWS_PER_PAGE = 50
+
+
+@require_http_methods(["GET", "HEAD"])
+@never_cache
+def providers(request: SignedInRequest) -> HttpResponse:
+    """All that are configured, with their state."""
+    found = selectors.providers_for(request.user)
+    figures = selectors.figures()
+    rows = [presenters.provider_row(each, figures) for each in found]
+    return render(request, "identity/providers.html", {"rows": rows})
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def provider(request: SignedInRequest, idp: str) -> HttpResponse:
+    """One provider: what is configured, its rules, and what given claims would become. Changes nothing."""
+    found = selectors.provider_for(request.user, idp)
+    if request.method == "POST":
+        require_administrator(request.user)
+    form = ClaimsForm(request.POST or None)
+    outcome = None
+    if request.method == "POST" and form.is_valid():
+        outcome = presenters.decision_shown(decide(found, form.cleaned_data["claims"]))
+    return _provider(request, found, form=form, outcome=outcome)
+
+
+def _provider(request: SignedInRequest, found: Provider, **more: Any) -> HttpResponse:
+    links = Paginator(selectors.links_of(request.user, found), ROWS_PER_PAGE).get_page(
+        request.GET.get("page")
+    )
+    context = {
+        "provider": presenters.provider_row(found, selectors.figures()),
+        "settings": presenters.settings_of(found),
+        "rules": presenters.rule_rows(found),
+        "page": links,
+        "form": ClaimsForm(),
+        "link_form": LinkForm(),
+        **more,
+    }
+    status = max(form_status(context["form"]), form_status(context["link_form"]))
+    return render(request, "identity/provider.html", context, status=status)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def link(request: SignedInRequest, idp: str) -> HttpResponse:
+    """Link an account. A GET, as after signing in anew, only shows the provider."""
+    found = selectors.provider_for(request.user, idp)
+    if request.method != "POST":
+        return redirect("identity:provider", idp)
+    require_administrator(request.user)
+    form = LinkForm(request.POST)
+    if form.is_valid():
+        given = form.cleaned_data
+        try:
+            user = user_by_name(request.user, given["username"])
+            services.link(
+                actor=request.user,
+                provider=found,
+                user=user,
+                subject=given["subject"],
+                expected=given["expected"],
+            )
+        except PortalError as error:
+            add_problems(form, error.field_errors, error.sentence)
+        else:
+            messages.success(request, _("%(username)s is linked.") % {"username": user.username})
+            return redirect("identity:provider", idp)
+    return _provider(request, found, link_form=form)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def unlink(request: SignedInRequest, idp: str, username: str) -> HttpResponse:
+    """Ask, then end a link."""
+    found = selectors.provider_for(request.user, idp)
+    require_administrator(request.user)
+    back = reverse("identity:provider", args=[idp])
+    if request.method == "POST":
+        try:
+            services.unlink(actor=request.user, provider_id=found.id, username=username)
+        except PortalError as error:
+            messages.error(request, error.sentence)
+        else:
+            messages.success(request, _("%(username)s is no longer linked.") % {"username": username})
+        return redirect(back)
+    asked = presenters.unlink_question(found, username)
+    return render(request, "confirm.html", {**asked, "action": request.path, "back": back})

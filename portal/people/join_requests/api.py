@@ -1,0 +1,199 @@
+"""Teams to join and requests to join over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.urls import reverse
+from rest_framework import serializers
+from rest_framework.decorators import action
+from rest_framework.response import Response
+
+from portal.common.api import (
+    ApiView,
+    ListViewSet,
+    ReadViewSet,
+    Router,
+    StrictSerializer,
+    UserRequest,
+    body_of,
+    documented,
+    filters,
+    operation,
+    routes,
+)
+from portal.common.reasons.codes import JoinCode
+from portal.common.scopes import Scope
+from portal.people.accounts.models import Role, Team
+from portal.people.join_requests import selectors, services
+from portal.people.join_requests.models import MAX_MESSAGE, JoinRequest, JoinStatus
+
+SCOPES = {"GET": Scope.TEAMS_READ, "*": Scope.TEAMS_WRITE}
+
+
+class JoinRequestSerializer(serializers.ModelSerializer[JoinRequest]):
+    """Somebody asks to be taken into a team. `team` is null once there is no such team any more."""
+
+    team = serializers.CharField(source="team.slug", allow_null=True, default=None)
+    requester = serializers.CharField(source="requester.username")
+    status = serializers.ChoiceField(JoinStatus.choices)
+    role = serializers.CharField(help_text="What an owner gave; empty where it was not approved.")
+    decided_by = serializers.CharField(source="decided_by.username", allow_null=True, default=None)
+
+    class Meta:
+        model = JoinRequest
+        fields = [
+            "id", "team", "team_name", "requester", "message", "status", "role", "decided_by", "decided_at",
+            "decision_note", "created_at", "expires_at",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+
+class JoinAskSerializer(StrictSerializer):
+    message = serializers.CharField(
+        required=False, allow_blank=True, default="", max_length=MAX_MESSAGE, help_text="For the owners."
+    )
+
+
+class JoinApproveSerializer(StrictSerializer):
+    role = serializers.ChoiceField(Role.choices, default=Role.MEMBER)
+    note = serializers.CharField(required=False, allow_blank=True, default="", max_length=MAX_MESSAGE)
+
+
+class JoinRefuseSerializer(StrictSerializer):
+    reason = serializers.CharField(max_length=MAX_MESSAGE, help_text="Who asks reads it.")
+
+
+class JoinableTeamSerializer(serializers.ModelSerializer[Team]):
+    """A team that you may ask to join."""
+
+    owners = serializers.SerializerMethodField(help_text="Names of who decides.")
+    request = serializers.SerializerMethodField(help_text="Id of your open request; null without one.")
+
+    class Meta:
+        model = Team
+        fields = ["slug", "name", "owners", "request"]
+        read_only_fields = fields
+
+    def get_owners(self, team: Any) -> list[str]:
+        return [place.user.username for place in team.owner_places]
+
+    def get_request(self, team: Any) -> UUID | None:
+        return team.own_requests[0].pk if team.own_requests else None
+
+
+class JoinFilter(filters.FilterSet):
+    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
+    status = filters.ChoiceFilter(choices=JoinStatus.choices, label="What became of it.")
+    requester = filters.CharFilter(field_name="requester__username", label="Name of who asks.")
+
+
+class TeamFilter(filters.FilterSet):
+    q = filters.CharFilter(method="search", max_length=100, label="Words in its name or an owner's.")
+
+    def search(self, teams: QuerySet[Team], name: str, value: str) -> QuerySet[Team]:
+        return selectors.search_teams(teams, value)
+
+
+@documented(
+    list="List teams that you may ask to join",
+    of="Those that you are not in; nothing where the portal does not list teams to everybody.",
+)
+class JoinableTeamViewSet(ListViewSet):
+    queryset = Team.objects.none()
+    serializer_class = JoinableTeamSerializer
+    filterset_class = TeamFilter
+    scopes = SCOPES
+    ordering = ("name", "id")
+
+    def get_queryset(self) -> QuerySet[Team]:
+        return selectors.joinable_teams(self.request.user)
+
+
+@documented(
+    list="List requests to join",
+    of="Your own, and those to teams that you own; all for operators. Newest first.",
+    retrieve="Read a request to join",
+)
+class JoinRequestViewSet(ReadViewSet):
+    queryset = JoinRequest.objects.none()
+    serializer_class = JoinRequestSerializer
+    filterset_class = JoinFilter
+    scopes = SCOPES
+    ordering = ("-created_at", "-id")
+    missing = JoinCode.NO_SUCH_JOIN_REQUEST
+    lookup_field = "pk"
+    lookup_url_kwarg = "join_id"
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[JoinRequest]:
+        return selectors.requests_for(self.request.user)
+
+    @operation(
+        "Take the asker into the team",
+        description="For owners of the team and operators. 409 says who was faster.",
+        request=JoinApproveSerializer,
+        responses={200: JoinRequestSerializer},
+        errors=[400, 404, 409, 415],
+    )
+    @action(detail=True, methods=["post"])
+    def approve(self, request: UserRequest, join_id: UUID) -> Response:
+        given = body_of(request, JoinApproveSerializer)
+        return self.answer(services.approve(actor=request.user, request_id=join_id, **given))
+
+    @operation(
+        "Refuse a request to join",
+        description="For owners of the team and operators, with a reason.",
+        request=JoinRefuseSerializer,
+        responses={200: JoinRequestSerializer},
+        errors=[400, 404, 409, 415],
+    )
+    @action(detail=True, methods=["post"])
+    def refuse(self, request: UserRequest, join_id: UUID) -> Response:
+        given = body_of(request, JoinRefuseSerializer)
+        return self.answer(services.refuse(actor=request.user, request_id=join_id, **given))
+
+    @operation(
+        "Withdraw a request to join of your own",
+        description="Withdrawing twice is success.",
+        responses={200: JoinRequestSerializer},
+        errors=[404, 409],
+    )
+    @action(detail=True, methods=["post"])
+    def withdraw(self, request: UserRequest, join_id: UUID) -> Response:
+        return self.answer(services.withdraw(actor=request.user, request_id=join_id))
+
+
+class AskToJoin(ApiView):
+    """Asking, below the team that is asked."""
+
+    scopes = SCOPES
+
+    @operation(
+        "Ask to join a team",
+        description=(
+            "Its owners are told. 200 with the open request where you have asked already. 404 also for a "
+            "team that you may not know of; 429 for more requests than one may make."
+        ),
+        request=JoinAskSerializer,
+        responses={201: JoinRequestSerializer, 200: JoinRequestSerializer},
+        errors=[400, 404, 409, 415, 429],
+    )
+    def post(self, request: UserRequest, slug: str) -> Response:
+        given = body_of(request, JoinAskSerializer)
+        made, new = services.ask(actor=request.user, slug=slug, text=given["message"])
+        location = reverse("api:join-request-detail", args=[made.pk])
+        return Response(
+            JoinRequestSerializer(made).data, status=201 if new else 200, headers={"Location": location}
+        )
+
+
+router = Router()
+router.register("join-requests", JoinRequestViewSet, basename="join-request")
+router.register("joinable-teams", JoinableTeamViewSet, basename="joinable-team")
+urlpatterns = [
+    *routes("teams/<slug:slug>/join-requests", AskToJoin, "team-join-requests"),
+    *router.urls,
+]

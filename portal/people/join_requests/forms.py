@@ -1,0 +1,20 @@
+"""The form of a request to join. It parses; the rules are in the services."""
+
+from __future__ import annotations
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from portal.people.join_requests.models import MAX_MESSAGE
+
+
+class AskForm(forms.Form):
+    """What the owners read."""
+
+    message = forms.CharField(
+        label=_("Message to the owners"),
+        help_text=_("Who you are and what you want to do. Only the owners and operators read it."),
+        max_length=MAX_MESSAGE,
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 4, "autocomplete": "off"}),
+    )

@@ -1,0 +1,68 @@
+"""Requests to be taken into a team."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from portal.people.accounts.models import Role
+
+MAX_MESSAGE = 1000
+"""Characters of what the asker writes, and of what the owner answers."""
+
+
+class JoinStatus(models.TextChoices):
+    """What became of a request to join."""
+
+    OPEN = "open", _("Open")
+    APPROVED = "approved", _("Approved")
+    REFUSED = "refused", _("Refused")
+    WITHDRAWN = "withdrawn", _("Withdrawn")
+    EXPIRED = "expired", _("Expired")
+
+
+class JoinRequest(models.Model):
+    """Somebody asks to be taken into a team; `role` is what an owner gave.
+
+    `team` is None once there is no such team any more; `team_name` is how it was called.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    team = models.ForeignKey(
+        "accounts.Team", null=True, on_delete=models.SET_NULL, related_name="join_requests"
+    )
+    team_name = models.CharField(max_length=80)
+    requester = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="join_requests"
+    )
+    message = models.TextField(max_length=MAX_MESSAGE, blank=True)
+    status = models.CharField(max_length=10, choices=JoinStatus, default=JoinStatus.OPEN)
+    role = models.CharField(max_length=10, blank=True)
+    decided_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    decided_at = models.DateTimeField(null=True, blank=True)
+    decision_note = models.TextField(blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["team", "requester"], condition=Q(status=JoinStatus.OPEN), name="join_request_once"
+            )
+        ]
+        indexes = [models.Index(fields=["status", "created_at"], name="join_request_open")]
+
+    def __str__(self) -> str:
+        return f"{self.requester_id} to {self.team_name}"
+
+    @property
+    def given_role(self) -> str:
+        """The role that was given, in a word; empty where none was."""
+        return str(Role(self.role).label) if self.role else ""

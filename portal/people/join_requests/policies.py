@@ -1,0 +1,67 @@
+"""Who may see and decide a request to join, and whose business it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.conf import settings
+from django.db.models import Exists, OuterRef, Q, QuerySet
+
+from portal.common.errors import NotAllowed
+from portal.common.reasons.codes import AccountCode, JoinCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts.models import Membership, Role, Team, User
+from portal.people.accounts.policies import may_manage_team
+from portal.people.join_requests.models import JoinRequest
+
+
+def lists_teams() -> bool:
+    """Whether everybody who is signed in is shown which teams there are, and who owns them."""
+    return bool(settings.BERTH_LIST_TEAMS)
+
+
+def visible_to(actor: User) -> Q:
+    """Requests that the actor may see: their own, and those to teams whose members they manage."""
+    return Q(requester=actor) | (Q(team__isnull=False) if actor.sees_all else Q(team__in=_owned(actor)))
+
+
+def awaiting(actor: User) -> Q:
+    """Requests that wait for the actor, as an owner of the team, or as an operator where it has none.
+
+    Operators may decide others too, as they may add members to any team; these wait for the owners.
+    """
+    mine = Q(team__in=_owned(actor))
+    if actor.operates:
+        owners = Membership.objects.filter(team=OuterRef("team"), role=Role.OWNER, user__is_active=True)
+        mine |= Q(team__isnull=False) & ~Q(Exists(owners))
+    return mine & ~Q(requester=actor)
+
+
+def may_decide(actor: User, request: JoinRequest) -> bool:
+    """Whether the actor may decide this request while it is open. Nobody decides their own."""
+    return (
+        request.team is not None
+        and actor.is_active
+        and request.requester_id != actor.pk
+        and may_manage_team(actor, request.team)
+    )
+
+
+def require_decide(actor: User, request: JoinRequest) -> None:
+    """Raises `NotAllowed` unless the actor may decide this request."""
+    if request.requester_id == actor.pk:
+        raise NotAllowed(Reason(JoinCode.NOBODY_JOINS_ALONE))
+    if not may_decide(actor, request):
+        raise NotAllowed(Reason(AccountCode.ONLY_TEAM_OWNERS, {"team": request.team_name}))
+
+
+def deciders_of(request: JoinRequest) -> Iterable[User]:
+    """Those for whom the request waits: the team's owners, else whoever operates; never the requester."""
+    found = User.objects.filter(memberships__team=request.team, memberships__role=Role.OWNER, is_active=True)
+    if not found.exists():
+        found = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
+    return found.exclude(pk=request.requester_id)
+
+
+def _owned(actor: User) -> QuerySet[Team]:
+    return Team.objects.filter(memberships__user=actor, memberships__role=Role.OWNER)

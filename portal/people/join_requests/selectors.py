@@ -1,0 +1,84 @@
+"""Teams that one may ask to join, and requests to join, as the actor may see them."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.db.models import Exists, OuterRef, Prefetch, Q, QuerySet
+
+from portal.common.errors import NotFound
+from portal.common.reasons.codes import AccountCode, JoinCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.people.accounts.models import Membership, Role, Team, User
+from portal.people.join_requests import policies
+from portal.people.join_requests.models import JoinRequest, JoinStatus
+
+
+def joinable_teams(actor: User) -> QuerySet[Team]:
+    """Teams that the actor is not in and may ask to join, by name.
+
+    Each with `owner_places` (memberships of owners who are active, with their users) and `own_requests` (the
+    actor's open request, or nothing). Nothing where teams are not listed to everybody (operators see all),
+    and for auditors, who work in no team.
+    """
+    if actor.is_auditor or not (policies.lists_teams() or actor.sees_all):
+        return Team.objects.none()
+    owners = Membership.objects.filter(role=Role.OWNER, user__is_active=True).select_related("user")
+    own = JoinRequest.objects.filter(requester=actor, status=JoinStatus.OPEN)
+    return (
+        Team.objects.exclude(Exists(Membership.objects.filter(team=OuterRef("pk"), user=actor)))
+        .order_by("name", "pk")
+        .prefetch_related(
+            Prefetch("memberships", owners.order_by("user__username"), to_attr="owner_places"),
+            Prefetch("join_requests", own, to_attr="own_requests"),
+        )
+    )
+
+
+def search_teams(teams: QuerySet[Team], words: str) -> QuerySet[Team]:
+    """Those with each of the words in their name or in that of an owner."""
+    for word in strip_nul(words).split()[:10]:
+        owned = Membership.objects.filter(
+            team=OuterRef("pk"), role=Role.OWNER, user__is_active=True, user__username__icontains=word
+        )
+        teams = teams.filter(Q(name__icontains=word) | Q(slug__icontains=word) | Q(Exists(owned)))
+    return teams
+
+
+def listed_team(actor: User, slug: str) -> Team:
+    """The team that the actor names to ask; `NotFound` also for one that they may not know of."""
+    known = Q() if policies.lists_teams() or actor.sees_all else Q(memberships__user=actor)
+    team = Team.objects.filter(known, slug=strip_nul(slug)).first()
+    if team is None:
+        raise NotFound(Reason(AccountCode.NO_SUCH_TEAM, {"slug": slug}))
+    return team
+
+
+def requests_for(actor: User) -> QuerySet[JoinRequest]:
+    """Requests that the actor may see, newest first."""
+    found = JoinRequest.objects.select_related("team", "requester", "decided_by")
+    return found.filter(policies.visible_to(actor)).order_by("-created_at", "-id")
+
+
+def request_by_id(actor: User, request_id: UUID) -> JoinRequest:
+    """The request, or `NotFound` when there is none or the actor may not see it."""
+    found = requests_for(actor).filter(pk=request_id).first()
+    if found is None:
+        raise NotFound(Reason(JoinCode.NO_SUCH_JOIN_REQUEST))
+    return found
+
+
+def of_user(user: User) -> QuerySet[JoinRequest]:
+    """What the user asked for, newest first."""
+    return (
+        JoinRequest.objects.filter(requester=user)
+        .select_related("team", "decided_by")
+        .order_by("-created_at", "-id")
+    )
+
+
+def awaiting(actor: User) -> QuerySet[JoinRequest]:
+    """Open requests that wait for the actor's decision, oldest first."""
+    found = JoinRequest.objects.select_related("team", "requester")
+    return found.filter(policies.awaiting(actor), status=JoinStatus.OPEN).order_by("created_at", "id")

@@ -1,0 +1,330 @@
+"""Asking to be taken into a team, and the decision: approve, refuse, withdraw, expire.
+
+Each tells the asker by a notice and refreshes the pages of those for whom the request waited.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import QuerySet
+from django.db.models.signals import pre_delete
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.common.actors import SYSTEM, SystemActor
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import TargetKind
+from portal.common.events.services import Target
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import AccountCode, JoinCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.people.accounts import services as accounts
+from portal.people.accounts.domain_events import MemberSet, UserDeactivated
+from portal.people.accounts.models import Role, Team, User
+from portal.people.accounts.policies import is_member, require_person, require_role_for
+from portal.people.join_requests import policies, selectors
+from portal.people.join_requests.models import MAX_MESSAGE, JoinRequest, JoinStatus
+
+MAX_OPEN = 5
+"""Requests that one user may have open at once."""
+MAX_A_DAY = 10
+"""Requests that one user may make in 24 hours, withdrawn ones included: each is a notice to all owners."""
+BATCH = 200
+
+
+class TooManyJoinRequests(PortalError):
+    """One user asks more often than one may."""
+
+    code = ProblemCode.TOO_MANY_JOIN_REQUESTS
+    status = 429
+    title = "Too many requests"
+
+
+def connect() -> None:
+    """Withdraw what asks for a team that is deleted, whoever deletes it; once, when Django is ready."""
+    pre_delete.connect(_team_deleted, sender=Team, dispatch_uid="join_requests.services")
+
+
+def url_of(request: JoinRequest) -> str:
+    """The request's page."""
+    return reverse("join_requests:request", args=[request.pk])
+
+
+@transaction.atomic
+def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
+    """Ask to be taken into the team `slug`; `text` is for its owners.
+
+    Returns the request, and whether it is a new one: asking while one is open returns that. Raises `NotFound`
+    for a team that is not listed to the actor, `StateConflict` (in it already; refused a short while ago; an
+    auditor), `InvalidInput` and `TooManyJoinRequests`.
+    """
+    # One request of a user at a time, and none of somebody who is just being deactivated.
+    actor = User.objects.select_for_update(no_key=True).get(pk=actor.pk)
+    if not actor.is_active:
+        raise NotAllowed(Reason(AccountCode.USER_DEACTIVATED, {"username": actor.username}))
+    team = selectors.listed_team(actor, slug)
+    if is_member(actor, team):
+        raise StateConflict(
+            Reason(JoinCode.ALREADY_IN_TEAM, {"team": team.name}), code=ProblemCode.ALREADY_IN_TEAM
+        )
+    require_person(actor)
+    # An auditor sees every team, and works in none.
+    require_role_for(actor, Role.MEMBER)
+    text = strip_nul(text).strip()
+    if len(text) > MAX_MESSAGE:
+        wrong = Reason(JoinCode.JOIN_MESSAGE_TOO_LONG, {"max": MAX_MESSAGE})
+        raise InvalidInput(wrong, errors={"message": [wrong]})
+    now = timezone.now()
+    theirs = JoinRequest.objects.filter(requester=actor)
+    # One whose time is over and that the clock has not closed yet is none any more.
+    _expire(theirs.filter(team=team), now)
+    present = theirs.filter(team=team, status=JoinStatus.OPEN).select_related("team", "requester").first()
+    if present is not None:
+        return present, False
+    _refuse_too_soon(theirs, team, now)
+    _refuse_too_many(theirs, now)
+    made = JoinRequest.objects.create(
+        team=team,
+        team_name=team.name,
+        requester=actor,
+        message=text,
+        expires_at=now + timedelta(days=settings.BERTH_JOIN_REQUEST_DAYS),
+    )
+    _record(actor, made, AuditKind.TEAM_JOIN_ASKED, f"asked to join {team.name}", reason=text)
+    events.notify(
+        policies.deciders_of(made),
+        "team.join_asked",
+        _("%(username)s asks to join %(team)s") % {"username": actor.username, "team": team.name},
+        text,
+        url_of(made),
+    )
+    return made, True
+
+
+def _refuse_too_soon(theirs: QuerySet[JoinRequest], team: Team, now: datetime) -> None:
+    since = now - timedelta(days=settings.BERTH_JOIN_AGAIN_DAYS)
+    refused = theirs.filter(team=team, status=JoinStatus.REFUSED, decided_at__gt=since)
+    last = refused.order_by("-decided_at").first()
+    if last is not None and last.decided_at is not None:
+        until = (last.decided_at + timedelta(days=settings.BERTH_JOIN_AGAIN_DAYS)).isoformat()
+        reason = Reason(JoinCode.ASK_TO_JOIN_LATER, {"team": team.name, "until": until})
+        raise StateConflict(reason, code=ProblemCode.ASK_TO_JOIN_LATER, again_at=until)
+
+
+def _refuse_too_many(theirs: QuerySet[JoinRequest], now: datetime) -> None:
+    if theirs.filter(status=JoinStatus.OPEN).count() >= MAX_OPEN:
+        raise TooManyJoinRequests(Reason(JoinCode.TOO_MANY_JOIN_REQUESTS, {"limit": MAX_OPEN}))
+    if theirs.filter(created_at__gt=now - timedelta(days=1)).count() >= MAX_A_DAY:
+        raise TooManyJoinRequests(Reason(JoinCode.TOO_MANY_JOIN_REQUESTS_A_DAY, {"limit": MAX_A_DAY}))
+
+
+@transaction.atomic
+def approve(*, actor: User, request_id: UUID, role: str = Role.MEMBER, note: str = "") -> JoinRequest:
+    """Take the asker into the team with `role`. Owners of the team and operators, never the asker.
+
+    Raises `NotFound`, `NotAllowed`, `InvalidInput` (the role) and `StateConflict` (it is closed already).
+    """
+    request = _locked(actor, request_id)
+    policies.require_decide(actor, request)
+    team = request.team
+    assert team is not None, "policies.require_decide refuses a request to a team that is gone"
+    waited = list(policies.deciders_of(request))
+    _close(request, JoinStatus.APPROVED, actor, _note(note), role=role)
+    accounts.set_member(actor=actor, team=team, username=request.requester.username, role=role)
+    named = {"username": actor.username, "team": team.name}
+    _record(
+        actor,
+        request,
+        AuditKind.TEAM_JOIN_APPROVED,
+        f"took {request.requester.username} into {team.name} as {role}",
+        reason=request.decision_note,
+        role=role,
+    )
+    events.notify(
+        [request.requester],
+        "team.join_approved",
+        _("%(username)s took you into %(team)s") % named,
+        request.decision_note or _("You can look at what the team has, and start what your role allows."),
+        reverse("home:home"),
+    )
+    events.refresh_pages(waited)
+    return request
+
+
+@transaction.atomic
+def refuse(*, actor: User, request_id: UUID, reason: str) -> JoinRequest:
+    """Refuse, with a reason that the asker reads. Raises what `approve` raises."""
+    reason = _note(reason)
+    if not reason:
+        missing = Reason(JoinCode.REFUSAL_NEEDS_REASON)
+        raise InvalidInput(missing, errors={"reason": [missing]})
+    request = _locked(actor, request_id)
+    policies.require_decide(actor, request)
+    waited = list(policies.deciders_of(request))
+    _close(request, JoinStatus.REFUSED, actor, reason)
+    message = f"refused to take {request.requester.username} into {request.team_name}"
+    _record(actor, request, AuditKind.TEAM_JOIN_REFUSED, message, reason=reason)
+    named = {"username": actor.username, "team": request.team_name}
+    events.notify(
+        [request.requester],
+        "team.join_refused",
+        _("%(username)s refused to take you into %(team)s") % named,
+        reason,
+        url_of(request),
+    )
+    events.refresh_pages(waited)
+    return request
+
+
+@transaction.atomic
+def withdraw(*, actor: User, request_id: UUID) -> JoinRequest:
+    """Take back a request of one's own. Twice is success."""
+    request = _locked(actor, request_id)
+    if request.requester_id != actor.pk:
+        asker = {"username": request.requester.username}
+        raise NotAllowed(Reason(JoinCode.ONLY_REQUESTER_WITHDRAWS, asker))
+    if request.status != JoinStatus.WITHDRAWN:
+        _withdraw(request, actor)
+    return request
+
+
+def withdraw_all_of(event: UserDeactivated) -> None:
+    """Take back whatever a deactivated user has asked for and nobody has decided yet."""
+    for request in _open().filter(requester=event.user):
+        _withdraw(request, event.actor)
+
+
+def member_set(event: MemberSet) -> None:
+    """Who has been added to the team in another way need not be decided on any more."""
+    for request in _open().filter(requester=event.user, team=event.team):
+        waited = list(policies.deciders_of(request))
+        actor = event.actor if isinstance(event.actor, User) else None
+        _close(request, JoinStatus.APPROVED, actor, "", role=event.role)
+        message = f"took {request.requester.username} into {request.team_name} as {event.role}"
+        _record(event.actor, request, AuditKind.TEAM_JOIN_APPROVED, message, role=event.role)
+        events.refresh_pages(waited)
+
+
+def expire_due(*, now: datetime | None = None) -> int:
+    """Close what nobody has decided in time, and tell who asked; returns how many."""
+    with transaction.atomic():
+        return _expire(JoinRequest.objects.all(), now or timezone.now())
+
+
+def _expire(requests: QuerySet[JoinRequest], now: datetime) -> int:
+    due = _open(requests).filter(expires_at__lte=now)[:BATCH]
+    for request in due:
+        waited = list(policies.deciders_of(request))
+        _close(request, JoinStatus.EXPIRED, None, "")
+        named = {"team": request.team_name}
+        message = f"closed the request of {request.requester.username} to join {request.team_name}"
+        _record(SYSTEM, request, AuditKind.TEAM_JOIN_EXPIRED, message, reason="nobody decided it in time")
+        events.notify(
+            [request.requester],
+            "team.join_expired",
+            _("Nobody has decided your request to join %(team)s") % named,
+            _("You can ask again; better talk to its owners first."),
+            url_of(request),
+        )
+        events.refresh_pages(waited)
+    return len(due)
+
+
+def _withdraw(request: JoinRequest, actor: User | SystemActor, why: str = "") -> None:
+    waited = list(policies.deciders_of(request))
+    _close(request, JoinStatus.WITHDRAWN, actor if isinstance(actor, User) else None, "")
+    message = f"withdrew the request of {request.requester.username} to join {request.team_name}"
+    _record(actor, request, AuditKind.TEAM_JOIN_WITHDRAWN, message, reason=why)
+    events.refresh_pages([*waited, request.requester])
+
+
+def _team_deleted(*, instance: Team, **_more: Any) -> None:
+    with transaction.atomic():
+        for request in _open().filter(team=instance):
+            _withdraw(request, SYSTEM, "there is no such team any more")
+            events.notify(
+                [request.requester],
+                "team.join_withdrawn",
+                _("%(team)s, which you asked to join, is gone") % {"team": request.team_name},
+                "",
+                url_of(request),
+            )
+
+
+def _open(requests: QuerySet[JoinRequest] | None = None) -> QuerySet[JoinRequest]:
+    """Those that are open, under row locks, in one order for everybody."""
+    found = JoinRequest.objects.all() if requests is None else requests
+    return (
+        found.filter(status=JoinStatus.OPEN)
+        .select_related("team", "requester")
+        .select_for_update(of=("self",))
+        .order_by("created_at", "pk")
+    )
+
+
+def _locked(actor: User, request_id: UUID) -> JoinRequest:
+    """The request under its lock; `NotFound` where the actor may not see it."""
+    found = JoinRequest.objects.select_related("team", "requester").filter(pk=request_id)
+    request = found.filter(policies.visible_to(actor)).select_for_update(of=("self",)).first()
+    if request is None:
+        raise NotFound(Reason(JoinCode.NO_SUCH_JOIN_REQUEST))
+    return request
+
+
+def _close(
+    request: JoinRequest, status: JoinStatus, actor: User | None, note: str, *, role: str = ""
+) -> None:
+    """End an open request. Raises `StateConflict` that says who was faster."""
+    if request.status != JoinStatus.OPEN:
+        raise _closed_already(request)
+    request.status, request.role = status, role
+    request.decided_by, request.decided_at, request.decision_note = actor, timezone.now(), note
+    request.save(update_fields=["status", "role", "decided_by", "decided_at", "decision_note"])
+
+
+def _closed_already(request: JoinRequest) -> StateConflict:
+    code = {
+        JoinStatus.APPROVED: JoinCode.JOIN_APPROVED_ALREADY,
+        JoinStatus.REFUSED: JoinCode.JOIN_REFUSED_ALREADY,
+    }.get(JoinStatus(request.status), JoinCode.JOIN_CLOSED_ALREADY)
+    who = request.decided_by.username if request.decided_by else _("Somebody")
+    params = {} if code is JoinCode.JOIN_CLOSED_ALREADY else {"who": who}
+    return StateConflict(
+        Reason(code, params),
+        code=ProblemCode.DECIDED_ALREADY,
+        join_request=str(request.pk),
+        status_of_request=request.status,
+    )
+
+
+def _note(text: str) -> str:
+    return strip_nul(text).strip()[:MAX_MESSAGE]
+
+
+def _record(
+    actor: User | SystemActor,
+    request: JoinRequest,
+    kind: AuditKind,
+    message: str,
+    *,
+    reason: str = "",
+    **data: Any,
+) -> None:
+    events.record(
+        actor=actor,
+        kind=kind,
+        team=request.team,
+        message=message,
+        reason=reason,
+        targets=[Target(TargetKind.USER, str(request.requester_id))],
+        data={"join_request": str(request.pk), "user": request.requester.username, **data},
+    )

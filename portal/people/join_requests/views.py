@@ -1,0 +1,128 @@
+"""Teams to join, and requests to join; templates/join_requests/ says what each page expects."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_safe
+
+from portal.common.errors import InvalidInput, PortalError
+from portal.common.htmx import local_path, partial_of
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts.forms import add_problems, form_status
+from portal.people.accounts.models import Role
+from portal.people.accounts.policies import require_role_for
+from portal.people.join_requests import policies, presenters, selectors, services
+from portal.people.join_requests.forms import AskForm
+
+ROWS_PER_PAGE = 50
+
+
+@require_safe
+@never_cache
+def teams(request: SignedInRequest) -> HttpResponse:
+    """Teams that the reader is not in, and what became of the reader's requests."""
+    q = strip_nul(request.GET.get("q", "")).strip()[:100]
+    found = selectors.joinable_teams(request.user)
+    total = found.count()
+    if q:
+        found = selectors.search_teams(found, q)
+    context = {
+        "page": Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page")),
+        "q": q,
+        "total": total,
+        "lists_teams": policies.lists_teams() or request.user.sees_all,
+        "own_joins": presenters.of_user(request.user),
+    }
+    return render(request, "join_requests/teams.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def ask(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Ask to be taken into a team, with a message to its owners."""
+    team = selectors.listed_team(request.user, slug)
+    require_role_for(request.user, Role.MEMBER)
+    form = AskForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            made, new = services.ask(actor=request.user, slug=slug, text=form.cleaned_data["message"])
+        except PortalError as error:
+            add_problems(form, error.field_errors, error.sentence)
+        else:
+            words = _("Asked. You are told when it is decided.") if new else _("You have asked already.")
+            messages.success(request, words)
+            return redirect(services.url_of(made))
+    listed = selectors.joinable_teams(request.user).filter(pk=team.pk).first()
+    context = {"team": team, "listed": listed, "form": form}
+    return render(request, "join_requests/ask.html", context, status=form_status(form))
+
+
+@require_safe
+@never_cache
+def request_page(request: SignedInRequest, join_id: UUID) -> HttpResponse:
+    """One request: what becomes of it, and what its reader may do with it."""
+    found = selectors.request_by_id(request.user, join_id)
+    context = {
+        "item": presenters.shown(request.user, found),
+        "own": found.requester_id == request.user.pk,
+        "roles": presenters.roles(),
+    }
+    return render(request, partial_of(request, "join_requests/request.html", "live"), context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def decide(request: SignedInRequest, join_id: UUID) -> HttpResponse:
+    """Approve or refuse. A GET, as after signing in anew, only shows the request."""
+    found = selectors.request_by_id(request.user, join_id)
+    if request.method == "POST":
+        try:
+            done = _decide(request, join_id)
+        except PortalError as error:
+            messages.error(request, error.sentence)
+        else:
+            messages.success(request, done)
+            return redirect(local_path(request.POST.get("next", ""), services.url_of(found)))
+    return redirect(services.url_of(found))
+
+
+def _decide(request: SignedInRequest, join_id: UUID) -> str:
+    what = request.POST.get("do", "")
+    if what == "approve":
+        made = services.approve(
+            actor=request.user,
+            request_id=join_id,
+            role=request.POST.get("role", "member"),
+            note=request.POST.get("reason", ""),
+        )
+        named = {"username": made.requester.username, "team": made.team_name, "role": made.given_role.lower()}
+        return _("%(username)s is now %(role)s of %(team)s.") % named
+    if what == "refuse":
+        made = services.refuse(actor=request.user, request_id=join_id, reason=request.POST.get("reason", ""))
+        return _("Refused. %(username)s is told why.") % {"username": made.requester.username}
+    raise InvalidInput(Reason(CommonCode.CHOOSE_WHAT_TO_DO))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def withdraw(request: SignedInRequest, join_id: UUID) -> HttpResponse:
+    """Take one's request back. A GET, as after signing in anew, only shows it."""
+    found = selectors.request_by_id(request.user, join_id)
+    if request.method == "POST":
+        try:
+            services.withdraw(actor=request.user, request_id=join_id)
+        except PortalError as error:
+            messages.error(request, error.sentence)
+        else:
+            messages.success(request, _("The request is withdrawn."))
+    return redirect(services.url_of(found))

@@ -1,0 +1,470 @@
+"""SCIM over HTTP (RFC 7644) at /scim/v2/: who asks, what is asked, and how it is answered."""
+
+from __future__ import annotations
+
+import json
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.contrib.auth.decorators import login_not_required
+from django.core.exceptions import SuspiciousOperation
+from django.core.signals import got_request_exception
+from django.db import IntegrityError, transaction
+from django.db.models import Prefetch, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import path, re_path
+from django.utils.translation import gettext as _
+from django.views.decorators.csrf import csrf_exempt
+from rest_framework import exceptions, negotiation, parsers, permissions, renderers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView, set_rollback
+
+from portal.common.actors import SystemActor
+from portal.common.errors import PortalError, StateConflict
+from portal.common.json_input import InvalidJson, parse_json
+from portal.common.reasons.codes import ScimCode
+from portal.common.reasons.reason import Reason
+from portal.common.scopes import Scope
+from portal.people.accounts.authentication import TokenAuthentication
+from portal.people.accounts.models import ApiToken
+from portal.people.scim import errors, filters, patch, queries, resources, schemas, services
+from portal.people.scim.models import ScimGroup, ScimUser
+from portal.people.scim.schemas import MAX_PAGE
+
+log = logging.getLogger(__name__)
+CONTENT_TYPE = "application/scim+json"
+MAX_BODY = 2 * 1024 * 1024
+MAX_START = 10_000_000
+SEARCHED: dict[str, type] = {
+    "filter": str,
+    "startIndex": int,
+    "count": int,
+    "attributes": list,
+    "excludedAttributes": list,
+}
+"""Parameters of a search, and as what they come in its body (RFC 7644, section 3.4.3)."""
+
+
+class ScimRenderer(renderers.JSONRenderer):
+    media_type = CONTENT_TYPE
+    format = "scim"
+
+
+class ScimParser(parsers.BaseParser):
+    """JSON objects of up to `MAX_BODY` bytes."""
+
+    media_type = CONTENT_TYPE
+
+    def parse(self, stream: Any, media_type: Any = None, parser_context: Any = None) -> dict[str, Any]:
+        raw = stream.read(MAX_BODY + 1)
+        if len(raw) > MAX_BODY:
+            raise errors.too_large(Reason(ScimCode.TOO_LARGE))
+        try:
+            # NUL characters are taken out of the texts that are kept.
+            found = parse_json(raw, strict=False)
+        except InvalidJson:
+            found = None
+        if not isinstance(found, dict):
+            raise errors.invalid_syntax(Reason(ScimCode.BODY_NOT_JSON))
+        return found
+
+
+class PlainJsonParser(ScimParser):
+    """The same under JSON's own name, which RFC 7644 has servers accept."""
+
+    media_type = "application/json"
+
+
+class OneAnswer(negotiation.DefaultContentNegotiation):
+    """There is one kind of answer, whatever a client says it accepts."""
+
+    def select_renderer(self, request: Any, renderers: Any, format_suffix: Any = None) -> tuple[Any, str]:
+        return renderers[0], CONTENT_TYPE
+
+
+class IsProvisioner(permissions.BasePermission):
+    """A token with the scope `scim`, of somebody who is an administrator at this moment."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        token: Any = request.auth
+        if not isinstance(token, ApiToken):
+            return False
+        if Scope.SCIM not in token.scopes:
+            raise exceptions.PermissionDenied(
+                _("This token lacks the scope “%(scope)s”.") % {"scope": "scim"}
+            )
+        if not token.user.administers:
+            raise exceptions.PermissionDenied(_("The user of this token is no administrator any more."))
+        return True
+
+
+class ScimView(APIView):
+    """One endpoint. Errors are those of RFC 7644, section 3.12."""
+
+    schema = None  # A protocol of its own, described by its own Schemas endpoint.
+    authentication_classes = (TokenAuthentication,)
+    permission_classes = (IsProvisioner,)
+    renderer_classes = (ScimRenderer,)
+    parser_classes = (ScimParser, PlainJsonParser)
+    content_negotiation_class = OneAnswer
+
+    @property
+    def actor(self) -> SystemActor:
+        """The provider, under the name of whoever made its token."""
+        return SystemActor(f"SCIM for {self.request.user.get_username()}")
+
+    def handle_exception(self, exc: Exception) -> Response:
+        set_rollback()
+        headers = {}
+        scim_type = ""
+        match exc:
+            case errors.ScimRefusal():
+                status, scim_type, detail = exc.status, exc.scim_type, exc.sentence
+            case PortalError():
+                status, detail = exc.status, _told(exc)
+                scim_type = "" if isinstance(exc, StateConflict) or status != 400 else "invalidValue"
+            case IntegrityError():
+                # Somebody else was faster with the same name.
+                refusal = errors.uniqueness(Reason(ScimCode.NOT_UNIQUE))
+                status, scim_type, detail = 409, refusal.scim_type, refusal.sentence
+            case Http404():
+                refusal = errors.no_such_resource()
+                status, detail = 404, refusal.sentence
+            case exceptions.APIException():
+                status, detail = exc.status_code, str(exc.detail)
+                if isinstance(exc, exceptions.NotAuthenticated | exceptions.AuthenticationFailed):
+                    status, headers = 401, {"WWW-Authenticate": self.get_authenticate_header(self.request)}
+                if wait := getattr(exc, "wait", None):
+                    headers["Retry-After"] = str(int(wait))
+            case SuspiciousOperation():
+                status, detail = 400, str(exc)
+            case _:
+                got_request_exception.send(sender=type(self), request=self.request._request)
+                log.error("%s %s failed", self.request.method, self.request.path, exc_info=exc)
+                status, detail = 500, _("Something went wrong inside the portal.")
+        response = Response(_error(status, detail, scim_type), status=status, headers=headers)
+        response.exception = True
+        return response
+
+
+def _told(error: PortalError) -> str:
+    """The refusal with what is wrong with single fields."""
+    said = [sentence for found in error.field_errors.values() for sentence in found]
+    return " ".join(dict.fromkeys([error.sentence, *said]))
+
+
+def _error(status: int, detail: str, scim_type: str = "") -> dict[str, Any]:
+    body = {"schemas": [resources.ERROR], "status": str(status), "detail": detail}
+    return {**body, "scimType": scim_type} if scim_type else body
+
+
+class Discovery(ScimView):
+    """Documents that say what there is."""
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if "filter" in request.query_params:
+            raise errors.forbidden(Reason(ScimCode.FILTER_NOT_HERE))
+
+
+class ServiceProviderConfig(Discovery):
+    def get(self, request: Request) -> Response:
+        return Response(schemas.service_provider_config())
+
+
+class Described(Discovery):
+    """A list of descriptions, and each by its identifier."""
+
+    described: ClassVar[Callable[[], list[dict[str, Any]]]]
+
+    def get(self, request: Request, name: str = "") -> Response:
+        every = type(self).described()
+        if not name:
+            return Response(_listed(every, len(every), 1))
+        found = next((each for each in every if each["id"].lower() == name.lower()), None)
+        if found is None:
+            raise errors.no_such_resource()
+        return Response(found)
+
+
+class ResourceTypes(Described):
+    described = staticmethod(schemas.resource_types)
+
+
+class Schemas(Described):
+    described = staticmethod(schemas.schemas)
+
+
+class Resources(ScimView, ABC):
+    """The endpoints of one kind of resource, by its list or by an identifier."""
+
+    shape: ClassVar[patch.Shape]
+    attributes: ClassVar[queries.Attributes]
+
+    @abstractmethod
+    def rows(self) -> QuerySet[Any]:
+        """All that SCIM shows, with what an answer needs."""
+
+    @abstractmethod
+    def shown(self, row: Any) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def locked(self, key: UUID) -> tuple[Any, dict[str, Any]]:
+        """The row, locked, and the document of what can be written of it. Raises `ScimRefusal` (404)."""
+
+    @abstractmethod
+    def created(self, document: Mapping[str, Any]) -> Any: ...
+
+    @abstractmethod
+    def updated(self, row: Any, document: Mapping[str, Any]) -> Any: ...
+
+    @abstractmethod
+    def removed(self, row: Any) -> None: ...
+
+    def asked(self) -> Mapping[str, str]:
+        """What the list is asked for: `filter`, `startIndex`, `count`, `attributes`, `excludedAttributes`."""
+        return self.request.query_params
+
+    def names(self, parameter: str) -> frozenset[str]:
+        return resources.names_of(self.asked().get(parameter, ""))
+
+    def projected(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        wanted, excluded = self.names("attributes"), self.names("excludedAttributes")
+        return resources.projected(document, wanted, excluded)
+
+    def answer(self, key: UUID, *, status: int = 200) -> Response:
+        row = self.rows().filter(pk=key).first()
+        if row is None:
+            raise errors.no_such_resource()
+        document = self.shown(row)
+        meta = document["meta"]
+        headers = {"ETag": meta["version"], "Location": meta["location"]}
+        if self.request.method == "GET" and meta["version"] in _versions(self.request, "If-None-Match"):
+            return Response(status=304, headers={"ETag": meta["version"]})
+        return Response(self.projected(document), status=status, headers=headers)
+
+    def get(self, request: Request, scim_id: UUID | None = None) -> Response:
+        return self.answer(scim_id) if scim_id is not None else self.page()
+
+    def page(self) -> Response:
+        given = self.asked()
+        start = min(max(_number(given.get("startIndex"), "startIndex", 1), 1), MAX_START)
+        count = min(max(_number(given.get("count"), "count", MAX_PAGE), 0), MAX_PAGE)
+        rows = self.rows()
+        if asked := given.get("filter"):
+            rows = rows.filter(queries.condition_of(filters.parse(asked), self.attributes))
+        total = rows.count()
+        found = [self.projected(self.shown(row)) for row in rows[start - 1 : start - 1 + count]]
+        return Response(_listed(found, total, start))
+
+    def post(self, request: Request, scim_id: UUID | None = None) -> Response:
+        if scim_id is not None:
+            raise exceptions.MethodNotAllowed("POST")
+        document = _document(request, self.shape.urn)
+        with transaction.atomic():
+            row = self.created(document)
+        return self.answer(row.pk, status=201)
+
+    def put(self, request: Request, scim_id: UUID | None = None) -> Response:
+        document = _document(request, self.shape.urn)
+        return self._changed(scim_id, lambda _present: document)
+
+    def patch(self, request: Request, scim_id: UUID | None = None) -> Response:
+        body = _document(request, resources.PATCH)
+        operations = next((value for key, value in body.items() if key.lower() == "operations"), None)
+        return self._changed(scim_id, lambda present: patch.patched(present, operations, self.shape))
+
+    def delete(self, request: Request, scim_id: UUID | None = None) -> Response:
+        with transaction.atomic():
+            self.removed(self._matched(scim_id)[0])
+        return Response(status=204)
+
+    def _changed(self, key: UUID | None, wanted: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Response:
+        with transaction.atomic():
+            row, present = self._matched(key)
+            self.updated(row, wanted(present))
+        return self.answer(row.pk)
+
+    def _matched(self, key: UUID | None) -> tuple[Any, dict[str, Any]]:
+        """The locked row, of the version that the client means."""
+        if key is None:
+            raise exceptions.MethodNotAllowed(str(self.request.method))
+        row, document = self.locked(key)
+        versions = _versions(self.request, "If-Match")
+        if versions and "*" not in versions and self.shown(row)["meta"]["version"] not in versions:
+            raise errors.changed_meanwhile(Reason(ScimCode.VERSION_CHANGED))
+        return row, document
+
+
+class Users(Resources):
+    shape = resources.USER_SHAPE
+    attributes = queries.USERS
+
+    def rows(self) -> QuerySet[ScimUser]:
+        rows = ScimUser.objects.filter(removed_at=None, user__deleted_at=None).select_related("user")
+        return rows.prefetch_related("groups").order_by("user__username")
+
+    def shown(self, row: ScimUser) -> dict[str, Any]:
+        return resources.shown_user(row)
+
+    def locked(self, key: UUID) -> tuple[ScimUser, dict[str, Any]]:
+        row = services.present_user(key, leaving=self.request.method == "DELETE")
+        return row, resources.user_document(row)
+
+    def created(self, document: Mapping[str, Any]) -> ScimUser:
+        return services.create_user(actor=self.actor, values=resources.user_values(document))
+
+    def updated(self, row: ScimUser, document: Mapping[str, Any]) -> ScimUser:
+        return services.update_user(actor=self.actor, row=row, values=resources.user_values(document))
+
+    def removed(self, row: ScimUser) -> None:
+        services.remove_user(actor=self.actor, row=row)
+
+
+class Groups(Resources):
+    shape = resources.GROUP_SHAPE
+    attributes = queries.GROUPS
+
+    @property
+    def with_members(self) -> bool:
+        wanted = self.names("attributes")
+        if wanted:
+            return any(name.partition(".")[0] == "members" for name in wanted)
+        return "members" not in self.names("excludedAttributes")
+
+    def rows(self) -> QuerySet[ScimGroup]:
+        rows = ScimGroup.objects.order_by("display_name", "pk")
+        if not self.with_members:
+            return rows
+        members = ScimUser.objects.filter(removed_at=None, user__deleted_at=None).select_related("user")
+        return rows.prefetch_related(Prefetch("members", members.order_by("user__username")))
+
+    def shown(self, row: ScimGroup) -> dict[str, Any]:
+        return resources.shown_group(row, members=self.with_members)
+
+    def locked(self, key: UUID) -> tuple[ScimGroup, dict[str, Any]]:
+        row = services.present_group(key)
+        present = row.members.filter(removed_at=None, user__deleted_at=None).order_by("pk")
+        return row, resources.group_document(row, present.values_list("pk", flat=True))
+
+    def created(self, document: Mapping[str, Any]) -> ScimGroup:
+        return services.create_group(actor=self.actor, values=resources.group_values(document))
+
+    def updated(self, row: ScimGroup, document: Mapping[str, Any]) -> ScimGroup:
+        return services.update_group(actor=self.actor, group=row, values=resources.group_values(document))
+
+    def removed(self, row: ScimGroup) -> None:
+        services.remove_group(actor=self.actor, group=row)
+
+
+class Searched(Resources):
+    """The list, asked for by a POST: a filter in a body stands in no log of addresses."""
+
+    http_method_names = ["post"]
+
+    def asked(self) -> Mapping[str, str]:
+        body = _document(self.request, resources.SEARCH)
+        given = {key.lower(): value for key, value in body.items()}
+        found = {name: _searched(given[name.lower()], name) for name in SEARCHED if name.lower() in given}
+        return {name: text for name, text in found.items() if text}
+
+    def post(self, request: Request, scim_id: UUID | None = None) -> Response:
+        return self.page()
+
+
+class UserSearch(Searched, Users):
+    """POST /Users/.search"""
+
+
+class GroupSearch(Searched, Groups):
+    """POST /Groups/.search"""
+
+
+def _searched(value: Any, name: str) -> str:
+    """One parameter of a search as the query of a list has it. Raises `ScimRefusal` (invalidValue)."""
+    kind: type = SEARCHED[name]
+    if value is None:
+        return ""
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise errors.invalid_value(name)
+    if isinstance(value, list):
+        if not all(isinstance(each, str) for each in value):
+            raise errors.invalid_value(name)
+        return ",".join(value)
+    return str(value)
+
+
+class NotSupported(ScimView):
+    """What the RFC has and the portal has not: 501, as it asks."""
+
+    def get(self, request: Request) -> Response:
+        raise errors.not_implemented(Reason(ScimCode.NOT_SUPPORTED))
+
+    post = get
+
+
+def _document(request: Request, schema: str) -> dict[str, Any]:
+    """The body, which says by `schemas` what it is. Raises `ScimRefusal` (invalidSyntax)."""
+    body: Any = request.data
+    found = body.get("schemas")
+    if not isinstance(found, list) or schema.lower() not in {str(each).lower() for each in found}:
+        raise errors.invalid_syntax(Reason(ScimCode.SCHEMA_MISSING, {"schema": schema}))
+    document: dict[str, Any] = body
+    return document
+
+
+def _listed(found: list[dict[str, Any]], total: int, start: int) -> dict[str, Any]:
+    return {
+        "schemas": [resources.LIST],
+        "totalResults": total,
+        "startIndex": start,
+        "itemsPerPage": len(found),
+        "Resources": found,
+    }
+
+
+def _number(text: str | None, name: str, default: int) -> int:
+    if text is None:
+        return default
+    try:
+        return int(text) if len(text) < 100 else int(text[:100])
+    except ValueError:
+        raise errors.invalid_value(name) from None
+
+
+def _versions(request: Request, header: str) -> list[str]:
+    """The versions that a conditional request names, as `meta.version` writes them."""
+    named = [each.strip() for each in request.headers.get(header, "").split(",") if each.strip()]
+    return [each if each == "*" or each.startswith("W/") else f"W/{each}" for each in named]
+
+
+# Nothing is done here, so nothing needs protection; and 404 is the answer to a POST too.
+@csrf_exempt
+@login_not_required
+def unknown_endpoint(_request: HttpRequest, **_kwargs: Any) -> HttpResponse:
+    """404 in SCIM's form for every path below /scim/ that is none of its own."""
+    body = json.dumps(_error(404, errors.no_such_resource().sentence))
+    return HttpResponse(body, status=404, content_type=CONTENT_TYPE)
+
+
+urlpatterns = [
+    path("v2/ServiceProviderConfig", ServiceProviderConfig.as_view()),
+    path("v2/ResourceTypes", ResourceTypes.as_view()),
+    path("v2/ResourceTypes/<str:name>", ResourceTypes.as_view()),
+    path("v2/Schemas", Schemas.as_view()),
+    path("v2/Schemas/<str:name>", Schemas.as_view()),
+    path("v2/Users", Users.as_view()),
+    path("v2/Users/.search", UserSearch.as_view()),
+    path("v2/Users/<uuid:scim_id>", Users.as_view()),
+    path("v2/Groups", Groups.as_view()),
+    path("v2/Groups/.search", GroupSearch.as_view()),
+    path("v2/Groups/<uuid:scim_id>", Groups.as_view()),
+    path("v2/Me", NotSupported.as_view()),
+    path("v2/Bulk", NotSupported.as_view()),
+    path("v2/.search", NotSupported.as_view()),
+    re_path(r"", unknown_endpoint),
+]

@@ -1,0 +1,214 @@
+"""The filter language of SCIM (RFC 7644, section 3.4.2.2): read into a small tree, and asked of values.
+
+What a filter may cost is limited before it is looked at: its length, its depth, its number of comparisons.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from portal.common.reasons.codes import ScimCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.people.scim.errors import ScimRefusal, invalid_filter
+
+MAX_LENGTH = 2000
+MAX_DEPTH = 12
+MAX_COMPARISONS = 50
+OPERATORS = frozenset({"eq", "ne", "co", "sw", "ew", "gt", "ge", "lt", "le", "pr"})
+_TOKEN = re.compile(r'\s*(?:("(?:[^"\\]|\\.)*")|([()\[\]])|([^\s()\[\]"]+))')
+_ATTRIBUTE = re.compile(r"(?:urn:[\w.:-]+:)?[A-Za-z$][\w$-]*(?:\.[A-Za-z$][\w$-]*)?\Z")
+_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """`attribute operator value`; the attribute in lower case and without its schema, the value None for
+    `null` and for `pr`."""
+
+    attribute: str
+    operator: str
+    value: str | bool | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    inner: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """`attribute[filter]`: one value of a multi-valued attribute fulfils the filter."""
+
+    attribute: str
+    inner: Node
+
+
+Node = Compare | Both | Either | Not | Within
+
+
+def parse(text: str) -> Node:
+    """The tree of a filter. Raises `ScimRefusal` (invalidFilter)."""
+    if len(text) > MAX_LENGTH:
+        raise invalid_filter(Reason(ScimCode.FILTER_TOO_LARGE))
+    return _Parser(text).whole()
+
+
+def bare(attribute: str) -> str:
+    """An attribute's name in lower case, without the URN of its schema in front."""
+    name = attribute.lower()
+    return name.rpartition(":")[2] if name.startswith("urn:") else name
+
+
+def matches(node: Node, value: Mapping[str, Any]) -> bool:
+    """Whether a value of a multi-valued attribute, with keys as the schema writes them, fulfils a filter."""
+    match node:
+        case Both(left, right):
+            return matches(left, value) and matches(right, value)
+        case Either(left, right):
+            return matches(left, value) or matches(right, value)
+        case Not(inner):
+            return not matches(inner, value)
+        case Compare(attribute, operator, wanted):
+            found = next((held for key, held in value.items() if key.lower() == attribute), None)
+            return _holds(found, operator, wanted)
+        case Within():
+            return False
+
+
+def _holds(found: Any, operator: str, wanted: Any) -> bool:
+    if operator == "pr":
+        return found not in (None, "")
+    if isinstance(found, str) and isinstance(wanted, str):
+        held, asked = found.lower(), wanted.lower()
+        tests = {
+            "eq": held == asked, "ne": held != asked, "co": asked in held, "sw": held.startswith(asked),
+            "ew": held.endswith(asked), "gt": held > asked, "ge": held >= asked, "lt": held < asked,
+            "le": held <= asked,
+        }  # fmt: skip
+        return tests[operator]
+    # Entra ID writes "True" where it means true.
+    if isinstance(found, bool) and isinstance(wanted, str):
+        wanted = {"true": True, "false": False}.get(wanted.lower())
+    same = found == wanted and type(found) is type(wanted)
+    return same if operator == "eq" else not same if operator == "ne" else False
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens: list[tuple[str, int]] = []
+        at = 0
+        end = len(text.rstrip())
+        while at < end:
+            found = _TOKEN.match(text, at)
+            if found is None:
+                raise self._wrong(at)
+            self._tokens.append((found.group(0).strip(), at))
+            at = found.end()
+        self._next = 0
+        self._comparisons = 0
+
+    def whole(self) -> Node:
+        node = self._either(0)
+        if self._peek():
+            raise self._wrong()
+        return node
+
+    def _either(self, depth: int) -> Node:
+        if depth > MAX_DEPTH:
+            raise invalid_filter(Reason(ScimCode.FILTER_TOO_LARGE))
+        node = self._both(depth)
+        while self._peek().lower() == "or":
+            self._take()
+            node = Either(node, self._both(depth))
+        return node
+
+    def _both(self, depth: int) -> Node:
+        node = self._one(depth)
+        while self._peek().lower() == "and":
+            self._take()
+            node = Both(node, self._one(depth))
+        return node
+
+    def _one(self, depth: int) -> Node:
+        word = self._peek().lower()
+        if word == "not" and self._peek(1) == "(":
+            self._take()
+            return Not(self._grouped("(", ")", depth))
+        if word == "(":
+            return self._grouped("(", ")", depth)
+        return self._comparison(depth)
+
+    def _grouped(self, opening: str, closing: str, depth: int) -> Node:
+        self._expect(opening)
+        node = self._either(depth + 1)
+        self._expect(closing)
+        return node
+
+    def _comparison(self, depth: int) -> Node:
+        self._comparisons += 1
+        if self._comparisons > MAX_COMPARISONS:
+            raise invalid_filter(Reason(ScimCode.FILTER_TOO_LARGE))
+        attribute = self._peek()
+        if not _ATTRIBUTE.match(attribute):
+            raise self._wrong()
+        self._take()
+        if self._peek() == "[":
+            return Within(bare(attribute), self._grouped("[", "]", depth))
+        operator = self._peek().lower()
+        if operator not in OPERATORS:
+            raise self._wrong()
+        self._take()
+        return Compare(bare(attribute), operator, None if operator == "pr" else self._value())
+
+    def _value(self) -> str | bool | int | float | None:
+        token = self._peek()
+        if token.startswith('"'):
+            try:
+                value = strip_nul(json.loads(token, strict=False))
+            except ValueError:
+                raise self._wrong() from None
+            self._take()
+            return value
+        constants = {"true": True, "false": False, "null": None}
+        if token.lower() in constants:
+            self._take()
+            return constants[token.lower()]
+        if _NUMBER.match(token):
+            self._take()
+            return float(token) if "." in token else int(token)
+        raise self._wrong()
+
+    def _peek(self, ahead: int = 0) -> str:
+        at = self._next + ahead
+        return self._tokens[at][0] if at < len(self._tokens) else ""
+
+    def _take(self) -> None:
+        self._next += 1
+
+    def _expect(self, token: str) -> None:
+        if self._peek() != token:
+            raise self._wrong()
+        self._take()
+
+    def _wrong(self, at: int | None = None) -> ScimRefusal:
+        if at is None:
+            at = self._tokens[self._next][1] if self._next < len(self._tokens) else len(self._text)
+        return invalid_filter(Reason(ScimCode.FILTER_NOT_VALID, {"position": at + 1}))

@@ -1,0 +1,212 @@
+"""Filters as conditions of the database: only attributes that stand here can be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q
+from django.utils.dateparse import parse_datetime
+
+from portal.common.reasons.codes import ScimCode
+from portal.common.reasons.reason import Reason
+from portal.people.scim.errors import invalid_filter
+from portal.people.scim.filters import Both, Compare, Either, Node, Not, Within
+from portal.people.scim.models import ScimGroup
+
+NOBODY = Q(pk__in=[])
+EVERYBODY = ~NOBODY
+
+
+class Kind(Enum):
+    """How values of an attribute are compared."""
+
+    TEXT = "text"
+    EXACT_TEXT = "exact text"
+    ID = "id"
+    BOOLEAN = "boolean"
+    MOMENT = "moment"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Where an attribute stands in the database."""
+
+    kind: Kind
+    lookup: str
+
+
+def _of_work(condition: Compare) -> Q:
+    """`emails.type`: every address is one for work."""
+    return _constant(condition, "work") & ~Q(user__email="")
+
+
+def _primary(condition: Compare) -> Q:
+    return _constant(condition, True) & ~Q(user__email="")
+
+
+def _constant(condition: Compare, value: str | bool) -> Q:
+    wanted = condition.value
+    if isinstance(value, bool):
+        wanted = _boolean(condition)
+    elif isinstance(wanted, str):
+        wanted = wanted.lower()
+    held = {"pr": True, "eq": wanted == value, "ne": wanted != value}.get(condition.operator)
+    if held is None:
+        raise _cannot(condition)
+    return EVERYBODY if held else NOBODY
+
+
+def _in_group(condition: Compare) -> Q:
+    through = ScimGroup.members.through.objects
+    return _linked(condition, lambda: Q(pk__in=through.values("scimuser_id")),
+                   lambda key: Q(pk__in=through.filter(scimgroup_id=key).values("scimuser_id")))  # fmt: skip
+
+
+def _has_member(condition: Compare) -> Q:
+    present = ScimGroup.members.through.objects.filter(
+        scimuser__removed_at=None, scimuser__user__deleted_at=None
+    )
+    return _linked(condition, lambda: Q(pk__in=present.values("scimgroup_id")),
+                   lambda key: Q(pk__in=present.filter(scimuser_id=key).values("scimgroup_id")))  # fmt: skip
+
+
+def _linked(condition: Compare, any_of: Callable[[], Q], with_key: Callable[[UUID], Q]) -> Q:
+    if condition.operator == "pr":
+        return any_of()
+    if condition.operator not in ("eq", "ne"):
+        raise _cannot(condition)
+    key = _uuid(condition.value)
+    found = with_key(key) if key is not None else NOBODY
+    return found if condition.operator == "eq" else ~found
+
+
+Attributes = Mapping[str, Column | Callable[[Compare], Q]]
+_COMMON: dict[str, Column | Callable[[Compare], Q]] = {
+    "externalid": Column(Kind.EXACT_TEXT, "external_id"),
+    "meta.created": Column(Kind.MOMENT, "created_at"),
+    "meta.lastmodified": Column(Kind.MOMENT, "changed_at"),
+    "id": Column(Kind.ID, "pk"),
+}
+USERS: Attributes = _COMMON | {
+    "username": Column(Kind.TEXT, "user__username"),
+    "displayname": Column(Kind.TEXT, "display_name"),
+    "name.givenname": Column(Kind.TEXT, "user__first_name"),
+    "name.familyname": Column(Kind.TEXT, "user__last_name"),
+    "active": Column(Kind.BOOLEAN, "user__is_active"),
+    "emails": Column(Kind.TEXT, "user__email"),
+    "emails.value": Column(Kind.TEXT, "user__email"),
+    "emails.type": _of_work,
+    "emails.primary": _primary,
+    "groups": _in_group,
+    "groups.value": _in_group,
+}
+GROUPS: Attributes = _COMMON | {
+    "displayname": Column(Kind.TEXT, "display_name"),
+    "members": _has_member,
+    "members.value": _has_member,
+}
+
+
+def condition_of(node: Node, attributes: Attributes, within: str = "") -> Q:
+    """The condition that a filter is. Raises `ScimRefusal` (invalidFilter) for what cannot be asked."""
+    match node:
+        case Both(left, right):
+            return condition_of(left, attributes, within) & condition_of(right, attributes, within)
+        case Either(left, right):
+            return condition_of(left, attributes, within) | condition_of(right, attributes, within)
+        case Not(inner):
+            return ~condition_of(inner, attributes, within)
+        case Within(attribute, inner):
+            if within:
+                raise invalid_filter(Reason(ScimCode.FILTER_NOT_SUPPORTED, {"attribute": attribute[:100]}))
+            return condition_of(inner, attributes, f"{attribute}.")
+        case Compare():
+            asked = Compare(within + node.attribute, node.operator, node.value)
+            column = attributes.get(asked.attribute)
+            if column is None:
+                raise _cannot(asked)
+            return _of_column(asked, column) if isinstance(column, Column) else column(asked)
+
+
+def _of_column(condition: Compare, column: Column) -> Q:
+    match column.kind:
+        case Kind.BOOLEAN:
+            return _of_boolean(condition, column.lookup)
+        case Kind.ID:
+            return _linked(condition, lambda: EVERYBODY, lambda key: Q(**{column.lookup: key}))
+        case Kind.MOMENT:
+            return _of_moment(condition, column.lookup)
+        case Kind.TEXT | Kind.EXACT_TEXT:
+            return _of_text(condition, column)
+
+
+def _of_text(condition: Compare, column: Column) -> Q:
+    empty = Q(**{column.lookup: ""})
+    value = condition.value
+    if condition.operator == "pr" or (value is None and condition.operator == "ne"):
+        return ~empty
+    if value is None and condition.operator == "eq":
+        return empty
+    if not isinstance(value, str):
+        raise _cannot(condition)
+    loose = "i" if column.kind is Kind.TEXT else ""
+    how = {
+        "eq": f"{loose}exact", "ne": f"{loose}exact", "co": f"{loose}contains", "sw": f"{loose}startswith",
+        "ew": f"{loose}endswith", "gt": "gt", "ge": "gte", "lt": "lt", "le": "lte",
+    }[condition.operator]  # fmt: skip
+    found = Q(**{f"{column.lookup}__{how}": value})
+    return ~found if condition.operator == "ne" else found
+
+
+def _of_boolean(condition: Compare, lookup: str) -> Q:
+    if condition.operator == "pr":
+        return EVERYBODY
+    wanted = _boolean(condition)
+    if wanted is None or condition.operator not in ("eq", "ne"):
+        raise _cannot(condition)
+    return Q(**{lookup: wanted if condition.operator == "eq" else not wanted})
+
+
+def _of_moment(condition: Compare, lookup: str) -> Q:
+    if condition.operator == "pr":
+        return EVERYBODY
+    how = {"eq": "", "ne": "", "gt": "__gt", "ge": "__gte", "lt": "__lt", "le": "__lte"}
+    moment = _moment(condition.value)
+    if moment is None or condition.operator not in how:
+        raise _cannot(condition)
+    found = Q(**{f"{lookup}{how[condition.operator]}": moment})
+    return ~found if condition.operator == "ne" else found
+
+
+def _boolean(condition: Compare) -> bool | None:
+    """The value; Entra ID and others write it as text."""
+    value = condition.value
+    if isinstance(value, str):
+        return {"true": True, "false": False}.get(value.lower())
+    return value if isinstance(value, bool) else None
+
+
+def _moment(value: object) -> datetime | None:
+    try:
+        found = parse_datetime(value) if isinstance(value, str) else None
+        if found is None or not 1970 <= found.year < 9000:
+            return None
+        return found if found.tzinfo else found.replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def _uuid(value: Any) -> UUID | None:
+    try:
+        return UUID(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def _cannot(condition: Compare) -> Exception:
+    return invalid_filter(Reason(ScimCode.FILTER_NOT_SUPPORTED, {"attribute": condition.attribute[:100]}))

@@ -1,0 +1,273 @@
+"""Users and groups as SCIM writes them, and what a client's document says, checked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+
+from portal.common.names import username_validator
+from portal.common.reasons.codes import ScimCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.people.scim.errors import invalid_value, refused_value
+from portal.people.scim.filters import bare
+from portal.people.scim.models import ScimGroup, ScimUser
+from portal.people.scim.patch import SUB_ATTRIBUTES, Shape
+
+USER = "urn:ietf:params:scim:schemas:core:2.0:User"
+GROUP = "urn:ietf:params:scim:schemas:core:2.0:Group"
+LIST = "urn:ietf:params:scim:api:messages:2.0:ListResponse"
+PATCH = "urn:ietf:params:scim:api:messages:2.0:PatchOp"
+SEARCH = "urn:ietf:params:scim:api:messages:2.0:SearchRequest"
+ERROR = "urn:ietf:params:scim:api:messages:2.0:Error"
+USER_SHAPE = Shape(USER, ("userName", "externalId", "displayName", "active"), ("name",), ("emails",))
+GROUP_SHAPE = Shape(GROUP, ("displayName", "externalId"), (), ("members",))
+MAX_MEMBERS = 10_000
+MAX_USERNAME = 32
+
+
+@dataclass(frozen=True, slots=True)
+class UserValues:
+    """What a provider wants an account to be."""
+
+    username: str
+    external_id: str
+    display_name: str
+    first_name: str
+    last_name: str
+    email: str
+    active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupValues:
+    """What a provider wants a group to be; the members by the identifiers of their accounts."""
+
+    display_name: str
+    external_id: str
+    members: frozenset[UUID]
+
+
+def address(kind: str, key: object) -> str:
+    """Where a resource is, from outside."""
+    return f"{settings.BERTH_PUBLIC_URL}/scim/v2/{kind}/{key}"
+
+
+def user_document(row: ScimUser) -> dict[str, Any]:
+    """What can be written of a user."""
+    user = row.user
+    document: dict[str, Any] = {"userName": user.username, "active": user.is_active}
+    if row.external_id:
+        document["externalId"] = row.external_id
+    if row.display_name:
+        document["displayName"] = row.display_name
+    name = {"givenName": user.first_name, "familyName": user.last_name}
+    document["name"] = {key: value for key, value in name.items() if value}
+    document["emails"] = [{"value": user.email, "type": "work", "primary": True}] if user.email else []
+    return document
+
+
+def shown_user(row: ScimUser) -> dict[str, Any]:
+    """A user as it is answered. The row's `user`, and its `groups`, are there."""
+    document = user_document(row)
+    version = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
+    if document["name"]:
+        document["name"]["formatted"] = row.user.get_full_name()
+    else:
+        del document["name"]
+    groups = [
+        {"value": str(group.pk), "display": group.display_name, "$ref": address("Groups", group.pk)}
+        for group in row.groups.all()
+    ]
+    return _shown(USER, "User", row.pk, row, version, {**document, "groups": groups})
+
+
+def group_document(row: ScimGroup, members: Iterable[UUID]) -> dict[str, Any]:
+    """What can be written of a group."""
+    document: dict[str, Any] = {"displayName": row.display_name}
+    if row.external_id:
+        document["externalId"] = row.external_id
+    document["members"] = [{"value": str(key)} for key in members]
+    return document
+
+
+def shown_group(row: ScimGroup, *, members: bool = True) -> dict[str, Any]:
+    """A group as it is answered; with `members`, those are there with their accounts."""
+    document = group_document(row, [])
+    del document["members"]
+    if members:
+        document["members"] = [
+            {
+                "value": str(each.pk),
+                "display": each.user.username,
+                "type": "User",
+                "$ref": address("Users", each.pk),
+            }
+            for each in row.members.all()
+        ]
+    return _shown(GROUP, "Group", row.pk, row, str(row.version), document)
+
+
+def _shown(
+    schema: str, kind: str, key: object, row: ScimUser | ScimGroup, version: str, document: dict[str, Any]
+) -> dict[str, Any]:
+    meta = {
+        "resourceType": kind,
+        "created": row.created_at.isoformat().replace("+00:00", "Z"),
+        "lastModified": row.changed_at.isoformat().replace("+00:00", "Z"),
+        "location": address(f"{kind}s", key),
+        "version": f'W/"{version}"',
+    }
+    return {"schemas": [schema], "id": str(key), **document, "meta": meta}
+
+
+def projected(
+    document: Mapping[str, Any], wanted: frozenset[str], excluded: frozenset[str]
+) -> dict[str, Any]:
+    """The attributes that were asked for (all of them if none was), without the excluded ones.
+
+    `schemas` and `id` are always there.
+    """
+    found: dict[str, Any] = {}
+    for key, value in document.items():
+        name = key.lower()
+        if key in ("schemas", "id"):
+            found[key] = value
+        elif wanted:
+            subs = {each.partition(".")[2] for each in wanted if each.partition(".")[0] == name}
+            if name in wanted:
+                found[key] = value
+            elif subs:
+                found[key] = _subs(value, lambda sub, subs=subs: sub.lower() in subs)
+        elif name not in excluded:
+            subs = {each.partition(".")[2] for each in excluded if each.partition(".")[0] == name}
+            found[key] = _subs(value, lambda sub, subs=subs: sub.lower() not in subs) if subs else value
+    return found
+
+
+def _subs(value: Any, keep: Any) -> Any:
+    if isinstance(value, list):
+        return [_subs(each, keep) for each in value]
+    if isinstance(value, dict):
+        return {key: each for key, each in value.items() if keep(key)}
+    return value
+
+
+def names_of(parameter: str) -> frozenset[str]:
+    """The attributes that a query parameter names, in lower case and without schemas."""
+    return frozenset(bare(each.strip()) for each in parameter.split(",") if each.strip())
+
+
+def user_values(document: Mapping[str, Any]) -> UserValues:
+    """What a document says. Raises `ScimRefusal` (invalidValue)."""
+    held = _kept(document, USER_SHAPE)
+    name = held.get("name") or {}
+    if not isinstance(name, Mapping):
+        raise invalid_value("name")
+    name = {SUB_ATTRIBUTES.get(str(key).lower(), str(key)): value for key, value in name.items()}
+    return UserValues(
+        username=_username(held.get("userName")),
+        external_id=_text(held.get("externalId"), "externalId", 255),
+        display_name=_text(held.get("displayName"), "displayName", 200),
+        first_name=_text(name.get("givenName"), "name.givenName", 150),
+        last_name=_text(name.get("familyName"), "name.familyName", 150),
+        email=_email(held.get("emails")),
+        active=_boolean(held.get("active"), "active"),
+    )
+
+
+def group_values(document: Mapping[str, Any]) -> GroupValues:
+    """What a document says. Raises `ScimRefusal` (invalidValue)."""
+    held = _kept(document, GROUP_SHAPE)
+    name = _text(held.get("displayName"), "displayName", 255)
+    if not name:
+        raise refused_value(Reason(ScimCode.ATTRIBUTE_MISSING, {"attribute": "displayName"}))
+    given = held.get("members") or []
+    if not isinstance(given, list):
+        raise invalid_value("members")
+    if len(given) > MAX_MEMBERS:
+        raise refused_value(Reason(ScimCode.TOO_MANY, {"limit": MAX_MEMBERS}))
+    members = set()
+    for each in given:
+        value = each.get("value") if isinstance(each, Mapping) else None
+        try:
+            members.add(UUID(value))
+        except (TypeError, ValueError, AttributeError):
+            raise refused_value(Reason(ScimCode.NO_SUCH_MEMBER, {"id": str(value)[:60]})) from None
+    return GroupValues(name, _text(held.get("externalId"), "externalId", 255), frozenset(members))
+
+
+def _kept(document: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+    """What is kept of a document, under the names of the schema."""
+    return {name: value for key, value in document.items() if (name := shape.named(str(key)))}
+
+
+def _text(value: Any, attribute: str, limit: int) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise invalid_value(attribute)
+    text = strip_nul(value).strip()
+    if len(text) > limit:
+        raise invalid_value(attribute)
+    return text
+
+
+def _username(value: Any) -> str:
+    name = _text(value, "userName", 1000)
+    if not name:
+        raise refused_value(Reason(ScimCode.ATTRIBUTE_MISSING, {"attribute": "userName"}))
+    try:
+        # Lower case makes ASCII of some other letters: the Kelvin sign would become k.
+        if not name.isascii() or len(name) > MAX_USERNAME:
+            raise ValidationError("")
+        username_validator(name.lower())
+    except ValidationError:
+        params = {"name": name[:100], "limit": MAX_USERNAME}
+        raise refused_value(Reason(ScimCode.USERNAME_NOT_VALID, params)) from None
+    return name.lower()
+
+
+def _email(value: Any) -> str:
+    """The primary address, else the one for work, else the first: one is kept."""
+    if value is None:
+        return ""
+    if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
+        raise invalid_value("emails")
+    given = [
+        {SUB_ATTRIBUTES.get(str(key).lower(), key): held for key, held in each.items()} for each in value
+    ]
+    given = [each for each in given if each.get("value")]
+    if not given:
+        return ""
+
+    def rank(each: Mapping[str, Any]) -> int:
+        if each.get("primary") in (True, "true", "True"):
+            return 0
+        return 1 if str(each.get("type")).lower() == "work" else 2
+
+    email = _text(min(given, key=rank)["value"], "emails.value", 254)
+    try:
+        validate_email(email)
+    except ValidationError:
+        raise invalid_value("emails.value") from None
+    return email
+
+
+def _boolean(value: Any, attribute: str) -> bool:
+    """The value; true unless it is said. Entra ID writes it as the text “False”."""
+    if value is None:
+        return True
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if not isinstance(value, bool):
+        raise invalid_value(attribute)
+    return value

@@ -1,0 +1,160 @@
+"""What the portal says of its SCIM (RFC 7643, sections 5 to 7): static documents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+
+from portal.people.scim.resources import GROUP, USER
+
+MAX_PAGE = 200
+SCHEMA = "urn:ietf:params:scim:schemas:core:2.0:Schema"
+RESOURCE_TYPE = "urn:ietf:params:scim:schemas:core:2.0:ResourceType"
+CONFIG = "urn:ietf:params:scim:schemas:core:2.0:ServiceProviderConfig"
+
+
+def service_provider_config() -> dict[str, Any]:
+    """What of the protocol is supported."""
+    return {
+        "schemas": [CONFIG],
+        "documentationUri": "https://www.rfc-editor.org/rfc/rfc7644",
+        "patch": {"supported": True},
+        "bulk": {"supported": False, "maxOperations": 0, "maxPayloadSize": 0},
+        "filter": {"supported": True, "maxResults": MAX_PAGE},
+        "changePassword": {"supported": False},
+        "sort": {"supported": False},
+        "etag": {"supported": True},
+        "authenticationSchemes": [
+            {
+                "type": "oauthbearertoken",
+                "name": "Bearer token",
+                "description": "A token with the scope scim, made by an administrator.",
+                "specUri": "https://www.rfc-editor.org/rfc/rfc6750",
+                "primary": True,
+            }
+        ],
+        "meta": _meta("ServiceProviderConfig", "ServiceProviderConfig"),
+    }
+
+
+def resource_types() -> list[dict[str, Any]]:
+    """Users and groups."""
+    return [
+        {
+            "schemas": [RESOURCE_TYPE],
+            "id": name,
+            "name": name,
+            "endpoint": f"/{name}s",
+            "description": description,
+            "schema": schema,
+            "meta": _meta("ResourceType", f"ResourceTypes/{name}"),
+        }
+        for name, description, schema in (
+            ("User", "An account", USER),
+            ("Group", "A group, which rules turn into places in teams and roles", GROUP),
+        )
+    ]
+
+
+def schemas() -> list[dict[str, Any]]:
+    """The attributes that are kept; what else a client sends is left aside."""
+    return [
+        {
+            "schemas": [SCHEMA],
+            "id": urn,
+            "name": name,
+            "description": description,
+            "attributes": attributes,
+            "meta": _meta("Schema", f"Schemas/{urn}"),
+        }
+        for urn, name, description, attributes in (
+            (USER, "User", "User account", _USER_ATTRIBUTES),
+            (GROUP, "Group", "Group", _GROUP_ATTRIBUTES),
+        )
+    ]
+
+
+def _meta(kind: str, path: str) -> dict[str, str]:
+    return {"resourceType": kind, "location": f"{settings.BERTH_PUBLIC_URL}/scim/v2/{path}"}
+
+
+def _attribute(name: str, description: str, **more: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "type": "string",
+        "multiValued": False,
+        "description": description,
+        "required": False,
+        "caseExact": False,
+        "mutability": "readWrite",
+        "returned": "default",
+        "uniqueness": "none",
+        **more,
+    }
+
+
+_EXTERNAL_ID = _attribute("externalId", "The identifier at the provider.", caseExact=True)
+_REF = {"type": "reference", "caseExact": True, "mutability": "readOnly"}
+_USER_ATTRIBUTES = [
+    _attribute(
+        "userName",
+        "Lower-case letters, digits, dots, hyphens and underscores, up to 32. It carries the home folder and "
+        "never changes.",
+        required=True,
+        mutability="immutable",
+        uniqueness="server",
+    ),
+    _EXTERNAL_ID,
+    _attribute("displayName", "How the provider shows the person."),
+    _attribute(
+        "name",
+        "The person's name.",
+        type="complex",
+        subAttributes=[
+            _attribute("givenName", "First name."),
+            _attribute("familyName", "Last name."),
+            _attribute("formatted", "Both.", mutability="readOnly"),
+        ],
+    ),
+    _attribute(
+        "emails",
+        "One address is kept: the primary one, else that for work.",
+        type="complex",
+        multiValued=True,
+        subAttributes=[
+            _attribute("value", "The address.", uniqueness="server"),
+            _attribute("type", "Always work.", canonicalValues=["work"]),
+            _attribute("primary", "Always true.", type="boolean"),
+        ],
+    ),
+    _attribute("active", "Whether the account can be used.", type="boolean"),
+    _attribute(
+        "groups",
+        "Groups that the user is in.",
+        type="complex",
+        multiValued=True,
+        mutability="readOnly",
+        subAttributes=[
+            _attribute("value", "The group's identifier.", mutability="readOnly", caseExact=True),
+            _attribute("display", "The group's name.", mutability="readOnly"),
+            _attribute("$ref", "Where the group is.", referenceTypes=["Group"], **_REF),
+        ],
+    ),
+]
+_GROUP_ATTRIBUTES = [
+    _attribute("displayName", "The name, by which rules know the group.", required=True, uniqueness="server"),
+    _EXTERNAL_ID,
+    _attribute(
+        "members",
+        "Users in the group. Groups in groups are not supported.",
+        type="complex",
+        multiValued=True,
+        subAttributes=[
+            _attribute("value", "The user's identifier.", mutability="immutable", caseExact=True),
+            _attribute("display", "The user's name.", mutability="readOnly"),
+            _attribute("type", "Always User.", mutability="immutable", canonicalValues=["User"]),
+            _attribute("$ref", "Where the user is.", referenceTypes=["User"], **_REF),
+        ],
+    ),
+]

@@ -1,0 +1,308 @@
+"""Writes of SCIM: accounts by the services of `accounts`, groups, and what these give.
+
+Who may is decided before: a token with the scope `scim` of an administrator. The actor is the provider, in
+the name of that token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from portal.common.actors import SystemActor
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.reasons.codes import ScimCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts import deactivation, sessions, users
+from portal.people.accounts.domain_events import UserReactivated
+from portal.people.accounts.models import User
+from portal.people.identity import registry
+from portal.people.identity import services as identity
+from portal.people.identity.models import GivenRole, IdentityLink
+from portal.people.scim import grants
+from portal.people.scim.errors import conflict, mutability, no_such_resource, refused_value, uniqueness
+from portal.people.scim.models import ScimGroup, ScimUser
+from portal.people.scim.resources import GroupValues, UserValues
+
+MAX_NAMED = 100
+"""So many members stand in an audit entry."""
+
+
+@transaction.atomic
+def create_user(*, actor: SystemActor, values: UserValues) -> ScimUser:
+    """Make an account, without a password, or take up one that is there and may be.
+
+    Raises `ScimRefusal` (uniqueness) where the name or the address is another's.
+    """
+    user = User.objects.filter(username=values.username).first()
+    if user is None:
+        _require_free_email(values.email)
+        user = users.create(
+            actor=actor,
+            username=values.username,
+            email=values.email,
+            first_name=values.first_name,
+            last_name=values.last_name,
+        )
+        row = ScimUser.objects.create(
+            user=user, external_id=values.external_id, display_name=values.display_name
+        )
+    else:
+        row = _take_up(actor, user)
+    _let_in(actor, row.user)
+    return update_user(actor=actor, row=row, values=values)
+
+
+def _take_up(actor: SystemActor, user: User) -> ScimUser:
+    """Keep an account that is there: one that SCIM made and removed, or any other if the settings say so.
+
+    Never one with roles in the portal: whoever has the provider would have them.
+    """
+    user = deactivation.locked(user)
+    named = {"name": user.username}
+    if user.deleted_at is not None:
+        raise uniqueness(Reason(ScimCode.NAME_OF_DELETED, named))
+    row = ScimUser.objects.filter(user=user).first()
+    kept = row is not None and row.removed_at is None
+    # Service accounts are their teams'.
+    if kept or user.is_service or (row is None and not registry.scim().adopt):
+        raise uniqueness(Reason(ScimCode.USER_EXISTS, named))
+    if user.roles:
+        raise uniqueness(Reason(ScimCode.ROLES_NOT_ADOPTED, named))
+    if row is None:
+        row = ScimUser(user=user)
+    row.user, row.removed_at = user, None
+    row.save()
+    events.record(
+        actor=actor,
+        kind=AuditKind.USER_ADOPTED,
+        message=f"took up the account {user.username}",
+        targets=sessions.about(user),
+        data={"user": user.username},
+    )
+    return row
+
+
+def _let_in(actor: SystemActor, user: User) -> None:
+    """A link that waits for whoever has the account's name at the sign-in provider of the settings."""
+    named = registry.scim().provider
+    if named and not IdentityLink.objects.filter(provider=named, user=user).exists():
+        identity.link(actor=actor, provider=registry.named(named), user=user, expected=user.username)
+
+
+@transaction.atomic
+def update_user(*, actor: SystemActor, row: ScimUser, values: UserValues) -> ScimUser:
+    """Have the account as the provider wants it, and settle what its groups give.
+
+    Raises `ScimRefusal` (another name, an address that is somebody's) and what `deactivation` raises.
+    """
+    user = deactivation.locked(row.user)
+    if values.username != user.username:
+        raise mutability(Reason(ScimCode.USERNAME_FIXED, {"name": user.username}))
+    _change_account(actor, user, values)
+    if (values.external_id, values.display_name) != (row.external_id, row.display_name):
+        row.external_id, row.display_name = values.external_id, values.display_name
+        row.save(update_fields=["external_id", "display_name", "changed_at"])
+        events.record(
+            actor=actor,
+            kind=AuditKind.USER_CHANGED,
+            message=f"changed what SCIM calls {user.username}",
+            targets=sessions.about(user),
+            data={
+                "user": user.username,
+                "external_id": row.external_id,
+                "display_name": row.display_name,
+            },
+        )
+    _switch(actor, row, user, active=values.active)
+    grants.settle([row])
+    return ScimUser.objects.select_related("user").get(pk=row.pk)
+
+
+def _change_account(actor: SystemActor, user: User, values: UserValues) -> None:
+    wanted = {"email": values.email, "first_name": values.first_name, "last_name": values.last_name}
+    changed: dict[str, Any] = {
+        field: value for field, value in wanted.items() if value != getattr(user, field)
+    }
+    if "email" in changed:
+        given = set(GivenRole.objects.filter(user=user).values_list("role", flat=True))
+        if any(role not in given for role in user.roles):
+            # Links for a password go there: whoever has the provider would have the role.
+            raise conflict(Reason(ScimCode.EMAIL_OF_ROLE, {"name": user.username}))
+        _require_free_email(values.email, besides=user)
+    if changed:
+        users.change(actor=actor, user=user, **changed)
+        ScimUser.objects.filter(pk=user.pk).update(changed_at=timezone.now())
+
+
+def _require_free_email(email: str, *, besides: User | None = None) -> None:
+    others = User.objects.filter(email__iexact=email)
+    if besides is not None:
+        others = others.exclude(pk=besides.pk)
+    if email and others.exists():
+        raise uniqueness(Reason(ScimCode.EMAIL_EXISTS))
+
+
+def _switch(actor: SystemActor, row: ScimUser, user: User, *, active: bool) -> None:
+    """Deactivate, or give back what SCIM has deactivated; twice is success.
+
+    What an administrator has switched off here stays so until an administrator switches it on.
+    """
+    if active and not user.is_active:
+        if not row.switched_off:
+            raise conflict(Reason(ScimCode.SWITCHED_OFF_HERE, {"name": user.username}))
+        deactivation.reactivate(actor=actor, user=user)
+    elif not active and user.is_active:
+        # Before the account is off, as teams that lose their owner find another one now.
+        identity.give(source=grants.SOURCE, name=grants.SOURCE, user=user, granted=grants.NOTHING)
+        deactivation.deactivate(actor=actor, user=user)
+    else:
+        return
+    row.switched_off = not active
+    row.save(update_fields=["switched_off", "changed_at"])
+
+
+@transaction.atomic
+def remove_user(*, actor: SystemActor, row: ScimUser) -> None:
+    """Deactivate the account, or delete it where the settings say so, and keep it no more.
+
+    Raises `StateConflict` (the last administrator; workspaces that would be deleted too).
+    """
+    user = deactivation.locked(row.user)
+    _switch(actor, row, user, active=False)
+    _leave_groups(row)
+    row.removed_at = timezone.now()
+    row.save(update_fields=["removed_at", "changed_at"])
+    grants.settle([row])
+    if registry.scim().delete_accounts:
+        users.delete(actor=actor, user=user)
+    events.record(
+        actor=actor,
+        kind=AuditKind.USER_RELEASED,
+        message=f"keeps the account {user.username} no more",
+        targets=sessions.about(user),
+        data={"user": user.username},
+    )
+
+
+def _leave_groups(row: ScimUser) -> None:
+    for group in row.groups.order_by("pk"):
+        group.version += 1
+        group.save(update_fields=["version", "changed_at"])
+    row.groups.clear()
+
+
+def reactivated(event: UserReactivated) -> None:
+    """An administrator has given an account back: its groups give again."""
+    ScimUser.objects.filter(user=event.user, switched_off=True).update(switched_off=False)
+    grants.settle(ScimUser.objects.filter(user=event.user, removed_at=None))
+
+
+@transaction.atomic
+def create_group(*, actor: SystemActor, values: GroupValues) -> ScimGroup:
+    """Keep a group. It gives something only where a rule names it. Raises `ScimRefusal`."""
+    _require_free_name(values.display_name)
+    group = ScimGroup.objects.create(display_name=values.display_name, external_id=values.external_id)
+    members = _members(values.members)
+    group.members.set(members)
+    if grants.gives(grants.names_of(group)):
+        grants.settle(members)
+    _record(actor, AuditKind.SCIM_GROUP_CREATED, group, f"made the group {group}", added=members)
+    return group
+
+
+@transaction.atomic
+def update_group(*, actor: SystemActor, group: ScimGroup, values: GroupValues) -> ScimGroup:
+    """Have the group as the provider wants it; the caller has locked it. Raises `ScimRefusal`."""
+    present = {row.pk: row for row in group.members.select_related("user")}
+    added = _members(values.members - present.keys())
+    removed = [row for key, row in present.items() if key not in values.members]
+    names = grants.names_of(group)
+    renamed = (values.display_name, values.external_id) != (group.display_name, group.external_id)
+    if not (added or removed or renamed):
+        return group
+    if values.display_name.lower() != group.display_name.lower():
+        _require_free_name(values.display_name)
+    group.display_name, group.external_id = values.display_name, values.external_id
+    group.version += 1
+    group.save()
+    group.members.add(*added)
+    group.members.remove(*removed)
+    if grants.gives(names) or grants.gives(grants.names_of(group)):
+        grants.settle([*added, *(present.values() if renamed else removed)])
+    _record(
+        actor, AuditKind.SCIM_GROUP_CHANGED, group, f"changed the group {group}", added=added, removed=removed
+    )
+    return group
+
+
+@transaction.atomic
+def remove_group(*, actor: SystemActor, group: ScimGroup) -> None:
+    """End a group; what it gave ends."""
+    members = list(group.members.select_related("user"))
+    gave = grants.gives(grants.names_of(group))
+    _record(actor, AuditKind.SCIM_GROUP_DELETED, group, f"ended the group {group}", removed=members)
+    group.delete()
+    if gave:
+        grants.settle(members)
+
+
+def _require_free_name(name: str) -> None:
+    if ScimGroup.objects.filter(display_name__iexact=name).exists():
+        raise uniqueness(Reason(ScimCode.GROUP_EXISTS, {"name": name[:100]}))
+
+
+def _members(keys: Iterable[UUID]) -> list[ScimUser]:
+    """The users of these identifiers. Raises `ScimRefusal` where SCIM keeps no such one."""
+    wanted = set(keys)
+    found = list(
+        ScimUser.objects.filter(pk__in=wanted, removed_at=None, user__deleted_at=None).select_related("user")
+    )
+    if missing := wanted - {row.pk for row in found}:
+        raise refused_value(Reason(ScimCode.NO_SUCH_MEMBER, {"id": str(min(missing))}))
+    return found
+
+
+def _record(
+    actor: SystemActor,
+    kind: AuditKind,
+    group: ScimGroup,
+    message: str,
+    *,
+    added: Iterable[ScimUser] = (),
+    removed: Iterable[ScimUser] = (),
+) -> None:
+    """An entry about a group; of very many members the first are named."""
+    said: dict[str, Any] = {"group": group.display_name, "external_id": group.external_id}
+    for name, rows in (("added", list(added)), ("removed", list(removed))):
+        if rows:
+            said[name] = sorted(row.user.username for row in rows)[:MAX_NAMED]
+            said[f"{name}_count"] = len(rows)
+    events.record(actor=actor, kind=kind, message=message, data=said)
+
+
+def present_user(key: UUID, *, leaving: bool = False) -> ScimUser:
+    """The user of this identifier, locked. Raises `ScimRefusal` (404).
+
+    One who is `leaving` changes groups; these are locked before, as whoever changes a group does.
+    """
+    if leaving:
+        list(ScimGroup.objects.filter(members=key).order_by("pk").select_for_update())
+    grants.lock([key])
+    row = ScimUser.objects.filter(pk=key, removed_at=None, user__deleted_at=None).select_related("user")
+    if (found := row.first()) is None:
+        raise no_such_resource()
+    return found
+
+
+def present_group(key: UUID) -> ScimGroup:
+    """The group of this identifier, locked. Raises `ScimRefusal` (404)."""
+    group = ScimGroup.objects.select_for_update().filter(pk=key).first()
+    if group is None:
+        raise no_such_resource()
+    return group

@@ -1,0 +1,165 @@
+"""Token exchange over REST, in the form and with the answers of RFC 8693, which are none of a resource."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.utils.translation import override
+from drf_spectacular.utils import OpenApiResponse, extend_schema
+from rest_framework import exceptions, serializers
+from rest_framework.parsers import FormParser
+from rest_framework.permissions import AllowAny
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from portal.common import origins
+from portal.common.api import ApiView, routes
+from portal.common.htmx import public_url
+from portal.common.reasons.codes import ExchangeCode
+from portal.common.reasons.wording import message_of
+from portal.common.scopes import Scope
+from portal.people.service_accounts.exchange import limits, services
+from portal.people.service_accounts.exchange.assertions import Refused
+from portal.people.service_accounts.exchange.grant import ACCESS_TOKEN, GRANT_TYPE, SUBJECT_TYPES, TOKEN_TYPES
+
+NO_STORE = {"Cache-Control": "no-store", "Pragma": "no-cache"}
+ERRORS = {
+    ExchangeCode.ISSUER_UNREACHABLE: ("temporarily_unavailable", 503),
+    ExchangeCode.SEVERAL_ACCOUNTS: ("invalid_target", 400),
+    ExchangeCode.SCOPE_NOT_GRANTED: ("invalid_scope", 400),
+}
+"""What a client may act on; all else is `invalid_request`, as RFC 8693 says of a token that is not good."""
+
+
+class OAuthError(exceptions.APIException):
+    """A refusal in OAuth's form (RFC 6749, 5.2)."""
+
+    def __init__(self, error: str, description: str, *, status: int = 400, retry_after_s: int = 0) -> None:
+        super().__init__(description)
+        self.status_code = status
+        self.error, self.description, self.retry_after_s = error, description, retry_after_s
+
+
+class TokenExchangeRequestSerializer(serializers.Serializer[Any]):
+    grant_type = serializers.ChoiceField([GRANT_TYPE])
+    subject_token = serializers.CharField(
+        help_text="The signed JWT of an issuer that the operator has allowed."
+    )
+    subject_token_type = serializers.ChoiceField(SUBJECT_TYPES)
+    requested_token_type = serializers.ChoiceField(TOKEN_TYPES, required=False)
+    scope = serializers.CharField(
+        required=False, help_text="Some of the rule's scopes; without it, all of them."
+    )
+    service_account = serializers.CharField(
+        required=False, help_text="Its name, needed where rules of several let the token in."
+    )
+
+
+class TokenExchangeSerializer(serializers.Serializer[Any]):
+    access_token = serializers.CharField()
+    issued_token_type = serializers.ChoiceField(TOKEN_TYPES)
+    token_type = serializers.ChoiceField(["Bearer"])
+    expires_in = serializers.IntegerField(help_text="Seconds.")
+    scope = serializers.CharField()
+
+
+class OAuthErrorSerializer(serializers.Serializer[Any]):
+    error = serializers.CharField()
+    error_description = serializers.CharField()
+
+
+class TokenExchange(ApiView):
+    """The token that is brought is the proof: no session and no other token counts."""
+
+    authentication_classes: list[Any] = []
+    permission_classes = [AllowAny]
+    parser_classes = [FormParser]
+    renderer_classes = [JSONRenderer]
+
+    @extend_schema(
+        summary="Exchange a CI job's token",
+        description="RFC 8693: a signed JWT of GitHub Actions, GitLab CI or another issuer that the operator "
+        "has allowed, for a short token of a service account, as a rule of that account says. A token is "
+        "taken once.",
+        request={"application/x-www-form-urlencoded": TokenExchangeRequestSerializer},
+        responses={
+            200: TokenExchangeSerializer,
+            400: OAuthErrorSerializer,
+            429: OAuthErrorSerializer,
+            503: OpenApiResponse(OAuthErrorSerializer, "The issuer does not answer."),
+        },
+        auth=[],
+    )
+    def post(self, request: Request) -> Response:
+        given = self._given(request)
+        try:
+            made = services.exchange(**given)
+        except Refused as refused:
+            raise _error_of(refused) from refused
+        return Response(
+            {
+                "access_token": made.secret,
+                "issued_token_type": ACCESS_TOKEN,
+                "token_type": "Bearer",
+                "expires_in": made.lifetime_s,
+                "scope": " ".join(made.token.scopes),
+            },
+            headers=NO_STORE,
+        )
+
+    def handle_exception(self, exc: Exception) -> Response:
+        if isinstance(exc, exceptions.UnsupportedMediaType | exceptions.ParseError):
+            exc = OAuthError("invalid_request", "Send the parameters form encoded.")
+        if not isinstance(exc, OAuthError):
+            return super().handle_exception(exc)
+        headers = {**NO_STORE, **({"Retry-After": str(exc.retry_after_s)} if exc.retry_after_s else {})}
+        body = {"error": exc.error, "error_description": exc.description}
+        return Response(body, status=exc.status_code, headers=headers)
+
+    def _given(self, request: Request) -> dict[str, Any]:
+        if limits.blocked(origins.present().address):
+            raise OAuthError(
+                "invalid_request",
+                "Too many refused exchanges from this address. Wait some minutes.",
+                status=429,
+                retry_after_s=limits.WINDOW_S,
+            )
+        data: Any = request.data
+        for name in data:
+            if len(data.getlist(name)) > 1:
+                raise OAuthError("invalid_request", "A parameter is there twice.")
+        if data.get("grant_type") != GRANT_TYPE or not settings.BERTH_TOKEN_EXCHANGE_ISSUERS:
+            offered = f"Only {GRANT_TYPE} is offered, and only where issuers are set."
+            raise OAuthError("unsupported_grant_type", offered)
+        if not data.get("subject_token") or data.get("subject_token_type") not in SUBJECT_TYPES:
+            raise OAuthError("invalid_request", f"subject_token is needed, of the type {SUBJECT_TYPES[0]}.")
+        if data.get("requested_token_type", ACCESS_TOKEN) != ACCESS_TOKEN or "actor_token" in data:
+            raise OAuthError("invalid_request", "Only an access_token is given, and for nobody in between.")
+        if any(data[name].rstrip("/") != public_url() for name in ("audience", "resource") if data.get(name)):
+            raise OAuthError("invalid_target", f"Tokens are given for {public_url()} only.")
+        scopes = data.get("scope", "").split()
+        if any(scope not in Scope.values for scope in scopes):
+            raise OAuthError("invalid_scope", "There is no such scope.")
+        return {
+            "subject_token": data["subject_token"],
+            "account": data.get("service_account", ""),
+            "scopes": scopes,
+        }
+
+
+_PLAIN = str.maketrans({"“": "'", "”": "'", '"': "'", "\\": "/"})
+"""RFC 6749 keeps quotation marks and backslashes out of a description."""
+
+
+def _error_of(refused: Refused) -> OAuthError:
+    code = ExchangeCode(refused.reason.code)
+    error, status = ERRORS.get(code, ("invalid_request", 400))
+    # RFC 6749 allows printable ASCII here, in no language but English.
+    with override("en"):
+        text = message_of(refused.reason).translate(_PLAIN)
+    return OAuthError(error, text.encode("ascii", "replace").decode(), status=status)
+
+
+urlpatterns = routes("token-exchange", TokenExchange, "token-exchange")

@@ -1,0 +1,112 @@
+"""Whether a token of another issuer is good: whose it is, signed with its key, for now."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import jwt
+from django.utils import timezone
+
+from portal.common.reasons.codes import ExchangeCode
+from portal.common.reasons.reason import Reason
+from portal.people.service_accounts.exchange import issuers
+
+MAX_TOKEN = 16 * 1024
+LEEWAY_S = 30
+MAX_LIFE_S = 24 * 3600
+REQUIRED = ["iss", "aud", "exp", "iat", "sub", "jti"]
+
+
+class Refused(Exception):
+    """The exchange is refused; `reason` is for the audit log, `about` what else is known of it."""
+
+    def __init__(self, reason: Reason, about: dict[str, Any] | None = None) -> None:
+        super().__init__(reason.code)
+        self.reason = reason
+        self.about = about or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Assertion:
+    """What a good token says."""
+
+    issuer: str
+    audiences: tuple[str, ...]
+    subject: str
+    claims: dict[str, Any]
+    expires_at: datetime
+
+    @property
+    def digest(self) -> str:
+        """Names this token and no other: SHA-256 of issuer and `jti`."""
+        return hashlib.sha256(f"{self.issuer}\n{self.claims['jti']}".encode()).hexdigest()
+
+
+def verify(token: str) -> Assertion:
+    """The assertion that a token makes. Raises `Refused`.
+
+    What is refused before its signature is checked is not believed in anything: `about` says `unverified`.
+    """
+    if len(token) > MAX_TOKEN:
+        raise Refused(Reason(ExchangeCode.TOKEN_TOO_LONG, {"most": MAX_TOKEN}))
+    try:
+        header = jwt.get_unverified_header(token)
+        seen = jwt.decode(token, options={"verify_signature": False})
+    except (jwt.PyJWTError, ValueError, RecursionError) as error:
+        raise Refused(Reason(ExchangeCode.NOT_A_JWT)) from error
+    about = {"unverified": True, "issuer": str(seen.get("iss"))[:255], "subject": str(seen.get("sub"))[:255]}
+    issuer = seen.get("iss")
+    if not isinstance(issuer, str) or issuer not in issuers.allowed():
+        raise Refused(Reason(ExchangeCode.ISSUER_NOT_ALLOWED, {"issuer": about["issuer"]}), about)
+    algorithm, key_id = header.get("alg"), header.get("kid")
+    if algorithm not in issuers.ALGORITHMS or "crit" in header:
+        raise Refused(Reason(ExchangeCode.ALGORITHM_NOT_ALLOWED, {"algorithm": str(algorithm)[:40]}), about)
+    if not isinstance(key_id, str):
+        raise Refused(Reason(ExchangeCode.UNKNOWN_KEY, {"issuer": issuer}), about)
+    try:
+        key = issuers.key_for(issuer, key_id, algorithm)
+    except issuers.UnknownKey as error:
+        raise Refused(Reason(ExchangeCode.UNKNOWN_KEY, {"issuer": issuer}), about) from error
+    except issuers.IssuerUnreachable as error:
+        raise Refused(Reason(ExchangeCode.ISSUER_UNREACHABLE, {"issuer": issuer}), about) from error
+    claims = _decoded(token, key, algorithm, issuer, about)
+    del about["unverified"]
+    expires_at = datetime.fromtimestamp(int(claims["exp"]), UTC)
+    if (expires_at - timezone.now()).total_seconds() > MAX_LIFE_S:
+        raise Refused(Reason(ExchangeCode.LIVES_TOO_LONG, {"hours": MAX_LIFE_S // 3600}), about)
+    audience = claims["aud"]
+    audiences = (audience,) if isinstance(audience, str) else tuple(audience)
+    return Assertion(issuer, audiences, claims["sub"], claims, expires_at)
+
+
+def _decoded(token: str, key: Any, algorithm: str, issuer: str, about: dict[str, Any]) -> dict[str, Any]:
+    try:
+        # The audience is a rule's to check.
+        claims: dict[str, Any] = jwt.decode(
+            token,
+            key,
+            algorithms=[algorithm],
+            issuer=issuer,
+            leeway=LEEWAY_S,
+            options={"require": REQUIRED, "verify_aud": False},
+        )
+    except jwt.ExpiredSignatureError as error:
+        raise Refused(Reason(ExchangeCode.EXPIRED), about) from error
+    except jwt.ImmatureSignatureError as error:
+        raise Refused(Reason(ExchangeCode.NOT_YET_VALID), about) from error
+    except jwt.MissingRequiredClaimError as error:
+        raise Refused(Reason(ExchangeCode.CLAIM_MISSING, {"claim": error.claim}), about) from error
+    except jwt.InvalidSignatureError as error:
+        raise Refused(Reason(ExchangeCode.BAD_SIGNATURE), about) from error
+    except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
+        raise Refused(Reason(ExchangeCode.NOT_VALID), about) from error
+    audience = claims["aud"]
+    listed = [audience] if isinstance(audience, str) else audience
+    if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
+        raise Refused(Reason(ExchangeCode.NOT_VALID), about)
+    if not isinstance(claims["jti"], str) or not claims["jti"] or not isinstance(claims["sub"], str):
+        raise Refused(Reason(ExchangeCode.NOT_VALID), about)
+    return claims

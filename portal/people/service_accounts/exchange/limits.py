@@ -1,0 +1,72 @@
+"""How often one address may be refused: who tries tokens out is slowed down, and fills no audit log.
+
+Counted in Redis; while that is away, in this process alone.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import threading
+import time
+from typing import Any
+
+import redis
+
+from portal.common.events import live
+
+MAX_REFUSALS = 30
+WINDOW_S = 600
+_KEY = "berth:acc:exchange-refusals:"
+_MAX_KEPT = 4096
+
+log = logging.getLogger(__name__)
+_here: dict[str, tuple[float, int]] = {}
+_lock = threading.Lock()
+
+
+def blocked(address: str) -> bool:
+    """Whether this address has been refused too often of late."""
+    key = _network(address)
+    try:
+        count: Any = live.connection().get(_KEY + key)
+        return int(count or 0) >= MAX_REFUSALS
+    except redis.RedisError:
+        began, count = _here.get(key, (0.0, 0))
+        return count >= MAX_REFUSALS and time.monotonic() - began < WINDOW_S
+
+
+def refused(address: str) -> int:
+    """Count a refusal; returns how many there have been in this window."""
+    key = _network(address)
+    try:
+        with live.connection().pipeline(transaction=True) as pipe:
+            pipe.incr(_KEY + key)
+            pipe.expire(_KEY + key, WINDOW_S, nx=True)
+            return int(pipe.execute()[0])
+    except redis.RedisError as error:
+        log.warning("a refused token exchange is counted in this process only: %s", error)
+        return _count_here(key)
+
+
+def _count_here(key: str) -> int:
+    now = time.monotonic()
+    with _lock:
+        began, count = _here.get(key, (now, 0))
+        if now - began >= WINDOW_S:
+            began, count = now, 0
+        if len(_here) >= _MAX_KEPT and key not in _here:
+            _here.clear()
+        _here[key] = (began, count + 1)
+        return count + 1
+
+
+def _network(address: str) -> str:
+    """What counts as one: an IPv4 address, the /64 of an IPv6 one."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return "unknown"
+    if found.version == 4:
+        return str(found)
+    return str(ipaddress.ip_network(f"{found}/64", strict=False).network_address)

@@ -1,0 +1,144 @@
+"""Forms of service accounts. They parse; the rules are in the services."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jwt
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from portal.common.reasons.codes import ExchangeCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import sentence_of
+from portal.common.scopes import Scope
+from portal.people.accounts.token_forms import OVERLAPS, TokenForm
+from portal.people.service_accounts.exchange import issuers
+from portal.people.service_accounts.exchange.assertions import MAX_TOKEN
+from portal.people.service_accounts.exchange.conditions import Condition, parse
+
+LIFETIMES = [
+    ("300", _("5 minutes")),
+    ("600", _("10 minutes")),
+    ("1800", _("30 minutes")),
+    ("3600", _("1 hour")),
+]
+_NAME = {"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
+
+
+class NewAccountForm(forms.Form):
+    """A new service account."""
+
+    name = forms.CharField(
+        label=_("Name"),
+        max_length=32,
+        help_text=_("Its user name is svc- and this. It cannot be changed later."),
+        widget=forms.TextInput(attrs={**_NAME, "placeholder": "ci"}),
+    )
+    description = forms.CharField(
+        label=_("What is it for?"),
+        max_length=200,
+        required=False,
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )
+
+
+class DescriptionForm(forms.Form):
+    """What a service account is for."""
+
+    description = forms.CharField(
+        label=_("What is it for?"),
+        max_length=200,
+        required=False,
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )
+
+
+class ServiceTokenForm(TokenForm):
+    """A token of a service account: nothing is chosen beforehand, as it shall do what its program does."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        scopes: Any = self.fields["scopes"]
+        scopes.initial = ["workspaces:read", "workspaces:write"]
+
+
+class RuleForm(forms.Form):
+    """Which tokens of an issuer are exchanged for the account's; `conditions` are typed one on a line."""
+
+    name = forms.CharField(
+        label=_("Name"), max_length=80, widget=forms.TextInput(attrs={**_NAME, "placeholder": "deploy"})
+    )
+    issuer = forms.ChoiceField(label=_("Issuer"))
+    audience = forms.CharField(
+        label=_("Audience"),
+        max_length=255,
+        help_text=_("What the job asks its token for. Choose one that no other service takes."),
+        widget=forms.TextInput(attrs=_NAME),
+    )
+    conditions = forms.CharField(
+        label=_("Conditions"),
+        max_length=4000,
+        help_text=_(
+            "One on a line: “claim = value”, or “claim ~ pattern”. In a pattern * stands for all but “/”, ** "
+            "for all. All have to hold, and one has to say whose pipeline it is."
+        ),
+        widget=forms.Textarea(attrs={**_NAME, "rows": 5}),
+    )
+    lifetime = forms.ChoiceField(label=_("Tokens live for"), choices=LIFETIMES, initial="600")
+    scopes = forms.MultipleChoiceField(
+        choices=Scope.choices,
+        initial=["workspaces:read", "workspaces:write"],
+        widget=forms.CheckboxSelectMultiple,
+        error_messages={"required": _("Choose at least one.")},
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        issuer: Any = self.fields["issuer"]
+        issuer.choices = [(name, name) for name in issuers.allowed()]
+
+    def clean_conditions(self) -> list[Condition]:
+        found, wrong = parse(self.cleaned_data["conditions"])
+        if wrong:
+            raise forms.ValidationError(sentence_of(Reason(ExchangeCode.CONDITION_LINE, {"line": wrong[0]})))
+        return found
+
+    def wanted(self) -> dict[str, Any]:
+        """What the service takes."""
+        given = self.cleaned_data
+        wanted = {name: given[name] for name in ("name", "issuer", "audience", "conditions", "scopes")}
+        return {**wanted, "lifetime_s": int(given["lifetime"])}
+
+
+class ClaimsForm(forms.Form):
+    """The claims of a token, as JSON, or the token itself."""
+
+    claims = forms.CharField(
+        label=_("Claims of a token"),
+        max_length=MAX_TOKEN,
+        widget=forms.Textarea(
+            attrs={**_NAME, "rows": 6, "placeholder": '{"iss": "…", "aud": "…", "sub": "…"}'}
+        ),
+    )
+
+    def clean_claims(self) -> dict[str, Any]:
+        """The claims. Those of a token are read without a look at its signature."""
+        text = self.cleaned_data["claims"].strip()
+        try:
+            found: dict[str, Any] = json.loads(text) if text.startswith("{") else _unverified(text)
+        except (ValueError, RecursionError, jwt.PyJWTError) as error:
+            raise forms.ValidationError(sentence_of(Reason(ExchangeCode.CLAIMS_NOT_UNDERSTOOD))) from error
+        return found
+
+
+def _unverified(token: str) -> dict[str, Any]:
+    claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
+    return claims
+
+
+class RotateForm(forms.Form):
+    """For how long the old token works beside the new one."""
+
+    overlap = forms.ChoiceField(label=_("The old one stays for"), choices=OVERLAPS, initial="24")

@@ -1,0 +1,53 @@
+"""Which tokens of other issuers a service account's tokens are given for, and which have been."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+
+from portal.people.accounts.models import ApiToken, User
+
+
+class TrustRule(models.Model):
+    """A token of `issuer` for `audience` whose claims meet all `conditions` gets a short token of `account`.
+
+    `conditions` are those of `exchange.conditions`, as JSON objects with `claim`, `match` and `value`.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    account = models.ForeignKey(User, on_delete=models.CASCADE, related_name="trust_rules")
+    name = models.CharField(max_length=80)
+    issuer = models.CharField(max_length=255, db_index=True)
+    audience = models.CharField(max_length=255)
+    conditions = models.JSONField(default=list)
+    scopes = models.JSONField(default=list)
+    lifetime_s = models.PositiveIntegerField()
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["created_at", "id"]
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.account_id}"
+
+
+class Exchange(models.Model):
+    """A token of another issuer that was given a token for. It is not taken again.
+
+    `digest` is the SHA-256 of its issuer and `jti`; `expires_at` is when nobody would take it any more.
+    """
+
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    rule = models.ForeignKey(TrustRule, null=True, on_delete=models.SET_NULL, related_name="exchanges")
+    token = models.OneToOneField(ApiToken, null=True, on_delete=models.SET_NULL, related_name="exchange")
+    at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return f"exchange at {self.at}"

@@ -1,0 +1,19 @@
+"""Who may see what a team's service accounts prove themselves by; `accounts.policies`: who manages them."""
+
+from __future__ import annotations
+
+from portal.common.errors import NotAllowed
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts.models import Team, User
+from portal.people.accounts.policies import may_manage_team
+
+
+def may_see_credentials(actor: User, team: Team) -> bool:
+    """See tokens and rules, never secrets: owners of the team, operators, auditors."""
+    return actor.sees_all or may_manage_team(actor, team)
+
+
+def require_see_credentials(actor: User, team: Team) -> None:
+    if not may_see_credentials(actor, team):
+        raise NotAllowed(Reason(AccountCode.ONLY_TEAM_OWNERS, {"team": team.name}))

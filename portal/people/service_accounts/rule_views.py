@@ -1,0 +1,112 @@
+"""Pages of a service account's trust rules; templates/service_accounts/rules.html says what they expect."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods
+
+from portal.common.errors import PortalError
+from portal.common.htmx import public_url
+from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts.forms import add_problems, form_status
+from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.models import User
+from portal.people.accounts.policies import may_manage_team, require_manage_team
+from portal.people.service_accounts import rules, selectors
+from portal.people.service_accounts.exchange import issuers
+from portal.people.service_accounts.exchange.conditions import from_json
+from portal.people.service_accounts.forms import ClaimsForm, RuleForm
+
+PRESETS = {
+    "github": "repository = OWNER/NAME\nrepository_id = 0\nref = refs/heads/main",
+    "gitlab": "project_path = GROUP/PROJECT\nref_type = branch\nref = main",
+}
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up
+def listing(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
+    """The rules; the team's owners and operators make new ones."""
+    found = selectors.by_name(request.user, slug, username)
+    if request.method != "POST":
+        return _shown(request, found)
+    _require_manage(request, found)
+    form = RuleForm(request.POST)
+    if form.is_valid():
+        try:
+            rule = rules.create(actor=request.user, account=found, **form.wanted())
+        except PortalError as error:
+            problems = error.field_errors
+            if "lifetime_s" in problems:
+                problems["lifetime"] = problems.pop("lifetime_s")
+            add_problems(form, problems, error.sentence)
+        else:
+            messages.success(request, _("The rule “%(name)s” lets in from now on.") % {"name": rule.name})
+            return redirect("service_accounts:rules", slug, username)
+    return _shown(request, found, form=form)
+
+
+@sensitive_post_parameters("claims")
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def check(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
+    """What the rules would say of some claims. A GET only shows the rules."""
+    found = selectors.by_name(request.user, slug, username)
+    if request.method != "POST":
+        return redirect("service_accounts:rules", slug, username)
+    form = ClaimsForm(request.POST)
+    checked = form.is_valid()
+    seen = (
+        rules.preview(rules.rules_of(request.user, found), form.cleaned_data["claims"]) if checked else None
+    )
+    return _shown(request, found, claims_form=form, previews=seen)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def delete(request: SignedInRequest, slug: str, username: str, trust_id: UUID) -> HttpResponse:
+    """Take a rule away. A GET only shows the rules."""
+    found = selectors.by_name(request.user, slug, username)
+    if request.method == "POST":
+        rule = rules.rule_by_id(request.user, found, trust_id)
+        rules.delete(actor=request.user, rule=rule)
+        messages.success(
+            request,
+            _("The rule “%(name)s” is deleted. What it gave ends by itself.") % {"name": rule.name},
+        )
+    return redirect("service_accounts:rules", slug, username)
+
+
+def _shown(request: SignedInRequest, found: User, **context: Any) -> HttpResponse:
+    team = found.owning_team
+    assert team is not None
+    preset = PRESETS.get(request.GET.get("preset", ""), "")
+    form = context.pop("form", None) or RuleForm(initial={"audience": public_url(), "conditions": preset})
+    claims_form = context.pop("claims_form", None) or ClaimsForm()
+    listed = rules.rules_of(request.user, found)
+    shown = {
+        "account": found,
+        "team": team,
+        "rules": [(rule, from_json(rule.conditions)) for rule in listed],
+        "may_manage": may_manage_team(request.user, team),
+        "issuers": issuers.allowed(),
+        "form": form,
+        "claims_form": claims_form,
+        "public_url": public_url(),
+        **context,
+    }
+    status = 400 if 400 in (form_status(form), form_status(claims_form)) else 200
+    return render(request, "service_accounts/rules.html", shown, status=status)
+
+
+def _require_manage(request: SignedInRequest, found: User) -> None:
+    assert found.owning_team is not None
+    require_manage_team(request.user, found.owning_team)

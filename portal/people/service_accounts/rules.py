@@ -1,0 +1,191 @@
+"""Writes and reads of trust rules, and what one would say of some claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import QuerySet
+
+from portal.common.actors import SystemActor
+from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.reasons.codes import ExchangeCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.people.accounts import sessions, tokens
+from portal.people.accounts.models import ApiToken, User
+from portal.people.accounts.policies import require_manage_team
+from portal.people.service_accounts import policies
+from portal.people.service_accounts.exchange import issuers
+from portal.people.service_accounts.exchange.conditions import (
+    MAX_CONDITIONS,
+    Condition,
+    Outcome,
+    Problem,
+    check,
+    from_json,
+    problem_of,
+)
+from portal.people.service_accounts.models import TrustRule
+
+MIN_LIFETIME_S, MAX_LIFETIME_S = 60, 3600
+MAX_RULES = 20
+_CODES = {
+    Problem.CLAIM: ExchangeCode.CONDITION_CLAIM,
+    Problem.CHECKED_ANYWAY: ExchangeCode.CONDITION_CHECKED_ANYWAY,
+    Problem.MATCH: ExchangeCode.CONDITION_MATCH,
+    Problem.VALUE: ExchangeCode.CONDITION_VALUE,
+    Problem.TOO_MANY: ExchangeCode.TOO_MANY_CONDITIONS,
+    Problem.NO_IDENTITY: ExchangeCode.NO_IDENTITY,
+}
+
+
+@transaction.atomic
+def create(
+    *,
+    actor: User | SystemActor,
+    account: User,
+    name: str,
+    issuer: str,
+    audience: str,
+    conditions: Sequence[Condition],
+    scopes: Sequence[str],
+    lifetime_s: int,
+    made_with: ApiToken | None = None,
+) -> TrustRule:
+    """Let tokens of an issuer be exchanged for those of the account: the team's owners and operators.
+
+    `made_with` is the token that the request came with: it makes no rule that gives more than itself may.
+    Raises `NotAllowed`, `InvalidInput` (each field) and `StateConflict` (too many rules).
+    """
+    _require_manage(actor, account)
+    User.objects.select_for_update(no_key=True).get(pk=account.pk)
+    if TrustRule.objects.filter(account=account).count() >= MAX_RULES:
+        raise StateConflict(Reason(ExchangeCode.TOO_MANY_RULES, {"most": MAX_RULES}))
+    name, audience = strip_nul(name).strip()[:80], strip_nul(audience).strip()
+    problems: dict[str, list[Reason]] = {}
+    if not name:
+        problems["name"] = [Reason(ExchangeCode.RULE_NAMELESS)]
+    if issuer not in issuers.allowed():
+        problems["issuer"] = [Reason(ExchangeCode.ISSUER_NOT_ALLOWED, {"issuer": issuer[:255]})]
+    if not 0 < len(audience) <= 255:
+        problems["audience"] = [Reason(ExchangeCode.AUDIENCE_NEEDED)]
+    if not MIN_LIFETIME_S <= lifetime_s <= MAX_LIFETIME_S:
+        span = {"least": MIN_LIFETIME_S, "most": MAX_LIFETIME_S}
+        problems["lifetime_s"] = [Reason(ExchangeCode.LIFETIME_OUT_OF_RANGE, span)]
+    if (wrong := problem_of(conditions)) is not None:
+        problem, condition = wrong
+        params = {"claim": condition.claim[:64], "value": condition.value[:255]} if condition else {}
+        if problem is Problem.TOO_MANY:
+            params = {"most": str(MAX_CONDITIONS)}
+        problems["conditions"] = [Reason(_CODES[problem], params)]
+    if problems:
+        raise InvalidInput(next(iter(problems.values()))[0], errors=problems)
+    wanted = tokens.checked_scopes(scopes)
+    tokens.check_no_wider(made_with, wanted, made_with.expires_at if made_with is not None else None)
+    rule = TrustRule.objects.create(
+        account=account,
+        name=name,
+        issuer=issuer,
+        audience=audience,
+        conditions=[condition.as_json() for condition in conditions],
+        scopes=wanted,
+        lifetime_s=lifetime_s,
+        created_by=None if isinstance(actor, SystemActor) else actor,
+    )
+    _record(actor, rule, AuditKind.TRUST_RULE_CREATED, "made")
+    return rule
+
+
+@transaction.atomic
+def delete(*, actor: User | SystemActor, rule: TrustRule) -> None:
+    """Take a rule away; tokens that it gave end by themselves, within its minutes."""
+    _require_manage(actor, rule.account)
+    # An exchange by it that is under way ends before it does.
+    User.objects.select_for_update(no_key=True).get(pk=rule.account_id)
+    _record(actor, rule, AuditKind.TRUST_RULE_DELETED, "deleted")
+    rule.delete()
+
+
+def rules_of(actor: User, account: User) -> QuerySet[TrustRule]:
+    """The account's rules, oldest first. Raises `NotAllowed` for who only sees the team."""
+    assert account.owning_team is not None
+    policies.require_see_credentials(actor, account.owning_team)
+    return (
+        TrustRule.objects.filter(account=account)
+        .select_related("created_by", "account__owning_team")
+        .order_by("created_at", "pk")
+    )
+
+
+def rule_by_id(actor: User, account: User, rule_id: UUID) -> TrustRule:
+    """The rule, or `NotFound`."""
+    found = rules_of(actor, account).filter(pk=rule_id).first()
+    if found is None:
+        raise NotFound(Reason(ExchangeCode.NO_SUCH_RULE))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a rule would say of some claims, were they in a good token."""
+
+    rule: TrustRule
+    issuer: bool
+    audience: bool
+    outcomes: list[Outcome]
+
+    @property
+    def matches(self) -> bool:
+        return self.issuer and self.audience and all(outcome.holds for outcome in self.outcomes)
+
+    @property
+    def conditions(self) -> list[dict[str, Any]]:
+        return [
+            {**outcome.condition.as_json(), "seen": outcome.seen, "holds": outcome.holds}
+            for outcome in self.outcomes
+        ]
+
+
+def preview(rules: QuerySet[TrustRule], claims: Mapping[str, Any]) -> list[Preview]:
+    """What each rule would say. Neither signature nor time is looked at."""
+    audience = claims.get("aud")
+    audiences = audience if isinstance(audience, list) else [audience]
+    return [
+        Preview(
+            rule,
+            issuer=claims.get("iss") == rule.issuer,
+            audience=rule.audience in audiences,
+            outcomes=check(from_json(rule.conditions), claims),
+        )
+        for rule in rules
+    ]
+
+
+def _require_manage(actor: User | SystemActor, account: User) -> None:
+    assert account.owning_team is not None
+    require_manage_team(actor, account.owning_team)
+
+
+def _record(actor: User | SystemActor, rule: TrustRule, kind: AuditKind, did: str) -> None:
+    events.record(
+        actor=actor,
+        kind=kind,
+        team=rule.account.owning_team,
+        message=f"{did} the trust rule “{rule.name}” of {rule.account.username}",
+        targets=sessions.about(rule.account),
+        data={
+            "rule": str(rule.pk),
+            "user": rule.account.username,
+            "issuer": rule.issuer,
+            "audience": rule.audience,
+            "conditions": rule.conditions,
+            "scopes": rule.scopes,
+            "lifetime_s": rule.lifetime_s,
+        },
+    )

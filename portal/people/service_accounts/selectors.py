@@ -1,0 +1,53 @@
+"""Reads of service accounts and their tokens, as the actor may see them."""
+
+from __future__ import annotations
+
+from django.db.models import Count, F, Max, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from portal.common.errors import NotFound
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.people.accounts import selectors as accounts
+from portal.people.accounts.models import ApiToken, ApiTokenQuerySet, Team, User
+from portal.people.service_accounts import policies
+
+
+def of_team(team: Team) -> QuerySet[User]:
+    """The team's service accounts by name, with `token_count` (that work now) and `last_used_at`.
+
+    Whoever may see the team may see them.
+    """
+    working = ApiToken.objects.working(timezone.now()).filter(user=OuterRef("pk")).order_by()
+    counted = working.values("user").annotate(count=Count("pk")).values("count")
+    used = ApiToken.objects.filter(user=OuterRef("pk")).order_by().values("user")
+    return (
+        User.objects.existing()
+        .filter(owning_team=team)
+        .select_related("owning_team")
+        .annotate(
+            token_count=Coalesce(Subquery(counted), 0),
+            last_used_at=Subquery(used.annotate(at=Max("last_used_at")).values("at")),
+            created_at=F("date_joined"),
+        )
+        .order_by("username")
+    )
+
+
+def by_name(actor: User, slug: str, username: str) -> User:
+    """The service account of a team that the actor may see, or `NotFound`."""
+    team = accounts.team_by_slug(actor, slug)
+    found = of_team(team).filter(username=strip_nul(username)).first()
+    if found is None:
+        params = {"username": username, "team": team.name}
+        raise NotFound(Reason(AccountCode.NO_SUCH_SERVICE_ACCOUNT, params))
+    return found
+
+
+def tokens_of(actor: User, account: User) -> ApiTokenQuerySet:
+    """The account's tokens that nobody has revoked. Raises `NotAllowed` for who only sees the team."""
+    assert account.owning_team is not None
+    policies.require_see_credentials(actor, account.owning_team)
+    return accounts.tokens_of(account)

@@ -1,0 +1,112 @@
+"""Service accounts as the API shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from portal.common.api import StrictSerializer
+from portal.common.scopes import Scope
+from portal.people.accounts.models import AccountStatus, User
+from portal.people.service_accounts.exchange.conditions import MAX_VALUE, Match
+from portal.people.service_accounts.models import TrustRule
+from portal.people.service_accounts.rules import MAX_LIFETIME_S, MIN_LIFETIME_S
+
+
+class ServiceAccountSerializer(serializers.ModelSerializer[User]):
+    """An account of a team's, for programs."""
+
+    team = serializers.CharField(source="owning_team.slug")
+    status = serializers.ChoiceField(AccountStatus.choices)
+    token_count = serializers.IntegerField(help_text="How many of its tokens work now.")
+    last_used_at = serializers.DateTimeField(
+        allow_null=True, help_text="When one of its tokens was last used."
+    )
+    created_at = serializers.DateTimeField()
+
+    class Meta:
+        model = User
+        fields = [
+            *("username", "team", "description", "status", "token_count", "last_used_at"),
+            *("created_at", "deactivated_at"),
+        ]
+        read_only_fields = fields
+
+
+class ConditionSerializer(StrictSerializer):
+    claim = serializers.CharField(max_length=64)
+    match = serializers.ChoiceField(
+        [item.value for item in Match],
+        default=Match.EXACT.value,
+        help_text="In a `glob`, `*` stands for all but “/”, `**` for all, `?` for one character but “/”.",
+    )
+    value = serializers.CharField(max_length=MAX_VALUE)
+
+
+class TrustRuleSerializer(serializers.ModelSerializer[TrustRule]):
+    """Which tokens of an issuer are exchanged for a short one of the account."""
+
+    conditions = ConditionSerializer(many=True, help_text="All have to hold.")
+    scopes = serializers.ListField(child=serializers.ChoiceField(Scope.choices))
+    created_by = serializers.CharField(source="created_by.username", default=None, allow_null=True)
+
+    class Meta:
+        model = TrustRule
+        fields = [
+            *("id", "name", "issuer", "audience", "conditions", "scopes", "lifetime_s"),
+            *("created_by", "created_at", "last_used_at"),
+        ]
+        read_only_fields = fields
+
+
+class TrustRuleCreateSerializer(StrictSerializer):
+    name = serializers.CharField(max_length=80)
+    issuer = serializers.CharField(max_length=255, help_text="One of those that the operator has allowed.")
+    audience = serializers.CharField(max_length=255, help_text="What `aud` of the token has to be.")
+    conditions = ConditionSerializer(many=True, help_text="One of them has to say whose pipeline it is.")
+    scopes = serializers.ListField(child=serializers.ChoiceField(Scope.choices), allow_empty=False)
+    lifetime_s = serializers.IntegerField(
+        default=600,
+        min_value=MIN_LIFETIME_S,
+        max_value=MAX_LIFETIME_S,
+        help_text="Of the tokens that it gives.",
+    )
+
+
+class ClaimsSerializer(StrictSerializer):
+    claims = serializers.DictField(help_text="Those of a token. Neither signature nor time is looked at.")
+
+
+class CheckedConditionSerializer(serializers.Serializer[Any]):
+    claim = serializers.CharField()
+    match = serializers.CharField()
+    value = serializers.CharField()
+    seen = serializers.CharField(
+        allow_null=True, help_text="What the claim is; null: missing, or no plain value."
+    )
+    holds = serializers.BooleanField()
+
+
+class RulePreviewSerializer(serializers.Serializer[Any]):
+    """What a rule would say of a token with these claims."""
+
+    rule = serializers.UUIDField(source="rule.pk")
+    name = serializers.CharField(source="rule.name")
+    matches = serializers.BooleanField()
+    issuer = serializers.BooleanField(help_text="Whether `iss` is the rule's.")
+    audience = serializers.BooleanField(help_text="Whether `aud` is the rule's.")
+    conditions = CheckedConditionSerializer(many=True)
+
+
+class ServiceAccountCreateSerializer(StrictSerializer):
+    name = serializers.CharField(
+        max_length=32, help_text="Its user name will begin with `svc-`, whether this does or not."
+    )
+    description = serializers.CharField(
+        max_length=200, required=False, allow_blank=True, default="", help_text="What it is for."
+    )
+
+
+class ServiceAccountChangeSerializer(StrictSerializer):
+    description = serializers.CharField(max_length=200, allow_blank=True, help_text="What it is for.")

@@ -1,0 +1,158 @@
+"""GPU-hours: granted per period, spent as time passes, weighted by model. Integers throughout.
+
+The unit is the weighted milli-GPU-second: one GPU of weight one for an hour is `GPU_HOUR`. Weights are
+thousandths. Fractions of a unit are carried over, so any number of ticks adds up to the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from portal.quota.limits.types import WEIGHT_ONE, Amounts
+
+GPU_HOUR = 1000 * 3600
+
+
+class Warn(IntEnum):
+    """Parts of the budget, in per cent, at which the team is warned."""
+
+    NEAR = 80
+    SPENT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A team's budget for the present period.
+
+    `granted` is what the period gave, `credit` what was added by hand and lasts until it is spent,
+    `spent` what went since `period_start_s`. `carry` is the part of a unit not yet charged, in
+    thousandths; `unbilled` what ran on after the budget was gone and the accounting was late.
+    """
+
+    granted: int
+    period_s: int
+    period_start_s: int
+    at_s: int
+    credit: int = 0
+    spent: int = 0
+    carry: int = 0
+    unbilled: int = 0
+    warned: int = 0
+
+    @property
+    def budget(self) -> int:
+        return self.granted + self.credit
+
+    @property
+    def balance(self) -> int:
+        """What is left; below zero by at most what one tick costs."""
+        return self.budget - self.spent
+
+    @property
+    def funded(self) -> bool:
+        return self.balance > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The account after some time, the warnings to send, and whether the team's workloads have to stop."""
+
+    account: Account
+    warnings: tuple[Warn, ...] = ()
+    exhausted: bool = False
+
+
+def burn_rate(amounts: Iterable[Amounts], weights: Mapping[str, int]) -> int:
+    """Thousandths of a unit per second for running workloads. Models without a weight count as one."""
+    return sum(
+        amount * weights.get(resource, WEIGHT_ONE)
+        for each in amounts
+        for resource, amount in each.items()
+        if resource.startswith(("gpu:", "mig:"))
+    )
+
+
+def tick(account: Account, rate: int, now_s: int, *, tick_s: int) -> Tick:
+    """Charge for the time since the account was last looked at, at `rate` (`burn_rate`).
+
+    Ticks are due every `tick_s` seconds. When one comes late, the balance is still charged no further
+    below zero than one tick costs: the rest is `unbilled`. Raises ValueError when time goes back.
+    """
+    if now_s < account.at_s or rate < 0 or tick_s <= 0:
+        raise ValueError("time and rate go forward")
+    account = refilled(account, account.at_s)
+    result = Tick(account)
+    # A late tick may span periods: each is charged to its own.
+    while True:
+        period_end_s = account.period_start_s + account.period_s
+        until_s = min(now_s, period_end_s)
+        account = _charge(account, rate, until_s, tick_s)
+        warnings, account = _warnings(account)
+        result = Tick(account, (*result.warnings, *warnings), rate > 0 and not account.funded)
+        if now_s < period_end_s:
+            return result
+        account = refilled(account, period_end_s)
+        result = Tick(account, result.warnings, rate > 0 and not account.funded)
+
+
+def _charge(account: Account, rate: int, until_s: int, tick_s: int) -> Account:
+    units, carry = divmod(rate * (until_s - account.at_s) + account.carry, WEIGHT_ONE)
+    charged = min(units, max(0, account.balance + rate * tick_s // WEIGHT_ONE))
+    return replace(
+        account,
+        at_s=until_s,
+        spent=account.spent + charged,
+        carry=carry,
+        unbilled=account.unbilled + units - charged,
+    )
+
+
+def _warnings(account: Account) -> tuple[tuple[Warn, ...], Account]:
+    """Thresholds newly reached, each once a period."""
+    due = tuple(
+        level
+        for level in Warn
+        if level > account.warned and account.spent * 100 >= account.budget * level and account.spent > 0
+    )
+    return due, replace(account, warned=max(due)) if due else account
+
+
+def refilled(account: Account, now_s: int) -> Account:
+    """The account with the periods that have passed by `now_s` turned over.
+
+    What a period granted and was not used is gone; credit that was not needed stays, and so does debt.
+    """
+    passed = (now_s - account.period_start_s) // account.period_s
+    if passed <= 0:
+        return account
+    over = account.spent - account.granted
+    credit, debt = (
+        (account.credit, 0) if over <= 0 else (max(0, account.credit - over), max(0, over - account.credit))
+    )
+    # Each further period that passed unused pays off debt with its own grant.
+    debt = max(0, debt - (passed - 1) * account.granted)
+    return replace(
+        account,
+        credit=credit,
+        spent=debt,
+        warned=0,
+        period_start_s=account.period_start_s + passed * account.period_s,
+    )
+
+
+def credited(account: Account, amount: int) -> Account:
+    """The account with ad-hoc credit; a negative amount takes back, down to no credit."""
+    credit = max(0, account.credit + amount)
+    level = account.spent * 100
+    budget = account.granted + credit
+    warned = max((each for each in Warn if budget and level >= budget * each), default=0)
+    return replace(account, credit=credit, warned=min(account.warned, warned))
+
+
+def lasts_until_s(account: Account, rate: int) -> int | None:
+    """When the balance is gone at this rate; None where nothing is spent."""
+    if rate <= 0:
+        return None
+    return account.at_s + max(0, account.balance) * WEIGHT_ONE // rate

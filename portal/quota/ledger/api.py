@@ -1,0 +1,179 @@
+"""GPU-hours over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import OpenApiExample
+from rest_framework import serializers
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from portal.common import etags
+from portal.common.api import (
+    ListViewSet,
+    ReadViewSet,
+    Router,
+    StrictSerializer,
+    UserRequest,
+    body_of,
+    documented,
+    filters,
+    operation,
+)
+from portal.common.etags import IF_MATCH, TaggedViewSet
+from portal.common.scopes import Scope
+from portal.people.accounts.authentication import HasScope
+from portal.quota.ledger import selectors, services
+from portal.quota.ledger.models import EntryKind, LedgerAccount, LedgerEntry, Period
+from portal.quota.limits.api.limits import SetsLimits
+from portal.quota.limits.selectors import limits
+
+SCOPES = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
+UNIT = "In weighted milli-GPU-seconds: one GPU-hour is 3600000."
+
+
+class LedgerSerializer(serializers.Serializer[Any]):
+    """How a team stands at this moment."""
+
+    team = serializers.CharField(source="team.slug")
+    period = serializers.ChoiceField(Period.choices, help_text="How often it is refilled.")
+    period_ends_at = serializers.DateTimeField()
+    granted = serializers.IntegerField(help_text=UNIT)
+    credit = serializers.IntegerField()
+    spent = serializers.IntegerField()
+    balance = serializers.IntegerField(help_text="Below zero by one accounting tick at most.")
+    unbilled = serializers.IntegerField(help_text="What ran on after the budget was gone.")
+    per_hour = serializers.IntegerField(help_text="What is spent in an hour at the present rate.")
+    lasts_until = serializers.DateTimeField(allow_null=True, help_text="At the present rate.")
+    percent = serializers.IntegerField(help_text="How much of the budget is spent.")
+
+
+class LedgerChangeSerializer(StrictSerializer):
+    granted = serializers.IntegerField(min_value=0, help_text=UNIT)
+    period = serializers.ChoiceField(choices=Period.choices, default=Period.MONTH)
+
+
+class CreditSerializer(StrictSerializer):
+    amount = serializers.IntegerField(help_text=f"{UNIT} Negative takes back, down to no credit.")
+    note = serializers.CharField(required=False, allow_blank=True, default="", max_length=200)
+
+
+class LedgerEntrySerializer(serializers.ModelSerializer[LedgerEntry]):
+    team = serializers.CharField(source="account.team.slug")
+    kind = serializers.ChoiceField(EntryKind.choices)
+    actor = serializers.CharField(source="actor_label")
+
+    class Meta:
+        model = LedgerEntry
+        fields = ["id", "at", "team", "kind", "amount", "balance", "actor", "note"]
+        read_only_fields = fields
+
+
+@documented(
+    list="List ledgers",
+    of="Those of your teams; all for operators and approvers.",
+    retrieve="Read a team's ledger",
+)
+class LedgerViewSet(TaggedViewSet, ReadViewSet):
+    queryset = LedgerAccount.objects.none()
+    serializer_class = LedgerSerializer
+    permission_classes = [SetsLimits]
+    scopes = SCOPES
+    ordering = ("team__slug",)
+    lookup_field = "slug"
+    lookup_value_converter = "slug"
+
+    def get_queryset(self) -> QuerySet[LedgerAccount]:
+        return selectors.ledgers_for(self.request.user)
+
+    def get_object(self) -> selectors.Statement:
+        return selectors.statement_for(self.request.user, self.kwargs["slug"])
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
+        found = [selectors.statement(row.team) for row in page or ()]
+        rows = self.get_serializer([one for one in found if one], many=True)
+        return self.get_paginated_response(rows.data)
+
+    @operation(
+        "Open a team's ledger, or change its grant",
+        description="For operators. A new grant counts from now on; what has been spent stays spent.",
+        request=LedgerChangeSerializer,
+        responses={200: LedgerSerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
+        examples=[
+            OpenApiExample(
+                "100 hours every 30 days", {"granted": 360_000_000, "period": "month"}, request_only=True
+            )
+        ],
+    )
+    def update(self, request: UserRequest, slug: str) -> Response:
+        team = limits.team_for(request.user, slug)
+        services.set_ledger(
+            actor=request.user,
+            team=team,
+            expected=etags.expected_by(request),
+            **body_of(request, LedgerChangeSerializer),
+        )
+        return self.answer(selectors.statement(team))
+
+    @operation(
+        "Close a team's ledger",
+        description="For operators: hours are not counted any more.",
+        responses={204: None},
+        parameters=[IF_MATCH],
+        errors=[404, 412],
+    )
+    def destroy(self, request: UserRequest, slug: str) -> Response:
+        team = limits.team_for(request.user, slug)
+        services.close_ledger(actor=request.user, team=team, expected=etags.expected_by(request))
+        return Response(status=204)
+
+    @operation(
+        "Credit hours, or take them back",
+        once=True,
+        description="For operators and approvers. Credit lasts until it is spent.",
+        request=CreditSerializer,
+        responses={200: LedgerSerializer},
+        errors=[400, 404, 415],
+    )
+    @action(
+        detail=True,
+        methods=["post"],
+        scopes={"*": Scope.QUOTAS_DECIDE},
+        permission_classes=[HasScope],
+    )
+    def credits(self, request: UserRequest, slug: str) -> Response:
+        team = limits.team_for(request.user, slug)
+        services.credit(actor=request.user, team=team, **body_of(request, CreditSerializer))
+        return self.answer(selectors.statement(team))
+
+
+class EntryFilter(filters.FilterSet):
+    team = filters.CharFilter(field_name="account__team__slug", label="Short name of the team.")
+    kind = filters.ChoiceFilter(choices=EntryKind.choices, label="What moved it.")
+
+
+@documented(
+    list="List what moved ledgers",
+    of="The newest first. Spending is one entry for each team and hour.",
+)
+class EntryViewSet(ListViewSet):
+    queryset = LedgerEntry.objects.none()
+    serializer_class = LedgerEntrySerializer
+    filterset_class = EntryFilter
+    scopes = SCOPES
+    ordering = ("-at", "-id")
+
+    def get_queryset(self) -> QuerySet[LedgerEntry]:
+        return selectors.entries_for(self.request.user)
+
+
+router = Router()
+router.register("ledgers", LedgerViewSet, basename="ledger")
+router.register("ledger-entries", EntryViewSet, basename="ledger-entry")
+urlpatterns = router.urls

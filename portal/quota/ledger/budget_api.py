@@ -1,0 +1,118 @@
+"""Budgets in money over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.db.models import QuerySet
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from portal.common import etags
+from portal.common.api import (
+    ReadViewSet,
+    Router,
+    StrictSerializer,
+    UserRequest,
+    body_of,
+    documented,
+    operation,
+)
+from portal.common.etags import IF_MATCH, TaggedViewSet
+from portal.common.scopes import Scope
+from portal.quota.ledger import budgets
+from portal.quota.ledger.models import Budget
+from portal.quota.limits.api.limits import SetsLimits
+from portal.quota.limits.selectors import limits
+
+
+class BudgetSerializer(serializers.Serializer[Any]):
+    """What a team may spend in a month (UTC), and what it has in the present one."""
+
+    team = serializers.CharField(source="team.slug")
+    month = serializers.DateField(help_text="Its first day.")
+    currency = serializers.SerializerMethodField()
+    amount_cents = serializers.IntegerField(help_text="For each month, in hundredths of `currency`.")
+    spent_cents = serializers.IntegerField(
+        help_text="What was held in the month so far, at the prices of flavors."
+    )
+    percent = serializers.IntegerField(help_text="How much of it is spent.")
+    blocks = serializers.BooleanField(
+        help_text="Whether nothing new that has a price starts once it is spent. What runs or waits goes on."
+    )
+    summed_at = serializers.DateTimeField(
+        allow_null=True, help_text="When that was added up, which is done once an hour; null: not yet."
+    )
+
+    def get_currency(self, _row: Any) -> str:
+        return str(settings.BERTH_CURRENCY)
+
+
+class BudgetChangeSerializer(StrictSerializer):
+    amount_cents = serializers.IntegerField(min_value=0, max_value=budgets.MAX_CENTS)
+    blocks = serializers.BooleanField(default=False)
+
+
+@documented(
+    list="List budgets",
+    of="Those of your teams; all for operators and approvers.",
+    retrieve="Read a team's budget",
+)
+class BudgetViewSet(TaggedViewSet, ReadViewSet):
+    queryset = Budget.objects.none()
+    serializer_class = BudgetSerializer
+    permission_classes = [SetsLimits]
+    scopes = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
+    ordering = ("team__slug",)
+    lookup_field = "slug"
+    lookup_value_converter = "slug"
+
+    def get_queryset(self) -> QuerySet[Budget]:
+        return budgets.budgets_for(self.request.user)
+
+    def get_object(self) -> budgets.BudgetStatement:
+        return budgets.budget_for(self.request.user, self.kwargs["slug"])
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
+        rows = self.get_serializer([budgets.statement_of(row) for row in page or ()], many=True)
+        return self.get_paginated_response(rows.data)
+
+    @operation(
+        "Give a team a budget, or change it",
+        description=(
+            "For operators. What has been spent in the month stays spent; owners are told at 80 and 100 %."
+        ),
+        request=BudgetChangeSerializer,
+        responses={200: BudgetSerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
+    )
+    def update(self, request: UserRequest, slug: str) -> Response:
+        team = limits.team_for(request.user, slug)
+        budgets.set_budget(
+            actor=request.user,
+            team=team,
+            expected=etags.expected_by(request),
+            **body_of(request, BudgetChangeSerializer),
+        )
+        return self.answer(budgets.statement(team))
+
+    @operation(
+        "Remove a team's budget",
+        description="For operators.",
+        responses={204: None},
+        parameters=[IF_MATCH],
+        errors=[404, 412],
+    )
+    def destroy(self, request: UserRequest, slug: str) -> Response:
+        team = limits.team_for(request.user, slug)
+        budgets.remove_budget(actor=request.user, team=team, expected=etags.expected_by(request))
+        return Response(status=204)
+
+
+router = Router()
+router.register("budgets", BudgetViewSet, basename="budget")
+urlpatterns = router.urls

@@ -1,0 +1,258 @@
+"""Budgets in money: what a team may spend in a month (UTC), and what it has.
+
+What was spent is added up elsewhere (`portal.reports`, from what was held at the prices of flavors) and told
+here, at least once an hour. Owners are warned at the levels of GPU-hours; whether nothing new starts is for
+each budget to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F, QuerySet
+from django.utils import formats, timezone
+from django.utils.translation import gettext as _
+
+from portal.common import etags
+from portal.common.actors import SYSTEM, SystemActor
+from portal.common.domain_events import emit
+from portal.common.errors import InvalidInput, NotFound
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.formatting import format_money
+from portal.common.reasons.codes import LedgerCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts.models import Team, User
+from portal.people.accounts.selectors import owners_of
+from portal.quota.ledger.accounting import Warn
+from portal.quota.ledger.domain_events import BudgetChanged
+from portal.quota.ledger.models import Budget
+from portal.quota.limits import policies
+
+CENTS = 100
+MILLI = 1000
+"""Spent is in thousandths of a cent, as days of GPUs are."""
+MAX_CENTS = 10**12
+
+
+def level(amount_cents: int, spent: int) -> int:
+    """The highest warning that has been reached, in per cent; 0 for none."""
+    return max((each for each in Warn if spent > 0 and spent * 100 >= amount_cents * MILLI * each), default=0)
+
+
+def month_of(moment: datetime) -> date:
+    """The first day of the month (UTC)."""
+    return moment.astimezone(UTC).date().replace(day=1)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetStatement:
+    """How a team stands with its budget in the present month; amounts in hundredths of the currency."""
+
+    team: Team
+    month: date
+    amount_cents: int
+    spent_cents: int
+    blocks: bool
+    summed_at: datetime | None
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """That of its row."""
+        return (self.team.pk, self.amount_cents, self.blocks)
+
+    @property
+    def percent(self) -> int:
+        """How much of it is spent; where nothing may be spent, all of it as soon as something is."""
+        if not self.amount_cents:
+            return 100 if self.spent_cents else 0
+        return 100 * self.spent_cents // self.amount_cents
+
+    @property
+    def spent(self) -> str:
+        return format_money(self.spent_cents / CENTS)
+
+    @property
+    def amount(self) -> str:
+        return format_money(self.amount_cents / CENTS)
+
+    @property
+    def typed(self) -> str:
+        """The amount as it stands in a form."""
+        return f"{self.amount_cents / CENTS:.2f}"
+
+    @property
+    def month_name(self) -> str:
+        return formats.date_format(self.month, "F Y")
+
+
+def statement_of(row: Budget, *, month: date | None = None) -> BudgetStatement:
+    """The row as it stands in the month, else in the present one: what was spent in another one is over."""
+    month = month or month_of(timezone.now())
+    present = row.month == month
+    return BudgetStatement(
+        team=row.team,
+        month=month,
+        amount_cents=row.amount_cents,
+        spent_cents=row.spent // MILLI if present else 0,
+        blocks=row.blocks,
+        summed_at=row.summed_at if present else None,
+    )
+
+
+def statement(team: Team) -> BudgetStatement | None:
+    """How the team stands; None where it has no budget."""
+    row = Budget.objects.select_related("team").filter(team=team).first()
+    return statement_of(row) if row is not None else None
+
+
+def budgets_for(actor: User) -> QuerySet[Budget]:
+    """Those that the actor may see."""
+    found = Budget.objects.select_related("team")
+    if policies.sees_every_team(actor):
+        return found
+    return found.filter(team__memberships__user=actor)
+
+
+def budget_for(actor: User, slug: str) -> BudgetStatement:
+    """The team's, or `NotFound` where the actor may not see the team, or it has none."""
+    team = Team.objects.filter(slug=slug).first()
+    if team is None:
+        raise NotFound(Reason(LedgerCode.NO_TEAM_OF_LEDGER))
+    policies.require_view_team(actor, team)
+    found = statement(team)
+    if found is None:
+        raise NotFound(Reason(LedgerCode.NO_BUDGET, {"team": team.name}))
+    return found
+
+
+def blocked_teams() -> frozenset[UUID]:
+    """The teams for which nothing new that costs something starts: their budgets are spent and say so."""
+    spent = Budget.objects.filter(blocks=True, month=month_of(timezone.now()))
+    found = spent.filter(spent__gt=0, spent__gte=F("amount_cents") * MILLI)
+    return frozenset(found.values_list("team_id", flat=True))
+
+
+@transaction.atomic
+def set_budget(
+    *,
+    actor: User | SystemActor,
+    team: Team,
+    amount_cents: int,
+    blocks: bool = False,
+    expected: frozenset[str] = etags.ANY,
+) -> Budget:
+    """Give a team a budget for each month, or change it. Operators only.
+
+    What has been spent in the month stays spent. Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`.
+    """
+    policies.require_set_limits(actor)
+    if not 0 <= amount_cents <= MAX_CENTS:
+        wrong = Reason(LedgerCode.BUDGET_OUT_OF_RANGE)
+        raise InvalidInput(wrong, errors={"amount_cents": [wrong]})
+    if expected:
+        _require_expected(expected, team)
+    row, made = Budget.objects.select_for_update().get_or_create(
+        team=team, defaults={"amount_cents": amount_cents, "blocks": blocks}
+    )
+    before = None if made else row.amount_cents
+    if not made:
+        if (row.amount_cents, row.blocks) == (amount_cents, blocks):
+            return row
+        row.amount_cents, row.blocks = amount_cents, blocks
+        # What a larger one has not reached is warned of once it has.
+        row.warned = min(row.warned, level(amount_cents, row.spent))
+        row.save(update_fields=["amount_cents", "blocks", "warned"])
+    money = format_money(amount_cents / CENTS)
+    events.record(
+        actor=actor,
+        kind=AuditKind.BUDGET_SET,
+        team=team,
+        message=f"gives {team.name} a budget of {money} a month"
+        + (", beyond which nothing new with a price starts" if blocks else ""),
+        data={"amount_cents": amount_cents, "before": before, "blocks": blocks},
+    )
+    emit(BudgetChanged(team))
+    return row
+
+
+@transaction.atomic
+def remove_budget(*, actor: User | SystemActor, team: Team, expected: frozenset[str] = etags.ANY) -> None:
+    """Let a team spend without a budget. Removing what is not there is success."""
+    policies.require_set_limits(actor)
+    if expected:
+        _require_expected(expected, team)
+    deleted, _rows = Budget.objects.filter(team=team).delete()
+    if deleted:
+        events.record(
+            actor=actor, kind=AuditKind.BUDGET_REMOVED, team=team, message=f"gives {team.name} no budget"
+        )
+
+
+def _require_expected(expected: frozenset[str], team: Team) -> None:
+    row = Budget.objects.select_for_update().filter(team=team).first()
+    etags.require_expected(expected, row, name=_("Budget of %(team)s") % {"team": team.name})
+
+
+def take_spent(
+    month: date, spent: Mapping[str, int], *, now: datetime | None = None, only: Team | None = None
+) -> int:
+    """What each team, by short name, has spent in a month so far; how many warnings that made.
+
+    With `only`, of that team alone. Taken again it warns of nothing again; a month that is over changes
+    nothing of a later one.
+    """
+    now = now or timezone.now()
+    rows = Budget.objects.order_by("team_id").values_list("team_id", "team__slug")
+    rows = rows.filter(team=only) if only is not None else rows
+    return sum(_take(key, month, spent.get(slug, 0), now) for key, slug in rows)
+
+
+@transaction.atomic
+def _take(team_id: UUID, month: date, spent: int, now: datetime) -> int:
+    row = Budget.objects.select_for_update(of=("self",)).select_related("team").filter(team=team_id).first()
+    if row is None or (row.month is not None and row.month > month):
+        return 0
+    if row.month != month:
+        row.month, row.warned = month, 0
+    row.spent, row.summed_at = spent, now
+    reached = level(row.amount_cents, spent)
+    due = [each for each in Warn if row.warned < each <= reached]
+    row.warned = max(row.warned, reached)
+    row.save(update_fields=["month", "spent", "summed_at", "warned"])
+    for warning in due:
+        _warn(row, warning)
+    return len(due)
+
+
+def _warn(row: Budget, warning: Warn) -> None:
+    found = statement_of(row, month=row.month)
+    named = {"team": row.team.name, "percent": warning.value, "month": found.month_name}
+    gone = warning is Warn.SPENT
+    title = (
+        _("%(team)s has spent its budget of %(month)s")
+        if gone
+        else _("%(team)s has spent %(percent)s %% of its budget of %(month)s")
+    ) % named
+    body = _("%(spent)s of %(amount)s.") % {"spent": found.spent, "amount": found.amount}
+    if gone and row.blocks:
+        body += " " + _("Nothing new that has a price starts until the next month. What runs goes on.")
+    else:
+        body += " " + _("Nothing stops for it.")
+    events.record(
+        actor=SYSTEM,
+        kind=AuditKind(f"budget.warned_{warning.value}"),
+        team=row.team,
+        message=f"warns: {title}",
+    )
+    events.notify(
+        owners_of(row.team),
+        kind="ledger.budget",
+        title=title,
+        body=body,
+        url=f"/teams/{row.team.slug}/#budget",
+    )

@@ -1,0 +1,97 @@
+"""GPU-hours of teams: what they were granted, what they spent, and each movement."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class Period(models.TextChoices):
+    """How often the ledger is refilled."""
+
+    DAY = "day", _("Every day")
+    WEEK = "week", _("Every week")
+    MONTH = "month", _("Every 30 days")
+
+
+class LedgerAccount(models.Model):
+    """A team's GPU-hours; a team without one is not limited. Units: `portal.quota.ledger.accounting`.
+
+    The columns are `portal.quota.ledger.accounting.Account`; times are rows' instead of seconds.
+    """
+
+    team = models.OneToOneField(
+        "accounts.Team", primary_key=True, on_delete=models.CASCADE, related_name="ledger"
+    )
+    period = models.CharField(max_length=5, choices=Period, default=Period.MONTH)
+    granted = models.PositiveBigIntegerField()
+    period_started_at = models.DateTimeField()
+    charged_until = models.DateTimeField()
+    credit = models.PositiveBigIntegerField(default=0)
+    spent = models.PositiveBigIntegerField(default=0)
+    carry = models.PositiveIntegerField(default=0)
+    unbilled = models.PositiveBigIntegerField(default=0)
+    warned = models.PositiveSmallIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"ledger of {self.team}"
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.granted, self.period)
+
+
+class Budget(models.Model):
+    """What a team may spend in a month (UTC), in hundredths of the site's currency.
+
+    `spent` is what it has in `month` (its first day), in thousandths of these, as it was told at `summed_at`;
+    `warned` is the highest level, in per cent, that its owners know of.
+    """
+
+    team = models.OneToOneField(
+        "accounts.Team", primary_key=True, on_delete=models.CASCADE, related_name="budget"
+    )
+    amount_cents = models.PositiveBigIntegerField()
+    blocks = models.BooleanField(default=False)
+    month = models.DateField(null=True)
+    spent = models.BigIntegerField(default=0)
+    warned = models.PositiveSmallIntegerField(default=0)
+    summed_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return f"budget of {self.team}"
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.amount_cents, self.blocks)
+
+
+class EntryKind(models.TextChoices):
+    """What moved a ledger."""
+
+    OPENED = "opened", "Opened"
+    CHANGED = "changed", "Grant changed"
+    REFILL = "refill", "Refilled"
+    CREDIT = "credit", "Credit"
+    SPENT = "spent", "Spent"
+
+
+class LedgerEntry(models.Model):
+    """One movement of a ledger. Spending is one entry for each team and hour; `amount` has its sign."""
+
+    account = models.ForeignKey(LedgerAccount, on_delete=models.CASCADE, related_name="entries")
+    at = models.DateTimeField()
+    kind = models.CharField(max_length=8, choices=EntryKind)
+    amount = models.BigIntegerField()
+    balance = models.BigIntegerField()
+    actor_label = models.CharField(max_length=80)
+    note = models.CharField(max_length=200, blank=True)
+
+    class Meta:
+        ordering = ["-at", "-id"]
+        indexes = [models.Index(fields=["account", "-at"], name="ledger_entry_account")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.amount}"

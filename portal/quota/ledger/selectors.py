@@ -1,0 +1,129 @@
+"""How a team stands with its GPU-hours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from portal.common.errors import NotFound
+from portal.common.reasons.codes import LedgerCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts.models import Team, User
+from portal.quota.ledger import accounting, spending
+from portal.quota.ledger.models import LedgerAccount, LedgerEntry, Period
+from portal.quota.ledger.services import account_of
+from portal.quota.limits import policies
+
+MAX_ENTRIES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A team's ledger in ledger units; `per_hour` is what it spends now, `lasts_until` at that rate."""
+
+    team: Team
+    period: str
+    period_ends_at: datetime
+    granted: int
+    credit: int
+    spent: int
+    balance: int
+    unbilled: int
+    per_hour: int
+    lasts_until: datetime | None
+    entries: tuple[LedgerEntry, ...]
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """That of its row."""
+        return (self.team.pk, self.granted, self.period)
+
+    @property
+    def budget(self) -> int:
+        return self.granted + self.credit
+
+    @property
+    def percent(self) -> int:
+        """How much of the budget is spent; a team without any has spent all."""
+        return 100 * self.spent // self.budget if self.budget else 100
+
+    @property
+    def tone(self) -> str:
+        return (
+            "bad"
+            if self.percent >= accounting.Warn.SPENT
+            else "wait"
+            if self.percent >= accounting.Warn.NEAR
+            else "ok"
+        )
+
+    @property
+    def runs_out(self) -> bool:
+        """Whether the hours end before the refill at the present rate."""
+        return self.lasts_until is not None and self.lasts_until < self.period_ends_at
+
+
+def statement(team: Team) -> Statement | None:
+    """How the team stands at this moment, spending since the last tick included; None without a ledger."""
+    row = LedgerAccount.objects.filter(team=team).first()
+    if row is None:
+        return None
+    now = timezone.now()
+    account = account_of(row)
+    held = spending.intervals([team.pk], row.charged_until).get(team.pk, [])
+    rate = 0
+    for piece in spending.stretches(held, spending.weights(), account.at_s, int(now.timestamp())):
+        account, rate = accounting.tick(account, piece.rate, piece.end_s, tick_s=3600).account, piece.rate
+    ends = accounting.lasts_until_s(account, rate)
+    return Statement(
+        team=team,
+        period=Period(row.period),
+        period_ends_at=datetime.fromtimestamp(account.period_start_s + account.period_s, UTC),
+        granted=account.granted,
+        credit=account.credit,
+        spent=account.spent,
+        balance=account.balance,
+        unbilled=account.unbilled,
+        per_hour=rate * 3600 // 1000,
+        lasts_until=datetime.fromtimestamp(ends, UTC) if ends is not None and ends < 1 << 40 else None,
+        entries=tuple(row.entries.order_by("-at", "-pk")[:MAX_ENTRIES]),
+    )
+
+
+def ledgers_for(actor: User) -> QuerySet[LedgerAccount]:
+    """The ledgers that the actor may see."""
+    found = LedgerAccount.objects.select_related("team")
+    if policies.sees_every_team(actor):
+        return found
+    return found.filter(team__memberships__user=actor)
+
+
+def entries_for(actor: User) -> QuerySet[LedgerEntry]:
+    """What moved the ledgers that the actor may see."""
+    return LedgerEntry.objects.filter(account__in=ledgers_for(actor)).select_related("account__team")
+
+
+def statement_for(actor: User, slug: str) -> Statement:
+    """The team's statement, or `NotFound` where the actor may not see it or there is none."""
+    team = Team.objects.filter(slug=slug).first()
+    if team is None:
+        raise NotFound(Reason(LedgerCode.NO_TEAM_OF_LEDGER))
+    policies.require_view_team(actor, team)
+    found = statement(team)
+    if found is None:
+        raise NotFound(Reason(LedgerCode.HOURS_NOT_COUNTED, {"team": team.name}))
+    return found
+
+
+def teams_without_hours() -> set[str]:
+    """The slugs of the teams whose GPU-hours are spent."""
+    return {
+        team
+        for team, granted, credit, spent in LedgerAccount.objects.values_list(
+            "team__slug", "granted", "credit", "spent"
+        )
+        if granted + credit - spent <= 0
+    }

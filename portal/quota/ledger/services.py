@@ -1,0 +1,318 @@
+"""GPU-hours: opened and credited by people, spent as time passes. In units of `accounting`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.common import etags
+from portal.common.actors import SYSTEM, SystemActor, label_of
+from portal.common.domain_events import emit
+from portal.common.errors import InvalidInput, NotFound, PortalError
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.formatting import format_gpu_hours
+from portal.common.reasons.codes import CommonCode, LedgerCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.people.accounts.models import Membership, Role, Team, User
+from portal.quota.ledger import accounting, spending
+from portal.quota.ledger.accounting import Account, Warn
+from portal.quota.ledger.models import EntryKind, LedgerAccount, LedgerEntry, Period
+from portal.quota.limits import policies
+from portal.quota.limits.domain_events import LimitsChanged
+from portal.workspaces import services as workspaces
+from portal.workspaces.lifecycle import STOPPABLE
+from portal.workspaces.models import Workspace
+
+PERIOD_S = {Period.DAY: 86_400, Period.WEEK: 7 * 86_400, Period.MONTH: 30 * 86_400}
+MAX_AMOUNT = 10**9 * accounting.GPU_HOUR
+OUT_OF_HOURS = "its team has no GPU-hours left"
+
+
+def account_of(row: LedgerAccount) -> Account:
+    """The row as the engine takes it."""
+    return Account(
+        granted=row.granted,
+        period_s=PERIOD_S[Period(row.period)],
+        period_start_s=int(row.period_started_at.timestamp()),
+        at_s=int(row.charged_until.timestamp()),
+        credit=row.credit,
+        spent=row.spent,
+        carry=row.carry,
+        unbilled=row.unbilled,
+        warned=row.warned,
+    )
+
+
+def keep(row: LedgerAccount, account: Account) -> None:
+    """Write the engine's account into the row."""
+    row.period_started_at = datetime.fromtimestamp(account.period_start_s, UTC)
+    row.charged_until = datetime.fromtimestamp(account.at_s, UTC)
+    row.granted, row.credit, row.spent = account.granted, account.credit, account.spent
+    row.carry, row.unbilled, row.warned = account.carry, account.unbilled, account.warned
+    row.save()
+
+
+# --- what people change -------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def set_ledger(
+    *,
+    actor: User | SystemActor,
+    team: Team,
+    granted: int,
+    period: str = Period.MONTH,
+    expected: frozenset[str] = etags.ANY,
+) -> LedgerAccount:
+    """Give a team GPU-hours for each period, or change how many. Operators only.
+
+    A new grant counts from now on; what has been spent in the period stays spent. Raises `NotAllowed`,
+    `InvalidInput`, `PreconditionFailed`.
+    """
+    policies.require_set_limits(actor)
+    problems: dict[str, list[Reason]] = {}
+    if not 0 <= granted <= MAX_AMOUNT:
+        problems["granted"] = [Reason(LedgerCode.GRANTED_OUT_OF_RANGE)]
+    if period not in Period.values:
+        problems["period"] = [Reason(CommonCode.CHOOSE_ONE_OF, {"known": list(Period.values)})]
+    if problems:
+        raise InvalidInput(next(iter(problems.values()))[0], errors=problems)
+    now = timezone.now()
+    row = LedgerAccount.objects.select_for_update().filter(team=team).first()
+    etags.require_expected(expected, row, name=_name(team))
+    if row is None:
+        row, _made = LedgerAccount.objects.get_or_create(
+            team=team,
+            defaults={"granted": granted, "period": period, "period_started_at": now, "charged_until": now},
+        )
+        kind, before = EntryKind.OPENED, 0
+    else:
+        if (row.granted, row.period) == (granted, period):
+            return row
+        kind, before = EntryKind.CHANGED, row.granted
+        row.granted, row.period = granted, period
+        row.save(update_fields=["granted", "period"])
+    _enter(row, kind, granted - before, actor)
+    each = Period(row.period).label.lower()
+    events.record(
+        actor=actor,
+        kind=AuditKind(f"ledger.{kind.value}"),
+        team=team,
+        message=f"gives {team.name} {format_gpu_hours(granted)} GPU-hours {each}",
+        data={"granted": granted, "before": before, "period": row.period},
+    )
+    emit(LimitsChanged())
+    return row
+
+
+@transaction.atomic
+def close_ledger(*, actor: User | SystemActor, team: Team, expected: frozenset[str] = etags.ANY) -> None:
+    """Let a team use GPUs without counting hours again. Closing what is not open is success."""
+    policies.require_set_limits(actor)
+    if expected:
+        row = LedgerAccount.objects.select_for_update().filter(team=team).first()
+        etags.require_expected(expected, row, name=_name(team))
+    deleted, _rows = LedgerAccount.objects.filter(team=team).delete()
+    if deleted:
+        events.record(
+            actor=actor,
+            kind=AuditKind.LEDGER_CLOSED,
+            team=team,
+            message=f"counts no GPU-hours of {team.name} any more",
+        )
+        emit(LimitsChanged())
+
+
+def _name(team: Team) -> str:
+    return _("Ledger of %(team)s") % {"team": team.name}
+
+
+@transaction.atomic
+def credit(*, actor: User | SystemActor, team: Team, amount: int, note: str) -> None:
+    """Add hours that last until they are spent; a negative amount takes back, down to none.
+
+    Operators and whoever may decide requests. Raises `NotAllowed`, `NotFound` (the team has no ledger)
+    and `InvalidInput`.
+    """
+    if not policies.may_decide(actor):
+        policies.require_set_limits(actor)
+    if amount == 0 or abs(amount) > MAX_AMOUNT:
+        wrong = Reason(LedgerCode.CREDIT_OUT_OF_RANGE)
+        raise InvalidInput(wrong, errors={"amount": [wrong]})
+    row = LedgerAccount.objects.select_for_update().filter(team=team).first()
+    if row is None:
+        raise NotFound(Reason(LedgerCode.LEDGER_NOT_OPEN, {"team": team.name}))
+    before = row.credit
+    keep(row, accounting.credited(account_of(row), amount))
+    note = strip_nul(note).strip()[:200]
+    _enter(row, EntryKind.CREDIT, row.credit - before, actor, note)
+    verb = "credits" if amount > 0 else "takes back from"
+    events.record(
+        actor=actor,
+        kind=AuditKind.LEDGER_CREDIT,
+        team=team,
+        message=f"{verb} {team.name} {format_gpu_hours(abs(row.credit - before))} GPU-hours"
+        + (f": {note}" if note else ""),
+        data={"amount": row.credit - before},
+    )
+    emit(LimitsChanged())
+
+
+def _enter(
+    row: LedgerAccount, kind: EntryKind, amount: int, actor: User | SystemActor, note: str = ""
+) -> LedgerEntry:
+    return LedgerEntry.objects.create(
+        account=row,
+        at=timezone.now(),
+        kind=kind,
+        amount=amount,
+        balance=account_of(row).balance,
+        actor_label=label_of(actor),
+        note=note,
+    )
+
+
+# --- what time changes --------------------------------------------------------------------------------
+
+
+def tick(*, now: datetime | None = None) -> int:
+    """Charge all ledgers for what was held since they were last looked at; returns how many there are.
+
+    A tick that comes late, or twice, charges the same in the end.
+    """
+    now = now or timezone.now()
+    keys = list(LedgerAccount.objects.order_by("team_id").values_list("team_id", flat=True))
+    for key in keys:
+        _tick_one(key, now)
+    return len(keys)
+
+
+@transaction.atomic
+def _tick_one(team_id: UUID, now: datetime) -> None:
+    row = (
+        LedgerAccount.objects.select_for_update(of=("self",))
+        .select_related("team")
+        .filter(team_id=team_id)
+        .first()
+    )
+    if row is None or row.charged_until >= now:
+        return
+    before = account_of(row)
+    held = spending.intervals([row.team_id], row.charged_until).get(row.team_id, [])
+    pieces = spending.stretches(held, spending.weights(), before.at_s, int(now.timestamp()))
+    account, warnings, running = before, set[Warn](), 0
+    for piece in pieces:
+        done = accounting.tick(account, piece.rate, piece.end_s, tick_s=settings.BERTH_LEDGER_TICK_S)
+        account, running = done.account, piece.rate
+        warnings |= set(done.warnings)
+    refilled = account.period_start_s > before.period_start_s
+    keep(row, account)
+    if refilled:
+        _enter(row, EntryKind.REFILL, row.granted, SYSTEM)
+        events.record(
+            actor=SYSTEM,
+            kind=AuditKind.LEDGER_REFILL,
+            team=row.team,
+            message=f"refills the GPU-hours of {row.team.name}: {format_gpu_hours(row.granted)}",
+        )
+        emit(LimitsChanged())
+    else:
+        _spend(row, account.spent - before.spent, now)
+        if account.funded != before.funded:
+            emit(LimitsChanged())
+    for warning in sorted(warnings):
+        _warn(row, warning)
+    if running and not account.funded:
+        stop_for_want_of_hours(row.team)
+
+
+def _spend(row: LedgerAccount, amount: int, now: datetime) -> None:
+    """One entry for each team and hour: the present hour's grows."""
+    if amount <= 0:
+        return
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    balance = account_of(row).balance
+    entry = row.entries.filter(kind=EntryKind.SPENT, at__gte=hour).order_by("-pk").first()
+    if entry is None:
+        LedgerEntry.objects.create(
+            account=row,
+            at=now,
+            kind=EntryKind.SPENT,
+            amount=-amount,
+            balance=balance,
+            actor_label=label_of(SYSTEM),
+        )
+    else:
+        entry.amount -= amount
+        entry.balance = balance
+        entry.save(update_fields=["amount", "balance"])
+
+
+def _warn(row: LedgerAccount, warning: Warn) -> None:
+    left = format_gpu_hours(max(0, account_of(row).balance))
+    gone = warning is Warn.SPENT
+    title = (
+        _("%(team)s has no GPU-hours left")
+        if gone
+        else _("%(team)s has used %(percent)s %% of its GPU-hours")
+    ) % {"team": row.team.name, "percent": warning.value}
+    body = (
+        _("Workspaces with GPUs stop; files stay. Ask for more hours, or wait for the refill.")
+        if gone
+        else _("%(hours)s are left. Stop what you do not need, or ask for more hours in time.")
+        % {"hours": left}
+    )
+    events.record(
+        actor=SYSTEM,
+        kind=AuditKind(f"ledger.warned_{warning.value}"),
+        team=row.team,
+        message=f"warns: {title}",
+    )
+    events.notify(
+        _concerned(row.team), kind="ledger.warning", title=title, body=body, url=f"/teams/{row.team.slug}/"
+    )
+
+
+def _concerned(team: Team) -> Sequence[User]:
+    """The team's owners, and its members who run something with GPUs."""
+    of_team = Q(memberships__in=Membership.objects.filter(team=team, role=Role.OWNER))
+    runs = Q(workspaces__in=_with_gpus(team))
+    return list(User.objects.filter(of_team | runs, is_active=True).distinct())
+
+
+def _with_gpus(team: Team) -> list[Workspace]:
+    costs = spending.weights()
+    return [
+        workspace
+        for workspace in Workspace.objects.filter(team=team, state__in=STOPPABLE).select_related("owner")
+        if accounting.burn_rate([workspace.amounts], costs)
+    ]
+
+
+def stop_for_want_of_hours(team: Team) -> int:
+    """Stop what spends GPU-hours that the team has not got; returns how many were asked to stop."""
+    asked = 0
+    for workspace in _with_gpus(team):
+        try:
+            workspaces.stop(actor=SYSTEM, workspace_id=workspace.pk, reason=OUT_OF_HOURS)
+        except PortalError:
+            # It is ending by itself just now.
+            continue
+        asked += 1
+        events.notify(
+            [workspace.owner],
+            kind="ledger.stopped",
+            title=_("%(workspace)s stops: its team has no GPU-hours left") % {"workspace": workspace.name},
+            body=_("Its files stay. Ask for more hours, then start it again."),
+            url=f"/workspaces/{workspace.pk}/",
+        )
+    return asked

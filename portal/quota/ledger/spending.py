@@ -1,0 +1,100 @@
+"""What a team's accelerators cost over a stretch of time, from the intervals in which it held them.
+
+Pure but for `intervals`, which reads them: whatever started or ended between two looks is in there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from django.db.models import Q
+
+from portal.fleet.inventory.models import AllocatedDevice
+from portal.quota.ledger import accounting
+from portal.quota.limits import resources
+from portal.quota.limits.models import ResourceRate
+from portal.quota.limits.types import WEIGHT_ONE
+from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """`amount` of a resource, held from `start_s` until `end_s`, or still (None)."""
+
+    resource: str
+    amount: int
+    start_s: int
+    end_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """From one moment to another at one rate, in thousandths of a ledger unit for each second."""
+
+    start_s: int
+    end_s: int
+    rate: int
+
+
+def stretches(
+    held: Iterable[Held], weights: Mapping[str, int], start_s: int, end_s: int
+) -> Sequence[Stretch]:
+    """The time from `start_s` to `end_s` in pieces of one rate each; together they cover it all."""
+    if start_s >= end_s:
+        return []
+    changes: dict[int, int] = {start_s: 0}
+    for each in held:
+        first, last = max(each.start_s, start_s), end_s if each.end_s is None else min(each.end_s, end_s)
+        rate = accounting.burn_rate([{each.resource: each.amount}], weights)
+        if first >= last or not rate:
+            continue
+        changes[first] = changes.get(first, 0) + rate
+        changes[last] = changes.get(last, 0) - rate
+    moments = sorted(moment for moment in changes if moment < end_s)
+    found, rate = [], 0
+    for moment, following in zip(moments, [*moments[1:], end_s], strict=True):
+        rate += changes[moment]
+        if following > moment:
+            found.append(Stretch(moment, following, rate))
+    return found
+
+
+def weights() -> Mapping[str, int]:
+    """The cost of each model for an hour, in thousandths. A simulated model costs nothing, unless set."""
+    return _Weights(ResourceRate.objects.values_list("resource", "rate_milli"))
+
+
+class _Weights(dict[str, int]):
+    def get(self, resource: str, default: int | None = None) -> int:  # type: ignore[override]
+        if resource in self:
+            return self[resource]
+        if ":simulated-" in resource:
+            return 0
+        return WEIGHT_ONE if default is None else default
+
+
+def intervals(teams: Iterable[UUID], since: datetime) -> dict[UUID, list[Held]]:
+    """What accelerators the teams have held at any time since, by team. One query."""
+    found: dict[UUID, list[Held]] = {}
+    rows = AllocatedDevice.objects.filter(allocation__workspace__team__in=list(teams)).filter(
+        Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
+    )
+    for team, model, kind, profile, simulated, milli, start, end in rows.values_list(
+        "allocation__workspace__team_id", "device__model", "device__kind", "device__mig_profile",
+        "device__node__pool__simulated", "milli", "allocation__granted_at", "allocation__released_at",
+    ):  # fmt: skip
+        if kind == DeviceKind.MIG.value and profile:
+            held = Held(resources.mig(profile, simulated=simulated), WHOLE_DEVICE_MILLI, 0)
+        else:
+            held = Held(resources.gpu(model), milli, 0)
+        found.setdefault(team, []).append(
+            Held(held.resource, held.amount, _seconds(start), _seconds(end) if end else None)
+        )
+    return found
+
+
+def _seconds(moment: datetime) -> int:
+    return int(moment.timestamp())

@@ -1,0 +1,94 @@
+"""What operators and approvers do with a team's ledger, from the team's page."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_http_methods
+
+from portal.common import etags
+from portal.common.errors import InvalidInput, PortalError
+from portal.common.formatting import format_gpu_hours, format_money, parse_input
+from portal.common.reasons.codes import CommonCode, LedgerCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts.models import Team
+from portal.quota.ledger import budgets, services
+from portal.quota.ledger.models import Period
+from portal.quota.limits import resources
+from portal.quota.limits.forms import parse_amount
+from portal.quota.limits.selectors import limits
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def ledger(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Set, close or credit; a GET, as after signing in anew, only shows the team's page."""
+    team = limits.team_for(request.user, slug)
+    if request.method == "POST":
+        try:
+            messages.success(request, _do(request, team))
+        except PortalError as error:
+            messages.error(request, error.sentence)
+    return redirect(f"{reverse('home:team', args=[team.slug])}#ledger")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def budget(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Set or remove a budget in money; a GET, as after signing in anew, only shows the team's page."""
+    team = limits.team_for(request.user, slug)
+    if request.method == "POST":
+        try:
+            messages.success(request, _do_budget(request, team))
+        except PortalError as error:
+            messages.error(request, error.sentence)
+    return redirect(f"{reverse('home:team', args=[team.slug])}#budget")
+
+
+def _do_budget(request: SignedInRequest, team: Team) -> str:
+    what, expected = request.POST.get("do"), etags.expected_by(request)
+    if what == "remove":
+        budgets.remove_budget(actor=request.user, team=team, expected=expected)
+        return _("%(team)s has no budget in money any more.") % {"team": team.name}
+    if what == "set":
+        try:
+            cents = parse_input(strip_nul(request.POST.get("amount", "")), budgets.CENTS)
+        except ValueError as error:
+            raise InvalidInput(Reason(LedgerCode.BUDGET_OUT_OF_RANGE)) from error
+        budgets.set_budget(
+            actor=request.user,
+            team=team,
+            amount_cents=cents,
+            blocks="blocks" in request.POST,
+            expected=expected,
+        )
+        words = {"team": team.name, "money": format_money(cents / budgets.CENTS)}
+        return _("%(team)s has a budget of %(money)s a month.") % words
+    raise InvalidInput(Reason(CommonCode.CHOOSE_WHAT_TO_DO))
+
+
+def _do(request: SignedInRequest, team: Team) -> str:
+    what, expected = request.POST.get("do"), etags.expected_by(request)
+    if what == "close":
+        services.close_ledger(actor=request.user, team=team, expected=expected)
+        return _("GPU-hours of %(team)s are not counted any more.") % {"team": team.name}
+    text = strip_nul(request.POST.get("hours", "")).strip()
+    if what == "set":
+        granted = parse_amount(text, resources.GPU_HOURS, "hours")
+        period = request.POST.get("period", Period.MONTH)
+        services.set_ledger(actor=request.user, team=team, granted=granted, period=period, expected=expected)
+        words = {
+            "team": team.name,
+            "hours": format_gpu_hours(granted),
+            "period": Period(period).label.lower(),
+        }
+        return _("%(team)s has %(hours)s GPU-hours %(period)s.") % words
+    if what == "credit":
+        amount = parse_amount(text.removeprefix("-"), resources.GPU_HOURS, "hours")
+        amount = -amount if text.startswith("-") else amount
+        services.credit(actor=request.user, team=team, amount=amount, note=request.POST.get("note", ""))
+        return _("%(hours)s GPU-hours credited.") % {"hours": format_gpu_hours(amount)}
+    raise InvalidInput(Reason(CommonCode.CHOOSE_WHAT_TO_DO))

@@ -1,0 +1,293 @@
+"""Cohorts, shares, limits of the site and rates over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+from django.urls import register_converter, reverse
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter
+from rest_framework.response import Response
+
+from portal.common import etags
+from portal.common.api import (
+    ApiView,
+    ReadViewSet,
+    Router,
+    UserRequest,
+    body_of,
+    documented,
+    operation,
+    routes,
+)
+from portal.common.etags import IF_MATCH, TaggedViewSet
+from portal.common.reasons.codes import QuotaCode
+from portal.people.accounts.models import Team
+from portal.quota.limits.api.limits import SCOPES, SetsLimits, named_cohort
+from portal.quota.limits.models import Cohort, ResourceRate, SiteLimit
+from portal.quota.limits.selectors import limits as selectors
+from portal.quota.limits.serializers import (
+    RESOURCE_HELP,
+    CohortChangeSerializer,
+    CohortCreateSerializer,
+    CohortSerializer,
+    RateChangeSerializer,
+    RateSerializer,
+    ShareChangeSerializer,
+    ShareSerializer,
+    SiteLimitChangeSerializer,
+    SiteLimitSerializer,
+    SiteLimitWrittenSerializer,
+)
+from portal.quota.limits.services import cohorts
+from portal.quota.limits.services import limits as services
+
+
+class ResourceConverter:
+    """What a resource's name may hold, and nothing that a database would stumble over."""
+
+    regex = r"[A-Za-z0-9:._+-]{1,80}"
+
+    def to_python(self, value: str) -> str:
+        return value
+
+    def to_url(self, value: str) -> str:
+        return value
+
+
+register_converter(ResourceConverter, "resource")
+RESOURCE = OpenApiParameter("resource", str, OpenApiParameter.PATH, description=RESOURCE_HELP)
+
+
+@documented(
+    list="List cohorts",
+    of="Those that your teams are in; all for operators and approvers.",
+    retrieve="Read a cohort",
+)
+class CohortViewSet(TaggedViewSet, ReadViewSet):
+    queryset = Cohort.objects.none()
+    serializer_class = CohortSerializer
+    permission_classes = [SetsLimits]
+    scopes = SCOPES
+    ordering = ("slug",)
+    lookup_field = "slug"
+    lookup_value_converter = "slug"
+
+    def get_queryset(self) -> QuerySet[Cohort]:
+        return selectors.cohorts_for(self.request.user)
+
+    def get_object(self) -> Cohort:
+        return selectors.cohort_by_slug(self.request.user, self.kwargs["slug"])
+
+    @operation(
+        "Create a cohort",
+        once=True,
+        description="For operators.",
+        request=CohortCreateSerializer,
+        responses={201: CohortSerializer},
+        errors=[400, 415],
+        examples=[
+            OpenApiExample(
+                "Inside another one",
+                {"slug": "nlp", "name": "Language", "parent": "research"},
+                request_only=True,
+            )
+        ],
+    )
+    def create(self, request: UserRequest) -> Response:
+        given = body_of(request, CohortCreateSerializer)
+        cohort = cohorts.create_cohort(
+            actor=request.user,
+            slug=given["slug"],
+            name=given.get("name", ""),
+            parent=named_cohort(request.user, given["parent"], "parent"),
+            weight_milli=given["weight_milli"],
+        )
+        self.kwargs["slug"] = cohort.slug
+        location = reverse("api:cohort-detail", args=[cohort.slug])
+        return self.answer(self.get_object(), status=201, Location=location)
+
+    @operation(
+        "Change a cohort",
+        description="For operators: its name, what it is inside, its weight.",
+        request=CohortChangeSerializer,
+        responses={200: CohortSerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
+    )
+    def update(self, request: UserRequest, slug: str) -> Response:
+        cohort = self.get_object()
+        given = body_of(request, CohortChangeSerializer)
+        cohorts.change_cohort(
+            actor=request.user,
+            cohort=cohort,
+            name=given["name"],
+            parent=named_cohort(request.user, given["parent"], "parent"),
+            weight_milli=given["weight_milli"],
+            expected=etags.expected_by(request),
+        )
+        return self.answer(self.get_object())
+
+    @operation(
+        "Delete a cohort",
+        description="For operators. Refused while teams or cohorts are in it.",
+        responses={204: None},
+        parameters=[IF_MATCH],
+        errors=[404, 409, 412],
+    )
+    def destroy(self, request: UserRequest, slug: str) -> Response:
+        cohorts.delete_cohort(
+            actor=request.user, cohort=self.get_object(), expected=etags.expected_by(request)
+        )
+        return Response(status=204)
+
+
+def _share(team: Team) -> Response:
+    share = selectors.share_of(team)
+    data = {
+        "team": team.slug,
+        "cohort": share.cohort.slug if share.cohort else None,
+        "weight_milli": share.weight_milli,
+        "reclaim": share.reclaim,
+    }
+    return Response(ShareSerializer(data).data, headers=etags.headers_of(share))
+
+
+class TeamShareDetail(ApiView):
+    """One setting of each team, which is always there."""
+
+    scopes = SCOPES
+
+    @operation("Read a team's share", responses={200: ShareSerializer}, errors=[404])
+    def get(self, request: UserRequest, slug: str) -> Response:
+        return _share(selectors.team_for(request.user, slug))
+
+    @operation(
+        "Set a team's share",
+        description="For operators: its cohort, its weight, and whether it takes back what it lent.",
+        request=ShareChangeSerializer,
+        responses={200: ShareSerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
+        examples=[
+            OpenApiExample(
+                "Twice the usual weight", {"cohort": "research", "weight_milli": 2000}, request_only=True
+            )
+        ],
+    )
+    def put(self, request: UserRequest, slug: str) -> Response:
+        team = selectors.team_for(request.user, slug)
+        given = body_of(request, ShareChangeSerializer)
+        cohorts.set_share(
+            actor=request.user,
+            team=team,
+            cohort=named_cohort(request.user, given["cohort"]),
+            weight_milli=given["weight_milli"],
+            reclaim=given["reclaim"],
+            expected=etags.expected_by(request),
+        )
+        return _share(team)
+
+
+class _OfResource(TaggedViewSet, ReadViewSet):
+    """Rows that are named by a resource."""
+
+    permission_classes = [SetsLimits]
+    scopes = SCOPES
+    ordering = ("resource",)
+    lookup_field = "resource"
+    lookup_value_converter = "resource"
+
+    def get_object(self) -> Any:
+        self.kwargs["resource"] = self.kwargs["resource"].lower()
+        return super().get_object()
+
+
+@documented(list="List limits of the site", retrieve="Read a limit of the site")
+class SiteLimitViewSet(_OfResource):
+    queryset = SiteLimit.objects.none()
+    serializer_class = SiteLimitSerializer
+    missing = QuotaCode.NO_SUCH_SITE_LIMIT
+
+    def get_queryset(self) -> QuerySet[SiteLimit]:
+        return selectors.site_limits()
+
+    @operation(
+        "Limit what all together may hold",
+        description="For operators. A limit below use stops nobody; `notes` say what is over.",
+        request=SiteLimitChangeSerializer,
+        responses={200: SiteLimitWrittenSerializer},
+        parameters=[RESOURCE, IF_MATCH],
+        errors=[400, 404, 412, 415],
+        examples=[OpenApiExample("12 GPUs of it", {"amount": 12000}, request_only=True)],
+    )
+    def update(self, request: UserRequest, resource: str) -> Response:
+        amount = body_of(request, SiteLimitChangeSerializer)["amount"]
+        expected = etags.expected_by(request)
+        done = services.set_site_limit(
+            actor=request.user, resource=resource, amount=amount, expected=expected
+        )
+        limit = SiteLimit(resource=services.clean_resource(resource), amount=amount)
+        limit.notes = list(done.notes)  # type: ignore[attr-defined]
+        return etags.tagged(Response(SiteLimitWrittenSerializer(limit).data), limit)
+
+    @operation(
+        "Take a limit of the site away",
+        description="For operators.",
+        responses={204: None},
+        parameters=[RESOURCE, IF_MATCH],
+        errors=[400, 404, 412],
+    )
+    def destroy(self, request: UserRequest, resource: str) -> Response:
+        expected = etags.expected_by(request)
+        services.remove_site_limit(actor=request.user, resource=resource, expected=expected)
+        return Response(status=204)
+
+
+@documented(
+    list="List rates",
+    of="What an hour of an accelerator costs in GPU-hours, where it is not one.",
+    retrieve="Read a rate",
+)
+class RateViewSet(_OfResource):
+    queryset = ResourceRate.objects.none()
+    serializer_class = RateSerializer
+    missing = QuotaCode.NO_SUCH_RATE
+
+    def get_queryset(self) -> QuerySet[ResourceRate]:
+        return selectors.rates()
+
+    @operation(
+        "Set what an hour costs",
+        description="For operators, in thousandths of a GPU-hour.",
+        request=RateChangeSerializer,
+        responses={200: RateSerializer},
+        parameters=[RESOURCE, IF_MATCH],
+        errors=[400, 404, 412, 415],
+        examples=[OpenApiExample("Two and a half GPU-hours", {"rate_milli": 2500}, request_only=True)],
+    )
+    def update(self, request: UserRequest, resource: str) -> Response:
+        rate = body_of(request, RateChangeSerializer)["rate_milli"]
+        expected = etags.expected_by(request)
+        services.set_rate(actor=request.user, resource=resource, rate_milli=rate, expected=expected)
+        name = services.clean_resource(resource)
+        return self.answer(ResourceRate(resource=name, rate_milli=rate))
+
+    @operation(
+        "Take a rate away",
+        description="For operators. An hour costs one GPU-hour then.",
+        responses={204: None},
+        parameters=[RESOURCE, IF_MATCH],
+        errors=[400, 404, 412],
+    )
+    def destroy(self, request: UserRequest, resource: str) -> Response:
+        expected = etags.expected_by(request)
+        services.remove_rate(actor=request.user, resource=resource, expected=expected)
+        return Response(status=204)
+
+
+router = Router()
+router.register("cohorts", CohortViewSet)
+router.register("site-limits", SiteLimitViewSet, basename="site-limit")
+router.register("rates", RateViewSet, basename="rate")
+urlpatterns = [*router.urls, *routes("teams/<slug:slug>/share", TeamShareDetail, "team-share")]

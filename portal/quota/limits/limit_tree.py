@@ -1,0 +1,102 @@
+"""The limits of all teams and cohorts as values: quotas, grants, caps, shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from uuid import UUID
+
+from portal.people.accounts.models import Team
+from portal.quota.limits import types
+from portal.quota.limits.models import Cohort, Grant, MemberCap, Quota, TeamShare
+
+Limits = dict[UUID, dict[str, types.Limit]]
+
+
+def teams(now: datetime) -> Iterable[types.Team]:
+    """Every team with its limits, the grants that count now, its caps and share."""
+    limits = _limits(Quota.objects.filter(team__isnull=False).values_list(
+        "team_id", "resource", "nominal", "borrowing_limit", "lending_limit"
+    ))  # fmt: skip
+    caps: dict[UUID, dict[str, int]] = {}
+    member_caps: dict[UUID, dict[str, dict[str, int]]] = {}
+    for team, user, resource, amount in MemberCap.objects.values_list(
+        "team_id", "user_id", "resource", "amount"
+    ):
+        of = (
+            caps.setdefault(team, {})
+            if user is None
+            else member_caps.setdefault(team, {}).setdefault(str(user), {})
+        )
+        of[resource] = amount
+    _add_grants(now, limits, caps, member_caps)
+    shares = {share.team_id: share for share in TeamShare.objects.select_related("cohort")}
+    for pk, slug in Team.objects.values_list("pk", "slug"):
+        share = shares.get(pk)
+        yield types.Team(
+            name=slug,
+            cohort=share.cohort.slug if share and share.cohort else "",
+            limits=limits.get(pk, {}),
+            weight_milli=share.weight_milli if share else types.WEIGHT_ONE,
+            user_caps=caps.get(pk, {}),
+            member_caps=member_caps.get(pk, {}),
+            borrowed_avg=share.borrowed_avg if share else {},
+            reclaim=share.reclaim if share else True,
+        )
+
+
+def _limits(rows: Iterable[tuple[UUID, str, int, int | None, int | None]]) -> Limits:
+    found: Limits = {}
+    for owner, resource, nominal, borrowing, lending in rows:
+        found.setdefault(owner, {})[resource] = types.Limit(nominal, borrowing, lending)
+    return found
+
+
+def _add_grants(
+    now: datetime,
+    limits: Limits,
+    caps: Mapping[UUID, Mapping[str, int]],
+    member_caps: dict[UUID, dict[str, dict[str, int]]],
+) -> None:
+    """Grants raise a team's nominal quota, or one member's cap where there is one."""
+    for team, user, resource, amount in Grant.objects.active(now).values_list(
+        "team_id", "user_id", "resource", "amount"
+    ):
+        if user is None:
+            # A grant is on top of what is limited: alone it limits nobody.
+            own = limits.setdefault(team, {})
+            before = own.get(resource)
+            if before is None:
+                before = types.Limit() if _governed(team, resource) else None
+            if before is not None:
+                own[resource] = types.Limit(before.nominal + amount, before.borrowing, before.lending)
+            continue
+        own_caps = member_caps.get(team, {}).get(str(user), {})
+        base = own_caps.get(resource, caps.get(team, {}).get(resource))
+        if base is not None:
+            member_caps.setdefault(team, {}).setdefault(str(user), {})[resource] = base + amount
+
+
+def _governed(team: UUID, resource: str) -> bool:
+    """Whether some quota in the team's tree of cohorts names the resource."""
+    share = TeamShare.objects.filter(team=team, cohort__isnull=False).select_related("cohort").first()
+    if share is None or share.cohort is None:
+        return False
+    root = share.cohort
+    while root.parent is not None:
+        root = root.parent
+    tree, edge = {root.pk}, {root.pk}
+    while edge:
+        edge = set(Cohort.objects.filter(parent__in=edge).values_list("pk", flat=True)) - tree
+        tree |= edge
+    named = Quota.objects.filter(resource=resource)
+    return named.filter(cohort__in=tree).exists() or named.filter(team__share__cohort__in=tree).exists()
+
+
+def cohorts() -> Iterable[types.Cohort]:
+    """Every cohort with its own limits and the one that it is in."""
+    limits = _limits(Quota.objects.filter(cohort__isnull=False).values_list(
+        "cohort_id", "resource", "nominal", "borrowing_limit", "lending_limit"
+    ))  # fmt: skip
+    for pk, slug, parent, weight in Cohort.objects.values_list("pk", "slug", "parent__slug", "weight_milli"):
+        yield types.Cohort(slug, parent or "", limits.get(pk, {}), weight)

@@ -1,0 +1,215 @@
+"""Who may have how much: quotas, cohorts, shares, grants, caps of members, limits of the site and rates.
+
+A *resource* is named by a string, as `portal.quota.limits.resources` says: `gpu:h100` in milli-GPU,
+`mig:1g.10gb` in thousandths of an instance, `gpu` for accelerators of all models, `cpu_milli`,
+`memory_mib`, `disk_mib`, `workspaces`. What no quota names is not limited by quota.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from portal.common.names import slug_validator
+from portal.quota.limits.resources import validate_resource
+
+WEIGHT_ONE = 1000
+
+
+class Cohort(models.Model):
+    """A group of teams (or of cohorts) inside which unused quota may be borrowed."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    slug = models.CharField(max_length=40, unique=True, validators=[slug_validator])
+    name = models.CharField(max_length=80)
+    parent = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.PROTECT, related_name="children"
+    )
+    weight_milli = models.PositiveIntegerField(default=WEIGHT_ONE)
+
+    class Meta:
+        ordering = ["slug"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.name, self.parent_id, self.weight_milli)
+
+
+class TeamShare(models.Model):
+    """A team's place among the others. A team without a row has no cohort and the usual weight.
+
+    `borrowed_avg` is the decayed mean of what it borrowed, by resource, as of `averaged_at`.
+    """
+
+    team = models.OneToOneField(
+        "accounts.Team", primary_key=True, on_delete=models.CASCADE, related_name="share"
+    )
+    cohort = models.ForeignKey(
+        Cohort, null=True, blank=True, on_delete=models.PROTECT, related_name="team_shares"
+    )
+    weight_milli = models.PositiveIntegerField(default=WEIGHT_ONE)
+    reclaim = models.BooleanField(default=True, help_text=_("May take back what others borrowed from it."))
+    borrowed_avg = models.JSONField(default=dict, blank=True)
+    averaged_at = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return f"share of {self.team}"
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.cohort_id, self.weight_milli, self.reclaim)
+
+
+class Quota(models.Model):
+    """What a team, or a cohort for all its members, has of one resource. No limit is `None`."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    team = models.ForeignKey(
+        "accounts.Team", null=True, blank=True, on_delete=models.CASCADE, related_name="quotas"
+    )
+    cohort = models.ForeignKey(Cohort, null=True, blank=True, on_delete=models.CASCADE, related_name="quotas")
+    resource = models.CharField(max_length=80, validators=[validate_resource])
+    nominal = models.PositiveBigIntegerField(default=0)
+    borrowing_limit = models.PositiveBigIntegerField(null=True, blank=True)
+    lending_limit = models.PositiveBigIntegerField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["resource"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(team__isnull=True) ^ Q(cohort__isnull=True), name="quota_of_team_or_cohort"
+            ),
+            models.UniqueConstraint(
+                fields=["team", "resource"], condition=Q(team__isnull=False), name="quota_team_resource"
+            ),
+            models.UniqueConstraint(
+                fields=["cohort", "resource"], condition=Q(cohort__isnull=False), name="quota_cohort_resource"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.resource} of {self.team or self.cohort}"
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.nominal, self.borrowing_limit, self.lending_limit)
+
+
+class SiteLimit(models.Model):
+    """The most that all together may hold of a resource, however much there is."""
+
+    resource = models.CharField(max_length=80, primary_key=True, validators=[validate_resource])
+    amount = models.PositiveBigIntegerField()
+
+    class Meta:
+        ordering = ["resource"]
+
+    def __str__(self) -> str:
+        return self.resource
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.amount)
+
+
+class MemberCap(models.Model):
+    """The most that one member of a team may hold; without a user, each member for whom no other is set."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="member_caps")
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="member_caps"
+    )
+    resource = models.CharField(max_length=80, validators=[validate_resource])
+    amount = models.PositiveBigIntegerField()
+
+    class Meta:
+        ordering = ["resource"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["team", "user", "resource"], condition=Q(user__isnull=False), name="member_cap_user"
+            ),
+            models.UniqueConstraint(
+                fields=["team", "resource"], condition=Q(user__isnull=True), name="member_cap_each"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.resource} of {self.user or 'each member'} in {self.team}"
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.amount)
+
+
+class GrantQuerySet(models.QuerySet["Grant"]):
+    def active(self, now: datetime) -> GrantQuerySet:
+        """Those that count at `now`."""
+        return self.filter(starts_at__lte=now, ended_at=None).filter(Q(ends_at=None) | Q(ends_at__gt=now))
+
+    def run_out(self, now: datetime) -> GrantQuerySet:
+        """Those whose time is over and whose end has not been told yet."""
+        return self.filter(ended_at=None, ends_at__lte=now)
+
+
+class Grant(models.Model):
+    """More than the quota says, for a team or (with `user`) as that member's cap; ends by itself."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="grants")
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="grants"
+    )
+    resource = models.CharField(max_length=80, validators=[validate_resource])
+    amount = models.PositiveBigIntegerField()
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(
+        null=True, blank=True, help_text=_("When its end was told, or it was revoked.")
+    )
+    warned_at = models.DateTimeField(
+        null=True, blank=True, help_text=_("When it was told that the end is near.")
+    )
+    request = models.OneToOneField(
+        "quota_requests.QuotaRequest", null=True, blank=True, on_delete=models.SET_NULL, related_name="grant"
+    )
+
+    objects = models.Manager.from_queryset(GrantQuerySet)()
+
+    class Meta:
+        ordering = ["-starts_at"]
+        indexes = [models.Index(fields=["team", "resource"], condition=Q(ended_at=None), name="grant_open")]
+
+    def __str__(self) -> str:
+        return f"{self.amount} {self.resource} for {self.team}"
+
+
+class ResourceRate(models.Model):
+    """What a GPU of a model costs in GPU-hours for each hour, in thousandths. Without a row: 1000."""
+
+    resource = models.CharField(max_length=80, primary_key=True, validators=[validate_resource])
+    rate_milli = models.PositiveIntegerField(default=WEIGHT_ONE)
+
+    class Meta:
+        ordering = ["resource"]
+
+    def __str__(self) -> str:
+        return self.resource
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.rate_milli)

@@ -1,0 +1,194 @@
+"""A team's part in one resource as numbers, words and a drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from django.utils.translation import gettext as _
+
+from portal.common.formatting import format_amount, format_resource
+from portal.quota.limits import resources
+
+_ORDER = (resources.GPU, resources.CPU, resources.MEMORY, resources.DISK, resources.WORKSPACES)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Resources as pages list them: accelerators, then the rest of a machine; simulated ones last."""
+
+    def place(name: str) -> tuple[bool, int, str]:
+        simulated = name.startswith(resources.SIMULATED) or ":simulated-" in name
+        plain = name.removeprefix(resources.SIMULATED)
+        return simulated, (_ORDER.index(plain) + 1 if plain in _ORDER else 0), name
+
+    return sorted(names, key=place)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaUsage:
+    """One resource of one team; amounts in base units.
+
+    `nominal` includes `granted`; it is None where no quota names the resource. `limit` is the most that
+    the team could ever hold of it (its quota, what it may borrow, the site's limit), None for no limit;
+    `available` is what it could take now. `lent` is its own that others hold. `mine` and `cap` are the
+    reader's own.
+    """
+
+    resource: str
+    used: int
+    queued: int = 0
+    borrowed: int = 0
+    nominal: int | None = None
+    granted: int = 0
+    lendable: int | None = None
+    lent: int = 0
+    limit: int | None = None
+    available: int | None = None
+    site_limited: bool = False
+    mine: int = 0
+    cap: int | None = None
+
+    @property
+    def label(self) -> str:
+        return format_resource(self.resource)
+
+    @property
+    def simulated(self) -> bool:
+        return self.resource.startswith(resources.SIMULATED) or ":simulated-" in self.resource
+
+    @property
+    def over(self) -> int:
+        """How much more is held than may be: a limit was lowered, or a grant has ended."""
+        return max(0, self.used - self.limit) if self.limit is not None else 0
+
+    @property
+    def full(self) -> bool:
+        return self.available == 0
+
+    # In words.
+
+    def _format(self, amount: int | None) -> str:
+        return _("no limit") if amount is None else format_amount(self.resource, amount)
+
+    @property
+    def used_words(self) -> str:
+        return self._format(self.used)
+
+    @property
+    def queued_words(self) -> str:
+        return self._format(self.queued)
+
+    @property
+    def borrowed_words(self) -> str:
+        return self._format(self.borrowed)
+
+    @property
+    def nominal_words(self) -> str:
+        return _("none set") if self.nominal is None else self._format(self.nominal)
+
+    @property
+    def granted_words(self) -> str:
+        return self._format(self.granted)
+
+    @property
+    def lent_words(self) -> str:
+        return self._format(self.lent)
+
+    @property
+    def limit_words(self) -> str:
+        return self._format(self.limit)
+
+    @property
+    def available_words(self) -> str:
+        return self._format(self.available)
+
+    @property
+    def over_words(self) -> str:
+        return self._format(self.over)
+
+    @property
+    def mine_words(self) -> str:
+        return self._format(self.mine)
+
+    @property
+    def cap_words(self) -> str:
+        return self._format(self.cap)
+
+    @property
+    def head(self) -> str:
+        """The one line beside the name: “3 of 4”."""
+        used = {"used": self.used_words}
+        if self.limit is None and self.nominal is None:
+            return _("%(used)s in use, no limit") % used
+        if not self.nominal:
+            return _("%(used)s of at most %(limit)s") % {**used, "limit": self.limit_words}
+        words = _("%(used)s of %(quota)s") % {**used, "quota": self.nominal_words}
+        if self.borrowed:
+            words += _(", %(borrowed)s borrowed") % {"borrowed": self.borrowed_words}
+        return words
+
+    @property
+    def sentence(self) -> str:
+        """All that the drawing says, for who does not see it."""
+        parts = [_("%(resource)s: %(used)s in use") % {"resource": self.label, "used": self.used_words}]
+        if self.borrowed:
+            parts.append(_("%(amount)s of it borrowed") % {"amount": self.borrowed_words})
+        if self.queued:
+            parts.append(_("%(amount)s waiting") % {"amount": self.queued_words})
+        if self.nominal is not None:
+            parts.append(_("quota %(amount)s") % {"amount": self.nominal_words})
+        if self.limit is not None:
+            parts.append(_("at most %(amount)s") % {"amount": self.limit_words})
+        else:
+            parts.append(_("no limit"))
+        if self.over:
+            parts.append(_("%(amount)s over the limit") % {"amount": self.over_words})
+        return ", ".join(parts)
+
+    # As it is drawn: integers, in percent of the scale.
+
+    @property
+    def scale(self) -> int:
+        """What the whole width stands for: the quota, or as much as the team could hold now if that is more.
+
+        What others hold of a larger limit is no room: a bar with nothing left is full.
+        """
+        reach = (self.limit or 0) if self.available is None else self.used + self.available
+        return max(reach, self.nominal or 0, self.used + self.queued, 1)
+
+    def _percent(self, amount: int) -> int:
+        return min(100, round(100 * amount / self.scale))
+
+    @property
+    def own_percent(self) -> int:
+        return self._percent(self.used - self.borrowed)
+
+    @property
+    def borrowed_percent(self) -> int:
+        return self._percent(self.used) - self.own_percent
+
+    @property
+    def used_percent(self) -> int:
+        return self._percent(self.used)
+
+    @property
+    def queued_percent(self) -> int:
+        return self._percent(self.used + self.queued) - self.used_percent
+
+    @property
+    def nominal_percent(self) -> int | None:
+        """Where the quota's mark stands; none where nothing goes beyond it."""
+        if not self.nominal or self.nominal >= self.scale:
+            return None
+        return self._percent(self.nominal)
+
+    @property
+    def limit_percent(self) -> int | None:
+        """Where the limit's mark stands, if there is something beyond it."""
+        if self.limit is None or self.limit >= self.scale:
+            return None
+        return self._percent(self.limit)
+
+    @property
+    def unlimited(self) -> bool:
+        return self.limit is None and self.nominal is None

@@ -1,0 +1,172 @@
+"""The operators' page of limits: one resource over the tree, the site's numbers, and the row being edited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django.http import QueryDict
+
+from portal.common.errors import InvalidInput
+from portal.common.formatting import format_input, format_resource, format_thousandths, format_unit
+from portal.common.texts import strip_nul
+from portal.quota.limits import resources
+from portal.quota.limits.models import Cohort, Quota, ResourceRate, SiteLimit, TeamShare
+from portal.quota.limits.selectors import limits, site
+from portal.quota.limits.selectors.site import SiteLine, TreeRow
+from portal.quota.limits.services.limits import clean_resource
+
+MAX_ROWS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Editing:
+    """The row that is being edited, with what stands in its fields."""
+
+    row: TreeRow
+    nominal: str
+    borrowing_limit: str
+    lending_limit: str
+    weight: str
+    name: str
+    cohort: str
+    reclaim: bool
+    place: TeamShare | Cohort | None
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """The page. `left_out` rows match and are not shown; `message` is what the last form did,
+    `problem` why it was refused."""
+
+    resource: str
+    choices: list[tuple[str, str]]
+    rows: list[TreeRow]
+    left_out: int
+    line: SiteLine
+    lines: list[SiteLine]
+    site_limit: str
+    site_row: SiteLimit | None
+    rate: str | None
+    rate_row: ResourceRate | None
+    cohorts: list[Cohort]
+    editing: Editing | None
+    empty: bool
+    q: str = ""
+    problem: str = ""
+    message: str = ""
+    notes: tuple[str, ...] = ()
+    saved: str = ""
+    typed: Mapping[str, str] | None = None
+
+    @property
+    def label(self) -> str:
+        return format_resource(self.resource)
+
+    @property
+    def unit(self) -> str:
+        return format_unit(self.resource)
+
+    @property
+    def depths(self) -> bool:
+        return bool(self.cohorts)
+
+
+def board_of(
+    data: QueryDict,
+    *,
+    problem: str = "",
+    message: str = "",
+    notes: tuple[str, ...] = (),
+    saved: str = "",
+    typed: QueryDict | None = None,
+) -> Board:
+    """Read it all; `data` names the resource, the search and the row to edit."""
+    now = limits.usage_snapshot()
+    lines = site.site_view(now)
+    known = site.known_resources(lines)
+    resource, problem = _resource(data, known, problem)
+    q = strip_nul(data.get("q", "")).strip()[:100]
+    rows = site.tree_view(now, resource)
+    wanted = strip_nul(data.get("edit", "") or (data.get("row", "") if typed is not None else ""))
+    chosen = next((row for row in rows if row.key == wanted), None)
+    if q:
+        words = q.lower()
+        rows = [row for row in rows if words in row.name.lower() or words in row.slug or row is chosen]
+    shown = rows[:MAX_ROWS]
+    if chosen is not None and chosen not in shown:
+        shown.append(chosen)
+    if resource not in known:
+        known = [resource, *known]
+    line = next((each for each in lines if each.resource == resource), None)
+    rate = ResourceRate.objects.filter(resource=resource).first()
+    return Board(
+        resource=resource,
+        choices=[(name, format_resource(name)) for name in known],
+        rows=shown,
+        left_out=len(rows) - min(len(rows), len(shown)),
+        line=line or SiteLine(resource, 0, 0, 0, None),
+        lines=lines,
+        site_limit=format_input(resource, line.limit if line else None),
+        site_row=SiteLimit.objects.filter(resource=resource).first(),
+        rate_row=rate,
+        rate=(format_thousandths(rate.rate_milli, 3) if rate else "")
+        if resources.is_accelerator(resource)
+        else None,
+        cohorts=list(Cohort.objects.order_by("slug")),
+        editing=_editing(chosen, resource, typed),
+        empty=not Quota.objects.exists(),
+        q=q,
+        problem=problem,
+        message=message,
+        notes=notes,
+        saved=saved,
+        typed=typed,
+    )
+
+
+def _resource(data: QueryDict, known: list[str], problem: str) -> tuple[str, str]:
+    """The resource to show; the first that there is where none, or a wrong one, is named."""
+    named = strip_nul(data.get("resource", "")).strip()
+    if not named:
+        return known[0], problem
+    try:
+        return clean_resource(named), problem
+    except InvalidInput as error:
+        return known[0], problem or error.message
+
+
+def _editing(row: TreeRow | None, resource: str, typed: QueryDict | None) -> Editing | None:
+    if row is None:
+        return None
+    quota, place = row.quota, _place_of(row)
+    if typed is not None and "nominal" in typed:
+        return Editing(
+            row=row,
+            nominal=typed.get("nominal", ""),
+            borrowing_limit=typed.get("borrowing_limit", ""),
+            lending_limit=typed.get("lending_limit", ""),
+            weight=typed.get("weight", ""),
+            name=typed.get("name", row.name),
+            cohort=typed.get("cohort", ""),
+            reclaim=typed.get("reclaim") == "on",
+            place=place,
+        )
+    return Editing(
+        row=row,
+        nominal=format_input(resource, quota.nominal if quota else None),
+        borrowing_limit=format_input(resource, quota.borrowing_limit if quota else None),
+        lending_limit=format_input(resource, quota.lending_limit if quota else None),
+        weight=row.weight,
+        name=row.name,
+        cohort=row.parent,
+        reclaim=row.reclaim,
+        place=place,
+    )
+
+
+def _place_of(row: TreeRow) -> TeamShare | Cohort | None:
+    """What says where a row is in the tree; None for a team that was never put anywhere."""
+    if row.kind == "cohort":
+        return Cohort.objects.filter(slug=row.slug).first()
+    return TeamShare.objects.filter(team__slug=row.slug).first()

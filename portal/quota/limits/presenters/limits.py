@@ -1,0 +1,36 @@
+"""What the home page shows of limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from portal.people.accounts import selectors as accounts
+from portal.people.accounts.models import Team, User
+from portal.quota.limits.presenters.bars import QuotaUsage
+from portal.quota.limits.selectors import limits
+
+MAX_TEAMS = 6
+MAX_BARS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TeamQuota:
+    """A team with the bars that are shown of it; `more` are left for its own page."""
+
+    team: Team
+    bars: list[QuotaUsage]
+    more: int = 0
+
+
+def for_home(user: User) -> list[TeamQuota]:
+    """The reader's teams that are limited in something, each with what matters most."""
+    teams = list(accounts.own_teams(user)[:MAX_TEAMS])
+    found = limits.bars_for_many(teams, user) if teams else {}
+    shown = []
+    for team in teams:
+        bars = [bar for bar in found[team.slug] if not bar.unlimited]
+        # What is short comes first; the rest stays in order.
+        first = sorted(bars, key=lambda bar: not (bar.over or bar.full or bar.queued))[:MAX_BARS]
+        if first:
+            shown.append(TeamQuota(team, [bar for bar in bars if bar in first], len(bars) - len(first)))
+    return shown

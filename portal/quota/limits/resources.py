@@ -1,0 +1,88 @@
+"""How much of each resource a request takes, and what is a resource at all; names: `inventory.resources`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.utils.translation import gettext_lazy as _
+
+from portal.common.reasons.codes import QuotaCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of
+from portal.fleet.inventory.resources import (
+    CPU,
+    DISK,
+    GPU,
+    GPU_HOURS,
+    MEMORY,
+    SIMULATED,
+    WORKSPACES,
+    class_of,
+    gpu,
+    is_accelerator,
+    mig,
+    of_device,
+)
+from provisioning.types import ResourceRequest
+
+__all__ = [
+    "CPU", "DISK", "GPU", "GPU_HOURS", "MEMORY", "PLAIN", "SIMULATED", "WORKSPACES", "amounts_of", "class_of",
+    "gpu", "is_accelerator", "is_resource", "mig", "of_device", "validate_amounts",
+    "validate_resource",
+]  # fmt: skip
+
+PLAIN = frozenset({CPU, MEMORY, DISK, WORKSPACES, GPU})
+_ACCELERATOR = re.compile(r"(gpu|mig):[a-z0-9][a-z0-9._+-]{0,60}")
+
+
+def amounts_of(request: ResourceRequest, *, model: str = "", simulated: bool = False) -> dict[str, int]:
+    """What the request takes of each resource, over all its nodes.
+
+    `model` is the one model that is meant where the request allows several, else it is the request's
+    own. CPU and memory of simulated nodes are resources of their own.
+    """
+    prefix = SIMULATED if simulated else ""
+    amounts = {
+        prefix + CPU: request.cpu_milli * request.nodes,
+        prefix + MEMORY: request.memory_mib * request.nodes,
+        prefix + DISK: request.disk_mib * request.nodes,
+        WORKSPACES: 1,
+    }
+    wanted = request.accelerators
+    taken = wanted.count * wanted.share_milli * request.nodes
+    if wanted.mig_profile:
+        amounts[mig(wanted.mig_profile, simulated=simulated)] = wanted.count * 1000 * request.nodes
+    elif taken:
+        if not simulated:
+            amounts[GPU] = taken
+        chosen = model or wanted.model
+        if chosen:
+            amounts[gpu(chosen)] = taken
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+def is_resource(value: str) -> bool:
+    """Whether this names something that can be limited."""
+    return value.removeprefix(SIMULATED) in PLAIN or _ACCELERATOR.fullmatch(value) is not None
+
+
+def validate_resource(value: str) -> None:
+    """Raises ValidationError for what is no resource."""
+    if not is_resource(value):
+        raise ValidationError(message_of(Reason(QuotaCode.NO_SUCH_RESOURCE, {"resource": value})))
+
+
+def validate_amounts(value: Any) -> None:
+    """Raises ValidationError unless it maps resources to amounts above zero."""
+    if not isinstance(value, Mapping) or not value:
+        raise ValidationError(_("Name at least one resource and its amount."))
+    for resource, amount in value.items():
+        validate_resource(resource)
+        if not isinstance(amount, int) or isinstance(amount, bool) or amount <= 0:
+            raise ValidationError(
+                _("The amount of %(resource)s has to be a whole number above zero."),
+                params={"resource": resource},
+            )

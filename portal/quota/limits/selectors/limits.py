@@ -1,0 +1,350 @@
+"""How the teams stand: what each uses, waits for, borrows, and may have.
+
+The arithmetic is the scheduler's own (`portal.quota.limits.tree`), so that what a bar says is what
+the queue does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+from django.utils import timezone
+
+from portal.common.errors import NotFound
+from portal.common.formatting import format_amount, format_resource
+from portal.common.reasons.codes import AccountCode, QuotaCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.fleet.inventory.models import Allocation
+from portal.people.accounts.models import Team, User
+from portal.quota.limits import limit_tree, policies, resources, types
+from portal.quota.limits.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
+from portal.quota.limits.presenters.bars import QuotaUsage, in_order
+from portal.quota.limits.tree import UNGOVERNED, QuotaTree
+from portal.workspaces.lifecycle import HOLDING, DesiredState, QueueOutcome, State
+from portal.workspaces.models import Workspace
+from provisioning import messages
+from provisioning.types import ResourceRequest
+
+SHOWN_UNLIMITED = frozenset({resources.CPU, resources.MEMORY})
+Amounts = dict[str, int]
+
+
+@dataclass(slots=True)
+class Use:
+    """What a team holds and waits for, and what each member holds, by resource."""
+
+    held: Amounts = field(default_factory=dict)
+    queued: Amounts = field(default_factory=dict)
+    by_user: dict[str, Amounts] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSnapshot:
+    """All teams' limits and the use of those looked at, at one moment."""
+
+    tree: QuotaTree
+    teams: Mapping[str, types.Team]
+    uses: Mapping[str, Use]
+    base: Mapping[tuple[str, str], int]
+    site_limits: Mapping[str, int]
+    site_held: Mapping[str, int]
+
+
+def team_for(actor: User, slug: str) -> Team:
+    """The team if the actor may see its quota. Raises `NotFound`."""
+    team = Team.objects.filter(slug=strip_nul(slug)).first()
+    if team is None or not policies.may_view_team(actor, team):
+        raise NotFound(Reason(AccountCode.NO_SUCH_TEAM, {"slug": slug}))
+    return team
+
+
+# --- use ----------------------------------------------------------------------------------------------
+
+
+def add(into: Amounts, amounts: Mapping[str, int]) -> None:
+    for resource, amount in amounts.items():
+        into[resource] = into.get(resource, 0) + amount
+
+
+def _rows(workspaces: QuerySet[Workspace]) -> Iterator[tuple[str, str, Amounts]]:
+    """Team, user and amounts, the same amounts of one user's workspaces added up.
+
+    Thousands of workspaces have few different amounts: the database counts them.
+    """
+    counted: Iterable[Any] = (
+        workspaces.exclude(amounts={})
+        .order_by()
+        .values_list("team__slug", "owner_id", "amounts")
+        .annotate(Count("pk"))
+    )
+    for team, owner, amounts, count in counted:
+        yield team, str(owner), {resource: amount * count for resource, amount in amounts.items()}
+    columns = ("team__slug", "owner_id", "resources", "flavor__pool__simulated")
+    others: Iterable[Any] = workspaces.filter(amounts={}).order_by().values_list(*columns)
+    for team, owner, data, simulated in others:
+        try:
+            yield (
+                team,
+                str(owner),
+                resources.amounts_of(messages.load(data, ResourceRequest), simulated=bool(simulated)),
+            )
+        except ValueError:
+            # A broken row holds nothing that could be counted.
+            continue
+
+
+def _holding(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
+    """Those that are charged: one that was stopped before it was deleted has given its capacity back."""
+    held = Allocation.objects.filter(workspace=OuterRef("pk"), released_at=None)
+    return workspaces.filter(~Q(state=State.TERMINATING) | Exists(held), state__in=HOLDING)
+
+
+def _uses(teams: Collection[str], *, of_all: bool) -> dict[str, Use]:
+    uses = {team: Use() for team in teams}
+    chosen = Workspace.objects.all() if of_all else Workspace.objects.filter(team__slug__in=teams)
+    for team, owner, amounts in _rows(_holding(chosen)):
+        # A team that came between two reads is looked at the next time.
+        if use := uses.get(team):
+            add(use.held, amounts)
+            add(use.by_user.setdefault(owner, {}), amounts)
+    waiting = chosen.filter(state=State.PENDING, desired_state=DesiredState.RUNNING).exclude(
+        queue_entry__outcome=QueueOutcome.NEEDS_APPROVAL
+    )
+    for team, _, amounts in _rows(waiting):
+        if use := uses.get(team):
+            add(use.queued, amounts)
+    return uses
+
+
+def site_use() -> Amounts:
+    """What all together hold."""
+    held: Amounts = {}
+    for _, _, amounts in _rows(_holding(Workspace.objects.all())):
+        add(held, amounts)
+    return held
+
+
+def usage_snapshot(teams: Collection[str] | None = None, now: datetime | None = None) -> UsageSnapshot:
+    """The limits of all, and the use of these teams and of all who share a cohort with them (or of all).
+
+    Some ten queries, however many teams there are.
+    """
+    known = {team.name: team for team in limit_tree.teams(now or timezone.now())}
+    tree = QuotaTree(known.values(), limit_tree.cohorts())
+    if teams is None:
+        looked_at = set(known)
+    else:
+        # Who shares a root shares what can be borrowed.
+        roots = {id(tree.teams[slug].path()[-1]) for slug in teams if slug in known}
+        looked_at = {slug for slug, node in tree.teams.items() if id(node.path()[-1]) in roots}
+    uses = _uses(looked_at, of_all=len(looked_at) == len(known))
+    for slug, use in uses.items():
+        tree.add(slug, use.held)
+    site_limits = dict(SiteLimit.objects.values_list("resource", "amount"))
+    held: Amounts = {}
+    if site_limits:
+        if len(looked_at) == len(known):
+            for use in uses.values():
+                add(held, use.held)
+        else:
+            held = site_use()
+    base = {
+        (team, resource): nominal
+        for team, resource, nominal in Quota.objects.filter(team__slug__in=looked_at).values_list(
+            "team__slug", "resource", "nominal"
+        )
+    }
+    return UsageSnapshot(tree, known, uses, base, site_limits, held)
+
+
+# --- bars ---------------------------------------------------------------------------------------------
+
+
+def bars_for(team: Team, actor: User | None = None) -> list[QuotaUsage]:
+    """One bar for each resource that matters to the team; with `actor`, his own use and cap too."""
+    return bars_for_many([team], actor)[team.slug]
+
+
+def bars_for_many(teams: Iterable[Team], actor: User | None = None) -> dict[str, list[QuotaUsage]]:
+    """The bars of several teams by slug, for the same queries as those of one."""
+    slugs = [team.slug for team in teams]
+    now = usage_snapshot(slugs)
+    return {slug: bars_of(now, slug, actor) for slug in slugs}
+
+
+def bar_of(team: Team, resource: str, actor: User | None = None) -> QuotaUsage | None:
+    """One resource of a team, whether it matters to it or not; None if the team has gone."""
+    now = usage_snapshot([team.slug])
+    return _bar(now, team.slug, resource, actor) if team.slug in now.teams else None
+
+
+def bars_of(now: UsageSnapshot, slug: str, actor: User | None = None) -> list[QuotaUsage]:
+    """The bars of one of the teams looked at, accelerators first."""
+    if slug not in now.teams:
+        return []
+    team, node, use = now.teams[slug], now.tree.teams[slug], now.uses[slug]
+    names = {name for name in node.root_names if node.potential(name) or name in team.limits}
+    names |= set(team.user_caps) | {name for caps in team.member_caps.values() for name in caps}
+    for name in (*use.held, *use.queued):
+        plain = name.removeprefix(resources.SIMULATED)
+        if resources.is_accelerator(name) or plain in SHOWN_UNLIMITED or name in now.site_limits:
+            names.add(name)
+    return [_bar(now, slug, name, actor) for name in in_order(names)]
+
+
+def _bar(now: UsageSnapshot, slug: str, resource: str, actor: User | None) -> QuotaUsage:
+    team, node, use = now.teams[slug], now.tree.teams[slug], now.uses[slug]
+    governed = resource in node.root_names
+    nominal = limit = available = lent = lendable = None
+    if governed:
+        own = team.limits.get(resource, types.Limit())
+        nominal, limit, available = own.nominal, node.potential(resource), node.available(resource)
+        if node.parent is not None:
+            lendable = nominal if own.lending is None else min(nominal, own.lending)
+    if resource in now.site_limits:
+        most = now.site_limits[resource]
+        left = most - now.site_held.get(resource, 0)
+        limit = most if limit is None else min(limit, most)
+        available = left if available is None else min(available, left)
+    base = now.base.get((slug, resource))
+    used = use.held.get(resource, 0)
+    borrowed = node.borrowed(resource)
+    if governed and node.parent is not None and nominal is not None and lendable:
+        # What is free of its own and yet cannot be had: others hold it.
+        unused = max(0, nominal - used)
+        lent = min(lendable, max(0, unused - max(0, node.available(resource))))
+    own_use = use.by_user.get(str(actor.pk), {}) if actor is not None else {}
+    caps = team.caps_of(str(actor.pk)) if actor is not None else {}
+    return QuotaUsage(
+        resource=resource,
+        used=used,
+        queued=use.queued.get(resource, 0),
+        borrowed=borrowed,
+        nominal=nominal,
+        granted=(nominal - (base or 0)) if nominal is not None else 0,
+        lendable=lendable,
+        lent=lent or 0,
+        limit=limit if limit is None or limit < UNGOVERNED else None,
+        available=max(0, available) if available is not None and available < UNGOVERNED else None,
+        site_limited=resource in now.site_limits and limit == now.site_limits[resource],
+        mine=own_use.get(resource, 0),
+        cap=caps.get(resource),
+    )
+
+
+# --- members ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MemberUse:
+    """What one member holds of one resource. `own_cap` is set for this member alone."""
+
+    resource: str
+    used: int
+    cap: int | None
+    own_cap: bool
+
+    @property
+    def label(self) -> str:
+        return format_resource(self.resource)
+
+    @property
+    def words(self) -> str:
+        """Use and cap as people say them: “2 of 4”."""
+        used = format_amount(self.resource, self.used)
+        return used if self.cap is None else f"{used} of {format_amount(self.resource, self.cap)}"
+
+    @property
+    def over(self) -> bool:
+        return self.cap is not None and self.used > self.cap
+
+
+def members_use(now: UsageSnapshot, slug: str, users: Iterable[User]) -> dict[UUID, list[MemberUse]]:
+    """What each of these members holds of accelerators or of what is capped for them."""
+    team, use = now.teams[slug], now.uses[slug]
+    found = {}
+    for user in users:
+        key = str(user.pk)
+        held, caps = use.by_user.get(key, {}), team.caps_of(key)
+        own = team.member_caps.get(key, {})
+        names = {name for name in held if resources.is_accelerator(name)} | set(caps)
+        found[user.pk] = [
+            MemberUse(name, held.get(name, 0), caps.get(name), name in own) for name in in_order(names)
+        ]
+    return found
+
+
+def caps_of(team: Team) -> QuerySet[MemberCap]:
+    """The team's caps: those for each member first."""
+    return (
+        MemberCap.objects.filter(team=team)
+        .select_related("user")
+        .order_by("resource", "user__username", "pk")
+    )
+
+
+# --- lists, as the actor may see them -----------------------------------------------------------------
+
+
+def quotas_for(actor: User) -> QuerySet[Quota]:
+    """All quotas for operators and approvers; those of one's teams and of their cohorts for the others."""
+    quotas = Quota.objects.select_related("team", "cohort")
+    if policies.sees_every_team(actor):
+        return quotas
+    own = Team.objects.filter(memberships__user=actor)
+    return quotas.filter(team__in=own) | quotas.filter(cohort__in=_cohorts_above(own))
+
+
+def _cohorts_above(teams: QuerySet[Team]) -> set[UUID]:
+    """The cohorts that these teams are in, up to the roots."""
+    parents = dict(Cohort.objects.values_list("pk", "parent_id"))
+    found: set[UUID] = set()
+    at: UUID | None
+    for at in TeamShare.objects.filter(team__in=teams).values_list("cohort_id", flat=True):
+        while at is not None and at not in found:
+            found.add(at)
+            at = parents.get(at)
+    return found
+
+
+def cohorts_for(actor: User) -> QuerySet[Cohort]:
+    """All cohorts for operators and approvers, else those that one's teams are in."""
+    cohorts = Cohort.objects.select_related("parent").annotate(team_count=Count("team_shares"))
+    if policies.sees_every_team(actor):
+        return cohorts
+    return cohorts.filter(pk__in=_cohorts_above(Team.objects.filter(memberships__user=actor)))
+
+
+def cohort_by_slug(actor: User, slug: str) -> Cohort:
+    """The cohort, or `NotFound`."""
+    cohort = cohorts_for(actor).filter(slug=strip_nul(slug)).first()
+    if cohort is None:
+        raise NotFound(Reason(QuotaCode.NO_SUCH_COHORT, {"slug": slug}))
+    return cohort
+
+
+def caps_for(actor: User) -> QuerySet[MemberCap]:
+    """Caps of one's teams; all for operators and approvers."""
+    caps = MemberCap.objects.select_related("team", "user")
+    if policies.sees_every_team(actor):
+        return caps
+    return caps.filter(team__in=Team.objects.filter(memberships__user=actor))
+
+
+def share_of(team: Team) -> TeamShare:
+    """The team's share; what holds without a row where there is none."""
+    return TeamShare.objects.select_related("cohort").filter(team=team).first() or TeamShare(team=team)
+
+
+def site_limits() -> QuerySet[SiteLimit]:
+    return SiteLimit.objects.all()
+
+
+def rates() -> QuerySet[ResourceRate]:
+    return ResourceRate.objects.all()

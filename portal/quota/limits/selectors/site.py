@@ -1,0 +1,188 @@
+"""The whole site for operators: what there is, what is promised of it, and the tree of cohorts and teams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from portal.common.formatting import format_amount, format_resource
+from portal.fleet.inventory import counting
+from portal.people.accounts.models import Team
+from portal.quota.limits import resources, types
+from portal.quota.limits.models import Cohort, Quota
+from portal.quota.limits.presenters.bars import in_order
+from portal.quota.limits.selectors.limits import SHOWN_UNLIMITED, Amounts, UsageSnapshot, add
+
+
+@dataclass(frozen=True, slots=True)
+class SiteLine:
+    """One resource over the whole site: what is there and works, what is promised, what is in use."""
+
+    resource: str
+    capacity: int
+    nominal: int
+    used: int
+    limit: int | None
+
+    @property
+    def label(self) -> str:
+        return format_resource(self.resource)
+
+    @property
+    def promised_percent(self) -> int | None:
+        """Quotas as a share of what is there; above 100 more is promised than there is."""
+        return round(100 * self.nominal / self.capacity) if self.capacity else None
+
+    @property
+    def oversubscribed(self) -> bool:
+        return self.countable and self.nominal > self.capacity
+
+    @property
+    def countable(self) -> bool:
+        """Workspaces are not something that a site has so many of."""
+        return self.resource != resources.WORKSPACES
+
+
+def site_capacity() -> Amounts:
+    """What is in service, by resource; not less than that because of a limit."""
+    return {name: count.in_service for name, count in counting.site().items() if count.in_service}
+
+
+def site_view(now: UsageSnapshot) -> list[SiteLine]:
+    """Every resource that there is, that is limited, or that is in use. `now` has to be of all teams."""
+    there = site_capacity()
+    nominal: Amounts = {}
+    held: Amounts = {}
+    for slug, team in now.teams.items():
+        add(nominal, {name: limit.nominal for name, limit in team.limits.items()})
+        add(held, now.uses[slug].held)
+    for cohort in now.tree.cohorts.values():
+        add(nominal, {name: limit.nominal for name, limit in cohort.limits.items()})
+    return [
+        SiteLine(name, there.get(name, 0), nominal.get(name, 0), held.get(name, 0), now.site_limits.get(name))
+        for name in in_order({*there, *nominal, *held, *now.site_limits})
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRow:
+    """A cohort or a team in the tree, with one resource's quota. Amounts in base units."""
+
+    kind: str
+    slug: str
+    name: str
+    depth: int
+    resource: str
+    quota: Quota | None
+    used: int
+    borrowed: int
+    granted: int
+    weight_milli: int
+    parent: str
+    reclaim: bool
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}:{self.slug}"
+
+    def _format(self, amount: int | None) -> str:
+        return format_amount(self.resource, amount) if amount is not None else ""
+
+    @property
+    def nominal(self) -> str:
+        return self._format(self.quota.nominal) if self.quota else ""
+
+    @property
+    def borrowing(self) -> str:
+        return self._format(self.quota.borrowing_limit) if self.quota else ""
+
+    @property
+    def lending(self) -> str:
+        return self._format(self.quota.lending_limit) if self.quota else ""
+
+    @property
+    def used_words(self) -> str:
+        return self._format(self.used)
+
+    @property
+    def borrowed_words(self) -> str:
+        return self._format(self.borrowed) if self.borrowed else ""
+
+    @property
+    def granted_words(self) -> str:
+        return self._format(self.granted) if self.granted else ""
+
+    @property
+    def weight(self) -> str:
+        return f"{self.weight_milli / 1000:g}"
+
+
+def tree_view(now: UsageSnapshot, resource: str) -> list[TreeRow]:
+    """The cohorts with what is in them, then the teams without one. `now` has to be of all teams."""
+    names = dict(Team.objects.values_list("slug", "name"))
+    cohorts = {cohort.slug: cohort for cohort in Cohort.objects.select_related("parent")}
+    quotas = {
+        ("cohort:" + cohort if cohort else f"team:{team}"): quota
+        for quota in Quota.objects.filter(resource=resource).select_related("team", "cohort")
+        for team, cohort in [
+            (quota.team.slug if quota.team else "", quota.cohort.slug if quota.cohort else "")
+        ]
+    }
+    rows: list[TreeRow] = []
+
+    def team_row(slug: str, depth: int) -> TreeRow:
+        team, node = now.teams[slug], now.tree.teams[slug]
+        granted = team.limits.get(resource, types.Limit()).nominal - now.base.get((slug, resource), 0)
+        return TreeRow(
+            kind="team",
+            slug=slug,
+            name=names.get(slug, slug),
+            depth=depth,
+            resource=resource,
+            quota=quotas.get(f"team:{slug}"),
+            used=now.uses[slug].held.get(resource, 0),
+            borrowed=node.borrowed(resource),
+            granted=granted,
+            weight_milli=team.weight_milli,
+            parent=team.cohort,
+            reclaim=team.reclaim,
+        )
+
+    def add_cohort(slug: str, depth: int) -> None:
+        node, cohort = now.tree.cohorts[slug], cohorts[slug]
+        below = [name for name, team in now.teams.items() if team.cohort == slug]
+        place = len(rows)
+        for child in sorted(each.slug for each in cohorts.values() if each.parent_id == cohort.pk):
+            add_cohort(child, depth + 1)
+        rows.extend(team_row(name, depth + 1) for name in sorted(below))
+        used = sum(row.used for row in rows[place:] if row.kind == "team")
+        rows.insert(
+            place,
+            TreeRow(
+                kind="cohort",
+                slug=slug,
+                name=cohort.name,
+                depth=depth,
+                resource=resource,
+                quota=quotas.get(f"cohort:{slug}"),
+                used=used,
+                borrowed=node.borrowed(resource),
+                granted=0,
+                weight_milli=cohort.weight_milli,
+                parent=cohort.parent.slug if cohort.parent else "",
+                reclaim=True,
+            ),
+        )
+
+    for slug in sorted(slug for slug, cohort in cohorts.items() if cohort.parent_id is None):
+        if slug in now.tree.cohorts:
+            add_cohort(slug, 0)
+    rows.extend(team_row(slug, 0) for slug in sorted(now.teams) if not now.teams[slug].cohort)
+    return rows
+
+
+def known_resources(lines: Sequence[SiteLine]) -> list[str]:
+    """What the page offers: all that there is, that is limited or in use, and what can always be limited."""
+    return in_order(
+        {line.resource for line in lines} | {resources.GPU, *SHOWN_UNLIMITED, resources.WORKSPACES}
+    )

@@ -1,0 +1,238 @@
+"""Limits as the API shows and takes them. Amounts are in base units: thousandths, milli-CPU, MiB."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from portal.common.api import StrictSerializer
+from portal.common.formatting import format_resource, unit_symbol, units_per_whole
+from portal.quota.limits.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit
+from portal.quota.limits.services.cohorts import MAX_WEIGHT_MILLI
+from portal.quota.limits.services.limits import MAX_AMOUNT, MAX_RATE_MILLI
+
+RESOURCE_HELP = (
+    "`gpu:h100` (thousandths of a GPU of a model), `mig:1g.10gb` (thousandths of an instance), `gpu`"
+    " (thousandths of GPUs of any model), `cpu_milli`, `memory_mib`, `disk_mib`, `workspaces`."
+)
+
+
+class Amount(serializers.IntegerField):
+    """An amount in base units, from zero on."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(min_value=0, max_value=MAX_AMOUNT, **options)
+
+
+def _notes() -> serializers.ListField:
+    return serializers.ListField(
+        child=serializers.CharField(), help_text="What the change means for what runs already, in words."
+    )
+
+
+class QuotaSerializer(serializers.ModelSerializer[Quota]):
+    """What a team, or a cohort for all in it, has of one resource."""
+
+    team = serializers.CharField(source="team.slug", default=None, allow_null=True, help_text="Or null.")
+    cohort = serializers.CharField(source="cohort.slug", default=None, allow_null=True, help_text="Or null.")
+    label = serializers.SerializerMethodField(help_text="The resource as people say it.")  # type: ignore[assignment]
+    borrowing_limit = serializers.IntegerField(allow_null=True, help_text="Null: no limit.")
+    lending_limit = serializers.IntegerField(allow_null=True, help_text="Null: lends all that is unused.")
+
+    class Meta:
+        model = Quota
+        fields = ["id", "team", "cohort", "resource", "label", "nominal", "borrowing_limit", "lending_limit"]
+        read_only_fields = fields
+
+    def get_label(self, quota: Quota) -> str:
+        return format_resource(quota.resource)
+
+
+class QuotaWrittenSerializer(QuotaSerializer):
+    """A quota that has just been set."""
+
+    notes = _notes()
+
+    class Meta(QuotaSerializer.Meta):
+        fields = [*QuotaSerializer.Meta.fields, "notes"]
+        read_only_fields = fields
+
+
+class QuotaChangeSerializer(StrictSerializer):
+    nominal = Amount()
+    borrowing_limit = Amount(allow_null=True, default=None, help_text="Null: no limit.")
+    lending_limit = Amount(allow_null=True, default=None, help_text="Null: lends all that is unused.")
+
+
+class QuotaCreateSerializer(QuotaChangeSerializer):
+    team = serializers.CharField(max_length=40, required=False, help_text="Short name; or a cohort.")
+    cohort = serializers.CharField(max_length=40, required=False, help_text="Short name; or a team.")
+    resource = serializers.CharField(max_length=80, help_text=RESOURCE_HELP)
+
+
+class CohortSerializer(serializers.ModelSerializer[Cohort]):
+    """A group of teams, or of cohorts, inside which unused quota may be borrowed."""
+
+    parent = serializers.CharField(source="parent.slug", default=None, allow_null=True)  # type: ignore[assignment]
+    team_count = serializers.IntegerField()
+
+    class Meta:
+        model = Cohort
+        fields = ["slug", "name", "parent", "weight_milli", "team_count"]
+        read_only_fields = fields
+
+
+class _Weight(serializers.IntegerField):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(
+            min_value=1, max_value=MAX_WEIGHT_MILLI, default=1000, help_text="Thousandths.", **options
+        )
+
+
+class CohortChangeSerializer(StrictSerializer):
+    name = serializers.CharField(max_length=80)
+    parent = serializers.CharField(max_length=40, allow_null=True, default=None)  # type: ignore[assignment]
+    weight_milli = _Weight()
+
+
+class CohortCreateSerializer(StrictSerializer):
+    slug = serializers.CharField(max_length=40)
+    name = serializers.CharField(max_length=80, required=False, allow_blank=True)
+    parent = serializers.CharField(max_length=40, allow_null=True, default=None)  # type: ignore[assignment]
+    weight_milli = _Weight()
+
+
+class ShareSerializer(serializers.Serializer[Any]):
+    """A team's place among the others."""
+
+    team = serializers.CharField()
+    cohort = serializers.CharField(allow_null=True)
+    weight_milli = serializers.IntegerField(help_text="Thousandths.")
+    reclaim = serializers.BooleanField(help_text="Whether it takes back what others borrowed from it.")
+
+
+class ShareChangeSerializer(StrictSerializer):
+    cohort = serializers.CharField(max_length=40, allow_null=True, default=None)
+    weight_milli = _Weight()
+    reclaim = serializers.BooleanField(default=True)
+
+
+class BarSerializer(serializers.Serializer[Any]):
+    """How a team stands with one resource. Amounts in base units; null where there is no limit."""
+
+    resource = serializers.CharField()
+    label = serializers.CharField()  # type: ignore[assignment]
+    factor = serializers.SerializerMethodField(help_text="Base units in one of what people count.")
+    unit = serializers.SerializerMethodField(
+        help_text="What people count it in, where the label does not say."
+    )
+    used = serializers.IntegerField(help_text="Held by what runs, starts or stops.")
+    queued = serializers.IntegerField(help_text="Asked for by what waits.")
+    borrowed = serializers.IntegerField(help_text="Of what is used, beyond the nominal quota.")
+    nominal = serializers.IntegerField(allow_null=True, help_text="With grants.")
+    granted = serializers.IntegerField(help_text="Of the nominal quota, by grants that end.")
+    lendable = serializers.IntegerField(allow_null=True, help_text="What others may borrow of it.")
+    lent = serializers.IntegerField(help_text="Its own that others hold now.")
+    limit = serializers.IntegerField(allow_null=True, help_text="The most that it could ever hold.")
+    available = serializers.IntegerField(allow_null=True, help_text="What quota lets it take now.")
+    over = serializers.IntegerField(help_text="Held beyond the limit.")
+    mine = serializers.IntegerField(help_text="Held by you.")
+    cap = serializers.IntegerField(allow_null=True, help_text="The most that you may hold.")
+
+    def get_factor(self, bar: Any) -> int:
+        return units_per_whole(bar.resource)
+
+    def get_unit(self, bar: Any) -> str:
+        return unit_symbol(bar.resource)
+
+
+class UsageSerializer(serializers.Serializer[Any]):
+    """How a team stands."""
+
+    team = serializers.CharField()
+    resources = BarSerializer(many=True)
+
+
+class MemberCapSerializer(serializers.ModelSerializer[MemberCap]):
+    """The most that a member of a team may hold; without a user, each for whom no other is set."""
+
+    team = serializers.CharField(source="team.slug")
+    user = serializers.CharField(source="user.username", default=None, allow_null=True)
+    label = serializers.SerializerMethodField(help_text="The resource as people say it.")  # type: ignore[assignment]
+
+    class Meta:
+        model = MemberCap
+        fields = ["id", "team", "user", "resource", "label", "amount"]
+        read_only_fields = fields
+
+    def get_label(self, cap: MemberCap) -> str:
+        return format_resource(cap.resource)
+
+
+class MemberCapWrittenSerializer(MemberCapSerializer):
+    """A cap that has just been set."""
+
+    notes = _notes()
+
+    class Meta(MemberCapSerializer.Meta):
+        fields = [*MemberCapSerializer.Meta.fields, "notes"]
+        read_only_fields = fields
+
+
+class MemberCapChangeSerializer(StrictSerializer):
+    amount = Amount()
+
+
+class MemberCapCreateSerializer(MemberCapChangeSerializer):
+    team = serializers.CharField(max_length=40)
+    user = serializers.CharField(
+        max_length=32, allow_null=True, default=None, help_text="Null: each member for whom no other is set."
+    )
+    resource = serializers.CharField(max_length=80, help_text=RESOURCE_HELP)
+
+
+class SiteLimitSerializer(serializers.ModelSerializer[SiteLimit]):
+    """The most that all together may hold."""
+
+    label = serializers.SerializerMethodField(help_text="The resource as people say it.")  # type: ignore[assignment]
+
+    class Meta:
+        model = SiteLimit
+        fields = ["resource", "label", "amount"]
+        read_only_fields = fields
+
+    def get_label(self, limit: SiteLimit) -> str:
+        return format_resource(limit.resource)
+
+
+class SiteLimitWrittenSerializer(SiteLimitSerializer):
+    """A limit of the site that has just been set."""
+
+    notes = _notes()
+
+    class Meta(SiteLimitSerializer.Meta):
+        fields = [*SiteLimitSerializer.Meta.fields, "notes"]
+        read_only_fields = fields
+
+
+class SiteLimitChangeSerializer(StrictSerializer):
+    amount = Amount()
+
+
+class RateSerializer(serializers.ModelSerializer[ResourceRate]):
+    """What an hour of an accelerator costs in GPU-hours; those without a rate cost 1000."""
+
+    label = serializers.SerializerMethodField(help_text="The resource as people say it.")  # type: ignore[assignment]
+
+    class Meta:
+        model = ResourceRate
+        fields = ["resource", "label", "rate_milli"]
+        read_only_fields = fields
+
+    def get_label(self, rate: ResourceRate) -> str:
+        return format_resource(rate.resource)
+
+
+class RateChangeSerializer(StrictSerializer):
+    rate_milli = serializers.IntegerField(min_value=0, max_value=MAX_RATE_MILLI, help_text="Thousandths.")

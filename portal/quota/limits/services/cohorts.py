@@ -1,0 +1,242 @@
+"""Writes of cohorts, and of a team's place in one. Operators only."""
+
+from __future__ import annotations
+
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+
+from portal.common import etags
+from portal.common.actors import SystemActor
+from portal.common.domain_events import emit
+from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.formatting import format_thousandths
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import QuotaCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.people.accounts.models import Team, User
+from portal.quota.limits import policies
+from portal.quota.limits.domain_events import LimitsChanged
+from portal.quota.limits.models import WEIGHT_ONE, Cohort, TeamShare
+
+MAX_DEPTH = 8
+MAX_WEIGHT_MILLI = 1_000_000
+MAX_NAMED = 5
+MAX_NAME = 80
+
+
+@transaction.atomic
+def create_cohort(
+    *,
+    actor: User | SystemActor,
+    slug: str,
+    name: str = "",
+    parent: Cohort | None = None,
+    weight_milli: int = WEIGHT_ONE,
+) -> Cohort:
+    """Make a cohort, inside another one or on its own. Raises `InvalidInput`."""
+    policies.require_set_limits(actor)
+    _check_weight(weight_milli)
+    everything = _locked()
+    cohort = Cohort(
+        slug=strip_nul(slug).strip(),
+        name=(strip_nul(name).strip() or strip_nul(slug).strip())[:80],
+        parent=parent,
+        weight_milli=weight_milli,
+    )
+    try:
+        cohort.full_clean(exclude=["parent"])
+    except ValidationError as error:
+        raise InvalidInput(Reason(QuotaCode.COHORT_NOT_VALID), errors=error.message_dict) from error
+    _check_place(cohort, parent, everything)
+    try:
+        with transaction.atomic():
+            cohort.save()
+    except IntegrityError:
+        taken = Reason(QuotaCode.SHORT_NAME_TAKEN)
+        raise InvalidInput(taken, errors={"slug": [taken]}) from None
+    where = f" in {parent.name}" if parent else ""
+    events.record(
+        actor=actor,
+        kind=AuditKind.QUOTA_COHORT_CREATED,
+        message=f"made the cohort {cohort.name}{where}",
+        data={"cohort": cohort.slug, "parent": parent.slug if parent else None},
+    )
+    emit(LimitsChanged())
+    return cohort
+
+
+@transaction.atomic
+def change_cohort(
+    *,
+    actor: User | SystemActor,
+    cohort: Cohort,
+    name: str,
+    parent: Cohort | None,
+    weight_milli: int,
+    expected: frozenset[str] = etags.ANY,
+) -> Cohort:
+    """Rename a cohort, put it elsewhere, or give it another weight.
+
+    Raises `InvalidInput` for a circle, `PreconditionFailed`.
+    """
+    policies.require_set_limits(actor)
+    _check_weight(weight_milli)
+    everything = _locked()
+    name = strip_nul(name).strip()
+    if not name or len(name) > MAX_NAME:
+        length = Reason(QuotaCode.COHORT_NAME_LENGTH, {"max": MAX_NAME})
+        raise InvalidInput(Reason(QuotaCode.COHORT_NAMELESS), errors={"name": [length]})
+    found = everything.get(cohort.pk)
+    if found is None:
+        raise NotFound(Reason(QuotaCode.OWNER_GONE, {"name": cohort.name}))
+    etags.require_expected(expected, found, name=found.name)
+    _check_place(found, parent, everything)
+    changes = []
+    if found.name != name:
+        changes.append(f"name {found.name} → {name}")
+    if found.parent_id != (parent.pk if parent else None):
+        old = everything[found.parent_id].name if found.parent_id else "on its own"
+        changes.append(f"inside {old} → {parent.name if parent else 'on its own'}")
+    if found.weight_milli != weight_milli:
+        changes.append(f"weight {_weight(found.weight_milli)} → {_weight(weight_milli)}")
+    if not changes:
+        return found
+    before = found.name
+    found.name, found.parent, found.weight_milli = name, parent, weight_milli
+    found.save()
+    events.record(
+        actor=actor,
+        kind=AuditKind.QUOTA_COHORT_CHANGED,
+        message=f"changed the cohort {before}: {', '.join(changes)}",
+        data={
+            "cohort": found.slug,
+            "name": name,
+            "parent": parent.slug if parent else None,
+            "weight_milli": weight_milli,
+        },
+    )
+    emit(LimitsChanged())
+    return found
+
+
+@transaction.atomic
+def delete_cohort(*, actor: User | SystemActor, cohort: Cohort, expected: frozenset[str] = etags.ANY) -> None:
+    """Delete a cohort that nobody is in, and its quotas.
+
+    Raises `StateConflict` naming who is, `PreconditionFailed`.
+    """
+    policies.require_set_limits(actor)
+    everything = _locked()
+    etags.require_expected(expected, everything.get(cohort.pk), name=cohort.name)
+    if cohort.pk not in everything:
+        return
+    teams = list(
+        TeamShare.objects.filter(cohort=cohort).order_by("team__slug").values_list("team__name", flat=True)
+    )
+    inside = [each.name for each in everything.values() if each.parent_id == cohort.pk]
+    if teams or inside:
+        who = [*(f"the cohort {name}" for name in inside), *teams]
+        params = {"name": cohort.name, "names": who[:MAX_NAMED], "more": max(0, len(who) - MAX_NAMED)}
+        raise StateConflict(Reason(QuotaCode.COHORT_IN_USE, params), code=ProblemCode.COHORT_IN_USE)
+    quotas = list(cohort.quotas.values("resource", "nominal", "borrowing_limit", "lending_limit"))
+    name, slug = cohort.name, cohort.slug
+    everything[cohort.pk].delete()
+    events.record(
+        actor=actor,
+        kind=AuditKind.QUOTA_COHORT_DELETED,
+        message=f"deleted the cohort {name}",
+        data={"cohort": slug, "quotas": quotas},
+    )
+    emit(LimitsChanged())
+
+
+@transaction.atomic
+def set_share(
+    *,
+    actor: User | SystemActor,
+    team: Team,
+    cohort: Cohort | None,
+    weight_milli: int = WEIGHT_ONE,
+    reclaim: bool = True,
+    expected: frozenset[str] = etags.ANY,
+) -> TeamShare:
+    """A team's cohort, its weight in thousandths, and whether it takes back what others borrowed from it."""
+    policies.require_set_limits(actor)
+    _check_weight(weight_milli)
+    everything = _locked()
+    if cohort is not None and cohort.pk not in everything:
+        raise NotFound(Reason(QuotaCode.OWNER_GONE, {"name": cohort.name}))
+    Team.objects.select_for_update().get(pk=team.pk)
+    share, made = TeamShare.objects.get_or_create(team=team)
+    if not (made and etags.NOTHING in expected):
+        etags.require_expected(expected, share, name=team.name)
+    old = everything[share.cohort_id].name if share.cohort_id in everything and share.cohort_id else "none"
+    changes = []
+    if share.cohort_id != (cohort.pk if cohort else None):
+        changes.append(f"cohort {old} → {cohort.name if cohort else 'none'}")
+    if share.weight_milli != weight_milli:
+        changes.append(f"weight {_weight(share.weight_milli)} → {_weight(weight_milli)}")
+    if share.reclaim != reclaim:
+        changes.append("takes back what it lent" if reclaim else "no longer takes back what it lent")
+    if not changes:
+        return share
+    share.cohort, share.weight_milli, share.reclaim = cohort, weight_milli, reclaim
+    share.save(update_fields=["cohort", "weight_milli", "reclaim"])
+    events.record(
+        actor=actor,
+        kind=AuditKind.QUOTA_SHARE_SET,
+        team=team,
+        message=f"changed the share of {team.name}: {', '.join(changes)}",
+        data={
+            "cohort": cohort.slug if cohort else None,
+            "weight_milli": weight_milli,
+            "reclaim": reclaim,
+        },
+    )
+    emit(LimitsChanged())
+    return share
+
+
+def _locked() -> dict[object, Cohort]:
+    """All cohorts, locked in one order: two moves at once could make a circle that neither makes alone."""
+    return {cohort.pk: cohort for cohort in Cohort.objects.select_for_update().order_by("pk")}
+
+
+def _check_place(cohort: Cohort, parent: Cohort | None, everything: dict[object, Cohort]) -> None:
+    """Raises `InvalidInput` for a circle or for cohorts nested too deep."""
+    above: list[Cohort] = []
+    at = parent.pk if parent else None
+    while at is not None:
+        if at not in everything:
+            raise NotFound(Reason(QuotaCode.COHORT_GONE))
+        above.append(everything[at])
+        if at == cohort.pk:
+            way = [each.name for each in reversed(above)]
+            circle = Reason(QuotaCode.COHORT_INSIDE_ITSELF, {"name": cohort.name, "way": way})
+            raise InvalidInput(circle, errors={"parent": [circle]})
+        at = everything[at].parent_id
+    if len(above) + _height(cohort, everything) > MAX_DEPTH:
+        too_deep = Reason(QuotaCode.COHORTS_TOO_DEEP, {"max": MAX_DEPTH})
+        raise InvalidInput(too_deep, errors={"parent": [too_deep]})
+
+
+def _height(cohort: Cohort, everything: dict[object, Cohort]) -> int:
+    """How many levels the cohort and what is in it take."""
+    level, height = {cohort.pk}, 0
+    while level:
+        height += 1
+        level = {each.pk for each in everything.values() if each.parent_id in level}
+    return height
+
+
+def _check_weight(weight_milli: int) -> None:
+    if not 1 <= weight_milli <= MAX_WEIGHT_MILLI:
+        wrong = Reason(QuotaCode.WEIGHT_OUT_OF_RANGE)
+        raise InvalidInput(wrong, errors={"weight_milli": [wrong]})
+
+
+def _weight(milli: int) -> str:
+    return format_thousandths(milli, 3)

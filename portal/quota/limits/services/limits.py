@@ -1,0 +1,432 @@
+"""Writes of quotas, caps of members, limits of the site, and rates.
+
+Every write that changes something leaves an event with what was and what is, and has the queue looked at.
+Lowering stops nobody: what is over a limit goes on and nothing new starts on it; the notes say so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db import transaction
+from django.utils.translation import gettext as _
+
+from portal.common import etags
+from portal.common.actors import SystemActor
+from portal.common.domain_events import emit
+from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.formatting import format_amount, format_resource, format_thousandths
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import QuotaCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of
+from portal.people.accounts.models import Team, User
+from portal.quota.limits import policies, resources
+from portal.quota.limits.domain_events import LimitsChanged
+from portal.quota.limits.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit
+from portal.quota.limits.selectors import limits
+
+MAX_AMOUNT = 10**15
+MAX_NAME = 80
+MAX_RATE_MILLI = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What a write did: `changed` is false where all was so before; `reasons` are notes for who did it."""
+
+    changed: bool
+    reasons: tuple[Reason, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes in sentences."""
+        return tuple(message_of(each) for each in self.reasons)
+
+
+def clean_resource(resource: str) -> str:
+    """The name of a resource in its one spelling. Raises `InvalidInput`."""
+    name = resource.strip().lower()
+    if not resources.is_resource(name):
+        raise _invalid("resource", Reason(QuotaCode.NO_SUCH_RESOURCE, {"resource": name}))
+    if len(name) > MAX_NAME:
+        length = Reason(QuotaCode.RESOURCE_NAME_LENGTH, {"max": MAX_NAME})
+        raise InvalidInput(Reason(QuotaCode.RESOURCE_NAME_TOO_LONG), errors={"resource": [length]})
+    return name
+
+
+def clean_amount(field: str, amount: int) -> int:
+    """An amount in base units, from zero on. Raises `InvalidInput`."""
+    if not 0 <= amount <= MAX_AMOUNT:
+        raise _invalid(field, Reason(QuotaCode.AMOUNT_OUT_OF_RANGE))
+    return amount
+
+
+def _invalid(field: str, reason: Reason) -> InvalidInput:
+    """A refusal that stands at one field."""
+    return InvalidInput(reason, errors={field: [reason]})
+
+
+# --- quota --------------------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def set_quota(
+    *,
+    actor: User | SystemActor,
+    team: Team | None = None,
+    cohort: Cohort | None = None,
+    resource: str,
+    nominal: int,
+    borrowing_limit: int | None = None,
+    lending_limit: int | None = None,
+    only_new: bool = False,
+    expected: frozenset[str] = etags.ANY,
+) -> Changed:
+    """What a team or a cohort has of a resource, in base units; `None` limits nothing. Operators only.
+
+    Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`, and with `only_new` `StateConflict` where there
+    is one already.
+    """
+    policies.require_set_limits(actor)
+    owner = _owner(team, cohort)
+    resource = clean_resource(resource)
+    wanted = (clean_amount("nominal", nominal), borrowing_limit, lending_limit)
+    for field, limit in (("borrowing_limit", borrowing_limit), ("lending_limit", lending_limit)):
+        if limit is not None:
+            clean_amount(field, limit)
+    _lock(owner)
+    quota = Quota.objects.filter(team=team, cohort=cohort, resource=resource).first()
+    etags.require_expected(expected, quota, name=_quota_name(owner, resource))
+    if quota is not None and only_new:
+        raise _there_is_one(Reason(QuotaCode.QUOTA_EXISTS, {"owner": owner.name, "resource": resource}))
+    before = (quota.nominal, quota.borrowing_limit, quota.lending_limit) if quota else None
+    if before == wanted:
+        return Changed(False)
+    if quota is None:
+        quota = Quota(team=team, cohort=cohort, resource=resource)
+    quota.nominal, quota.borrowing_limit, quota.lending_limit = wanted
+    quota.save()
+    events.record(
+        actor=actor,
+        kind=AuditKind.QUOTA_SET,
+        team=team,
+        message=f"set {format_resource(resource)} of {owner.name}: {_difference(resource, before, wanted)}",
+        data=_data(team, cohort, resource) | {"before": _named(before), "after": _named(wanted)},
+    )
+    emit(LimitsChanged())
+    return Changed(True, _notes_on_use(team, resource) if team is not None else ())
+
+
+@transaction.atomic
+def remove_quota(
+    *,
+    actor: User | SystemActor,
+    team: Team | None = None,
+    cohort: Cohort | None = None,
+    resource: str,
+    expected: frozenset[str] = etags.ANY,
+) -> Changed:
+    """Take a quota away. Where nothing else names the resource, it is not limited then."""
+    policies.require_set_limits(actor)
+    owner = _owner(team, cohort)
+    resource = clean_resource(resource)
+    _lock(owner)
+    quota = Quota.objects.filter(team=team, cohort=cohort, resource=resource).first()
+    etags.require_expected(expected, quota, name=_quota_name(owner, resource))
+    if quota is None:
+        return Changed(False)
+    before = (quota.nominal, quota.borrowing_limit, quota.lending_limit)
+    quota.delete()
+    events.record(
+        actor=actor,
+        kind=AuditKind.QUOTA_REMOVED,
+        team=team,
+        message=f"removed the quota of {format_resource(resource)} of {owner.name} ("
+        f"{format_amount(resource, before[0])})",
+        data=_data(team, cohort, resource) | {"before": _named(before), "after": None},
+    )
+    emit(LimitsChanged())
+    return Changed(True, _notes_on_use(team, resource) if team is not None else ())
+
+
+def _quota_name(owner: Team | Cohort, resource: str) -> str:
+    return _("%(resource)s of %(name)s") % {"resource": format_resource(resource), "name": owner.name}
+
+
+def _there_is_one(reason: Reason) -> StateConflict:
+    return StateConflict(reason, code=ProblemCode.ALREADY_SET)
+
+
+def _owner(team: Team | None, cohort: Cohort | None) -> Team | Cohort:
+    if team is not None and cohort is None:
+        return team
+    if cohort is not None and team is None:
+        return cohort
+    raise _invalid("team", Reason(QuotaCode.NOT_BOTH_OWNERS))
+
+
+def _lock(owner: Team | Cohort) -> None:
+    """Two who write at once do it one after the other. Raises `NotFound` for what has just gone."""
+    if not type(owner)._default_manager.select_for_update().filter(pk=owner.pk).exists():
+        raise NotFound(Reason(QuotaCode.OWNER_GONE, {"name": owner.name}))
+
+
+Triple = tuple[int, int | None, int | None]
+NAMES = ("nominal", "borrowing_limit", "lending_limit")
+
+
+def _named(values: Triple | None) -> dict[str, int | None] | None:
+    return dict(zip(NAMES, values, strict=True)) if values is not None else None
+
+
+def _difference(resource: str, before: Triple | None, after: Triple) -> str:
+    parts = []
+    for index, word in enumerate(("quota", "may borrow", "lends")):
+        new = _format(resource, after[index])
+        old = _format(resource, before[index]) if before else ("none" if index == 0 else "all")
+        if old != new:
+            parts.append(f"{word} {old} → {new}")
+    return ", ".join(parts) or f"quota none → {_format(resource, after[0])}"
+
+
+def _format(resource: str, amount: int | None) -> str:
+    return "all" if amount is None else format_amount(resource, amount)
+
+
+def _data(team: Team | None, cohort: Cohort | None, resource: str) -> dict[str, object]:
+    return {
+        "team": team.slug if team else None,
+        "cohort": cohort.slug if cohort else None,
+        "resource": resource,
+    }
+
+
+def _notes_on_use(team: Team, resource: str) -> tuple[Reason, ...]:
+    """What the new limit means for what runs already."""
+    bar = limits.bar_of(team, resource)
+    if bar is None or bar.over == 0:
+        return ()
+    params = {"team": team.name, "resource": resource, "amount": bar.used, "over": bar.over}
+    return (Reason(QuotaCode.TEAM_LIMIT_EXCEEDED, params),)
+
+
+# --- caps of members ----------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def set_member_cap(
+    *,
+    actor: User | SystemActor,
+    team: Team,
+    user: User | None = None,
+    resource: str,
+    amount: int,
+    only_new: bool = False,
+    expected: frozenset[str] = etags.ANY,
+) -> Changed:
+    """The most that a member may hold, or (without `user`) each for whom no other is set.
+
+    For owners of the team and operators. A cap above what the team may have is allowed and noted.
+    Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`, and with `only_new` `StateConflict` where there
+    is one already.
+    """
+    policies.require_split(actor, team)
+    resource = clean_resource(resource)
+    clean_amount("amount", amount)
+    _lock(team)
+    if user is not None and not team.memberships.filter(user=user).exists():
+        params = {"username": user.username, "team": team.name}
+        raise _invalid("user", Reason(QuotaCode.CAP_FOR_NO_MEMBER, params))
+    cap = MemberCap.objects.filter(team=team, user=user, resource=resource).first()
+    etags.require_expected(expected, cap, name=_cap_name(team, user, resource))
+    if cap is not None and only_new:
+        raise _there_is_one(
+            Reason(QuotaCode.CAP_EXISTS, {"username": user.username})
+            if user
+            else Reason(QuotaCode.CAP_OF_ALL_EXISTS)
+        )
+    before = cap.amount if cap else None
+    if before == amount:
+        return Changed(False)
+    if cap is None:
+        cap = MemberCap(team=team, user=user, resource=resource)
+    cap.amount = amount
+    cap.save()
+    _record_cap(actor, team, user, resource, before, amount)
+    return Changed(True, _notes_on_cap(team, user, resource, amount))
+
+
+@transaction.atomic
+def remove_member_cap(
+    *,
+    actor: User | SystemActor,
+    team: Team,
+    user: User | None = None,
+    resource: str,
+    expected: frozenset[str] = etags.ANY,
+) -> Changed:
+    """Take a cap away; what remains is the cap of each member, if there is one."""
+    policies.require_split(actor, team)
+    resource = clean_resource(resource)
+    _lock(team)
+    cap = MemberCap.objects.filter(team=team, user=user, resource=resource).first()
+    etags.require_expected(expected, cap, name=_cap_name(team, user, resource))
+    if cap is None:
+        return Changed(False)
+    before = cap.amount
+    cap.delete()
+    _record_cap(actor, team, user, resource, before, None)
+    return Changed(True)
+
+
+def _cap_name(team: Team, user: User | None, resource: str) -> str:
+    words = {"resource": format_resource(resource), "team": team.name}
+    if user is None:
+        return _("%(resource)s of each member of %(team)s") % words
+    return _("%(resource)s of %(username)s in %(team)s") % {**words, "username": user.username}
+
+
+def _record_cap(
+    actor: User | SystemActor,
+    team: Team,
+    user: User | None,
+    resource: str,
+    before: int | None,
+    after: int | None,
+) -> None:
+    who = user.username if user else "each member"
+    old, new = ("none" if amount is None else format_amount(resource, amount) for amount in (before, after))
+    events.record(
+        actor=actor,
+        kind=AuditKind.QUOTA_MEMBER_CAP_REMOVED if after is None else AuditKind.QUOTA_MEMBER_CAP_SET,
+        team=team,
+        message=f"set the cap of {who} in {team.name} on {format_resource(resource)}: {old} → {new}",
+        data={
+            "team": team.slug,
+            "user": user.username if user else None,
+            "resource": resource,
+            "before": before,
+            "after": after,
+        },
+    )
+    emit(LimitsChanged())
+
+
+def _notes_on_cap(team: Team, user: User | None, resource: str, amount: int) -> tuple[Reason, ...]:
+    notes = []
+    bar = limits.bar_of(team, resource, actor=user)
+    if bar is not None and bar.limit is not None and amount > bar.limit:
+        params = {"team": team.name, "resource": resource, "amount": bar.limit}
+        notes.append(Reason(QuotaCode.CAP_ABOVE_TEAM, params))
+    if user is not None and bar is not None and bar.mine > amount:
+        params = {"username": user.username, "resource": resource, "amount": bar.mine}
+        notes.append(Reason(QuotaCode.CAP_EXCEEDED, params))
+    return tuple(notes)
+
+
+# --- the site -----------------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def set_site_limit(
+    *, actor: User | SystemActor, resource: str, amount: int, expected: frozenset[str] = etags.ANY
+) -> Changed:
+    """The most that all together may hold of a resource. Operators only."""
+    policies.require_set_limits(actor)
+    resource = clean_resource(resource)
+    clean_amount("amount", amount)
+    limit = SiteLimit.objects.select_for_update().filter(resource=resource).first()
+    etags.require_expected(expected, limit, name=format_resource(resource))
+    before = limit.amount if limit else None
+    if before == amount:
+        return Changed(False)
+    SiteLimit.objects.update_or_create(resource=resource, defaults={"amount": amount})
+    _record_site(actor, resource, before, amount)
+    used = limits.site_use().get(resource, 0)
+    if used > amount:
+        params = {"resource": resource, "amount": used, "over": used - amount}
+        return Changed(True, (Reason(QuotaCode.SITE_LIMIT_EXCEEDED, params),))
+    return Changed(True)
+
+
+@transaction.atomic
+def remove_site_limit(
+    *, actor: User | SystemActor, resource: str, expected: frozenset[str] = etags.ANY
+) -> Changed:
+    """Let all together hold what there is."""
+    policies.require_set_limits(actor)
+    resource = clean_resource(resource)
+    limit = SiteLimit.objects.select_for_update().filter(resource=resource).first()
+    etags.require_expected(expected, limit, name=format_resource(resource))
+    if limit is None:
+        return Changed(False)
+    before = limit.amount
+    limit.delete()
+    _record_site(actor, resource, before, None)
+    return Changed(True)
+
+
+def _record_site(actor: User | SystemActor, resource: str, before: int | None, after: int | None) -> None:
+    old, new = ("none" if amount is None else format_amount(resource, amount) for amount in (before, after))
+    events.record(
+        actor=actor,
+        kind=AuditKind.QUOTA_SITE_LIMIT_REMOVED if after is None else AuditKind.QUOTA_SITE_LIMIT_SET,
+        message=f"set the site's limit of {format_resource(resource)}: {old} → {new}",
+        data={"resource": resource, "before": before, "after": after},
+    )
+    emit(LimitsChanged())
+
+
+@transaction.atomic
+def set_rate(
+    *, actor: User | SystemActor, resource: str, rate_milli: int, expected: frozenset[str] = etags.ANY
+) -> Changed:
+    """What one of an accelerator costs in GPU-hours for each hour, in thousandths. Operators only."""
+    policies.require_set_limits(actor)
+    resource = _priced(resource)
+    if not 0 <= rate_milli <= MAX_RATE_MILLI:
+        raise _invalid("rate_milli", Reason(QuotaCode.RATE_OUT_OF_RANGE))
+    rate = ResourceRate.objects.select_for_update().filter(resource=resource).first()
+    etags.require_expected(expected, rate, name=format_resource(resource))
+    before = rate.rate_milli if rate else None
+    if before == rate_milli:
+        return Changed(False)
+    ResourceRate.objects.update_or_create(resource=resource, defaults={"rate_milli": rate_milli})
+    _record_rate(actor, resource, before, rate_milli)
+    return Changed(True)
+
+
+@transaction.atomic
+def remove_rate(*, actor: User | SystemActor, resource: str, expected: frozenset[str] = etags.ANY) -> Changed:
+    """Let it cost what a GPU costs: one GPU-hour for each hour."""
+    policies.require_set_limits(actor)
+    resource = _priced(resource)
+    rate = ResourceRate.objects.select_for_update().filter(resource=resource).first()
+    etags.require_expected(expected, rate, name=format_resource(resource))
+    if rate is None:
+        return Changed(False)
+    before = rate.rate_milli
+    rate.delete()
+    _record_rate(actor, resource, before, None)
+    return Changed(True)
+
+
+def _priced(resource: str) -> str:
+    resource = clean_resource(resource)
+    if not resources.is_accelerator(resource):
+        raise _invalid("resource", Reason(QuotaCode.RATE_OF_NO_ACCELERATOR))
+    return resource
+
+
+def _record_rate(actor: User | SystemActor, resource: str, before: int | None, after: int | None) -> None:
+    old, new = (format_thousandths(1000 if rate is None else rate, 3) for rate in (before, after))
+    events.record(
+        actor=actor,
+        kind=AuditKind.QUOTA_RATE_REMOVED if after is None else AuditKind.QUOTA_RATE_SET,
+        message=f"set what an hour of {format_resource(resource)} costs: {old} → {new} GPU-hours",
+        data={"resource": resource, "before": before, "after": after},
+    )
+    emit(LimitsChanged())

@@ -1,0 +1,281 @@
+"""Caps on a team's page, and the operators' page of all limits; templates/quotas/limits.html."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import messages
+from django.db import transaction
+from django.http import HttpResponse, QueryDict
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from portal.common import etags
+from portal.common.errors import InvalidInput, NotFound, PortalError
+from portal.common.formatting import format_resource, format_resource_amount, format_thousandths
+from portal.common.htmx import wants
+from portal.common.reasons.codes import AccountCode, QuotaCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts import selectors as accounts
+from portal.people.accounts.models import Team, User
+from portal.quota.limits import policies
+from portal.quota.limits.forms import parse_amount, parse_amount_or_none, parse_number
+from portal.quota.limits.models import Cohort
+from portal.quota.limits.presenters.limit_board import Board, board_of
+from portal.quota.limits.selectors.limits import share_of
+from portal.quota.limits.services import cohorts, limits
+from portal.quota.limits.services.limits import Changed
+
+WEIGHT = 1000
+PLACE_VERSION = "place_version"
+"""Which version of a row's place in the tree (a team's share, a cohort) its form was made of."""
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Set or remove a member's cap. A GET, as after signing in anew, only shows the team."""
+    if request.method != "POST":
+        return redirect("home:team", slug)
+    team = accounts.team_by_slug(request.user, slug)
+    policies.require_split(request.user, team)
+    username = strip_nul(request.POST.get("user", ""))
+    who = username or _("each member")
+    expected = etags.expected_by(request)
+    try:
+        user = User.objects.filter(username=username).first() if username else None
+        if username and user is None:
+            raise InvalidInput(Reason(AccountCode.NO_SUCH_USER, {"username": username}))
+        resource = limits.clean_resource(strip_nul(request.POST.get("resource", "")))
+        if request.POST.get("remove"):
+            done = limits.remove_member_cap(
+                actor=request.user, team=team, user=user, resource=resource, expected=expected
+            )
+            words = _("The cap of %(who)s is removed.") % {"who": who}
+        else:
+            amount = parse_amount(request.POST.get("amount", ""), resource, "amount")
+            done = limits.set_member_cap(
+                actor=request.user,
+                team=team,
+                user=user,
+                resource=resource,
+                amount=amount,
+                expected=expected,
+            )
+            words = _("The cap of %(who)s is %(amount)s.") % {
+                "who": who,
+                "amount": format_resource_amount(resource, amount),
+            }
+    except PortalError as error:
+        messages.error(request, error.sentence)
+    else:
+        messages.success(request, words)
+        for note in done.notes:
+            messages.warning(request, note)
+    return redirect(f"{reverse('home:team', args=[slug])}#caps")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def board(request: SignedInRequest) -> HttpResponse:
+    """The tree of cohorts and teams with one resource's quota, limits of the site, rates; for operators."""
+    if request.method != "POST":
+        policies.require_see_limits(request.user)
+        return _render(request, board_of(request.GET))
+    policies.require_set_limits(request.user)
+    data = request.POST
+    try:
+        with transaction.atomic():
+            done, words = _done(request.user, data)
+    except PortalError as error:
+        # What was typed stays in the row that is being edited.
+        shown = board_of(data, problem=error.sentence, typed=data)
+        return _render(request, shown, status=200 if wants(request, "board") else 400)
+    if not wants(request, "board"):
+        (messages.success if done.changed else messages.info)(request, words)
+        for note in done.notes:
+            messages.warning(request, note)
+        return redirect(f"{reverse('quotas:limits')}?{_where(data)}")
+    after = QueryDict(mutable=True)
+    after["resource"] = data.get("resource", "")
+    after["q"] = data.get("q", "")
+    return _render(request, board_of(after, message=words, notes=done.notes, saved=data.get("row", "")))
+
+
+def _where(data: QueryDict) -> str:
+    """The same resource and search, without the row that was edited."""
+    kept = QueryDict(mutable=True)
+    for name in ("resource", "q"):
+        if value := data.get(name, ""):
+            kept[name] = strip_nul(value)
+    return kept.urlencode()
+
+
+def _render(request: SignedInRequest, shown: Board, status: int = 200) -> HttpResponse:
+    name = "quotas/limits.html#board" if wants(request, "board") else "quotas/limits.html"
+    context = {"board": shown, "may_set": policies.may_set_limits(request.user)}
+    return render(request, name, context, status=status)
+
+
+# --- what a form does ---------------------------------------------------------------------------------
+
+
+def _done(actor: User, data: QueryDict) -> tuple[Changed, str]:
+    """Do what the form asks. Returns what changed and the words for it."""
+    actions: dict[str, Callable[[User, QueryDict], tuple[Changed, str]]] = {
+        "save": _save,
+        "remove": _remove,
+        "create-cohort": _create_cohort,
+        "delete-cohort": _delete_cohort,
+        "site": _site,
+        "rate": _rate,
+    }
+    act = actions.get(data.get("action", ""))
+    if act is None:
+        raise InvalidInput(Reason(QuotaCode.NO_SUCH_FORM))
+    return act(actor, data)
+
+
+def _resource(data: QueryDict) -> str:
+    return limits.clean_resource(strip_nul(data.get("resource", "")))
+
+
+def _row(data: QueryDict) -> Team | Cohort:
+    kind, _, slug = strip_nul(data.get("row", "")).partition(":")
+    model: Any = {"team": Team, "cohort": Cohort}.get(kind)
+    found = model.objects.filter(slug=slug).first() if model else None
+    if found is None:
+        raise NotFound(Reason(QuotaCode.ROW_GONE))
+    row: Team | Cohort = found
+    return row
+
+
+def _owner(row: Team | Cohort) -> dict[str, Any]:
+    return {"team": row} if isinstance(row, Team) else {"cohort": row}
+
+
+def _cohort(slug: str) -> Cohort | None:
+    if not slug:
+        return None
+    cohort = Cohort.objects.filter(slug=strip_nul(slug)).first()
+    if cohort is None:
+        raise NotFound(Reason(QuotaCode.COHORT_GONE))
+    return cohort
+
+
+def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
+    """The quota of a row and its place in the tree, all or nothing."""
+    row, resource = _row(data), _resource(data)
+    weight = parse_number(data.get("weight", "1"), WEIGHT, "weight")
+    parent = _cohort(data.get("cohort", ""))
+    before = _place(row)
+    expected, placed = etags.expected_in(data), etags.expected_in(data, PLACE_VERSION)
+    if isinstance(row, Team):
+        cohorts.set_share(
+            actor=actor,
+            team=row,
+            cohort=parent,
+            weight_milli=weight,
+            reclaim=data.get("reclaim") == "on",
+            expected=placed,
+        )
+    else:
+        row = cohorts.change_cohort(
+            actor=actor,
+            cohort=row,
+            name=data.get("name", row.name),
+            parent=parent,
+            weight_milli=weight,
+            expected=placed,
+        )
+    moved = before != _place(row)
+    nominal = parse_amount_or_none(data.get("nominal", ""), resource, "nominal")
+    borrowing = parse_amount_or_none(data.get("borrowing_limit", ""), resource, "borrowing_limit")
+    lending = parse_amount_or_none(data.get("lending_limit", ""), resource, "lending_limit")
+    label = format_resource(resource)
+    if nominal is None and borrowing is None and lending is None:
+        done = limits.remove_quota(actor=actor, **_owner(row), resource=resource, expected=expected)
+        words = _("%(row)s has no quota of %(resource)s.") % {"row": row.name, "resource": label}
+        return Changed(done.changed or moved, done.reasons), words if done.changed else _placed(row, moved)
+    done = limits.set_quota(
+        actor=actor,
+        **_owner(row),
+        resource=resource,
+        nominal=nominal or 0,
+        borrowing_limit=borrowing,
+        lending_limit=lending,
+        expected=expected,
+    )
+    amount = format_resource_amount(resource, nominal or 0)
+    words = _("%(row)s has a quota of %(amount)s.") % {"row": row.name, "amount": amount}
+    return Changed(done.changed or moved, done.reasons), words if done.changed else _placed(row, moved)
+
+
+def _placed(row: Team | Cohort, moved: bool) -> str:
+    words = _("%(row)s is changed.") if moved else _("%(row)s was so already.")
+    return words % {"row": row.name}
+
+
+def _place(row: Team | Cohort) -> tuple[Any, ...]:
+    if isinstance(row, Cohort):
+        return row.name, row.parent_id, row.weight_milli
+    share = share_of(row)
+    return share.cohort_id, share.weight_milli, share.reclaim
+
+
+def _remove(actor: User, data: QueryDict) -> tuple[Changed, str]:
+    row, resource = _row(data), _resource(data)
+    done = limits.remove_quota(
+        actor=actor, **_owner(row), resource=resource, expected=etags.expected_in(data)
+    )
+    label = format_resource(resource)
+    return done, _("%(row)s has no quota of %(resource)s.") % {"row": row.name, "resource": label}
+
+
+def _create_cohort(actor: User, data: QueryDict) -> tuple[Changed, str]:
+    made = cohorts.create_cohort(
+        actor=actor,
+        slug=data.get("slug", "").strip(),
+        name=data.get("name", ""),
+        parent=_cohort(data.get("cohort", "")),
+    )
+    words = _("The cohort %(name)s is there. Put teams into it by editing their rows.")
+    return Changed(True), words % {"name": made.name}
+
+
+def _delete_cohort(actor: User, data: QueryDict) -> tuple[Changed, str]:
+    row = _row(data)
+    if isinstance(row, Team):
+        raise InvalidInput(Reason(QuotaCode.ONLY_COHORTS_DELETED))
+    cohorts.delete_cohort(actor=actor, cohort=row, expected=etags.expected_in(data, PLACE_VERSION))
+    return Changed(True), _("The cohort %(name)s is deleted.") % {"name": row.name}
+
+
+def _site(actor: User, data: QueryDict) -> tuple[Changed, str]:
+    resource, expected = _resource(data), etags.expected_in(data)
+    amount = parse_amount_or_none(data.get("amount", ""), resource, "amount")
+    if amount is None:
+        done = limits.remove_site_limit(actor=actor, resource=resource, expected=expected)
+        words = _("The site has no limit of %(resource)s.")
+        return done, words % {"resource": format_resource(resource)}
+    done = limits.set_site_limit(actor=actor, resource=resource, amount=amount, expected=expected)
+    words = _("The site's limit is %(amount)s.")
+    return done, words % {"amount": format_resource_amount(resource, amount)}
+
+
+def _rate(actor: User, data: QueryDict) -> tuple[Changed, str]:
+    resource, expected = _resource(data), etags.expected_in(data)
+    label = format_resource(resource)
+    given = data.get("rate", "")
+    if not given.strip():
+        done = limits.remove_rate(actor=actor, resource=resource, expected=expected)
+        return done, _("An hour of %(resource)s costs one GPU-hour.") % {"resource": label}
+    rate = parse_number(given, 1000, "rate")
+    done = limits.set_rate(actor=actor, resource=resource, rate_milli=rate, expected=expected)
+    words = _("An hour of %(resource)s costs %(rate)s GPU-hours.")
+    return done, words % {"resource": label, "rate": format_thousandths(rate, 3)}

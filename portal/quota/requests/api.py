@@ -1,0 +1,373 @@
+"""Requests for more, grants, auto-approve rules and delegations over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.urls import reverse
+from django.utils import timezone
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from portal.catalog import selectors as catalog
+from portal.common import etags
+from portal.common.api import (
+    ListViewSet,
+    ReadViewSet,
+    Router,
+    UserRequest,
+    body_of,
+    documented,
+    filters,
+    named_in,
+    operation,
+)
+from portal.common.errors import InvalidInput
+from portal.common.etags import IF_MATCH, TaggedViewSet
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.reason import Reason
+from portal.common.scopes import Scope
+from portal.people.accounts import selectors as accounts
+from portal.people.accounts.authentication import HasScope
+from portal.people.accounts.mfa.proof import require_fresh
+from portal.people.accounts.models import Delegation, Team, User
+from portal.quota.limits.models import Grant, GrantQuerySet
+from portal.quota.requests import policies, selectors
+from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestStatus
+from portal.quota.requests.serializers import (
+    ApproveSerializer,
+    AskSerializer,
+    DelegateSerializer,
+    DelegationSerializer,
+    DenySerializer,
+    GrantSerializer,
+    RequestDetailSerializer,
+    RequestSerializer,
+    RevokeSerializer,
+    RuleChangeSerializer,
+    RuleCreateSerializer,
+    RuleSerializer,
+)
+from portal.quota.requests.services import requests as services
+from portal.quota.requests.services import rules
+from portal.workspaces import software
+from portal.workspaces.serializers import git_of
+
+ASKING = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
+DECIDING = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_DECIDE}
+
+
+class WritesAsApprover(HasScope):
+    """Making and changing is for approvers: refused before the body is read, which may name foreign teams."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        if not super().has_permission(request, view):
+            return False
+        if view.action in ("create", "partial_update"):
+            actor: Any = request.user
+            rules.require_approver(actor)
+        return True
+
+
+class RequestFilter(filters.FilterSet):
+    status = filters.MultipleChoiceFilter(choices=RequestStatus.choices, label="One or more states.")
+    kind = filters.ChoiceFilter(choices=RequestKind.choices, label="What more is asked for.")
+    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
+    requester = filters.CharFilter(field_name="requester__username", label="Name of who asked.")
+    resource = filters.CharFilter(label="Exactly this resource.")
+
+
+def _team(actor: User, slug: str) -> Team:
+    with named_in("team"):
+        return accounts.team_by_slug(actor, slug)
+
+
+class RequestViewSet(ReadViewSet):
+    queryset = QuotaRequest.objects.none()
+    serializer_class = RequestSerializer
+    filterset_class = RequestFilter
+    scopes = ASKING
+    ordering = ("-created_at", "-id")
+    lookup_url_kwarg = "request_id"
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[QuotaRequest]:
+        return selectors.requests_for(self.request.user)
+
+    def get_object(self) -> QuotaRequest:
+        return selectors.request_by_id(self.request.user, self.kwargs["request_id"])
+
+    @operation(
+        "List requests for more",
+        description="Those of your teams, and all for who decides or operates; newest first.",
+        responses={200: RequestSerializer(many=True)},
+        errors=[400],
+    )
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().list(request, *args, **kwargs)
+
+    @operation(
+        "Ask for more",
+        once=True,
+        description=(
+            "For a team that you are in. What a rule allows is approved at once. With `start`, a workspace "
+            "is made that waits for the approval and then starts by itself."
+        ),
+        request=AskSerializer,
+        responses={201: RequestSerializer},
+        errors=[400, 409, 415, 422],
+    )
+    def create(self, request: UserRequest) -> Response:
+        given = body_of(request, AskSerializer)
+        team = _team(request.user, given["team"])
+        wanted = {
+            "kind": given["kind"],
+            "resource": given["resource"],
+            "amount": given["amount"],
+            "until": given.get("until"),
+            "why": given["why"],
+        }
+        if start := given.get("start"):
+            made = services.ask_to_start(
+                actor=request.user,
+                team=team,
+                template=catalog.template_by_slug(request.user, start["template"]),
+                flavor=catalog.flavor_by_slug(request.user, start["flavor"]),
+                name=start.get("name", ""),
+                expected_s=start.get("expected_s"),
+                lifetime_s=start.get("lifetime_s"),
+                checkpointed=start["checkpointed"],
+                secrets=start["secrets"],
+                git=git_of(request, start),
+                environment=software.named(request.user, start.get("environment", "")),
+                **wanted,
+            )
+        else:
+            made = services.ask(actor=request.user, team=team, **wanted)
+        self.kwargs["request_id"] = made.pk
+        location = reverse("api:quota-request-detail", args=[made.pk])
+        return self.answer(self.get_object(), status=201, Location=location)
+
+    @operation(
+        "Read a request",
+        description="With evidence for who may decide it.",
+        responses={200: RequestDetailSerializer},
+        errors=[404],
+    )
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        found = self.get_object()
+        evidence = selectors.evidence(found) if selectors.may_decide(self.request.user, found) else None
+        return Response(RequestDetailSerializer(found, context={"evidence": evidence}).data)
+
+    @operation(
+        "Approve a request",
+        description="Whole, or less: a smaller amount, another end. 409 says who was faster.",
+        request=ApproveSerializer,
+        responses={200: RequestSerializer},
+        errors=[400, 404, 409, 415],
+    )
+    @action(detail=True, methods=["post"], scopes=DECIDING)
+    def approve(self, request: UserRequest, request_id: UUID) -> Response:
+        given = body_of(request, ApproveSerializer)
+        if policies.is_large(self.get_object(), given.get("amount")):
+            require_fresh(request)
+        services.approve(actor=request.user, request_id=request_id, **given)
+        return self.answer(self.get_object())
+
+    @operation(
+        "Deny a request",
+        description="With a reason. A workspace that waits for it is deleted.",
+        request=DenySerializer,
+        responses={200: RequestSerializer},
+        errors=[400, 404, 409, 415],
+    )
+    @action(detail=True, methods=["post"], scopes=DECIDING)
+    def deny(self, request: UserRequest, request_id: UUID) -> Response:
+        given = body_of(request, DenySerializer)
+        self.get_object()
+        services.deny(actor=request.user, request_id=request_id, reason=given["reason"])
+        return self.answer(self.get_object())
+
+    @operation(
+        "Withdraw a request of your own",
+        description="A workspace that waits for it is deleted. Withdrawing twice is success.",
+        responses={200: RequestSerializer},
+        errors=[404, 409],
+    )
+    @action(detail=True, methods=["post"])
+    def withdraw(self, request: UserRequest, request_id: UUID) -> Response:
+        self.get_object()
+        services.withdraw(actor=request.user, request_id=request_id)
+        return self.answer(self.get_object())
+
+
+class GrantFilter(filters.FilterSet):
+    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
+    resource = filters.CharFilter(label="Exactly this resource.")
+    user = filters.CharFilter(field_name="user__username", label="Name of the member whose cap it raises.")
+    active = filters.BooleanFilter(
+        method="only_active", label="Only those that count now, or only the others."
+    )
+
+    def only_active(self, grants: GrantQuerySet, name: str, value: bool) -> GrantQuerySet:
+        lasting = Grant.objects.active(timezone.now()).values("pk")
+        return grants.filter(pk__in=lasting) if value else grants.exclude(pk__in=lasting)
+
+
+@documented(list="List grants")
+class GrantViewSet(ListViewSet):
+    queryset = Grant.objects.none()
+    serializer_class = GrantSerializer
+    filterset_class = GrantFilter
+    scopes = DECIDING
+    ordering = ("-starts_at", "-id")
+    lookup_url_kwarg = "grant_id"
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[Grant]:
+        return selectors.grants_for(self.request.user)
+
+    def get_object(self) -> Grant:
+        return selectors.grant_by_id(self.request.user, self.kwargs["grant_id"])
+
+    @operation(
+        "Take a grant back",
+        description="What runs on it goes on; nothing new starts on it. Taking it back twice is success.",
+        request=RevokeSerializer,
+        responses={200: GrantSerializer},
+        errors=[400, 404, 409, 415],
+    )
+    @action(detail=True, methods=["post"])
+    def revoke(self, request: UserRequest, grant_id: UUID) -> Response:
+        reason = body_of(request, RevokeSerializer).get("reason", "")
+        self.get_object()
+        services.revoke_grant(actor=request.user, grant_id=grant_id, reason=reason)
+        return self.answer(self.get_object())
+
+
+class RuleFilter(filters.FilterSet):
+    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
+    resource = filters.CharFilter(label="Exactly this resource.")
+    enabled = filters.BooleanFilter(label="Only those switched on, or off.")
+
+
+@documented(list="List auto-approve rules", retrieve="Read an auto-approve rule")
+class RuleViewSet(TaggedViewSet, ReadViewSet):
+    queryset = AutoApproveRule.objects.none()
+    serializer_class = RuleSerializer
+    filterset_class = RuleFilter
+    permission_classes = [WritesAsApprover]
+    scopes = DECIDING
+    ordering = ("created_at", "id")
+    lookup_url_kwarg = "rule_id"
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[AutoApproveRule]:
+        return selectors.rules(self.request.user)
+
+    def get_object(self) -> AutoApproveRule:
+        return selectors.rule_by_id(self.request.user, self.kwargs["rule_id"])
+
+    @operation(
+        "Make an auto-approve rule",
+        once=True,
+        description="For approvers.",
+        request=RuleCreateSerializer,
+        responses={201: RuleSerializer},
+        errors=[400, 415],
+    )
+    def create(self, request: UserRequest) -> Response:
+        given = body_of(request, RuleCreateSerializer)
+        slug = given.pop("team", None)
+        rule = rules.create_rule(actor=request.user, team=_any_team(slug) if slug else None, **given)
+        location = reverse("api:auto-approve-rule-detail", args=[rule.pk])
+        return self.answer(rule, status=201, Location=location)
+
+    @operation(
+        "Change an auto-approve rule",
+        description="For approvers. Grants that it has made stay as they are.",
+        request=RuleChangeSerializer,
+        responses={200: RuleSerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
+    )
+    def partial_update(self, request: UserRequest, rule_id: UUID) -> Response:
+        given = body_of(request, RuleChangeSerializer)
+        rules.change_rule(actor=request.user, rule_id=rule_id, expected=etags.expected_by(request), **given)
+        return self.answer(self.get_object())
+
+    @operation(
+        "Remove an auto-approve rule",
+        description="For approvers. Grants that it has made stay until they end.",
+        responses={204: None},
+        parameters=[IF_MATCH],
+        errors=[404, 412],
+    )
+    def destroy(self, request: UserRequest, rule_id: UUID) -> Response:
+        rules.delete_rule(actor=request.user, rule_id=rule_id, expected=etags.expected_by(request))
+        return Response(status=204)
+
+
+def _any_team(slug: str) -> Team:
+    """Approvers make rules for teams that they are not in."""
+    team = Team.objects.filter(slug=slug).first()
+    if team is None:
+        reason = Reason(AccountCode.NO_SUCH_TEAM, {"slug": slug})
+        raise InvalidInput(reason, errors={"team": [reason]})
+    return team
+
+
+@documented(
+    list="List delegations",
+    of="Those you gave or hold; all for approvers and operators.",
+    retrieve="Read a delegation",
+)
+class DelegationViewSet(ReadViewSet):
+    queryset = Delegation.objects.none()
+    serializer_class = DelegationSerializer
+    permission_classes = [WritesAsApprover]
+    scopes = DECIDING
+    ordering = ("-starts_at", "-id")
+    lookup_url_kwarg = "delegation_id"
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[Delegation]:
+        return selectors.delegations(self.request.user)
+
+    def get_object(self) -> Delegation:
+        return selectors.delegation_by_id(self.request.user, self.kwargs["delegation_id"])
+
+    @operation(
+        "Let somebody decide in your place",
+        once=True,
+        description="For approvers, who may still decide themselves.",
+        request=DelegateSerializer,
+        responses={201: DelegationSerializer},
+        errors=[400, 409, 415],
+    )
+    def create(self, request: UserRequest) -> Response:
+        made = rules.delegate(actor=request.user, **body_of(request, DelegateSerializer))
+        location = reverse("api:delegation-detail", args=[made.pk])
+        return self.answer(made, status=201, Location=location)
+
+    @operation(
+        "End a delegation",
+        description="Now. For who gave or holds it.",
+        responses={204: None},
+        errors=[404],
+    )
+    def destroy(self, request: UserRequest, delegation_id: UUID) -> Response:
+        self.get_object()
+        rules.take_back(actor=request.user, delegation_id=delegation_id)
+        return Response(status=204)
+
+
+router = Router()
+router.register("quota-requests", RequestViewSet, basename="quota-request")
+router.register("grants", GrantViewSet)
+router.register("auto-approve-rules", RuleViewSet, basename="auto-approve-rule")
+router.register("delegations", DelegationViewSet)
+urlpatterns = router.urls

@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class QuotaRequestsConfig(AppConfig):
+    name = "portal.quota.requests"
+    label = "quota_requests"

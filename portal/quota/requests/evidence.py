@@ -1,0 +1,419 @@
+"""What helps to decide a request: use, what is left, and what approving would do to others.
+
+A fixed number of queries for any number of requests. What is not measured is None, never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q, QuerySet, Sum
+from django.utils import timezone
+
+from portal.common.formatting import units_per_whole
+from portal.fleet.inventory import counting
+from portal.fleet.inventory.counting import Counts
+from portal.fleet.inventory.device_states import flag, is_idle, is_measured
+from portal.fleet.inventory.models import AllocatedDevice, Allocation
+from portal.fleet.inventory.series import GpuUse, gpu_uses
+from portal.quota.ledger.models import LedgerAccount
+from portal.quota.limits import resources
+from portal.quota.limits.models import Cohort, Grant, Quota, SiteLimit, TeamShare
+from portal.quota.requests.models import QuotaRequest, RequestKind, RequestStatus
+from portal.workspaces.lifecycle import HOLDING
+from portal.workspaces.models import Workspace
+from provisioning import messages
+from provisioning.types import DeviceKind, ResourceRequest
+
+PERIOD = timedelta(days=30)
+EARLIER = 5
+EARLIER_READ = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A team, and how much it borrows of what the grant would take back."""
+
+    team: str
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Accelerators that the team holds now; of those `measured` so many are `idle`, as the map says."""
+
+    held: int
+    measured: int
+    idle: int
+
+    @property
+    def percent(self) -> int | None:
+        """The idle share of what is measured; None where nothing is."""
+        return round(100 * self.idle / self.measured) if self.measured else None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Amounts in the resource's base unit; `held_unit_s` in base units × seconds over the last 30 days.
+
+    `of_user` says that use is the requester's own (a cap) rather than the team's. `quota` is nominal and
+    grants of the team, None without a quota; `cohort_left` what its cohort has left now, None outside of one;
+    `size` what is in service at the site now and `free` what of it nobody
+    holds, both None where nothing counts it; `use` what came of the GPUs that the team held, None where the
+    request is about something else.
+    """
+
+    request: QuotaRequest
+    of_user: bool
+    held_unit_s: int
+    workspaces: int
+    used: int
+    idle: Idle | None
+    quota: int | None
+    granted: int
+    cohort: str
+    cohort_left: int | None
+    size: int | None
+    committed: int
+    free: int | None
+    borrowers: tuple[Holder, ...] = ()
+    earlier: tuple[QuotaRequest, ...] = ()
+    balance: int | None = None
+    use: GpuUse | None = None
+
+    @property
+    def mean(self) -> int:
+        """What was held on average over the 30 days, in base units."""
+        return self.held_unit_s // int(PERIOD.total_seconds())
+
+    @property
+    def hours(self) -> int:
+        """Units held × hours in 30 days (GPU-hours for accelerators), in the resource's people's unit."""
+        return round(self.held_unit_s / (units_per_whole(self.counted_in) * 3600))
+
+    @property
+    def counted_in(self) -> str:
+        """The resource that use is counted in: that of GPU-hours is accelerators of all models."""
+        return resources.GPU if self.request.resource == resources.GPU_HOURS else self.request.resource
+
+    @property
+    def short(self) -> int:
+        """How much of what is asked for is not free now."""
+        return max(0, self.request.amount - self.free) if self.free is not None else 0
+
+
+@dataclass(slots=True)
+class _World:
+    """The rows that evidence is made of, read once."""
+
+    now: datetime
+    used: dict[tuple[UUID, str], int] = field(default_factory=dict)
+    used_by_user: dict[tuple[UUID, UUID, str], int] = field(default_factory=dict)
+    nominal: dict[tuple[UUID, str], int] = field(default_factory=dict)
+    cohort_nominal: dict[tuple[UUID, str], int] = field(default_factory=dict)
+    granted: dict[tuple[UUID, str], int] = field(default_factory=dict)
+    root_of: dict[UUID, UUID] = field(default_factory=dict)
+    roots: dict[UUID, Cohort] = field(default_factory=dict)
+    cohorts_in: dict[UUID, set[UUID]] = field(default_factory=dict)
+    reclaims: dict[UUID, bool] = field(default_factory=dict)
+    names: dict[UUID, str] = field(default_factory=dict)
+    counts: Counts = field(default_factory=dict)
+    site_limits: dict[str, int] = field(default_factory=dict)
+
+    def quota(self, team: UUID, resource: str) -> int | None:
+        key = (team, resource)
+        if key not in self.nominal and key not in self.granted:
+            return None
+        return self.nominal.get(key, 0) + self.granted.get(key, 0)
+
+    def left_of(self, resource: str) -> tuple[int | None, int | None]:
+        """What is in service of it and what of that is free, neither more than the site's limit allows."""
+        count, limit = self.counts.get(resource), self.site_limits.get(resource)
+        if count is None:
+            return None, None
+        if limit is None:
+            return count.in_service, count.free
+        used = sum(amount for (_, name), amount in self.used.items() if name == resource)
+        return min(count.in_service, limit), max(0, min(count.free, limit - used))
+
+    def peers(self, team: UUID) -> list[UUID]:
+        """Teams of the same cohort tree, itself among them."""
+        root = self.root_of.get(team)
+        return [other for other, of in self.root_of.items() if of == root] if root else []
+
+
+def evidence_for(requests: Sequence[QuotaRequest]) -> dict[UUID, Evidence]:
+    """Evidence on each, by the request's id."""
+    if not requests:
+        return {}
+    world = _world()
+    teams = {request.team_id for request in requests}
+    held = _held(teams, world.now, requests)
+    idle = _idle(teams, world.now)
+    earlier = _earlier(requests)
+    balances = {
+        account.team_id: account.granted + account.credit - account.spent
+        for account in LedgerAccount.objects.filter(team__in=teams)
+    }
+    gpus = {request.team_id for request in requests if _is_accelerator(request.resource)}
+    uses = gpu_uses(gpus, world.now - PERIOD, now=world.now) if gpus else {}
+    return {
+        request.pk: _one(request, world, held, idle, uses, earlier, balances.get(request.team_id))
+        for request in requests
+    }
+
+
+def _one(
+    request: QuotaRequest,
+    world: _World,
+    held: _Held,
+    idle: Mapping[tuple[UUID, str], Idle],
+    uses: Mapping[UUID, GpuUse],
+    earlier: Mapping[tuple[UUID, str], list[QuotaRequest]],
+    balance: int | None,
+) -> Evidence:
+    team, user = request.team_id, request.requester_id
+    resource = resources.GPU if request.resource == resources.GPU_HOURS else request.resource
+    own = request.kind == RequestKind.MEMBER_CAP
+    size, free = world.left_of(resource)
+    root = world.roots.get(world.root_of[team]) if team in world.root_of else None
+    raises_quota = request.kind == RequestKind.QUOTA
+    return Evidence(
+        request=request,
+        of_user=own,
+        held_unit_s=held.by_user.get((team, user, resource), 0)
+        if own
+        else held.by_team.get((team, resource), 0),
+        workspaces=len(
+            held.workspaces_of_user.get((team, user), ()) if own else held.workspaces.get(team, ())
+        ),
+        used=world.used_by_user.get((team, user, resource), 0)
+        if own
+        else world.used.get((team, resource), 0),
+        idle=idle.get((team, resource)),
+        quota=world.quota(team, resource),
+        granted=world.granted.get((team, resource), 0),
+        cohort=root.name if root else "",
+        cohort_left=_cohort_left(world, team, resource),
+        size=size,
+        committed=sum(
+            amount
+            for table in (world.nominal, world.cohort_nominal, world.granted)
+            for (_, name), amount in table.items()
+            if name == resource
+        ),
+        free=free,
+        borrowers=_borrowers(world, team, resource, max(0, request.amount - (free or 0)))
+        if raises_quota and free is not None
+        else (),
+        earlier=tuple(row for row in earlier.get((team, request.resource), ()) if row.pk != request.pk)[
+            :EARLIER
+        ],
+        balance=balance if request.kind == RequestKind.LEDGER else None,
+        use=uses.get(team, GpuUse()) if _is_accelerator(resource) else None,
+    )
+
+
+def _cohort_left(world: _World, team: UUID, resource: str) -> int | None:
+    peers = world.peers(team)
+    if not peers:
+        return None
+    quotas = [quota for peer in peers if (quota := world.quota(peer, resource)) is not None]
+    own = [
+        world.cohort_nominal[cohort, resource]
+        for cohort in world.cohorts_in.get(world.root_of[team], ())
+        if (cohort, resource) in world.cohort_nominal
+    ]
+    if not quotas and not own:
+        return None
+    return max(0, sum(quotas) + sum(own) - sum(world.used.get((peer, resource), 0) for peer in peers))
+
+
+def _borrowers(world: _World, team: UUID, resource: str, wanted: int) -> tuple[Holder, ...]:
+    """Who of the cohort holds more than its own, most first, up to what is wanted."""
+    if not wanted or not world.reclaims.get(team, True):
+        return ()
+    over = []
+    for peer in world.peers(team):
+        borrowed = world.used.get((peer, resource), 0) - (world.quota(peer, resource) or 0)
+        if peer != team and borrowed > 0:
+            over.append((borrowed, world.names[peer]))
+    found = []
+    for borrowed, name in sorted(over, reverse=True):
+        if wanted <= 0:
+            break
+        found.append(Holder(name, min(borrowed, wanted)))
+        wanted -= borrowed
+    return tuple(found)
+
+
+# --- Reading the rows -------------------------------------------------------------------------------
+
+
+def _world() -> _World:
+    world = _World(
+        timezone.now(),
+        counts=counting.site(),
+        site_limits=dict(SiteLimit.objects.values_list("resource", "amount")),
+    )
+    for team, owner, amounts in _charged():
+        for resource, amount in amounts.items():
+            world.used[team, resource] = world.used.get((team, resource), 0) + amount
+            key = (team, owner, resource)
+            world.used_by_user[key] = world.used_by_user.get(key, 0) + amount
+    for team, cohort, resource, nominal in Quota.objects.values_list(
+        "team_id", "cohort_id", "resource", "nominal"
+    ):
+        if team is not None:
+            world.nominal[team, resource] = nominal
+        else:
+            world.cohort_nominal[cohort, resource] = nominal
+    for team, resource, amount in (
+        Grant.objects.active(world.now)
+        .filter(user=None)
+        .order_by()
+        .values_list("team_id", "resource")
+        .annotate(Sum("amount"))
+    ):
+        world.granted[team, resource] = amount
+    cohorts = {cohort.pk: cohort for cohort in Cohort.objects.all()}
+    for pk in cohorts:
+        root = _root(pk, cohorts)
+        world.roots[root] = cohorts[root]
+        world.cohorts_in.setdefault(root, set()).add(pk)
+    for team, name, cohort, reclaim in TeamShare.objects.values_list(
+        "team_id", "team__name", "cohort_id", "reclaim"
+    ):
+        world.names[team] = name
+        world.reclaims[team] = reclaim
+        if cohort is not None:
+            world.root_of[team] = _root(cohort, cohorts)
+    return world
+
+
+def _charged() -> Iterator[tuple[UUID, UUID, Mapping[str, int]]]:
+    """Team, owner and amounts of all that holds capacity; rows from before quotas say what they asked for."""
+    holding = Workspace.objects.filter(state__in=HOLDING).order_by()
+    yield from holding.exclude(amounts={}).values_list("team_id", "owner_id", "amounts")
+    for team, owner, asked, simulated in holding.filter(amounts={}).values_list(
+        "team_id", "owner_id", "resources", "flavor__pool__simulated"
+    ):
+        request = messages.load(asked, ResourceRequest)
+        yield team, owner, resources.amounts_of(request, simulated=bool(simulated))
+
+
+def _root(cohort: UUID, cohorts: Mapping[UUID, Cohort]) -> UUID:
+    seen = {cohort}
+    while (parent := cohorts[cohort].parent_id) is not None and parent not in seen:
+        seen.add(parent)
+        cohort = parent
+    return cohort
+
+
+@dataclass(slots=True)
+class _Held:
+    """What was held in the period of the `wanted` resources: base units × seconds; and the workspaces."""
+
+    wanted: frozenset[str]
+    by_team: dict[tuple[UUID, str], int] = field(default_factory=dict)
+    by_user: dict[tuple[UUID, UUID, str], int] = field(default_factory=dict)
+    workspaces: dict[UUID, set[UUID]] = field(default_factory=dict)
+    workspaces_of_user: dict[tuple[UUID, UUID], set[UUID]] = field(default_factory=dict)
+
+    def add(self, team: UUID, user: UUID, resource: str, amount: int) -> None:
+        if resource not in self.wanted:
+            return
+        self.by_team[team, resource] = self.by_team.get((team, resource), 0) + amount
+        self.by_user[team, user, resource] = self.by_user.get((team, user, resource), 0) + amount
+
+
+def _held(teams: Iterable[UUID], now: datetime, requests: Sequence[QuotaRequest]) -> _Held:
+    since = now - PERIOD
+    held = _Held(
+        frozenset(
+            resources.GPU if request.resource == resources.GPU_HOURS else request.resource
+            for request in requests
+        )
+    )
+    lasting = Q(released_at=None) | Q(released_at__gt=since)
+    rows = Allocation.objects.filter(lasting, workspace__team__in=teams)
+    counted: set[tuple[UUID, int]] = set()
+    for pk, generation, team, user, begun, ended, cpu, memory, disk, simulated in rows.values_list(
+        "workspace_id", "generation", "workspace__team_id", "workspace__owner_id", "granted_at",
+        "released_at", "cpu_milli", "memory_mib", "disk_mib", "node__pool__simulated",
+    ):  # fmt: skip
+        seconds = _overlap_s(begun, ended, since, now)
+        prefix = resources.SIMULATED if simulated else ""
+        for name, amount in ((resources.CPU, cpu), (resources.MEMORY, memory), (resources.DISK, disk)):
+            held.add(team, user, prefix + name, amount * seconds)
+        if (pk, generation) not in counted:
+            # One on several nodes is one.
+            counted.add((pk, generation))
+            held.add(team, user, resources.WORKSPACES, seconds)
+        held.workspaces.setdefault(team, set()).add(pk)
+        held.workspaces_of_user.setdefault((team, user), set()).add(pk)
+    if any(_is_accelerator(request.resource) for request in requests):
+        _add_devices(held, teams, since, now)
+    return held
+
+
+def _is_accelerator(resource: str) -> bool:
+    return resources.is_accelerator(resource) or resource in {resources.GPU, resources.GPU_HOURS}
+
+
+def _add_devices(held: _Held, teams: Iterable[UUID], since: datetime, now: datetime) -> None:
+    lasting = Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
+    rows = AllocatedDevice.objects.filter(lasting, allocation__workspace__team__in=teams)
+    for team, user, begun, ended, milli, model, kind, profile, simulated in rows.values_list(
+        "allocation__workspace__team_id", "allocation__workspace__owner_id", "allocation__granted_at",
+        "allocation__released_at", "milli", "device__model", "device__kind", "device__mig_profile",
+        "device__node__pool__simulated",
+    ):  # fmt: skip
+        amount = milli * _overlap_s(begun, ended, since, now)
+        for name in resources.of_device(
+            model, mig_instance=kind == DeviceKind.MIG.value, profile=profile, simulated=simulated
+        ):
+            held.add(team, user, name, amount)
+
+
+def _overlap_s(begun: datetime, ended: datetime | None, since: datetime, now: datetime) -> int:
+    return max(0, int((min(ended or now, now) - max(begun, since)).total_seconds()))
+
+
+def _idle(teams: Iterable[UUID], now: datetime) -> dict[tuple[UUID, str], Idle]:
+    """Of each team and model: accelerators held now, those that are measured, and those that are idle."""
+    found: dict[tuple[UUID, str], Idle] = {}
+    rows: QuerySet[Any] = AllocatedDevice.objects.filter(
+        active=True, allocation__workspace__team__in=teams
+    ).annotate(measured=flag(is_measured(now, "device__")), idle=flag(is_idle(now, "device__")))
+    for team, model, kind, profile, simulated, measured, idle in rows.values_list(
+        "allocation__workspace__team_id", "device__model", "device__kind", "device__mig_profile",
+        "device__node__pool__simulated", "measured", "idle",
+    ):  # fmt: skip
+        for name in resources.of_device(
+            model, mig_instance=kind == DeviceKind.MIG.value, profile=profile, simulated=simulated
+        ):
+            was = found.get((team, name), Idle(0, 0, 0))
+            found[team, name] = Idle(was.held + 1, was.measured + measured, was.idle + idle)
+    return found
+
+
+def _earlier(requests: Sequence[QuotaRequest]) -> dict[tuple[UUID, str], list[QuotaRequest]]:
+    """Decided requests of the same teams for the same resources, newest first."""
+    rows = (
+        QuotaRequest.objects.filter(
+            team__in={request.team_id for request in requests},
+            resource__in={request.resource for request in requests},
+        )
+        .exclude(status=RequestStatus.OPEN)
+        .select_related("decided_by", "requester")
+        .order_by("-created_at", "-id")[:EARLIER_READ]
+    )
+    found: dict[tuple[UUID, str], list[QuotaRequest]] = {}
+    for row in rows:
+        found.setdefault((row.team_id, row.resource), []).append(row)
+    return found

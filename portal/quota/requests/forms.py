@@ -1,0 +1,149 @@
+"""Forms of requests, rules and delegations. They parse people's units; the rules are in the services."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from django import forms
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from portal.common.formatting import format_resource, format_unit, units_per_whole
+from portal.people.accounts.models import Team
+from portal.quota.limits import resources
+from portal.quota.requests.models import RequestKind
+
+NO_END = ""
+LASTS = [
+    ("4", _("4 hours")),
+    ("8", _("8 hours")),
+    ("24", _("1 day")),
+    ("72", _("3 days")),
+    ("168", _("1 week")),
+    ("336", _("2 weeks")),
+    ("720", _("30 days")),
+    ("2160", _("90 days")),
+    (NO_END, _("Without an end")),
+]
+AS_ASKED = "asked"
+MAX_AMOUNT = Decimal(10**12)
+
+
+def base_units(resource: str, amount: Decimal) -> int:
+    """People's number in the resource's base unit: 0.5 GPU is 500."""
+    return int((amount * units_per_whole(resource)).to_integral_value())
+
+
+def end_after(hours: str) -> datetime | None:
+    """The moment so many hours from now; None without an end."""
+    return timezone.now() + timedelta(hours=int(hours)) if hours else None
+
+
+def format_choice(resource: str) -> str:
+    """A resource as one chooses it: name and what a number of it counts."""
+    unit = format_unit(resource)
+    label = format_resource(resource)
+    return label if unit.lower() in label.lower() else f"{label} ({unit})"
+
+
+class Amount(forms.DecimalField):
+    """A number in people's units, more than zero."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(
+            max_value=MAX_AMOUNT,
+            decimal_places=3,
+            widget=forms.TextInput(attrs={"inputmode": "decimal", "autocomplete": "off"}),
+            **kwargs,
+        )
+
+
+class AskForm(forms.Form):
+    """What more, for how long, and why."""
+
+    team = forms.ChoiceField()
+    kind = forms.ChoiceField(
+        label=_("More of"),
+        choices=[
+            (RequestKind.QUOTA, _("The team's quota")),
+            (RequestKind.MEMBER_CAP, _("What I may use of the team's quota")),
+            (RequestKind.LEDGER, _("The team's budget of GPU-hours")),
+        ],
+    )
+    resource = forms.ChoiceField(label=_("What"))
+    amount = Amount(label=_("How many more"))
+    lasts = forms.ChoiceField(label=_("For how long"), choices=LASTS, required=False, initial="168")
+    why = forms.CharField(
+        label=_("What for?"),
+        max_length=2000,
+        widget=forms.Textarea(
+            attrs={"rows": 3, "placeholder": _("For example: fine-tuning for the review on Friday")}
+        ),
+    )
+
+    def __init__(self, *args: Any, teams: Iterable[Team], known: Iterable[str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["team"].choices = [(team.slug, team.name) for team in teams]  # type: ignore[attr-defined]
+        self.fields["resource"].choices = [(name, format_choice(name)) for name in known]  # type: ignore[attr-defined]
+
+    def clean(self) -> dict[str, Any]:
+        """GPU-hours are counted in hours, whatever stands in the field for the resource."""
+        given = super().clean() or {}
+        if given.get("kind") == RequestKind.LEDGER:
+            given["resource"] = resources.GPU_HOURS
+            self.errors.pop("resource", None)
+            given["lasts"] = NO_END
+        if given.get("amount") is not None and given.get("resource"):
+            given["units"] = base_units(given["resource"], given["amount"])
+        return given
+
+
+class DecideForm(forms.Form):
+    """Approve, approve less, or deny with a reason."""
+
+    amount = Amount(required=False)
+    lasts = forms.ChoiceField(
+        label=_("Until"), required=False, choices=[(AS_ASKED, _("As asked")), *LASTS[:-1]], initial=AS_ASKED
+    )
+    note = forms.CharField(max_length=2000, required=False)
+
+    def until(self) -> datetime | None:
+        """The end that was chosen; None is what was asked."""
+        chosen = self.cleaned_data.get("lasts") or AS_ASKED
+        return None if chosen == AS_ASKED else end_after(chosen)
+
+
+class RuleForm(forms.Form):
+    """What is approved at once."""
+
+    resource = forms.ChoiceField(label=_("What"))
+    amount = Amount(label=_("At most, for a team at once"))
+    hours = forms.IntegerField(
+        label=_("For at most (hours)"), min_value=1, max_value=8784, initial=8,
+        widget=forms.TextInput(attrs={"inputmode": "numeric", "autocomplete": "off"}),
+    )  # fmt: skip
+    team = forms.ChoiceField(required=False)
+
+    def __init__(self, *args: Any, teams: Iterable[Team], known: Iterable[str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["team"].choices = [  # type: ignore[attr-defined]
+            ("", _("Every team")),
+            *((team.slug, team.name) for team in teams),
+        ]
+        self.fields["resource"].choices = [(name, format_choice(name)) for name in known]  # type: ignore[attr-defined]
+
+
+class DelegationForm(forms.Form):
+    """Who decides in one's place, and for how long."""
+
+    delegate = forms.CharField(
+        label=_("Who decides in your place"),
+        max_length=32,
+        widget=forms.TextInput(
+            attrs={"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
+        ),
+    )
+    lasts = forms.ChoiceField(label=_("For how long"), choices=LASTS[:-1], initial="168")

@@ -1,0 +1,121 @@
+"""Requests for more than a team has, and the rules that approve some of them by themselves."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from portal.quota.limits.resources import validate_resource
+
+
+class RequestKind(models.TextChoices):
+    """What more is asked for."""
+
+    QUOTA = "quota", _("Quota of the team")
+    MEMBER_CAP = "member_cap", _("Cap of a member")
+    LEDGER = "ledger", _("GPU-hours")
+
+
+class RequestStatus(models.TextChoices):
+    """What became of a request for more."""
+
+    OPEN = "open", _("Open")
+    APPROVED = "approved", _("Approved")
+    DENIED = "denied", _("Denied")
+    WITHDRAWN = "withdrawn", _("Withdrawn")
+
+
+class AutoApproveRule(models.Model):
+    """Requests that need nobody: up to so much of a resource for so long, for one team or for all."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    team = models.ForeignKey(
+        "accounts.Team", null=True, blank=True, on_delete=models.CASCADE, related_name="auto_approve_rules"
+    )
+    resource = models.CharField(max_length=80, validators=[validate_resource])
+    amount_at_most = models.PositiveBigIntegerField(
+        help_text=_("Of all such grants that a team holds at once.")
+    )
+    hours_at_most = models.PositiveIntegerField()
+    enabled = models.BooleanField(default=True)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    changed_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        help_text=_("Whose word the rule is now: who made it or changed it last."),
+    )
+
+    class Meta:
+        ordering = ["resource", "created_at"]
+
+    def __str__(self) -> str:
+        return f"{self.resource} for {self.team or 'every team'}"
+
+    @property
+    def version_state(self) -> tuple[object, ...]:
+        """What of it is edited (`portal.common.etags`)."""
+        return (self.pk, self.amount_at_most, self.hours_at_most, self.enabled)
+
+
+class QuotaRequestQuerySet(models.QuerySet["QuotaRequest"]):
+    def open(self) -> QuotaRequestQuerySet:
+        """Those that nobody has decided yet."""
+        return self.filter(status=RequestStatus.OPEN)
+
+
+class QuotaRequest(models.Model):
+    """A member asks for `amount` more of `resource` (GPU-hours: `gpu_hours`, in ledger units), and why.
+
+    `workspace` waits for it and starts by itself when it has been approved.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="quota_requests")
+    requester = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="quota_requests"
+    )
+    kind = models.CharField(max_length=12, choices=RequestKind, default=RequestKind.QUOTA)
+    resource = models.CharField(max_length=80)
+    amount = models.PositiveBigIntegerField()
+    until = models.DateTimeField(null=True, blank=True)
+    why = models.TextField(max_length=2000)
+    workspace = models.ForeignKey(
+        "workspaces.Workspace",
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="quota_requests",
+    )
+    status = models.CharField(max_length=10, choices=RequestStatus, default=RequestStatus.OPEN)
+    decided_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    decided_at = models.DateTimeField(null=True, blank=True)
+    decision_note = models.TextField(blank=True)
+    granted_amount = models.PositiveBigIntegerField(null=True, blank=True)
+    granted_until = models.DateTimeField(null=True, blank=True)
+    rule = models.ForeignKey(
+        AutoApproveRule, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = models.Manager.from_queryset(QuotaRequestQuerySet)()
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+        indexes = [models.Index(fields=["status", "created_at"], name="quota_request_open")]
+        constraints = [
+            models.CheckConstraint(condition=Q(amount__gt=0), name="quota_request_asks_for_something")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.resource} for {self.team}"

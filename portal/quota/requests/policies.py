@@ -1,0 +1,124 @@
+"""Who decides a request for more, and who is notified of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.conf import settings
+from django.db.models import Q
+from django.utils import timezone
+
+from portal.common.errors import NotAllowed
+from portal.common.formatting import units_per_whole
+from portal.common.reasons.codes import RequestCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts.approvers import (
+    approvers,
+    decides_only_for,
+    delegations_at,
+    is_only_superuser,
+    may_decide_all,
+)
+from portal.people.accounts.models import Role, Team, User
+from portal.people.accounts.policies import is_owner
+from portal.quota.limits.models import Grant
+from portal.quota.limits.resources import GPU, is_accelerator
+from portal.quota.requests.models import QuotaRequest, RequestKind
+
+
+def visible_to(actor: User) -> Q:
+    """Requests that the actor may see: of one's teams, and all for who decides or operates."""
+    if actor.sees_all or may_decide_all(actor):
+        return Q()
+    return Q(requester=actor) | Q(team__in=Team.objects.filter(memberships__user=actor))
+
+
+def decidable_by(actor: User) -> Q:
+    """Requests that the actor may decide, but for their own."""
+    kinds = Q(pk__in=[])
+    if may_decide_all(actor):
+        # Nobody's own request is decided by the power that they have lent.
+        kinds |= ~Q(kind=RequestKind.MEMBER_CAP) & ~Q(requester=decides_only_for(actor))
+    if actor.operates:
+        kinds |= Q(kind=RequestKind.MEMBER_CAP)
+    else:
+        owned = Team.objects.filter(memberships__user=actor, memberships__role=Role.OWNER)
+        kinds |= Q(kind=RequestKind.MEMBER_CAP, team__in=owned)
+    return kinds if is_only_superuser(actor) else kinds & ~Q(requester=actor)
+
+
+def decides_any(actor: User) -> bool:
+    """Whether there is anything at all that the actor may decide."""
+    if actor.operates or may_decide_all(actor):
+        return True
+    return actor.memberships.filter(role=Role.OWNER).exists()
+
+
+def is_large(request: QuotaRequest, amount: int | None) -> bool:
+    """Whether approving `amount` (base units; None: all of it) asks for a fresh proof of who approves.
+
+    `BERTH_STEP_UP_APPROVALS` says above what, in whole units by resource. What it says of all GPUs holds for
+    those of one model too, unless these are named.
+    """
+    limits = settings.BERTH_STEP_UP_APPROVALS
+    limit = limits.get(request.resource)
+    if limit is None and is_accelerator(request.resource):
+        limit = limits.get(GPU)
+    if limit is None:
+        return False
+    granted = request.amount if amount is None else amount
+    return granted > limit * units_per_whole(request.resource)
+
+
+def require_decide(actor: User, request: QuotaRequest) -> None:
+    """Raises `NotAllowed` unless the actor may decide this very request."""
+    if request.kind == RequestKind.MEMBER_CAP:
+        if not (actor.operates or is_owner(actor, request.team)):
+            raise NotAllowed(Reason(RequestCode.ONLY_OWNERS_DECIDE_CAPS, {"team": request.team.name}))
+    elif not may_decide_all(actor):
+        raise NotAllowed(Reason(RequestCode.ONLY_APPROVERS_DECIDE_REQUEST))
+    elif decides_only_for(actor) == request.requester:
+        raise NotAllowed(Reason(RequestCode.DELEGATE_OF_REQUESTER, {"username": request.requester.username}))
+    if request.requester_id == actor.pk and not is_only_superuser(actor):
+        raise NotAllowed(Reason(RequestCode.NOBODY_DECIDES_OWN))
+
+
+def require_revoke(actor: User, grant: Grant) -> None:
+    """Raises `NotAllowed` unless the actor may take a grant back: who decides such requests."""
+    if grant.user_id is None:
+        allowed = may_decide_all(actor)
+    else:
+        allowed = actor.operates or is_owner(actor, grant.team)
+    if not allowed:
+        raise NotAllowed(
+            Reason(
+                RequestCode.ONLY_APPROVERS_REVOKE if grant.user_id is None else RequestCode.ONLY_OWNERS_REVOKE
+            )
+        )
+
+
+def deciders_of(request: QuotaRequest) -> Iterable[User]:
+    """All who may decide a request: those who are notified of it, and for caps also whoever operates."""
+    found = {user.pk: user for user in approvers_of(request)}
+    if request.kind == RequestKind.MEMBER_CAP:
+        operators = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
+        found |= {user.pk: user for user in operators.exclude(pk=request.requester_id)}
+    return found.values()
+
+
+def approvers_of(request: QuotaRequest) -> Iterable[User]:
+    """Those who may decide a request, but for the requester: they are notified of it."""
+    if request.kind == RequestKind.MEMBER_CAP:
+        owners = User.objects.filter(memberships__team=request.team, memberships__role=Role.OWNER)
+        found = {user.pk: user for user in owners if user.pk != request.requester_id}
+        if not found:
+            # The only owner asks for himself.
+            operators = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
+            found = {user.pk: user for user in operators}
+    else:
+        found = {user.pk: user for user in approvers()}
+        lent = delegations_at(timezone.now()).exclude(approver=request.requester)
+        for delegation in lent.select_related("delegate"):
+            found[delegation.delegate_id] = delegation.delegate
+    found.pop(request.requester_id, None)
+    return found.values()

@@ -1,0 +1,366 @@
+"""What the pages of requests show: a request with its evidence, and the actions that are offered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from portal.common.formatting import (
+    format_amount,
+    format_duration,
+    format_input,
+    format_number,
+    format_resource_amount,
+    format_unit,
+)
+from portal.fleet.inventory.series import GpuUse
+from portal.people.accounts.models import Team, User
+from portal.quota.limits import resources
+from portal.quota.limits.models import Grant, Quota
+from portal.quota.limits.presenters.bars import QuotaUsage
+from portal.quota.limits.selectors import limits
+from portal.quota.limits.sizes import site_sizes
+from portal.quota.requests import selectors
+from portal.quota.requests.evidence import Evidence
+from portal.quota.requests.models import QuotaRequest, RequestKind, RequestStatus
+
+MAX_NOTE = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A fact about a request: what it is about, and a sentence; `key` tells facts apart in any language."""
+
+    name: str
+    text: str
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A request as a page shows it.
+
+    `problem` is why the last try did not work, `given` what was typed, `bar` the team's part in the
+    resource while there is something to decide.
+    """
+
+    request: QuotaRequest
+    evidence: Evidence | None
+    may_decide: bool
+    may_revoke: bool
+    may_withdraw: bool
+    problem: str = ""
+    given: dict[str, str] | None = None
+    focus: bool = False
+    bar: QuotaUsage | None = None
+
+    @property
+    def wanted(self) -> str:
+        return format_resource_amount(self.request.resource, self.request.amount)
+
+    @property
+    def asked(self) -> str:
+        return format_input(self.request.resource, self.request.amount, 3)
+
+    @property
+    def unit(self) -> str:
+        return format_unit(self.request.resource)
+
+    @property
+    def time_boxed(self) -> bool:
+        """Whether its grant can have an end: GPU-hours last until they are spent."""
+        return self.request.kind != RequestKind.LEDGER
+
+    @property
+    def whose(self) -> str:
+        """What is asked to grow."""
+        if self.request.kind == RequestKind.MEMBER_CAP:
+            return _("their own cap in %(team)s") % {"team": self.request.team.name}
+        if self.request.kind == RequestKind.LEDGER:
+            return _("the budget of %(team)s") % {"team": self.request.team.name}
+        return self.request.team.name
+
+    @property
+    def lasts(self) -> str:
+        """For how long, as it was asked."""
+        if not self.time_boxed:
+            return _("until they are spent")
+        if self.request.until is None:
+            return _("without an end")
+        seconds = (self.request.until - self.request.created_at).total_seconds()
+        return _("for %(span)s") % {"span": format_duration(round(seconds / 60) * 60)}
+
+    @property
+    def workspace_line(self) -> str:
+        """What the request was made for, and whether that still waits; empty where it was for none."""
+        workspace = self.request.workspace
+        if workspace is None:
+            return ""
+        words = {
+            "template": workspace.template.name,
+            "flavor": workspace.flavor.name,
+            "state": workspace.get_state_display().lower(),
+        }
+        if self.request.status == RequestStatus.OPEN:
+            return _("%(template)s on %(flavor)s waits for it") % words
+        return _("for %(template)s on %(flavor)s, which is %(state)s") % words
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the time that was asked for is over before anybody decided."""
+        until = self.request.until
+        return self.request.status == RequestStatus.OPEN and until is not None and until <= timezone.now()
+
+    @property
+    def grant(self) -> Grant | None:
+        return getattr(self.request, "grant", None)
+
+    @property
+    def granted(self) -> str:
+        return format_resource_amount(self.request.resource, self.request.granted_amount or 0)
+
+    @property
+    def less(self) -> bool:
+        return self.request.granted_amount is not None and self.request.granted_amount < self.request.amount
+
+    @property
+    def grant_lasts(self) -> bool:
+        """Whether a grant came of it that counts now."""
+        grant = self.grant
+        return (
+            grant is not None
+            and grant.ended_at is None
+            and (grant.ends_at is None or grant.ends_at > timezone.now())
+        )
+
+    @property
+    def lines(self) -> list[Line]:
+        """The evidence as sentences."""
+        return lines(self.evidence) if self.evidence is not None else []
+
+    @property
+    def earlier(self) -> list[Line]:
+        """What became of earlier requests of the team for the same."""
+        if self.evidence is None:
+            return []
+        return [Line(_outcome(row), _earlier(row)) for row in self.evidence.earlier]
+
+
+def shown(actor: User, request: QuotaRequest, evidence: Evidence | None = None, **more: Any) -> Shown:
+    """The request as the actor may see it; asks what the actor may do with it."""
+    grant = getattr(request, "grant", None)
+    barred = evidence is not None and _barred(request)
+    return Shown(
+        request=request,
+        evidence=evidence,
+        may_decide=selectors.may_decide(actor, request),
+        may_revoke=grant is not None and selectors.may_revoke(actor, grant),
+        may_withdraw=request.status == RequestStatus.OPEN and request.requester_id == actor.pk,
+        bar=limits.bar_of(request.team, request.resource) if barred else None,
+        **more,
+    )
+
+
+def _barred(request: QuotaRequest) -> bool:
+    return request.kind != RequestKind.LEDGER
+
+
+def inbox(actor: User) -> list[Shown]:
+    """The actor's inbox: all of it may be decided, so nothing is asked for each row."""
+    rows = selectors.inbox(actor)
+    teams = {row.request.team_id: row.request.team for row in rows if _barred(row.request)}
+    bars = limits.bars_for_many(teams.values()) if teams else {}
+    found = {(slug, bar.resource): bar for slug, of_team in bars.items() for bar in of_team}
+    return [
+        Shown(
+            row.request,
+            row.evidence,
+            may_decide=True,
+            may_revoke=False,
+            may_withdraw=row.request.requester_id == actor.pk,
+            bar=found.get((row.request.team.slug, row.request.resource)),
+        )
+        for row in rows
+    ]
+
+
+def lines(evidence: Evidence) -> list[Line]:
+    """What helps to decide, in the order in which one asks for it."""
+    request = evidence.request
+    name = evidence.counted_in
+    found = [Line(_("Has now"), _standing(evidence), "standing")]
+    if evidence.balance is not None:
+        left = format_resource_amount(resources.GPU_HOURS, max(0, evidence.balance))
+        found.append(Line(_("Budget left"), left, "budget"))
+    whose = _(" by %(username)s") % {"username": request.requester.username} if evidence.of_user else ""
+    found.append(Line(_("Last 30 days"), _last_30_days(evidence, whose)))
+    found.append(Line(_("Idle share"), _idle(evidence)))
+    if evidence.use is not None and evidence.use.held_s:
+        found.append(Line(_("GPU use, 30 days"), _use(evidence.use)))
+    if evidence.cohort:
+        left = (
+            _("no quota names it there")
+            if evidence.cohort_left is None
+            else _("%(amount)s of its quota is not in use")
+            % {"amount": format_amount(name, evidence.cohort_left)}
+        )
+        found.append(Line(_("Left in %(cohort)s") % {"cohort": evidence.cohort}, left))
+    if evidence.size is not None:
+        found.append(Line(_("Site"), _site(evidence), "site"))
+    found.append(Line(_("If approved"), effect(evidence)))
+    return found
+
+
+def _last_30_days(evidence: Evidence, whose: str) -> str:
+    name = evidence.counted_in
+    if not evidence.workspaces:
+        return _("no workspace%(whose)s") % {"whose": whose}
+    words = {
+        "hours": f"{format_number(evidence.hours)} {_hours(name)}",
+        "whose": whose,
+        "mean": format_resource_amount(name, evidence.mean),
+        "count": evidence.workspaces,
+    }
+    return (
+        ngettext(
+            "%(hours)s%(whose)s: %(mean)s on average, %(count)s workspace",
+            "%(hours)s%(whose)s: %(mean)s on average, %(count)s workspaces",
+            evidence.workspaces,
+        )
+        % words
+    )
+
+
+def _site(evidence: Evidence) -> str:
+    name = evidence.counted_in
+    size = evidence.size or 0
+    words = {"size": format_amount(name, size), "free": format_amount(name, evidence.free or 0)}
+    text = _("%(size)s in service, %(free)s free") % words
+    if evidence.committed:
+        text += "; " + _("%(amount)s promised as quota and grants") % {
+            "amount": format_amount(name, evidence.committed)
+        }
+        if evidence.committed > size:
+            text += _(": more than there is")
+    return text
+
+
+def _standing(evidence: Evidence) -> str:
+    name = evidence.counted_in
+    used = format_resource_amount(name, evidence.used)
+    if evidence.of_user:
+        words = {"username": evidence.request.requester.username, "used": used}
+        return _("%(username)s uses %(used)s") % words
+    if evidence.quota is None:
+        return _("%(used)s in use; no quota") % {"used": used}
+    text = _("%(used)s in use of a quota of %(quota)s") % {
+        "used": used,
+        "quota": format_amount(name, evidence.quota),
+    }
+    if evidence.granted:
+        text += _(", %(amount)s of it by grants") % {"amount": format_amount(name, evidence.granted)}
+    return text
+
+
+def _hours(resource: str) -> str:
+    match resource.removeprefix(resources.SIMULATED):
+        case resources.CPU:
+            return _("core-hours")
+        case resources.MEMORY | resources.DISK:
+            return _("GiB-hours")
+        case resources.WORKSPACES:
+            return _("workspace-hours")
+    return _("GPU-hours")
+
+
+def _idle(evidence: Evidence) -> str:
+    idle = evidence.idle
+    if idle is None or idle.percent is None:
+        return _("not measured")
+    text = _("now %(percent)s %%: %(idle)s of %(measured)s that report do nothing") % {
+        "percent": idle.percent,
+        "idle": idle.idle,
+        "measured": idle.measured,
+    }
+    return text + _silent(idle.held - idle.measured)
+
+
+def _use(use: GpuUse) -> str:
+    """Of the whole team, all GPUs together."""
+    if use.percent is None:
+        return _("not measured")
+    text = _("%(percent)s %% of %(hours)s GPU-hours that were measured") % {
+        "percent": use.percent,
+        "hours": format_number(round(use.measured_s / 3600)),
+    }
+    return text + _silent(round((use.held_s - use.measured_s) / 3600))
+
+
+def _silent(count: int) -> str:
+    return "; " + _("%(count)s not measured") % {"count": format_number(count)} if count else ""
+
+
+def effect(evidence: Evidence) -> str:
+    """What approving would do to others."""
+    request = evidence.request
+    name = evidence.counted_in
+    if request.kind == RequestKind.LEDGER:
+        return _("nobody gives anything up; the budget grows")
+    if request.kind == RequestKind.MEMBER_CAP:
+        return _("the team's quota stays as it is; its members share it otherwise")
+    if evidence.free is None:
+        return _("nobody gives anything up")
+    free = {"free": format_amount(name, evidence.free)}
+    if not evidence.short:
+        return _("nobody gives anything up: %(free)s free now") % free
+    if not evidence.borrowers:
+        return _("nobody has to give anything up; %(free)s free now, the rest waits until others end") % free
+    lenders = ", ".join(
+        f"{holder.team} {format_amount(name, holder.amount)}" for holder in evidence.borrowers
+    )
+    text = _("%(free)s free now; may be taken back from what others borrow: %(lenders)s") % {
+        **free,
+        "lenders": lenders,
+    }
+    taken = sum(holder.amount for holder in evidence.borrowers)
+    return text + (_("; the rest waits until others end") if taken < evidence.short else "")
+
+
+def _outcome(row: QuotaRequest) -> str:
+    if row.status == RequestStatus.APPROVED and (row.granted_amount or 0) < row.amount:
+        return _("Approved in part")
+    return row.get_status_display()
+
+
+def _earlier(row: QuotaRequest) -> str:
+    words = {
+        "username": row.requester.username,
+        "asked": format_resource_amount(row.resource, row.amount),
+        "granted": format_amount(row.resource, row.granted_amount or 0),
+    }
+    if row.status == RequestStatus.APPROVED and row.granted_amount not in (None, row.amount):
+        text = _("%(username)s asked for %(asked)s and got %(granted)s") % words
+    else:
+        text = _("%(username)s asked for %(asked)s") % words
+    if row.status == RequestStatus.DENIED and row.decision_note:
+        text += f": “{row.decision_note[:MAX_NOTE]}”"
+    return text
+
+
+def known_resources(teams: Iterable[Team], *more: str) -> list[str]:
+    """What can be asked for: what the site has, what quotas of the teams name, and `more`; GPUs first."""
+    found = set(site_sizes()) - {resources.GPU_HOURS}
+    found.add(resources.WORKSPACES)
+    found |= set(Quota.objects.filter(team__in=list(teams)).values_list("resource", flat=True))
+    found |= {name for name in more if name}
+
+    def place(name: str) -> tuple[bool, bool, str]:
+        simulated = "simulated" in name
+        return (simulated, not (resources.is_accelerator(name) or name == resources.GPU), name)
+
+    return sorted(found, key=place)

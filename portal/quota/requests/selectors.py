@@ -1,0 +1,184 @@
+"""Reads of requests for more, grants, rules and delegations, as the actor may see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from portal.common.errors import NotFound
+from portal.common.events.models import Event, TargetKind
+from portal.common.reasons.codes import RequestCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts import approvers
+from portal.people.accounts.models import Delegation, Team, User
+from portal.people.accounts.policies import is_owner
+from portal.quota.limits.models import Grant, GrantQuerySet
+from portal.quota.requests import policies
+from portal.quota.requests.evidence import Evidence, evidence_for
+from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestStatus
+from portal.quota.requests.services.rules import left_of, rules_for
+
+INBOX = 50
+
+
+@dataclass(frozen=True, slots=True)
+class InboxRow:
+    """An open request that the actor may decide, with what helps to decide it."""
+
+    request: QuotaRequest
+    evidence: Evidence
+
+
+def _shown() -> QuerySet[QuotaRequest]:
+    return QuotaRequest.objects.select_related(
+        "team", "requester", "decided_by", "workspace", "workspace__template", "workspace__flavor", "grant"
+    )
+
+
+def requests_for(actor: User) -> QuerySet[QuotaRequest]:
+    """Requests that the actor may see, newest first."""
+    return _shown().filter(policies.visible_to(actor)).order_by("-created_at", "-id")
+
+
+def request_by_id(actor: User, request_id: UUID) -> QuotaRequest:
+    """The request, or `NotFound` when there is none or the actor may not see it."""
+    found = requests_for(actor).filter(pk=request_id).first()
+    if found is None:
+        raise NotFound(Reason(RequestCode.NO_SUCH_REQUEST))
+    return found
+
+
+def open_for(actor: User) -> QuerySet[QuotaRequest]:
+    """Open requests that the actor may decide, oldest first."""
+    return (
+        _shown().filter(policies.decidable_by(actor), status=RequestStatus.OPEN).order_by("created_at", "id")
+    )
+
+
+def open_count(actor: User) -> int:
+    """How many requests wait for the actor: the number beside the menu's entry."""
+    return QuotaRequest.objects.filter(policies.decidable_by(actor), status=RequestStatus.OPEN).count()
+
+
+def inbox(actor: User, limit: int = INBOX) -> list[InboxRow]:
+    """The oldest open requests that the actor may decide, with evidence; a fixed number of queries."""
+    rows = list(open_for(actor)[:limit])
+    found = evidence_for(rows)
+    return [InboxRow(row, found[row.pk]) for row in rows]
+
+
+def decided_for(actor: User, limit: int = 10) -> list[QuotaRequest]:
+    """What was decided last of that which the actor may decide, newest first."""
+    decided = [RequestStatus.APPROVED, RequestStatus.DENIED]
+    found = _shown().filter(policies.decidable_by(actor) | Q(decided_by=actor), status__in=decided)
+    return list(found.order_by("-decided_at")[:limit])
+
+
+def evidence(request: QuotaRequest) -> Evidence:
+    """What helps to decide this one request."""
+    return evidence_for([request])[request.pk]
+
+
+def of_team(team: Team, limit: int = 10) -> list[QuotaRequest]:
+    """The team's last requests, newest first, for its page."""
+    return list(_shown().filter(team=team).order_by("-created_at", "-id")[:limit])
+
+
+def of_user(user: User) -> QuerySet[QuotaRequest]:
+    """What the user asked for, newest first."""
+    return _shown().filter(requester=user).order_by("-created_at", "-id")
+
+
+def history_of(request: QuotaRequest) -> QuerySet[Event]:
+    """The request's events, newest first."""
+    found = Event.objects.filter(targets__kind=TargetKind.QUOTA_REQUEST, targets__key=str(request.pk))
+    return found.order_by("-pk")
+
+
+def grants_for(actor: User) -> QuerySet[Grant]:
+    """Grants that the actor may see, newest first."""
+    found: GrantQuerySet = Grant.objects.select_related("team", "user", "request").order_by(
+        "-starts_at", "-id"
+    )
+    if actor.sees_all or approvers.may_decide_all(actor):
+        return found
+    return found.filter(team__in=Team.objects.filter(memberships__user=actor))
+
+
+def grant_by_id(actor: User, grant_id: UUID) -> Grant:
+    """The grant, or `NotFound`."""
+    found = grants_for(actor).filter(pk=grant_id).first()
+    if found is None:
+        raise NotFound(Reason(RequestCode.NO_SUCH_GRANT))
+    return found
+
+
+def may_decide(actor: User, request: QuotaRequest) -> bool:
+    """Whether the request is open and the actor may decide it."""
+    if request.status != RequestStatus.OPEN:
+        return False
+    return QuotaRequest.objects.filter(policies.decidable_by(actor), pk=request.pk).exists()
+
+
+def may_revoke(actor: User, grant: Grant) -> bool:
+    """Whether the actor may take the grant back; whether it still lasts is not asked."""
+    if grant.user_id is None:
+        return approvers.may_decide_all(actor)
+    return actor.operates or is_owner(actor, grant.team)
+
+
+@dataclass(frozen=True, slots=True)
+class AtOnce:
+    """What a rule would grant a team at once: so much of a resource for so many hours."""
+
+    resource: str
+    amount: int
+    hours: int
+
+
+def at_once(actor: User, team: Team, resource: str) -> AtOnce | None:
+    """The most that a rule still grants the actor's team of the resource without anybody, or None."""
+    now = timezone.now()
+    best: AtOnce | None = None
+    for rule in rules_for(team, resource, actor):
+        left = left_of(rule, team, now)
+        if left and (best is None or (left, rule.hours_at_most) > (best.amount, best.hours)):
+            best = AtOnce(resource, left, rule.hours_at_most)
+    return best
+
+
+def rules(actor: User) -> QuerySet[AutoApproveRule]:
+    """Rules that the actor may see: all for who decides or operates, else those of one's teams and of all."""
+    found = AutoApproveRule.objects.select_related("team", "created_by").order_by(
+        "resource", "created_at", "id"
+    )
+    if actor.sees_all or approvers.may_decide_all(actor):
+        return found
+    return found.filter(Q(team=None) | Q(team__in=Team.objects.filter(memberships__user=actor)))
+
+
+def rule_by_id(actor: User, rule_id: UUID) -> AutoApproveRule:
+    """The rule, or `NotFound`."""
+    found = rules(actor).filter(pk=rule_id).first()
+    if found is None:
+        raise NotFound(Reason(RequestCode.NO_SUCH_RULE))
+    return found
+
+
+def delegations(actor: User) -> QuerySet[Delegation]:
+    """Delegations that the actor may see: those given or held, all for approvers and operators."""
+    found = Delegation.objects.select_related("approver", "delegate").order_by("-starts_at", "-id")
+    if actor.sees_all or approvers.is_approver(actor):
+        return found
+    return found.filter(Q(approver=actor) | Q(delegate=actor))
+
+
+def delegation_by_id(actor: User, delegation_id: UUID) -> Delegation:
+    """The delegation, or `NotFound`."""
+    found = delegations(actor).filter(pk=delegation_id).first()
+    if found is None:
+        raise NotFound(Reason(RequestCode.NO_SUCH_DELEGATION))
+    return found

@@ -1,0 +1,270 @@
+"""Requests for more, grants, rules and delegations as the API shows them. Amounts are in base units."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from portal.catalog.models import MAX_LIFETIME_H
+from portal.common.api import StrictSerializer
+from portal.common.hours import HoursField
+from portal.people.accounts.models import Delegation
+from portal.quota.limits.models import Grant
+from portal.quota.requests import presenters
+from portal.quota.requests.evidence import Evidence
+from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestStatus
+from portal.workspaces.serializers import GitSerializer
+
+AMOUNT_MAX = 2**62
+AMOUNT_HELP = (
+    "In the resource's base unit: milli-GPU, thousandths of a MIG instance, milli-CPU, MiB, workspaces; "
+    "milli-GPU-seconds of `gpu_hours` (one GPU-hour is 3,600,000)."
+)
+RESOURCE_HELP = (
+    "`gpu:h100`, `mig:1g.10gb`, `gpu`, `cpu_milli`, `memory_mib`, `disk_mib`, `workspaces`, `gpu_hours`."
+)
+
+
+def amount_field(**more: Any) -> serializers.IntegerField:
+    return serializers.IntegerField(min_value=1, max_value=AMOUNT_MAX, help_text=AMOUNT_HELP, **more)
+
+
+class GrantSerializer(serializers.ModelSerializer[Grant]):
+    """More than the quota says, for a team or as the cap of one member (`user`); ends by itself."""
+
+    team = serializers.CharField(source="team.slug")
+    user = serializers.CharField(source="user.username", allow_null=True, default=None)
+    request = serializers.UUIDField(source="request_id", allow_null=True)
+    amount = serializers.IntegerField(help_text=AMOUNT_HELP)
+
+    class Meta:
+        model = Grant
+        fields = ["id", "team", "user", "resource", "amount", "starts_at", "ends_at", "ended_at", "request"]
+        read_only_fields = fields
+
+
+class RequestSerializer(serializers.ModelSerializer[QuotaRequest]):
+    """A request for more, and what became of it."""
+
+    team = serializers.CharField(source="team.slug")
+    requester = serializers.CharField(source="requester.username")
+    kind = serializers.ChoiceField(RequestKind.choices)
+    status = serializers.ChoiceField(RequestStatus.choices)
+    amount = serializers.IntegerField(help_text=AMOUNT_HELP)
+    workspace = serializers.UUIDField(
+        source="workspace_id", allow_null=True, help_text="It starts by itself when this is approved."
+    )
+    decided_by = serializers.CharField(
+        source="decided_by.username", allow_null=True, default=None, help_text="Null where a rule decided."
+    )
+    rule = serializers.UUIDField(source="rule_id", allow_null=True)
+    grant = serializers.SerializerMethodField()
+
+    class Meta:
+        model = QuotaRequest
+        fields = [
+            *("id", "team", "requester", "kind", "resource", "amount", "until", "why", "workspace", "status"),
+            *(
+                "decided_by",
+                "decided_at",
+                "decision_note",
+                "granted_amount",
+                "granted_until",
+                "rule",
+                "grant",
+            ),
+            "created_at",
+        ]
+        read_only_fields = fields
+
+    @extend_schema_field(serializers.UUIDField(allow_null=True))
+    def get_grant(self, request: QuotaRequest) -> str | None:
+        grant = getattr(request, "grant", None)
+        return str(grant.pk) if grant is not None else None
+
+
+class BorrowerSerializer(serializers.Serializer[Any]):
+    team = serializers.CharField()
+    amount = serializers.IntegerField()
+
+
+class EvidenceSerializer(serializers.Serializer[Evidence]):
+    """What helps to decide, in the base unit of `counted_in`; null is not measured or not limited."""
+
+    counted_in = serializers.CharField(help_text="The resource that use is counted in.")
+    used = serializers.IntegerField(help_text="Held now: by the team, of a cap by the member.")
+    mean_30_days = serializers.IntegerField(source="mean", help_text="Held on average over 30 days.")
+    hours_30_days = serializers.IntegerField(source="hours", help_text="GPU-hours and the like, in 30 days.")
+    workspaces_30_days = serializers.IntegerField(source="workspaces")
+    idle_percent = serializers.SerializerMethodField(
+        help_text="Of the accelerators held now that report their use, those that do nothing."
+    )
+    gpu_use_percent_30_days = serializers.SerializerMethodField(
+        help_text="Of the GPU time that the team held and that was measured, the part in which a GPU worked."
+    )
+    quota = serializers.IntegerField(allow_null=True, help_text="Nominal and grants of the team.")
+    granted = serializers.IntegerField(help_text="Of it, by grants.")
+    cohort_left = serializers.IntegerField(allow_null=True)
+    site_size = serializers.IntegerField(source="size", allow_null=True, help_text="What is in service now.")
+    site_free = serializers.IntegerField(source="free", allow_null=True)
+    site_committed = serializers.IntegerField(source="committed", help_text="All quotas and grants.")
+    would_reclaim = BorrowerSerializer(
+        source="borrowers", many=True, help_text="Who borrows what approving might take back."
+    )
+    effect = serializers.SerializerMethodField(help_text="What approving would do to others, in words.")
+    balance = serializers.IntegerField(allow_null=True, help_text="What the budget has left.")
+
+    @extend_schema_field(serializers.IntegerField(allow_null=True))
+    def get_idle_percent(self, evidence: Evidence) -> int | None:
+        return evidence.idle.percent if evidence.idle else None
+
+    @extend_schema_field(serializers.IntegerField(allow_null=True))
+    def get_gpu_use_percent_30_days(self, evidence: Evidence) -> int | None:
+        return evidence.use.percent if evidence.use else None
+
+    def get_effect(self, evidence: Evidence) -> str:
+        return presenters.effect(evidence)
+
+
+class RequestDetailSerializer(RequestSerializer):
+    """A request with its evidence, which is null for who may not decide it."""
+
+    evidence = serializers.SerializerMethodField()
+
+    class Meta(RequestSerializer.Meta):
+        fields = [*RequestSerializer.Meta.fields, "evidence"]
+        read_only_fields = fields
+
+    @extend_schema_field(EvidenceSerializer(allow_null=True))
+    def get_evidence(self, request: QuotaRequest) -> Any:
+        found = self.context.get("evidence")
+        return EvidenceSerializer(found).data if found is not None else None
+
+
+class StartSerializer(StrictSerializer):
+    """A workspace that waits for the approval and then starts by itself."""
+
+    template = serializers.CharField(max_length=81)
+    flavor = serializers.CharField(max_length=60)
+    name = serializers.CharField(max_length=60, required=False, allow_blank=True)
+    expected_hours = HoursField(
+        source="expected_s",
+        required=False,
+        min_value=1 / 60,
+        max_value=720,
+        help_text="How long you will need it: estimates rest on it, and short ones may overtake.",
+    )
+    lifetime_hours = HoursField(
+        source="lifetime_s",
+        required=False,
+        min_value=1 / 60,
+        max_value=MAX_LIFETIME_H,
+        help_text="After how long it stops, as its flavor and the site allow; without it, by their default.",
+    )
+    checkpointed = serializers.BooleanField(
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text=(
+            "Whether its work goes on from a checkpoint if it has to make room and comes back. "
+            "Without it, what the template and flavor say is taken."
+        ),
+    )
+    environment = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=40,
+        help_text="Short name of the software environment; without it, the template's.",
+    )
+    secrets = serializers.ListField(
+        child=serializers.CharField(max_length=64),
+        required=False,
+        max_length=50,
+        default=list,
+        help_text="Names of your secrets and the team's that it gets beside those that come by themselves.",
+    )
+    git = GitSerializer(
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="A repository to clone; without it, its template's.",
+    )
+
+
+class AskSerializer(StrictSerializer):
+    team = serializers.CharField(max_length=40)
+    kind = serializers.ChoiceField(RequestKind.choices, default=RequestKind.QUOTA)
+    resource = serializers.CharField(max_length=80, help_text=RESOURCE_HELP)
+    amount = amount_field()
+    until = serializers.DateTimeField(
+        required=False, allow_null=True, help_text="When the grant ends by itself; without it, never."
+    )
+    why = serializers.CharField(max_length=2000)
+    start = StartSerializer(required=False, allow_null=True)
+
+
+class ApproveSerializer(StrictSerializer):
+    amount = amount_field(required=False, allow_null=True)
+    until = serializers.DateTimeField(
+        required=False, allow_null=True, help_text="Another end; without it, as asked."
+    )
+    note = serializers.CharField(max_length=2000, required=False, allow_blank=True)
+
+
+class DenySerializer(StrictSerializer):
+    reason = serializers.CharField(max_length=2000, help_text="Who asked reads it.")
+
+
+class RevokeSerializer(StrictSerializer):
+    reason = serializers.CharField(max_length=2000, required=False, allow_blank=True)
+
+
+class RuleSerializer(serializers.ModelSerializer[AutoApproveRule]):
+    """What is approved at once: a team holds at most so much by such rules, each time for so many hours."""
+
+    team = serializers.CharField(source="team.slug", allow_null=True, default=None)
+    created_by = serializers.CharField(source="created_by.username", allow_null=True, default=None)
+    amount_at_most = serializers.IntegerField(help_text=AMOUNT_HELP)
+
+    class Meta:
+        model = AutoApproveRule
+        fields = [
+            *("id", "team", "resource", "amount_at_most", "hours_at_most", "enabled"),
+            *("created_by", "created_at"),
+        ]
+        read_only_fields = fields
+
+
+class RuleCreateSerializer(StrictSerializer):
+    team = serializers.CharField(
+        max_length=40, required=False, allow_null=True, help_text="Without it, every team."
+    )
+    resource = serializers.CharField(max_length=80, help_text=RESOURCE_HELP)
+    amount_at_most = amount_field()
+    hours_at_most = serializers.IntegerField(min_value=1, max_value=8784)
+
+
+class RuleChangeSerializer(StrictSerializer):
+    amount_at_most = amount_field(required=False)
+    hours_at_most = serializers.IntegerField(min_value=1, max_value=8784, required=False)
+    enabled = serializers.BooleanField(required=False)
+
+
+class DelegationSerializer(serializers.ModelSerializer[Delegation]):
+    """While it lasts, the delegate may decide in place of the approver."""
+
+    approver = serializers.CharField(source="approver.username")
+    delegate = serializers.CharField(source="delegate.username")
+
+    class Meta:
+        model = Delegation
+        fields = ["id", "approver", "delegate", "starts_at", "ends_at"]
+        read_only_fields = fields
+
+
+class DelegateSerializer(StrictSerializer):
+    delegate = serializers.CharField(max_length=32, help_text="User name.")
+    starts_at = serializers.DateTimeField(required=False, allow_null=True, help_text="Without it, now.")
+    ends_at = serializers.DateTimeField()

@@ -1,0 +1,177 @@
+"""Grants: made by an approval, ended by time or by hand. Nobody's workspace stops because one ends."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.common.actors import SYSTEM
+from portal.common.domain_events import emit
+from portal.common.errors import NotFound, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import TargetKind
+from portal.common.events.services import Target
+from portal.common.formatting import format_day_time, format_resource_amount
+from portal.common.reasons.codes import RequestCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.people.accounts.models import User
+from portal.people.accounts.selectors import owners_of
+from portal.quota.limits.domain_events import LimitsChanged
+from portal.quota.limits.models import Grant
+from portal.quota.requests import policies
+from portal.quota.requests.models import QuotaRequest, RequestKind
+
+WARNING = timedelta(hours=24)
+BATCH = 200
+
+
+def give(*, request: QuotaRequest, amount: int, until: datetime | None) -> Grant:
+    """Make the grant of an approved request, inside its transaction."""
+    grant = Grant.objects.create(
+        team=request.team,
+        user=request.requester if request.kind == RequestKind.MEMBER_CAP else None,
+        resource=request.resource,
+        amount=amount,
+        starts_at=timezone.now(),
+        ends_at=until,
+        request=request,
+    )
+    emit(LimitsChanged())
+    return grant
+
+
+@transaction.atomic
+def revoke_grant(*, actor: User, grant_id: UUID, reason: str = "") -> Grant:
+    """End a grant now. What runs on it goes on; nothing new starts on it. Ending it twice is success.
+
+    Raises `NotFound` and `NotAllowed` (who may not decide such requests).
+    """
+    grant = (
+        Grant.objects.select_related("team", "user", "request", "request__requester")
+        .filter(pk=grant_id)
+        .first()
+    )
+    if grant is None:
+        raise NotFound(Reason(RequestCode.NO_SUCH_GRANT))
+    policies.require_revoke(actor, grant)
+    now = timezone.now()
+    if not Grant.objects.filter(pk=grant.pk, ended_at=None).update(ended_at=now):
+        grant.refresh_from_db()
+        return grant
+    if grant.ends_at is not None and grant.ends_at <= now:
+        raise StateConflict(Reason(RequestCode.GRANT_ENDED))
+    grant.ended_at = now
+    reason = strip_nul(reason).strip()[:2000]
+    words = format_resource_amount(grant.resource, grant.amount)
+    events.record(
+        actor=actor,
+        kind=AuditKind.QUOTA_GRANT_REVOKED,
+        team=grant.team,
+        message=f"took back {words} granted to {grant.team.name}" + (f": {reason}" if reason else ""),
+        targets=_targets(grant),
+        data=_data(grant, reason=reason),
+    )
+    others = {user.pk: user for user in _concerned(grant)}
+    others.pop(actor.pk, None)
+    title = _("%(username)s took back %(amount)s granted to %(team)s") % {
+        "username": actor.username,
+        "amount": words,
+        "team": grant.team.name,
+    }
+    events.notify(others.values(), "quota.grant_revoked", title, reason, _url(grant))
+    emit(LimitsChanged())
+    return grant
+
+
+def end_due_grants() -> int:
+    """Notify of grants that end within a day, and end those whose time is over; each once.
+
+    Returns how many ended. Safe to run twice at once: a conditional update decides who notifies.
+    """
+    now = timezone.now()
+    soon = Grant.objects.filter(
+        ended_at=None, warned_at=None, ends_at__gt=now, ends_at__lte=now + WARNING
+    ).filter(ends_at__gt=F("starts_at") + WARNING)
+    for grant in soon.select_related("team", "user", "request__requester")[:BATCH]:
+        _warn(grant, now)
+    ended = 0
+    for grant in Grant.objects.run_out(now).select_related("team", "user", "request__requester")[:BATCH]:
+        ended += _end(grant, now)
+    return ended
+
+
+@transaction.atomic
+def _warn(grant: Grant, now: datetime) -> None:
+    if not Grant.objects.filter(pk=grant.pk, ended_at=None, warned_at=None).update(warned_at=now):
+        return
+    words = format_resource_amount(grant.resource, grant.amount)
+    events.notify(
+        _concerned(grant),
+        "quota.grant_ends_soon",
+        _("%(amount)s granted to %(team)s ends %(time)s UTC")
+        % {"amount": words, "team": grant.team.name, "time": format_day_time(grant.ends_at or now)},
+        _("What runs then goes on; nothing new starts on it. Ask again if you need it for longer."),
+        _url(grant),
+    )
+
+
+@transaction.atomic
+def _end(grant: Grant, now: datetime) -> bool:
+    if not Grant.objects.filter(pk=grant.pk, ended_at=None).update(ended_at=now):
+        return False
+    words = format_resource_amount(grant.resource, grant.amount)
+    events.record(
+        actor=SYSTEM,
+        kind=AuditKind.QUOTA_GRANT_ENDED,
+        team=grant.team,
+        message=f"ended the grant of {words} to {grant.team.name}: its time is over",
+        targets=_targets(grant),
+        data=_data(grant),
+    )
+    events.notify(
+        _concerned(grant),
+        "quota.grant_ended",
+        _("%(amount)s granted to %(team)s has ended") % {"amount": words, "team": grant.team.name},
+        _("What runs goes on; nothing new starts on it. Ask again if you still need it."),
+        _url(grant),
+    )
+    emit(LimitsChanged())
+    return True
+
+
+def _concerned(grant: Grant) -> list[User]:
+    """Owners of the team, and who asked for it or whose cap it raises."""
+    found = {user.pk: user for user in owners_of(grant.team)}
+    if grant.request is not None:
+        found[grant.request.requester_id] = grant.request.requester
+    if grant.user is not None:
+        found[grant.user.pk] = grant.user
+    return list(found.values())
+
+
+def _url(grant: Grant) -> str:
+    if grant.request_id is not None:
+        return reverse("quota_requests:request", args=[grant.request_id])
+    return reverse("home:team", args=[grant.team.slug])
+
+
+def _data(grant: Grant, **more: str) -> dict[str, object]:
+    return {
+        "grant": str(grant.pk),
+        "request": str(grant.request_id) if grant.request_id else None,
+        "resource": grant.resource,
+        "amount": grant.amount,
+        **more,
+    }
+
+
+def _targets(grant: Grant) -> list[Target]:
+    return [Target(TargetKind.QUOTA_REQUEST, str(grant.request_id))] if grant.request_id else []

@@ -1,0 +1,427 @@
+"""Asking for more, and the decision: approve, approve less, deny, withdraw.
+
+A request may carry a workspace that waits for it (its queue entry says so). Approving lets the
+queue start it; denying or withdrawing deletes it, since it could never start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.catalog.environments.models import Environment
+from portal.catalog.models import Flavor, Template
+from portal.catalog.repositories.rules import Source
+from portal.common.actors import SYSTEM, SystemActor
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import TargetKind
+from portal.common.events.services import Target
+from portal.common.formatting import format_amount, format_resource_amount
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import RequestCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.people.accounts import approvers
+from portal.people.accounts.domain_events import UserDeactivated
+from portal.people.accounts.models import Team, User
+from portal.people.accounts.policies import require_work_in
+from portal.quota.ledger import services as ledger
+from portal.quota.requests import policies
+from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestStatus
+from portal.quota.requests.services.grants import end_due_grants as end_due_grants
+from portal.quota.requests.services.grants import give
+from portal.quota.requests.services.grants import revoke_grant as revoke_grant
+from portal.quota.requests.services.rules import left_of, rules_for
+from portal.quota.requests.services.validation import MAX_WHY, check
+from portal.workspaces import services as workspaces
+from portal.workspaces.lifecycle import QueueOutcome, State
+from portal.workspaces.models import Workspace
+from portal.workspaces.transitions import locked
+
+
+def url_of(request: QuotaRequest) -> str:
+    """The request's page."""
+    return reverse("quota_requests:request", args=[request.pk])
+
+
+@transaction.atomic
+def ask(
+    *,
+    actor: User,
+    team: Team,
+    kind: str,
+    resource: str,
+    amount: int,
+    until: datetime | None,
+    why: str,
+    workspace: Workspace | None = None,
+) -> QuotaRequest:
+    """Ask for `amount` more (base units). What a rule allows is approved at once.
+
+    Raises `NotAllowed` (not a member), `InvalidInput` (amount, resource, time, reason) and
+    `StateConflict` (the same has been asked and is open; `quota_request` names it).
+    """
+    require_work_in(actor, team)
+    why = strip_nul(why).strip()
+    check(actor, team, kind, resource, amount, until, why)
+    if workspace is not None and (workspace.owner_id != actor.pk or workspace.team_id != team.pk):
+        raise InvalidInput(
+            Reason(RequestCode.NOT_YOUR_WORKSPACE),
+            errors={"workspace": [Reason(RequestCode.WORKSPACE_OF_YOURS)]},
+        )
+    # One request of a team at a time, so that rules are not over-run and nothing is asked twice.
+    Team.objects.select_for_update(no_key=True).get(pk=team.pk)
+    _refuse_twice(actor, team, kind, resource, workspace)
+    request = QuotaRequest.objects.create(
+        team=team,
+        requester=actor,
+        kind=kind,
+        resource=resource,
+        amount=amount,
+        until=until,
+        why=why,
+        workspace=workspace,
+    )
+    wanted = format_resource_amount(resource, amount)
+    events.record(
+        actor=actor,
+        kind=AuditKind.QUOTA_REQUEST_ASKED,
+        team=team,
+        workspace=workspace,
+        message=f"asked for {wanted} more for {team.name}: {why}",
+        targets=[Target(TargetKind.QUOTA_REQUEST, str(request.pk))],
+        data=_data(request, amount=amount, until=until),
+    )
+    rule = _rule_for(request)
+    if rule is not None:
+        _approve_by(rule, request)
+        return request
+    events.notify(
+        policies.approvers_of(request),
+        "quota.request_asked",
+        _("%(username)s asks for %(amount)s more for %(team)s")
+        % {"username": actor.username, "amount": wanted, "team": team.name},
+        why,
+        url_of(request),
+    )
+    return request
+
+
+@transaction.atomic
+def ask_to_start(
+    *,
+    actor: User,
+    team: Team,
+    template: Template,
+    flavor: Flavor,
+    name: str = "",
+    expected_s: int | None = None,
+    lifetime_s: int | None = None,
+    checkpointed: bool | None = None,
+    secrets: Sequence[str] = (),
+    git: Source | None = None,
+    environment: Environment | None = None,
+    **wanted: Any,
+) -> QuotaRequest:
+    """Like `ask` (which takes `wanted`), with a workspace that starts by itself when it is approved.
+
+    `expected_s`, `lifetime_s`, `checkpointed` and `environment` are those of `workspaces.services.create`.
+
+    Raises what `ask` and creating a workspace raise, and `StateConflict` where nothing has to be approved.
+    """
+    waiting = workspaces.create_waiting(
+        actor=actor,
+        team=team,
+        template=template,
+        flavor=flavor,
+        name=name,
+        expected_s=expected_s,
+        lifetime_s=lifetime_s,
+        checkpointed=checkpointed,
+        secrets=secrets,
+        git=git,
+        environment=environment,
+    )
+    if waiting.queue_entry.outcome != QueueOutcome.NEEDS_APPROVAL:
+        raise StateConflict(
+            Reason(RequestCode.NEEDS_NO_APPROVAL, {"template": template.name, "flavor": flavor.name}),
+            code=ProblemCode.NEEDS_NO_APPROVAL,
+        )
+    return ask(actor=actor, team=team, workspace=waiting, **wanted)
+
+
+def _refuse_twice(actor: User, team: Team, kind: str, resource: str, workspace: Workspace | None) -> None:
+    same = QuotaRequest.objects.filter(
+        requester=actor, team=team, kind=kind, resource=resource, status=RequestStatus.OPEN
+    )
+    # Each workspace may wait for a request of its own.
+    first = (same.filter(workspace=workspace) if workspace is not None else same).first()
+    if first is not None:
+        params = {"resource": resource, "amount": first.amount, "team": team.name}
+        raise StateConflict(
+            Reason(RequestCode.ASKED_ALREADY, params),
+            code=ProblemCode.ASKED_ALREADY,
+            quota_request=str(first.pk),
+            url=url_of(first),
+        )
+
+
+# --- Rules ------------------------------------------------------------------------------------------
+
+
+def _rule_for(request: QuotaRequest) -> AutoApproveRule | None:
+    """The rule under which the request needs nobody. The team's row is locked by the caller."""
+    if request.kind != RequestKind.QUOTA or request.until is None:
+        return None
+    now = timezone.now()
+    for rule in rules_for(request.team, request.resource, request.requester):
+        if request.until - now > timedelta(hours=rule.hours_at_most):
+            continue
+        if request.amount <= left_of(rule, request.team, now):
+            return rule
+    return None
+
+
+def _approve_by(rule: AutoApproveRule, request: QuotaRequest) -> None:
+    now = timezone.now()
+    note = _("Approved at once: a rule allows it.")
+    _set(
+        request,
+        RequestStatus.APPROVED,
+        rule=rule,
+        decided_at=now,
+        decision_note=note,
+        granted_amount=request.amount,
+        granted_until=request.until,
+    )
+    give(request=request, amount=request.amount, until=request.until)
+    events.record(
+        actor=SYSTEM,
+        kind=AuditKind.QUOTA_REQUEST_APPROVED,
+        team=request.team,
+        workspace=request.workspace,
+        message=f"approved {format_resource_amount(request.resource, request.amount)} for"
+        f" {request.team.name}: a rule allows it",
+        targets=[Target(TargetKind.QUOTA_REQUEST, str(request.pk))],
+        data=_data(request, rule=str(rule.pk), amount=request.amount, until=request.until),
+    )
+
+
+# --- Decisions --------------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def approve(
+    *,
+    actor: User,
+    request_id: UUID,
+    amount: int | None = None,
+    until: datetime | None = None,
+    note: str = "",
+) -> QuotaRequest:
+    """Grant what was asked, or less: a smaller `amount`, another end. Says who was faster, if somebody was.
+
+    Raises `NotAllowed`, `InvalidInput` and `StateConflict` (it has been decided or withdrawn).
+    """
+    request = _request(request_id)
+    policies.require_decide(actor, request)
+    granted = request.amount if amount is None else amount
+    ends = request.until if until is None else until
+    problems: dict[str, list[Reason]] = {}
+    if isinstance(granted, bool) or not 0 < granted <= request.amount:
+        params = {"resource": request.resource, "amount": request.amount}
+        problems["amount"] = [Reason(RequestCode.GRANT_OUT_OF_RANGE, params)]
+    if ends is not None and ends <= timezone.now():
+        over = RequestCode.ASKED_TIME_OVER if until is None else RequestCode.END_IN_FUTURE
+        problems["until"] = [Reason(over)]
+    if until is not None and request.kind == RequestKind.LEDGER:
+        problems["until"] = [Reason(RequestCode.HOURS_HAVE_NO_END)]
+    if problems:
+        first = next(iter(problems.values()))[0]
+        raise InvalidInput(
+            Reason(RequestCode.CORRECT_AND_DECIDE, {"first": first.as_json()}), errors=problems
+        )
+    note = strip_nul(note).strip()[:MAX_WHY]
+    _decide(request, RequestStatus.APPROVED, actor, note, granted_amount=granted, granted_until=ends)
+    if request.kind == RequestKind.LEDGER:
+        ledger.credit(actor=actor, team=request.team, amount=granted, note=note or request.why[:200])
+    else:
+        give(request=request, amount=granted, until=ends)
+    words = format_resource_amount(request.resource, granted)
+    if granted < request.amount:
+        asked = format_amount(request.resource, request.amount)
+        words = _("%(granted)s (of %(asked)s asked for)") % {"granted": words, "asked": asked}
+    _notify_decision(actor, request, "approved", words, note, amount=granted, until=ends)
+    return request
+
+
+@transaction.atomic
+def deny(*, actor: User, request_id: UUID, reason: str) -> QuotaRequest:
+    """Refuse, with a reason that the requester reads. A workspace that waited for it is deleted."""
+    reason = strip_nul(reason).strip()[:MAX_WHY]
+    if not reason:
+        raise InvalidInput(
+            Reason(RequestCode.DENIAL_NEEDS_REASON),
+            errors={"reason": [Reason(RequestCode.REASON_FOR_REQUESTER)]},
+        )
+    request = _request(request_id)
+    policies.require_decide(actor, request)
+    _decide(request, RequestStatus.DENIED, actor, reason)
+    words = format_resource_amount(request.resource, request.amount)
+    _notify_decision(actor, request, "denied", words, reason)
+    _end_waiting(request, f"{actor.username} denied what it waited for: {reason}")
+    return request
+
+
+@transaction.atomic
+def withdraw(*, actor: User, request_id: UUID) -> QuotaRequest:
+    """Take back a request of one's own. A workspace that waited for it is deleted."""
+    request = _request(request_id)
+    if request.requester_id != actor.pk:
+        asker = {"username": request.requester.username}
+        raise NotAllowed(Reason(RequestCode.ONLY_ASKER_WITHDRAWS, asker))
+    if request.status == RequestStatus.WITHDRAWN:
+        return request
+    _withdraw(request, actor)
+    return request
+
+
+def withdraw_all_of(event: UserDeactivated) -> None:
+    """Take back whatever a deactivated user has asked for and nobody has decided yet."""
+    asked = QuotaRequest.objects.filter(requester=event.user, status=RequestStatus.OPEN)
+    for request_id in asked.order_by("created_at", "pk").values_list("pk", flat=True):
+        _withdraw(_request(request_id), event.actor)
+
+
+def _withdraw(request: QuotaRequest, actor: User | SystemActor) -> None:
+    _set(
+        request,
+        RequestStatus.WITHDRAWN,
+        decided_by=actor if isinstance(actor, User) else None,
+        decided_at=timezone.now(),
+        decision_note="",
+    )
+    words = format_resource_amount(request.resource, request.amount)
+    events.record(
+        actor=actor,
+        kind=AuditKind.QUOTA_REQUEST_WITHDRAWN,
+        team=request.team,
+        workspace=request.workspace,
+        message=f"withdrew the request for {words} more for {request.team.name}",
+        targets=[Target(TargetKind.QUOTA_REQUEST, str(request.pk))],
+        data=_data(request),
+    )
+    _end_waiting(request, "the request that it waited for was withdrawn")
+
+
+def _request(request_id: UUID) -> QuotaRequest:
+    found = (
+        QuotaRequest.objects.select_related("team", "requester", "workspace", "decided_by")
+        .filter(pk=request_id)
+        .first()
+    )
+    if found is None:
+        raise NotFound(Reason(RequestCode.NO_SUCH_REQUEST))
+    return found
+
+
+def _decide(request: QuotaRequest, status: RequestStatus, actor: User, note: str, **fields: Any) -> None:
+    """The conditional update that says who won; the loser learns who was faster."""
+    _set(request, status, decided_by=actor, decided_at=timezone.now(), decision_note=note, **fields)
+
+
+def _set(request: QuotaRequest, status: RequestStatus, **fields: Any) -> None:
+    changes = {"status": status, **fields}
+    open_one = QuotaRequest.objects.filter(pk=request.pk, status=RequestStatus.OPEN)
+    if not open_one.update(**changes):
+        raise _decided_already(request.pk)
+    for name, value in changes.items():
+        setattr(request, name, value)
+    events.refresh_pages(policies.deciders_of(request))
+
+
+def _decided_already(request_id: UUID) -> StateConflict:
+    present = _request(request_id)
+    code = {
+        RequestStatus.APPROVED: RequestCode.APPROVED_ALREADY,
+        RequestStatus.DENIED: RequestCode.DENIED_ALREADY,
+        RequestStatus.WITHDRAWN: RequestCode.WITHDRAWN_ALREADY,
+    }.get(RequestStatus(present.status), RequestCode.DECIDED_ALREADY)
+    who = present.decided_by.username if present.decided_by else ""
+    at = (present.decided_at or timezone.now()).isoformat()
+    return StateConflict(
+        Reason(code, {"who": who, "at": at}),
+        code=ProblemCode.DECIDED_ALREADY,
+        quota_request=str(request_id),
+        status_of_request=present.status,
+    )
+
+
+def _notify_decision(
+    actor: User, request: QuotaRequest, word: str, amounts: str, note: str, **data: Any
+) -> None:
+    """Record that `amounts` were approved or denied (`word`), and notify the requester of it."""
+    for_whom = None
+    if request.kind != RequestKind.MEMBER_CAP and not approvers.is_approver(actor):
+        for_whom = approvers.delegator_of(actor)
+    own = request.requester_id == actor.pk
+    how = f" in place of {for_whom.username}" if for_whom else ""
+    how += " (a request of their own: there is no other administrator)" if own else ""
+    events.record(
+        actor=actor,
+        kind=AuditKind(f"quota.request_{word}"),
+        team=request.team,
+        workspace=request.workspace,
+        message=f"{word} {amounts} for {request.team.name}{how}" + (f": {note}" if note else ""),
+        targets=[Target(TargetKind.QUOTA_REQUEST, str(request.pk))],
+        data=_data(request, **data, own=own, **({"in_place_of": for_whom.username} if for_whom else {})),
+    )
+    if not own:
+        title = (
+            _("%(username)s approved %(amounts)s for %(team)s")
+            if word == "approved"
+            else _("%(username)s denied %(amounts)s for %(team)s")
+        ) % {"username": actor.username, "amounts": amounts, "team": request.team.name}
+        events.notify([request.requester], f"quota.request_{word}", title, note, url_of(request))
+
+
+def _end_waiting(request: QuotaRequest, why: str) -> None:
+    """Delete the workspace that only waited for this request; its user is told by the request's page."""
+    if request.workspace_id is None:
+        return
+    # Under its lock: what another grant lets start at this moment stays.
+    waiting = locked(request.workspace_id)
+    if waiting.state != State.PENDING or waiting.queue_entry.outcome != QueueOutcome.NEEDS_APPROVAL:
+        return
+    if waiting.quota_requests.filter(status=RequestStatus.OPEN).exclude(pk=request.pk).exists():
+        return
+    events.record(
+        actor=SYSTEM,
+        kind=AuditKind.WORKSPACE_NOT_APPROVED,
+        workspace=waiting,
+        message="deletes it",
+        reason=why,
+    )
+    workspaces.delete(actor=SYSTEM, workspace_id=waiting.pk)
+
+
+def _data(request: QuotaRequest, **more: Any) -> dict[str, Any]:
+    shown = {
+        name: value.isoformat() if isinstance(value, datetime) else value for name, value in more.items()
+    }
+    return {
+        "request": str(request.pk),
+        "kind": request.kind,
+        "resource": request.resource,
+        "asked": request.amount,
+        **shown,
+    }

@@ -1,0 +1,276 @@
+"""What needs nobody, and who decides in somebody's place: auto-approve rules and delegations."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Sum
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from portal.common import etags
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.formatting import format_moment, format_resource_amount
+from portal.common.reasons.codes import AccountCode, CommonCode, QuotaCode, RequestCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.people.accounts import approvers
+from portal.people.accounts.models import Delegation, Team, User
+from portal.quota.limits import resources
+from portal.quota.limits.models import Grant
+from portal.quota.requests.models import AutoApproveRule, RequestStatus
+
+MAX_HOURS = 24 * 366
+MAX_AMOUNT = 2**62
+MAX_DELEGATION = timedelta(days=366)
+
+
+def require_approver(actor: User) -> None:
+    """Raises `NotAllowed` for all but approvers and administrators; a delegate is none."""
+    if not approvers.is_approver(actor):
+        raise NotAllowed(Reason(RequestCode.ONLY_APPROVERS_CHANGE_RULES))
+
+
+# --- Rules ------------------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def create_rule(
+    *, actor: User, team: Team | None, resource: str, amount_at_most: int, hours_at_most: int
+) -> AutoApproveRule:
+    """Approve at once what asks for so much for so long; `team` None is every team. Raises `InvalidInput`."""
+    require_approver(actor)
+    _check_rule(resource, amount_at_most, hours_at_most)
+    rule = AutoApproveRule.objects.create(
+        team=team,
+        resource=resource,
+        amount_at_most=amount_at_most,
+        hours_at_most=hours_at_most,
+        created_by=actor,
+        changed_by=actor,
+    )
+    _record_rule(actor, rule, "rule_created", f"made the rule: {describe_rule(rule)}")
+    return rule
+
+
+@transaction.atomic
+def change_rule(
+    *,
+    actor: User,
+    rule_id: UUID,
+    amount_at_most: int | None = None,
+    hours_at_most: int | None = None,
+    enabled: bool | None = None,
+    expected: frozenset[str] = etags.ANY,
+) -> AutoApproveRule:
+    """Change what is given; grants that the rule has made stay. Raises `PreconditionFailed`, too."""
+    require_approver(actor)
+    rule = _rule(rule_id, expected)
+    before = describe_rule(rule)
+    given: dict[str, Any] = {
+        "amount_at_most": amount_at_most,
+        "hours_at_most": hours_at_most,
+        "enabled": enabled,
+    }
+    changes = {
+        name: value for name, value in given.items() if value is not None and value != getattr(rule, name)
+    }
+    if not changes:
+        return rule
+    for name, value in changes.items():
+        setattr(rule, name, value)
+    _check_rule(rule.resource, rule.amount_at_most, rule.hours_at_most)
+    rule.changed_by = actor
+    rule.save(update_fields=[*changes, "changed_by"])
+    switched = {True: "switched on the rule: ", False: "switched off the rule: "}
+    if set(changes) == {"enabled"}:
+        message = switched[rule.enabled] + describe_rule(rule)
+    else:
+        message = f"changed the rule: {before} → {describe_rule(rule)}"
+    _record_rule(actor, rule, "rule_changed", message)
+    return rule
+
+
+@transaction.atomic
+def delete_rule(*, actor: User, rule_id: UUID, expected: frozenset[str] = etags.ANY) -> None:
+    """Remove a rule; grants that it has made stay until they end. Raises `PreconditionFailed`, too."""
+    require_approver(actor)
+    rule = _rule(rule_id, expected)
+    _record_rule(actor, rule, "rule_deleted", f"removed the rule: {describe_rule(rule)}")
+    rule.delete()
+
+
+def describe_rule(rule: AutoApproveRule) -> str:
+    """What the rule gives, to whom, for how long; part of a sentence."""
+    hours = ngettext("%(count)s hour", "%(count)s hours", rule.hours_at_most) % {"count": rule.hours_at_most}
+    words = {
+        "amount": format_resource_amount(rule.resource, rule.amount_at_most),
+        "hours": hours,
+        "team": rule.team.name if rule.team else _("every team"),
+    }
+    return _("up to %(amount)s for up to %(hours)s, for %(team)s") % words
+
+
+def rules_for(team: Team, resource: str, requester: User) -> list[AutoApproveRule]:
+    """Rules that count for a request of this member, the team's own first.
+
+    Nobody's own request is approved by a rule that they made or changed last.
+    """
+    found = AutoApproveRule.objects.filter(enabled=True, resource=resource).order_by("created_at")
+    if not approvers.is_only_superuser(requester):
+        found = found.exclude(created_by=requester).exclude(changed_by=requester)
+    return [rule for rule in found if rule.team_id == team.pk] + [
+        rule for rule in found if rule.team_id is None
+    ]
+
+
+def left_of(rule: AutoApproveRule, team: Team, now: datetime) -> int:
+    """How much the rule still allows the team, beside all its active grants that rules made."""
+    held = (
+        Grant.objects.active(now)
+        # Nobody decided these. The rule itself may have been removed meanwhile.
+        .filter(team=team, user=None, resource=rule.resource)
+        .filter(request__status=RequestStatus.APPROVED, request__decided_by=None)
+        .aggregate(held=Sum("amount"))["held"]
+    )
+    return max(0, rule.amount_at_most - (held or 0))
+
+
+def _rule(rule_id: UUID, expected: frozenset[str]) -> AutoApproveRule:
+    # The row alone: its team may be none, and an outer join cannot be locked.
+    found = AutoApproveRule.objects.select_for_update().filter(pk=rule_id).first()
+    if found is None:
+        raise NotFound(Reason(RequestCode.NO_SUCH_RULE))
+    by = found.changed_by
+    etags.require_expected(expected, found, name=describe_rule(found), by=by.username if by else None)
+    return found
+
+
+def _check_rule(resource: str, amount: int, hours: int) -> None:
+    problems: dict[str, list[Reason]] = {}
+    if not resources.is_resource(resource):
+        problems["resource"] = [Reason(QuotaCode.NO_SUCH_RESOURCE, {"resource": resource})]
+    if not 0 < amount <= MAX_AMOUNT:
+        problems["amount_at_most"] = [Reason(RequestCode.CHOOSE_MORE_THAN_ZERO)]
+    if not 0 < hours <= MAX_HOURS:
+        problems["hours_at_most"] = [Reason(RequestCode.HOURS_OUT_OF_RANGE, {"max": MAX_HOURS})]
+    if problems:
+        first = next(iter(problems.values()))[0]
+        raise InvalidInput(Reason(CommonCode.CORRECT_AND_RETRY, {"first": first.as_json()}), errors=problems)
+
+
+def _record_rule(actor: User, rule: AutoApproveRule, word: str, message: str) -> None:
+    events.record(
+        actor=actor,
+        kind=AuditKind(f"quota.{word}"),
+        team=rule.team,
+        message=message,
+        data={
+            "rule": str(rule.pk),
+            "resource": rule.resource,
+            "amount_at_most": rule.amount_at_most,
+            "hours_at_most": rule.hours_at_most,
+            "enabled": rule.enabled,
+        },
+    )
+
+
+# --- Delegations ------------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def delegate(
+    *, actor: User, delegate: str, ends_at: datetime, starts_at: datetime | None = None
+) -> Delegation:
+    """Let somebody decide in the actor's place while it lasts; the actor may still decide too.
+
+    Raises `NotAllowed`, `InvalidInput` (who, times) and `StateConflict` (it is so already).
+    """
+    require_approver(actor)
+    now = timezone.now()
+    begins = max(starts_at, now) if starts_at is not None else now
+    problems: dict[str, list[Reason]] = {}
+    user = User.objects.filter(username=strip_nul(delegate).strip().lower(), is_active=True).first()
+    if user is None:
+        problems["delegate"] = [Reason(AccountCode.USER_UNKNOWN)]
+    elif user.pk == actor.pk:
+        problems["delegate"] = [Reason(RequestCode.DELEGATE_IS_SELF)]
+    elif user.is_service:
+        problems["delegate"] = [Reason(AccountCode.IS_SERVICE_ACCOUNT, {"username": user.username})]
+    elif user.is_auditor:
+        problems["delegate"] = [Reason(AccountCode.AUDITOR_ONLY_READS, {"username": user.username})]
+    if ends_at <= begins:
+        problems["ends_at"] = [Reason(RequestCode.DELEGATION_END)]
+    elif ends_at - begins > MAX_DELEGATION:
+        problems["ends_at"] = [Reason(RequestCode.DELEGATION_TOO_LONG)]
+    if problems or user is None:
+        first = next(iter(problems.values()))[0]
+        raise InvalidInput(Reason(CommonCode.CORRECT_AND_RETRY, {"first": first.as_json()}), errors=problems)
+    # One at a time for each approver, so that the same is not given twice.
+    User.objects.select_for_update(no_key=True).get(pk=actor.pk)
+    same = actor.delegations_given.filter(delegate=user, starts_at__lt=ends_at, ends_at__gt=begins).first()
+    if same is not None:
+        params = {"username": user.username, "until": same.ends_at.isoformat()}
+        raise StateConflict(Reason(RequestCode.DELEGATED_ALREADY, params))
+    made = Delegation.objects.create(approver=actor, delegate=user, starts_at=begins, ends_at=ends_at)
+    events.record(
+        actor=actor,
+        kind=AuditKind.QUOTA_DELEGATED,
+        message=f"lets {user.username} decide until {format_moment(ends_at)}",
+        data={
+            "delegation": str(made.pk),
+            "delegate": user.username,
+            "starts_at": begins.isoformat(),
+            "ends_at": ends_at.isoformat(),
+        },
+    )
+    events.notify(
+        [user],
+        "quota.delegated",
+        _("You decide requests for more in place of %(username)s") % {"username": actor.username},
+        _("From %(start)s to %(end)s.") % {"start": format_moment(begins), "end": format_moment(ends_at)},
+        "/quotas/approvals/",
+    )
+    return made
+
+
+@transaction.atomic
+def take_back(*, actor: User, delegation_id: UUID) -> None:
+    """End a delegation now: who gave it, who holds it, or an administrator. One that is over stays over."""
+    found = (
+        Delegation.objects.select_for_update(of=("self",))
+        .select_related("approver", "delegate")
+        .filter(pk=delegation_id)
+        .first()
+    )
+    if found is None:
+        raise NotFound(Reason(RequestCode.NO_SUCH_DELEGATION))
+    if actor.pk not in {found.approver_id, found.delegate_id} and not actor.is_superuser:
+        delegator = {"username": found.approver.username}
+        raise NotAllowed(Reason(RequestCode.ONLY_DELEGATOR_TAKES_BACK, delegator))
+    now = timezone.now()
+    if found.ends_at <= now:
+        return
+    if found.starts_at < now:
+        found.ends_at = now
+        found.save(update_fields=["ends_at"])
+    else:
+        found.delete()
+    events.record(
+        actor=actor,
+        kind=AuditKind.QUOTA_DELEGATION_ENDED,
+        message=f"ended that {found.delegate.username} decides in place of {found.approver.username}",
+        data={"delegation": str(delegation_id), "delegate": found.delegate.username},
+    )
+    if actor.pk != found.delegate_id:
+        events.notify(
+            [found.delegate],
+            "quota.delegation_ended",
+            _("You no longer decide in place of %(username)s") % {"username": found.approver.username},
+        )

@@ -1,0 +1,65 @@
+"""What can be asked for: the rules that a request meets before anybody is bothered with it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.utils import timezone
+
+from portal.common.errors import InvalidInput
+from portal.common.reasons.codes import CommonCode, QuotaCode, RequestCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts.models import Team, User
+from portal.quota.ledger.models import LedgerAccount
+from portal.quota.limits import resources
+from portal.quota.limits.models import MemberCap
+from portal.quota.limits.sizes import MAX_HOURS, size_of
+from portal.quota.requests.models import RequestKind
+
+MAX_WHY = 2000
+
+
+def check(
+    actor: User, team: Team, kind: str, resource: str, amount: int, until: datetime | None, why: str
+) -> None:
+    """Raises `InvalidInput` for what cannot be asked, and for what would change nothing if granted."""
+    problems: dict[str, list[Reason]] = {}
+    if kind not in RequestKind.values:
+        problems["kind"] = [Reason(CommonCode.CHOOSE_ONE_OF, {"known": list(RequestKind.values)})]
+    elif kind == RequestKind.LEDGER and resource != resources.GPU_HOURS:
+        problems["resource"] = [Reason(RequestCode.LEDGER_RESOURCE, {"resource": resources.GPU_HOURS})]
+    elif kind != RequestKind.LEDGER and not resources.is_resource(resource):
+        problems["resource"] = [Reason(QuotaCode.NO_SUCH_RESOURCE, {"resource": resource})]
+    if isinstance(amount, bool) or not isinstance(amount, int) or amount <= 0:
+        problems["amount"] = [Reason(RequestCode.AMOUNT_NOT_POSITIVE)]
+    if until is not None and until <= timezone.now():
+        problems["until"] = [Reason(RequestCode.UNTIL_IN_FUTURE)]
+    if until is not None and kind == RequestKind.LEDGER:
+        problems["until"] = [Reason(RequestCode.HOURS_HAVE_NO_END)]
+    if not why:
+        problems["why"] = [Reason(RequestCode.WHY_MISSING)]
+    elif len(why) > MAX_WHY:
+        problems["why"] = [Reason(RequestCode.WHY_TOO_LONG, {"max": MAX_WHY})]
+    if not problems:
+        problems |= _senseless(actor, team, kind, resource, amount)
+    if problems:
+        first = next(iter(problems.values()))[0]
+        raise InvalidInput(Reason(RequestCode.CORRECT_AND_ASK, {"first": first.as_json()}), errors=problems)
+
+
+def _senseless(actor: User, team: Team, kind: str, resource: str, amount: int) -> dict[str, list[Reason]]:
+    """What could be granted and would change nothing."""
+    size = size_of(resource)
+    if size is not None and amount > size:
+        if not size:
+            return {"resource": [Reason(RequestCode.SITE_HAS_NONE, {"resource": resource})]}
+        days = MAX_HOURS // 24 if resource == resources.GPU_HOURS else 0
+        params = {"resource": resource, "amount": size, "days": days}
+        return {"amount": [Reason(RequestCode.ASK_FOR_LESS, params)]}
+    if kind == RequestKind.LEDGER and not LedgerAccount.objects.filter(team=team).exists():
+        return {"kind": [Reason(RequestCode.NO_BUDGET, {"team": team.name})]}
+    if kind == RequestKind.MEMBER_CAP:
+        caps = MemberCap.objects.filter(team=team, resource=resource)
+        if not caps.filter(user=actor).exists() and not caps.filter(user=None).exists():
+            return {"kind": [Reason(RequestCode.NO_CAP, {"resource": resource, "team": team.name})]}
+    return {}

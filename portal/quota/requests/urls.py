@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from django.urls import path
+
+from portal.quota.requests.views import requests, rules
+
+app_name = "quota_requests"
+urlpatterns = [
+    path("quotas/ask/", requests.ask, name="ask"),
+    path("quotas/approvals/", requests.approvals, name="approvals"),
+    path("quotas/requests/<uuid:request_id>/", requests.detail, name="request"),
+    path("quotas/requests/<uuid:request_id>/decide/", requests.decide, name="decide"),
+    path("quotas/requests/<uuid:request_id>/withdraw/", requests.withdraw, name="withdraw"),
+    path("quotas/grants/<uuid:grant_id>/revoke/", requests.revoke, name="revoke"),
+    path("quotas/rules/", rules.rules, name="rules"),
+    path("quotas/rules/<uuid:rule_id>/", rules.change_rule, name="rule"),
+    path("quotas/delegations/", rules.delegate, name="delegations"),
+    path("quotas/delegations/<uuid:delegation_id>/end/", rules.take_back, name="delegation-end"),
+]

@@ -1,0 +1,325 @@
+"""Asking for more, the inbox and a request's page; templates/quota_requests/ says what each expects."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+from uuid import UUID
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_safe
+
+from portal.catalog import selectors as catalog
+from portal.catalog.lifetimes import lifetime_of
+from portal.catalog.repositories.rules import Source
+from portal.common.errors import PortalError
+from portal.common.formatting import format_input, format_resource_amount
+from portal.common.htmx import partial_of, wants
+from portal.common.texts import parse_hours, strip_nul
+from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts import approvers
+from portal.people.accounts import selectors as accounts
+from portal.people.accounts.forms import add_problems
+from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.models import Team, User
+from portal.quota.limits import resources
+from portal.quota.requests import policies, presenters
+from portal.quota.requests import selectors as selectors
+from portal.quota.requests.forms import AskForm, DecideForm, base_units, end_after
+from portal.quota.requests.models import QuotaRequest, RequestKind
+from portal.quota.requests.services import requests as services
+from portal.workspaces import software
+
+ROWS_PER_PAGE = 20
+
+
+# --- Asking -----------------------------------------------------------------------------------------
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def ask(request: SignedInRequest) -> HttpResponse:
+    """Ask for more. Filled in by the place that refused: team, kind, resource, amount (base units).
+
+    With template, flavor and name a workspace is made too, which starts by itself when approved; with it come
+    the hours that it is needed, whether its work is checkpointed and its software, as for a new workspace.
+    """
+    data = request.POST if request.method == "POST" else request.GET
+    teams = list(accounts.chargeable_teams(request.user))
+    start, gone = _start(request.user, data)
+    known = presenters.known_resources(teams, _resource(data.get("resource", "")))
+    hint = wants(request, "hint")
+    form = AskForm(
+        request.POST if request.method == "POST" else None,
+        initial=_initial(data, known),
+        teams=teams,
+        known=known,
+    )
+    team = next((item for item in teams if item.slug == data.get("team")), teams[0] if teams else None)
+    if request.method == "POST" and not gone and form.is_valid() and team is not None:
+        try:
+            made = _ask(request, form, team, start)
+        except PortalError as error:
+            first = error.extra.get("url", "")
+            if first:
+                messages.error(request, f"{error.message} {error.next_action}")
+                return redirect(first)
+            problems = error.field_errors
+            if "until" in problems:
+                problems["lasts"] = problems.pop("until")
+            add_problems(form, problems, error.sentence)
+        else:
+            return redirect("quota_requests:request", made.pk)
+    context = {
+        "form": form,
+        "teams": teams,
+        "start": start,
+        "hours": strip_nul(data.get("hours", "")),
+        "gone": gone,
+        "hint": _hint(request, team, data, known),
+    }
+    if hint:
+        return render(request, "quota_requests/ask.html#hint", context)
+    status = 400 if form.is_bound and form.errors else 200
+    return render(request, "quota_requests/ask.html", context, status=status)
+
+
+def _start(actor: User, data: Any) -> tuple[dict[str, Any] | None, str]:
+    """The workspace that starts when it is approved, or None; and why it cannot be had."""
+    template, flavor = data.get("template", ""), data.get("flavor", "")
+    if not (template and flavor):
+        return None, ""
+    try:
+        what = catalog.template_by_slug(actor, strip_nul(template))
+        size = catalog.flavor_by_slug(actor, strip_nul(flavor))
+        lifetime_s = parse_hours(data.get("hours", ""))
+        # Refused here already, before anybody has written why it is needed.
+        lifetime_of(what, size, lifetime_s)
+        return {
+            "template": what,
+            "flavor": size,
+            "name": strip_nul(data.get("name", "")),
+            "lifetime_s": lifetime_s,
+            # A box that was not ticked says nothing: then the template and flavor decide.
+            "checkpointed": True if "checkpointed" in data else None,
+            "secrets": strip_nul(data.get("secrets", "")).split(),
+            "git": _git(data),
+            "environment": software.named(actor, strip_nul(data.get("environment", ""))),
+        }, ""
+    except PortalError as error:
+        return None, error.message
+
+
+def _git(data: Any) -> Source | None:
+    """The repository of the form for a new workspace, None where nothing was written there."""
+    url, ref, secret = (strip_nul(data.get(f"git_{name}", "")).strip() for name in ("url", "ref", "secret"))
+    return Source(url=url, ref=ref, secret=secret) if url or ref or secret else None
+
+
+def _initial(data: Any, known: list[str]) -> dict[str, Any]:
+    resource = _resource(data.get("resource", ""))
+    kind = data.get("kind", "")
+    initial: dict[str, Any] = {
+        "team": data.get("team", ""),
+        "kind": kind if kind in RequestKind.values else RequestKind.QUOTA,
+        "resource": resource or (known[0] if known else ""),
+        "lasts": "168",
+    }
+    given = data.get("amount", "")
+    if given.isascii() and given.isdigit() and len(given) < 16:
+        counted = resources.GPU_HOURS if kind == RequestKind.LEDGER else initial["resource"]
+        initial["amount"] = format_input(counted, int(given), 3) if counted else ""
+    return initial
+
+
+def _resource(name: str) -> str:
+    """The name if it is one of a resource, else nothing."""
+    return name if resources.is_resource(name) else ""
+
+
+def _ask(request: SignedInRequest, form: AskForm, team: Team, start: dict[str, Any] | None) -> QuotaRequest:
+    given = form.cleaned_data
+    wanted = {
+        "kind": given["kind"],
+        "resource": given["resource"],
+        "amount": given["units"],
+        "until": end_after(given["lasts"]),
+        "why": given["why"],
+    }
+    if start is None:
+        return services.ask(actor=request.user, team=team, **wanted)
+    return services.ask_to_start(actor=request.user, team=team, **start, **wanted)
+
+
+def _hint(request: SignedInRequest, team: Team | None, data: Any, known: list[str]) -> dict[str, Any] | None:
+    """How the team stands with what is chosen, and what would be approved at once."""
+    kind = data.get("kind", RequestKind.QUOTA)
+    resource = _resource(data.get("resource", "")) or (known[0] if known else "")
+    if team is None or not resource or kind not in RequestKind.values:
+        return None
+    if kind == RequestKind.LEDGER:
+        resource = resources.GPU_HOURS
+    asked = QuotaRequest(team=team, requester=request.user, kind=kind, resource=resource, amount=1)
+    standing = [line for line in presenters.lines(selectors.evidence(asked)) if line.key in HINTS]
+    at_once = selectors.at_once(request.user, team, resource) if kind == RequestKind.QUOTA else None
+    return {
+        "team": team,
+        "lines": standing,
+        "at_once": _("up to %(amount)s for up to %(hours)s h")
+        % {"amount": format_resource_amount(resource, at_once.amount), "hours": at_once.hours}
+        if at_once
+        else "",
+        "by": _("an owner of the team") if kind == RequestKind.MEMBER_CAP else _("an approver"),
+    }
+
+
+HINTS = frozenset({"standing", "budget", "site"})
+
+
+# --- Deciding ---------------------------------------------------------------------------------------
+
+
+@require_safe
+@never_cache
+def approvals(request: SignedInRequest) -> HttpResponse:
+    """What waits for the reader's decision, what was decided last, and what the reader asked for."""
+    user = request.user
+    if wants(request, "news"):
+        # What has come since the page was loaded; forms that are being filled in stay as they are.
+        known = strip_nul(request.GET.get("known", "")).split(",")
+        ids = [str(pk) for pk in selectors.open_for(user).values_list("pk", flat=True)]
+        context: dict[str, Any] = {"more": len([pk for pk in ids if pk not in known])}
+        return render(request, "quota_requests/approvals.html#news", context)
+    rows = presenters.inbox(user)
+    decides = policies.decides_any(user)
+    context = {
+        "rows": rows,
+        "waiting": selectors.open_count(user) if rows else 0,
+        "known": ",".join(str(row.request.pk) for row in rows),
+        "decides": decides,
+        "approves": approvers.may_decide_all(user),
+        "in_place_of": None if approvers.is_approver(user) else approvers.delegator_of(user),
+        "decided": [presenters.shown(user, item) for item in selectors.decided_for(user)] if decides else [],
+        "page": Paginator(selectors.of_user(user), ROWS_PER_PAGE).get_page(request.GET.get("page")),
+    }
+    return render(request, "quota_requests/approvals.html", context)
+
+
+@require_safe
+@never_cache
+def detail(request: SignedInRequest, request_id: UUID) -> HttpResponse:
+    """One request: what became of it, and what its reader may do with it."""
+    found = selectors.request_by_id(request.user, request_id)
+    sees_evidence = selectors.may_decide(request.user, found)
+    context = {
+        "item": presenters.shown(request.user, found, selectors.evidence(found) if sees_evidence else None),
+        "events": selectors.history_of(found)[:50],
+        "own": found.requester_id == request.user.pk,
+    }
+    return render(request, partial_of(request, "quota_requests/request.html", "live"), context)
+
+
+def _approves_much(request: HttpRequest, *, request_id: UUID) -> bool:
+    """Whether what is posted approves so much that it asks for a fresh proof."""
+    form = DecideForm(request.POST)
+    if request.POST.get("decision") == "deny" or not form.is_valid():
+        return False
+    found = selectors.request_by_id(cast(SignedInRequest, request).user, request_id)
+    amount = form.cleaned_data["amount"]
+    return policies.is_large(found, base_units(found.resource, amount) if amount is not None else None)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up(when=_approves_much)
+def decide(request: SignedInRequest, request_id: UUID) -> HttpResponse:
+    """Approve, approve less, or deny. A GET, as after signing in anew, only shows the request."""
+    found = selectors.request_by_id(request.user, request_id)
+    if request.method != "POST":
+        return redirect("quota_requests:request", request_id)
+    form = DecideForm(request.POST)
+    problem = ""
+    if not form.is_valid():
+        problem = str(next(iter(form.errors.values()))[0])
+    else:
+        try:
+            _decide(request, found, form)
+        except PortalError as error:
+            problem = error.sentence
+    return _after(request, request_id, problem)
+
+
+def _decide(request: SignedInRequest, found: QuotaRequest, form: DecideForm) -> None:
+    given = form.cleaned_data
+    if request.POST.get("decision") == "deny":
+        services.deny(actor=request.user, request_id=found.pk, reason=given["note"])
+        return
+    amount = given["amount"]
+    services.approve(
+        actor=request.user,
+        request_id=found.pk,
+        amount=base_units(found.resource, amount) if amount is not None else None,
+        until=form.until(),
+        note=given["note"],
+    )
+
+
+def _after(request: SignedInRequest, request_id: UUID, problem: str) -> HttpResponse:
+    """The request as it is now: its part of the page, or the page that it was decided on."""
+    if request.htmx:
+        found = selectors.request_by_id(request.user, request_id)
+        still_open = selectors.may_decide(request.user, found)
+        item = presenters.shown(
+            request.user,
+            found,
+            selectors.evidence(found) if still_open else None,
+            problem=problem,
+            given=request.POST.dict() if problem else None,
+            focus=True,
+        )
+        context = {"item": item, "waiting": selectors.open_count(request.user), "decided": True}
+        return render(request, "components/quota_request.html", context)
+    if problem:
+        messages.error(request, problem)
+    if request.POST.get("next") == "inbox":
+        return redirect(f"{reverse('quota_requests:approvals')}#r-{request_id}")
+    return redirect("quota_requests:request", request_id)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def withdraw(request: SignedInRequest, request_id: UUID) -> HttpResponse:
+    """Take one's request back. A GET, as after signing in anew, only shows it."""
+    selectors.request_by_id(request.user, request_id)
+    if request.method == "POST":
+        try:
+            services.withdraw(actor=request.user, request_id=request_id)
+        except PortalError as error:
+            messages.error(request, error.sentence)
+        else:
+            messages.success(request, _("The request is withdrawn."))
+    return redirect("quota_requests:request", request_id)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def revoke(request: SignedInRequest, grant_id: UUID) -> HttpResponse:
+    """End a grant now, which undoes an approval. A GET, as after signing in anew, only shows the inbox."""
+    if request.method != "POST":
+        return redirect("quota_requests:approvals")
+    grant = selectors.grant_by_id(request.user, grant_id)
+    problem = ""
+    try:
+        services.revoke_grant(actor=request.user, grant_id=grant_id, reason=request.POST.get("note", ""))
+    except PortalError as error:
+        problem = error.sentence
+    if grant.request_id is not None:
+        return _after(request, grant.request_id, problem)
+    if problem:
+        messages.error(request, problem)
+    return redirect("home:team", grant.team.slug)

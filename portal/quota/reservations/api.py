@@ -1,0 +1,281 @@
+"""Reservations over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.urls import reverse
+from drf_spectacular.utils import OpenApiExample
+from rest_framework import serializers
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from portal.common import etags
+from portal.common.api import (
+    ListViewSet,
+    ReadViewSet,
+    Router,
+    StrictSerializer,
+    UserRequest,
+    body_of,
+    documented,
+    filters,
+    named_in,
+    operation,
+)
+from portal.common.etags import IF_MATCH
+from portal.common.filtering import MomentFilter
+from portal.common.scopes import Scope
+from portal.quota.limits import policies
+from portal.quota.limits.selectors import limits
+from portal.quota.reservations import permissions, selectors, services, slots
+from portal.quota.reservations.models import BookingPermission, Reservation, ReservationStatus
+
+SCOPES = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
+DECIDING = {"*": Scope.QUOTAS_DECIDE}
+
+
+class ReservationSerializer(serializers.ModelSerializer[Reservation]):
+    """Capacity for a team and a time. Title and note are empty where the team is not yours to see."""
+
+    team = serializers.CharField(source="team.slug")
+    status = serializers.ChoiceField(ReservationStatus.choices)
+    title = serializers.SerializerMethodField()
+    note = serializers.SerializerMethodField()
+    amounts = serializers.SerializerMethodField(
+        help_text="Base units by resource, such as 4000 of `gpu:h100`."
+    )
+
+    class Meta:
+        model = Reservation
+        fields = ["id", "team", "title", "amounts", "starts_at", "ends_at", "status", "note", "created_at"]
+        read_only_fields = fields
+
+    def _knows(self, row: Reservation) -> bool:
+        return policies.may_view_team(self.context["actor"], row.team)
+
+    def get_title(self, row: Reservation) -> str:
+        return row.title if self._knows(row) else ""
+
+    def get_note(self, row: Reservation) -> str:
+        return row.note if self._knows(row) else ""
+
+    def get_amounts(self, row: Reservation) -> dict[str, int]:
+        return slots.plain(row.amounts)
+
+
+class ReservationWriteSerializer(StrictSerializer):
+    title = serializers.CharField(max_length=80)
+    amounts = serializers.DictField(child=serializers.IntegerField(min_value=1))
+    starts_at = serializers.DateTimeField()
+    ends_at = serializers.DateTimeField()
+
+
+class ReservationCreateSerializer(ReservationWriteSerializer):
+    team = serializers.CharField(max_length=40)
+    note = serializers.CharField(required=False, allow_blank=True, default="", max_length=2000)
+
+
+class DenialSerializer(StrictSerializer):
+    reason = serializers.CharField(max_length=2000)
+
+
+class ReservationFilter(filters.FilterSet):
+    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
+    status = filters.ChoiceFilter(choices=ReservationStatus.choices, label="Whether it holds.")
+    starts_before = MomentFilter(field_name="starts_at", lookup_expr="lt", label="Begins before.")
+    ends_after = MomentFilter(field_name="ends_at", lookup_expr="gt", label="Ends after.")
+
+
+@documented(
+    list="List reservations",
+    of="What is booked, and what your teams ask for; all for operators and approvers.",
+    retrieve="Read a reservation",
+)
+class ReservationViewSet(ReadViewSet):
+    queryset = Reservation.objects.none()
+    serializer_class = ReservationSerializer
+    filterset_class = ReservationFilter
+    scopes = SCOPES
+    ordering = ("starts_at", "id")
+    lookup_url_kwarg = "reservation_id"
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[Reservation]:
+        return selectors.reservations_for(self.request.user)
+
+    def get_object(self) -> Reservation:
+        return selectors.reservation_by_id(self.request.user, self.kwargs["reservation_id"])
+
+    def get_serializer_context(self) -> dict[str, Any]:
+        return {**super().get_serializer_context(), "actor": self.request.user}
+
+    def answer(self, row: Reservation, *, status: int = 200, **headers: str) -> Response:
+        answered = super().answer(row, status=status, **headers)
+        # Made of the title, too, which is not everybody's to guess at.
+        if policies.may_view_team(self.request.user, row.team):
+            etags.tagged(answered, row)
+        return answered
+
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return self.answer(self.get_object())
+
+    @operation(
+        "Ask for a reservation",
+        once=True,
+        description="For owners of the team, approvers and operators. Booked at once by a permission only.",
+        request=ReservationCreateSerializer,
+        responses={201: ReservationSerializer},
+        errors=[400, 404, 409, 415],
+        examples=[
+            OpenApiExample(
+                "Four H100 for an afternoon",
+                {
+                    "team": "vision", "title": "Paper", "amounts": {"gpu:h100": 4000},
+                    "starts_at": "2030-01-31T12:00:00Z", "ends_at": "2030-01-31T18:00:00Z",
+                },
+                request_only=True,
+            )
+        ],
+    )  # fmt: skip
+    def create(self, request: UserRequest) -> Response:
+        given = body_of(request, ReservationCreateSerializer)
+        with named_in("team"):
+            team = limits.team_for(request.user, given.pop("team"))
+        given["amounts"] = slots.counted(given["amounts"])
+        made = services.request(actor=request.user, team=team, **given)
+        location = reverse("api:reservation-detail", args=[made.pk])
+        return self.answer(made, status=201, Location=location)
+
+    @operation(
+        "Change a reservation",
+        description="An owner changes what waits for approval, and gives back a part of what is booked.",
+        request=ReservationWriteSerializer,
+        responses={200: ReservationSerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 404, 409, 412, 415],
+    )
+    def update(self, request: UserRequest, reservation_id: UUID) -> Response:
+        given = body_of(request, ReservationWriteSerializer)
+        given["amounts"] = slots.counted(given["amounts"])
+        expected = etags.expected_by(request)
+        row = services.change(actor=request.user, reservation_id=reservation_id, expected=expected, **given)
+        return self.answer(row)
+
+    @operation(
+        "Cancel a reservation",
+        description="Its capacity is free at once. Repeating it is success.",
+        responses={204: None},
+        parameters=[IF_MATCH],
+        errors=[404, 409, 412],
+    )
+    def destroy(self, request: UserRequest, reservation_id: UUID) -> Response:
+        services.cancel(
+            actor=request.user, reservation_id=reservation_id, expected=etags.expected_by(request)
+        )
+        return Response(status=204)
+
+    @operation(
+        "Book what was asked for",
+        description="For approvers and operators, but for what they asked for or changed themselves.",
+        request=None,
+        responses={200: ReservationSerializer},
+        parameters=[IF_MATCH],
+        errors=[404, 409, 412],
+    )
+    @action(detail=True, methods=["post"], scopes=DECIDING)
+    def approve(self, request: UserRequest, reservation_id: UUID) -> Response:
+        expected = etags.expected_by(request)
+        return self.answer(
+            services.approve(actor=request.user, reservation_id=reservation_id, expected=expected)
+        )
+
+    @operation(
+        "Deny what was asked for",
+        description="For approvers and operators, with a reason.",
+        request=DenialSerializer,
+        responses={200: ReservationSerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 404, 409, 412, 415],
+    )
+    @action(detail=True, methods=["post"], scopes=DECIDING)
+    def deny(self, request: UserRequest, reservation_id: UUID) -> Response:
+        given = body_of(request, DenialSerializer)
+        expected = etags.expected_by(request)
+        return self.answer(
+            services.deny(actor=request.user, reservation_id=reservation_id, expected=expected, **given)
+        )
+
+
+class BookingPermissionSerializer(serializers.ModelSerializer[BookingPermission]):
+    """Somebody books without approval: for a team, or (null) for every team that they are not in."""
+
+    user = serializers.CharField(source="user.username")
+    team = serializers.CharField(source="team.slug", allow_null=True, default=None)
+    granted_by = serializers.CharField(source="granted_by.username")
+
+    class Meta:
+        model = BookingPermission
+        fields = ["id", "user", "team", "granted_by", "created_at"]
+        read_only_fields = fields
+
+
+class PermitSerializer(StrictSerializer):
+    user = serializers.CharField(max_length=32, help_text="Name of somebody else.")
+    team = serializers.CharField(
+        max_length=40,
+        required=False,
+        help_text="Short name; without it, every team that the user is not in.",
+    )
+
+
+@documented(
+    list="List permissions to book without approval",
+    of="Your own; all for who decides or operates.",
+)
+class BookingPermissionViewSet(ListViewSet):
+    queryset = BookingPermission.objects.none()
+    serializer_class = BookingPermissionSerializer
+    scopes = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_DECIDE}
+    ordering = ("created_at", "id")
+    lookup_url_kwarg = "permission_id"
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[BookingPermission]:
+        return permissions.permissions_for(self.request.user)
+
+    @operation(
+        "Let somebody book without approval",
+        description="For approvers, never for themselves. Giving it twice is success.",
+        request=PermitSerializer,
+        responses={201: BookingPermissionSerializer},
+        located=False,
+        errors=[400, 404, 415],
+    )
+    def create(self, request: UserRequest) -> Response:
+        given = body_of(request, PermitSerializer)
+        # Before names are looked up, which not everybody may learn.
+        permissions.require_grant(request.user)
+        with named_in("team"):
+            team = limits.team_for(request.user, given["team"]) if "team" in given else None
+        made = permissions.permit(actor=request.user, username=given["user"], team=team)
+        return self.answer(made, status=201)
+
+    @operation(
+        "Take a permission back",
+        description="For approvers and who holds it. What is booked stays.",
+        responses={204: None},
+        errors=[404],
+    )
+    def destroy(self, request: UserRequest, permission_id: UUID) -> Response:
+        permissions.end(actor=request.user, permission_id=permission_id)
+        return Response(status=204)
+
+
+router = Router()
+router.register("reservations", ReservationViewSet)
+router.register("booking-permissions", BookingPermissionViewSet, basename="booking-permission")
+urlpatterns = router.urls

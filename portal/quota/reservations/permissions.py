@@ -1,0 +1,117 @@
+"""Permissions to book without asking: given by approvers, to somebody else, and on record."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from portal.common.actors import SystemActor
+from portal.common.errors import InvalidInput, NotAllowed, NotFound
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import TargetKind
+from portal.common.events.services import Target
+from portal.common.reasons.codes import AccountCode, ReservationCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.people.accounts import approvers
+from portal.people.accounts.models import Team, User
+from portal.quota.reservations.models import BookingPermission
+
+
+def require_grant(actor: User) -> None:
+    """Raises `NotAllowed` for all but approvers and administrators; a delegate is none."""
+    if not approvers.is_approver(actor):
+        raise NotAllowed(Reason(ReservationCode.ONLY_APPROVERS_PERMIT))
+
+
+def permissions_for(actor: User) -> QuerySet[BookingPermission]:
+    """Those that the actor may see: all for who decides or operates, else the own ones."""
+    found = BookingPermission.objects.select_related("user", "team", "granted_by").order_by(
+        "created_at", "id"
+    )
+    if actor.sees_all or approvers.may_decide_all(actor):
+        return found
+    return found.filter(user=actor)
+
+
+@transaction.atomic
+def permit(*, actor: User, username: str, team: Team | None = None) -> BookingPermission:
+    """Let somebody book without asking, for `team` or for every team that they are not in. Twice is success.
+
+    Approvers only, and never for themselves. Raises `NotAllowed` and `InvalidInput`.
+    """
+    require_grant(actor)
+    user = User.objects.filter(username=strip_nul(username).strip().lower(), is_active=True).first()
+    if user is None:
+        params = {"username": username}
+        unknown = Reason(AccountCode.USER_UNKNOWN)
+        raise InvalidInput(Reason(AccountCode.NO_SUCH_USER, params), errors={"username": [unknown]})
+    if user.pk == actor.pk:
+        raise NotAllowed(Reason(ReservationCode.NOBODY_PERMITS_THEMSELF))
+    # Of two who give the same, the second finds it.
+    User.objects.select_for_update(no_key=True).get(pk=user.pk)
+    present = BookingPermission.objects.filter(user=user, team=team).first()
+    if present is not None:
+        return present
+    made = BookingPermission.objects.create(user=user, team=team, granted_by=actor)
+    _record(actor, made, AuditKind.RESERVATION_PERMITTED, f"lets {user.username} book without approval")
+    events.notify(
+        [user],
+        "reservation.permitted",
+        _("%(username)s lets you book without approval") % {"username": actor.username},
+        _("For %(teams)s.") % {"teams": teams_of(made)},
+        reverse("reservations:calendar"),
+    )
+    return made
+
+
+@transaction.atomic
+def end(*, actor: User, permission_id: UUID) -> None:
+    """Take a permission back; what is booked stays. Approvers, and who holds it.
+
+    Raises `NotFound` and `NotAllowed`.
+    """
+    found = permissions_for(actor).filter(pk=permission_id).select_for_update(of=("self",)).first()
+    if found is None:
+        raise NotFound(Reason(ReservationCode.NO_SUCH_PERMISSION))
+    if found.user_id != actor.pk:
+        require_grant(actor)
+    _end(actor, found)
+
+
+def end_all_of(user: User, actor: User | SystemActor) -> None:
+    """End the permissions that a deactivated user holds, in the caller's transaction."""
+    for found in BookingPermission.objects.filter(user=user).select_related("user", "team"):
+        _end(actor, found)
+
+
+def teams_of(permission: BookingPermission) -> str:
+    """For which teams it holds, in words."""
+    return permission.team.name if permission.team else _("every team that they are not in")
+
+
+def _end(actor: User | SystemActor, found: BookingPermission) -> None:
+    message = f"no longer lets {found.user.username} book without approval"
+    _record(actor, found, AuditKind.RESERVATION_PERMISSION_ENDED, message)
+    found.delete()
+
+
+def _record(actor: User | SystemActor, row: BookingPermission, kind: AuditKind, message: str) -> None:
+    teams = row.team.name if row.team else "every team that they are not in"
+    events.record(
+        actor=actor,
+        kind=kind,
+        team=row.team,
+        message=f"{message} for {teams}",
+        targets=[Target(TargetKind.USER, str(row.user_id))],
+        data={
+            "permission": str(row.pk),
+            "user": row.user.username,
+            "team": row.team.slug if row.team else None,
+        },
+    )

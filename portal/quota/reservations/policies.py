@@ -1,0 +1,80 @@
+"""Who decides a reservation that is asked for, and who books without asking.
+
+Nobody decides their own, as with requests for more: what somebody asked for or changed last is decided by
+another, whichever roles the first one holds. Who books without asking does so on somebody else's word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.db.models import Q
+from django.utils import timezone
+
+from portal.common.errors import NotAllowed
+from portal.common.reasons.codes import RequestCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts import approvers
+from portal.people.accounts.models import Team, User
+from portal.people.accounts.policies import is_member
+from portal.quota.limits import policies as quotas
+from portal.quota.reservations.models import BookingPermission, Reservation, ReservationStatus
+
+
+def permission_for(actor: User, team: Team) -> BookingPermission | None:
+    """By which the actor books for the team without asking, or None.
+
+    One for every team does not hold for teams that the actor is in: these have to be named.
+    """
+    wanted = Q(team=team) if is_member(actor, team) else Q(team=team) | Q(team=None)
+    found = BookingPermission.objects.filter(wanted, user=actor).select_related("granted_by")
+    return found.order_by("created_at").first()
+
+
+def books_at_once(actor: User, team: Team) -> bool:
+    """Whether what the actor asks for is booked at once. The only administrator needs nobody's word."""
+    return permission_for(actor, team) is not None or approvers.is_only_superuser(actor)
+
+
+def _decided_elsewhere(actor: User) -> Q:
+    """Those of the actor's own, and of the one approver by whose delegation alone the actor decides."""
+    whose = [actor] if not approvers.is_only_superuser(actor) else []
+    if not actor.operates and (lender := approvers.decides_only_for(actor)) is not None:
+        whose.append(lender)
+    return Q(created_by__in=whose) | Q(changed_by__in=whose)
+
+
+def awaiting(actor: User) -> Q:
+    """Reservations that wait for the actor's decision."""
+    if not quotas.may_book(actor):
+        return Q(pk__in=[])
+    wait = Q(status=ReservationStatus.REQUESTED, ends_at__gt=timezone.now())
+    elsewhere = Reservation.objects.filter(_decided_elsewhere(actor)).values("pk")
+    return wait & ~Q(pk__in=elsewhere)
+
+
+def may_decide(actor: User, row: Reservation) -> bool:
+    """Whether the reservation waits and the actor may decide it."""
+    return Reservation.objects.filter(awaiting(actor), pk=row.pk).exists()
+
+
+def require_decide(actor: User, row: Reservation) -> None:
+    """Raises `NotAllowed` unless the actor may decide this very reservation."""
+    quotas.require_book(actor)
+    whose = {row.created_by_id, row.changed_by_id}
+    if actor.pk in whose and not approvers.is_only_superuser(actor):
+        raise NotAllowed(Reason(RequestCode.NOBODY_DECIDES_OWN))
+    lender = None if actor.operates else approvers.decides_only_for(actor)
+    if lender is not None and lender.pk in whose:
+        raise NotAllowed(Reason(RequestCode.DELEGATE_OF_REQUESTER, {"username": lender.username}))
+
+
+def deciders_of(row: Reservation) -> Iterable[User]:
+    """All for whom the reservation waits; they are notified of it."""
+    whose = {row.created_by_id, row.changed_by_id}
+    operators = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
+    found = {user.pk: user for user in [*approvers.approvers(), *operators]}
+    lent = approvers.delegations_at(timezone.now()).exclude(approver__in=[key for key in whose if key])
+    for delegation in lent.select_related("delegate"):
+        found.setdefault(delegation.delegate_id, delegation.delegate)
+    return [user for key, user in found.items() if key not in whose]

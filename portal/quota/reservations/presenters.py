@@ -1,0 +1,135 @@
+"""A week of reservations as a table: a row for each resource, a cell for each day."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+
+from django.utils.translation import gettext as _
+
+from portal.common.formatting import format_amount, format_resource, format_resource_amount
+from portal.common.reasons.wording import names_joined
+from portal.quota.limits import resources
+from portal.quota.limits.presenters.bars import in_order
+from portal.quota.reservations.models import Reservation, ReservationStatus
+from portal.quota.reservations.slots import Booked, peak
+
+DAYS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A reservation in one cell; `titled` where the reader may know what it is for."""
+
+    row: Reservation
+    amount: str
+    hours: str
+    titled: bool
+
+    @property
+    def asked(self) -> bool:
+        return self.row.status == ReservationStatus.REQUESTED
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A day of a resource: the reservations that touch it, and the most that is booked at once."""
+
+    day: date
+    today: bool
+    entries: tuple[Entry, ...]
+    booked: str
+    full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A resource over the week, with what the site has of it."""
+
+    label: str
+    total: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Week:
+    """Seven days from `first`, in UTC."""
+
+    first: date
+    lines: tuple[Line, ...]
+
+    @property
+    def days(self) -> list[date]:
+        return [self.first + timedelta(days=n) for n in range(DAYS)]
+
+    @property
+    def last(self) -> date:
+        return self.first + timedelta(days=DAYS - 1)
+
+    @property
+    def before(self) -> date:
+        return self.first - timedelta(days=DAYS)
+
+    @property
+    def after(self) -> date:
+        return self.first + timedelta(days=DAYS)
+
+
+def format_amounts(amounts: Mapping[str, int]) -> str:
+    """Amounts with their resources: "2 × H100 and 1 × A100"."""
+    parts = [format_resource_amount(name, amounts[name]) for name in in_order(amounts)]
+    return names_joined(parts) or _("nothing")
+
+
+def bounds(first: date) -> tuple[datetime, datetime]:
+    """When the week begins, and when the next one does."""
+    start = datetime.combine(first, time(), UTC)
+    return start, start + timedelta(days=DAYS)
+
+
+def week(
+    first: date,
+    rows: Iterable[Reservation],
+    there: Mapping[str, int],
+    known: set[object] | None,
+    today: date,
+) -> Week:
+    """`rows` of the week in order of their start, `there` what the site has, `known` as `known_teams`."""
+    listed = list(rows)
+    names = in_order({*there, *(name for row in listed for name in row.amounts)} - {resources.GPU})
+    booked = [
+        Booked(row.team.name, row.amounts, int(row.starts_at.timestamp()), int(row.ends_at.timestamp()))
+        for row in listed
+        if row.status == ReservationStatus.BOOKED
+    ]
+    lines = []
+    for name in names:
+        cells = []
+        for number in range(DAYS):
+            day = first + timedelta(days=number)
+            start = datetime.combine(day, time(), UTC)
+            end = start + timedelta(days=1)
+            inside = [
+                row for row in listed if name in row.amounts and row.starts_at < end and row.ends_at > start
+            ]
+            most = peak(name, int(start.timestamp()), int(end.timestamp()), booked)
+            cells.append(
+                Cell(
+                    day=day,
+                    today=day == today,
+                    entries=tuple(_entry(row, name, start, end, known) for row in inside),
+                    booked=format_amount(name, most) if most else "",
+                    full=most >= there.get(name, 0) > 0,
+                )
+            )
+        lines.append(Line(format_resource(name), format_amount(name, there.get(name, 0)), tuple(cells)))
+    return Week(first, tuple(lines))
+
+
+def _entry(row: Reservation, name: str, start: datetime, end: datetime, known: set[object] | None) -> Entry:
+    begins = "" if row.starts_at <= start else f"{row.starts_at:%H:%M}"
+    ends = "" if row.ends_at >= end else f"{row.ends_at:%H:%M}"
+    hours = _("all day") if not begins and not ends else f"{begins or '…'}–{ends or '…'}"
+    titled = known is None or row.team_id in known
+    return Entry(row, format_amount(name, row.amounts[name]), hours, titled)

@@ -1,0 +1,171 @@
+"""What is reserved, and whether more fits beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from portal.common.actors import SystemActor
+from portal.common.errors import NotFound
+from portal.common.reasons.codes import ReservationCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, next_action_of
+from portal.people.accounts.models import Team, User
+from portal.quota.limits import policies, resources
+from portal.quota.limits.presenters.bars import in_order
+from portal.quota.limits.selectors import limits
+from portal.quota.limits.selectors.site import site_capacity
+from portal.quota.reservations import policies as decisions
+from portal.quota.reservations import slots
+from portal.quota.reservations.models import Reservation, ReservationStatus
+from portal.quota.reservations.slots import Booked, Clash
+
+Amounts = Mapping[str, int]
+
+
+def bookable() -> dict[str, int]:
+    """What can be reserved, and how much the site has of it: accelerators that are there and work."""
+    there = {
+        name: amount
+        for name, amount in site_capacity().items()
+        if resources.is_accelerator(name) or name == resources.GPU
+    }
+    return {name: there[name] for name in in_order(there)}
+
+
+def visible_to(actor: User | SystemActor) -> Q:
+    """What is booked is everybody's business; what is only asked for, or was, the team's and approvers'."""
+    if isinstance(actor, SystemActor) or policies.sees_every_team(actor):
+        return Q()
+    own = Team.objects.filter(memberships__user=actor)
+    return Q(status=ReservationStatus.BOOKED) | Q(team__in=own)
+
+
+def may_see(actor: User | SystemActor, row: Reservation) -> bool:
+    return row.status == ReservationStatus.BOOKED or policies.may_view_team(actor, row.team)
+
+
+def reservations_for(actor: User) -> QuerySet[Reservation]:
+    """All that the actor may see; `team`, `created_by` and `decided_by` are there without a query each."""
+    rows = Reservation.objects.select_related("team", "created_by", "decided_by")
+    return rows.filter(visible_to(actor))
+
+
+def reservation_by_id(actor: User, reservation_id: UUID) -> Reservation:
+    found = reservations_for(actor).filter(pk=reservation_id).first()
+    if found is None:
+        raise NotFound(Reason(ReservationCode.NO_SUCH_RESERVATION))
+    return found
+
+
+def awaiting(actor: User) -> QuerySet[Reservation]:
+    """Those that wait for the actor's decision; the next to begin comes first."""
+    rows = Reservation.objects.select_related("team", "created_by")
+    return rows.filter(decisions.awaiting(actor)).order_by("starts_at", "pk")
+
+
+def known_teams(actor: User) -> set[UUID] | None:
+    """The teams whose reservations the actor sees with their titles; None for all."""
+    if policies.sees_every_team(actor):
+        return None
+    return set(actor.memberships.values_list("team_id", flat=True))
+
+
+def of_team(team: Team) -> QuerySet[Reservation]:
+    """The team's reservations that last or are to come."""
+    return Reservation.objects.filter(team=team, ends_at__gt=timezone.now()).exclude(
+        status=ReservationStatus.CANCELLED
+    )
+
+
+def booked_between(start: datetime, end: datetime | None = None, but: UUID | None = None) -> list[Booked]:
+    """What is booked at any time between the two moments, for `bookings`."""
+    rows = Reservation.objects.filter(status=ReservationStatus.BOOKED, ends_at__gt=start)
+    if end is not None:
+        rows = rows.filter(starts_at__lt=end)
+    if but is not None:
+        rows = rows.exclude(pk=but)
+    return [
+        Booked(team, amounts, int(first.timestamp()), int(last.timestamp()))
+        for team, amounts, first, last in rows.values_list("team__name", "amounts", "starts_at", "ends_at")
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Whether a reservation fits, and why. `next_start` is the first time at which it would."""
+
+    fits: bool
+    reason: Reason
+    next_start: datetime | None = None
+    clash: Clash | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What is booked of it, or who is in the way."""
+        return message_of(self.reason)
+
+    @property
+    def next_action(self) -> str:
+        """What would fit, or an empty string."""
+        return next_action_of(self.reason)
+
+
+def check(amounts: Amounts, starts_at: datetime, ends_at: datetime, but: UUID | None = None) -> Check:
+    """Whether `amounts` fit beside what is booked (but for one reservation) at every moment of the time."""
+    there = bookable()
+    start_s, end_s = int(starts_at.timestamp()), int(ends_at.timestamp())
+    others = booked_between(starts_at, but=but)
+    found = slots.clash(amounts, start_s, end_s, others, there)
+    if found is None:
+        peaks = [
+            [name, slots.peak(name, start_s, end_s, others), there.get(name, 0)] for name in in_order(amounts)
+        ]
+        return Check(True, Reason(ReservationCode.FITS, {"peaks": peaks}))
+    free_s = slots.first_fit(amounts, start_s, end_s, others, there)
+    next_start = datetime.fromtimestamp(free_s, UTC) if free_s is not None else None
+    return Check(False, _clash_reason(found, next_start), next_start, found)
+
+
+def _clash_reason(found: Clash, next_start: datetime | None) -> Reason:
+    params: dict[str, Any] = {
+        "resource": found.resource,
+        "capacity": found.capacity,
+        "wanted": found.wanted,
+        "left": found.left,
+        "next_start": next_start.isoformat() if next_start else None,
+    }
+    if not found.holders:
+        return Reason(ReservationCode.SITE_TOO_SMALL, params)
+    params |= {
+        "booked": found.booked,
+        "holders": [list(holder) for holder in found.holders],
+        "at": datetime.fromtimestamp(found.at_s, UTC).isoformat(),
+        "until": datetime.fromtimestamp(found.until_s, UTC).isoformat(),
+    }
+    return Reason(ReservationCode.BOOKED_BY_OTHERS, params)
+
+
+def beyond_limits(team: Team, amounts: Amounts) -> list[str]:
+    """What of the amounts the team may never hold at once by its quota, as sentences."""
+    found = []
+    for name in in_order(amounts):
+        bar = limits.bar_of(team, name)
+        if bar is not None and bar.limit is not None and amounts[name] > bar.limit:
+            params = {"team": team.name, "resource": name, "capacity": bar.limit}
+            found.append(message_of(Reason(ReservationCode.BEYOND_QUOTA, params)))
+    return found
+
+
+def booked_from(now: datetime) -> Iterable[tuple[str, str, dict[str, int], int, int]]:
+    """What is booked from now on: id, team, amounts, start and end in seconds."""
+    for pk, team, amounts, start, end in Reservation.objects.filter(
+        status=ReservationStatus.BOOKED, ends_at__gt=now
+    ).values_list("pk", "team__slug", "amounts", "starts_at", "ends_at"):
+        yield str(pk), team, amounts, int(start.timestamp()), int(end.timestamp())

@@ -1,0 +1,489 @@
+"""Reservations: capacity for a team and a time. Owners, approvers and operators ask, another decides.
+
+What is booked never exceeds what the site has of a resource, at any moment: each write that books holds
+the queue's row, so that of two at once for the last capacity one is refused, with the other named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.common import etags
+from portal.common.actors import SYSTEM, SystemActor
+from portal.common.domain_events import emit
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.formatting import format_clock, format_time_span
+from portal.common.reasons.codes import CommonCode, QuotaCode, ReservationCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.fleet.inventory.models import PlacementLock
+from portal.people.accounts import approvers
+from portal.people.accounts.domain_events import UserDeactivated
+from portal.people.accounts.models import Team, User
+from portal.people.accounts.selectors import owners_of
+from portal.quota.limits import policies, resources
+from portal.quota.limits.domain_events import LimitsChanged
+from portal.quota.reservations import permissions, selectors
+from portal.quota.reservations import policies as decisions
+from portal.quota.reservations.models import Reservation, ReservationStatus
+from portal.quota.reservations.presenters import format_amounts
+
+MIN_LENGTH = timedelta(minutes=15)
+MAX_AHEAD = timedelta(days=366)
+MAX_PAST = timedelta(minutes=5)
+"""Who books for now has looked at the clock a moment ago."""
+REMIND_BEFORE = timedelta(minutes=15)
+MAX_RESOURCES = 16
+MAX_TITLE = 80
+BATCH = 200
+Amounts = Mapping[str, int]
+
+
+@transaction.atomic
+def request(
+    *,
+    actor: User,
+    team: Team,
+    title: str,
+    amounts: Amounts,
+    starts_at: datetime,
+    ends_at: datetime,
+    note: str = "",
+) -> Reservation:
+    """Ask for capacity (base units by resource); booked at once on another approver's word (`permissions`).
+
+    Raises `NotFound`, `NotAllowed`, `InvalidInput` (what, when) and `StateConflict` where others have
+    booked too much of it; the conflict names them and, as `next_start`, the first time that is free.
+    """
+    policies.require_reserve(actor, team)
+    wanted = _clean(title, amounts, starts_at, ends_at, timezone.now())
+    _lock_calendar()
+    _require_room(wanted)
+    permission = decisions.permission_for(actor, team)
+    alone = permission is None and approvers.is_only_superuser(actor)
+    booked = permission is not None or alone
+    made = Reservation.objects.create(
+        team=team,
+        **wanted,
+        note=strip_nul(note).strip()[:2000],
+        status=ReservationStatus.BOOKED if booked else ReservationStatus.REQUESTED,
+        created_by=actor,
+        decided_by=actor if alone else None,
+        permission=permission,
+    )
+    words = _words(made)
+    if permission is not None:
+        by = permission.granted_by.username
+        allowed = {"permission": str(permission.pk), "permitted_by": by}
+        _record(actor, made, "booked", f"books {words}, as {by} permits", **allowed)
+    elif alone:
+        message = f"books {words} (there is no other administrator)"
+        _record(actor, made, "booked", message, own=True)
+    else:
+        _record(actor, made, "requested", f"asks for {words}")
+    if booked:
+        _notify(made, _("%(what)s is booked") % {"what": words}, actor)
+        emit(LimitsChanged())
+    else:
+        events.notify(
+            decisions.deciders_of(made),
+            "reservation.requested",
+            _("%(username)s asks for %(what)s") % {"username": actor.username, "what": words},
+            made.note,
+            url(made),
+        )
+    return made
+
+
+@transaction.atomic
+def approve(*, actor: User, reservation_id: UUID, expected: frozenset[str] = etags.ANY) -> Reservation:
+    """Book what was asked for. Approvers and operators; raises as `request` does.
+
+    `StateConflict` also where somebody has decided, or its time is over; `PreconditionFailed` where what is
+    asked for is no longer what was `expected`.
+    """
+    _lock_calendar()
+    found = _locked(actor, reservation_id)
+    decisions.require_decide(actor, found)
+    _require_open(found)
+    etags.require_expected(expected, found, name=found.title)
+    if found.ends_at <= timezone.now():
+        raise StateConflict(Reason(ReservationCode.TIME_OVER))
+    _require_room(_fields(found), but=found.pk)
+    found.status, found.decided_by = ReservationStatus.BOOKED, actor
+    found.save(update_fields=["status", "decided_by"])
+    words = _words(found)
+    _record(actor, found, "booked", f"books {words}", **_how(actor, found))
+    _decided(found)
+    _notify(found, _("%(username)s booked %(what)s") % {"username": actor.username, "what": words}, actor)
+    emit(LimitsChanged())
+    return found
+
+
+@transaction.atomic
+def deny(
+    *, actor: User, reservation_id: UUID, reason: str, expected: frozenset[str] = etags.ANY
+) -> Reservation:
+    """Refuse what was asked for, with a reason. Approvers and operators; raises as `approve` does."""
+    found = _locked(actor, reservation_id)
+    decisions.require_decide(actor, found)
+    _require_open(found)
+    etags.require_expected(expected, found, name=found.title)
+    reason = strip_nul(reason).strip()[:2000]
+    if not reason:
+        missing = Reason(ReservationCode.DENIAL_WITHOUT_REASON)
+        raise InvalidInput(missing, errors={"reason": [missing]})
+    found.status, found.decided_by, found.note = ReservationStatus.CANCELLED, actor, reason
+    found.save(update_fields=["status", "decided_by", "note"])
+    message = f"denies {found.team.name} “{found.title}”: {reason}"
+    _record(actor, found, "denied", message, **_how(actor, found))
+    _decided(found)
+    _notify(found, _("%(what)s is not booked") % {"what": _titled(found)}, actor, reason)
+    return found
+
+
+@transaction.atomic
+def cancel(*, actor: User, reservation_id: UUID, expected: frozenset[str] = etags.ANY) -> Reservation:
+    """Give it up; its capacity is free at once. Owners of the team and who books. Twice is success."""
+    found = _locked(actor, reservation_id)
+    policies.require_reserve(actor, found.team)
+    etags.require_expected(expected, found, name=found.title)
+    if found.status == ReservationStatus.CANCELLED:
+        return found
+    if found.ends_at <= timezone.now():
+        raise StateConflict(Reason(ReservationCode.NOTHING_TO_CANCEL))
+    booked = found.status == ReservationStatus.BOOKED
+    found.status = ReservationStatus.CANCELLED
+    found.save(update_fields=["status"])
+    _record(
+        actor,
+        found,
+        "cancelled",
+        f"cancels “{found.title}” of {found.team.name}, {_span(found)}",
+    )
+    _notify(
+        found,
+        _("%(what)s is cancelled") % {"what": _titled(found)},
+        actor,
+        _span(found),
+    )
+    if booked:
+        emit(LimitsChanged())
+    else:
+        _decided(found)
+    return found
+
+
+def pass_on_all_of(event: UserDeactivated) -> None:
+    """Withdraw what a deactivated user has asked for; what is booked stays the team's, in an owner's name."""
+    now = timezone.now()
+    theirs = Reservation.objects.filter(created_by=event.user, ends_at__gt=now).select_related("team")
+    for row in theirs.filter(status=ReservationStatus.REQUESTED).select_for_update(of=("self",)):
+        row.status = ReservationStatus.CANCELLED
+        row.save(update_fields=["status"])
+        _decided(row)
+        _record(event.actor, row, "cancelled", f"withdraws “{row.title}” of {row.team.name}, {_span(row)}")
+    for row in theirs.filter(status=ReservationStatus.BOOKED).select_for_update(of=("self",)):
+        row.created_by = owners_of(row.team).order_by("username").first()
+        row.save(update_fields=["created_by"])
+    permissions.end_all_of(event.user, event.actor)
+
+
+@transaction.atomic
+def change(
+    *,
+    actor: User,
+    reservation_id: UUID,
+    title: str,
+    amounts: Amounts,
+    starts_at: datetime,
+    ends_at: datetime,
+    expected: frozenset[str] = etags.ANY,
+) -> Reservation:
+    """Book or ask for something else in its place. Raises as `request` does, and `PreconditionFailed`.
+
+    What waits for approval is changed freely, and is then the wish of who changed it. Of what is booked one
+    only gives back, less of it or a shorter time inside it, but for who books at once. What has begun keeps
+    its start.
+    """
+    _lock_calendar()
+    found = _locked(actor, reservation_id)
+    policies.require_reserve(actor, found.team)
+    etags.require_expected(expected, found, name=found.title)
+    now = timezone.now()
+    if found.status == ReservationStatus.CANCELLED or found.ends_at <= now:
+        named = {"title": found.title}
+        raise StateConflict(
+            Reason(ReservationCode.WAS_CANCELLED, named)
+            if found.ends_at > now
+            else Reason(ReservationCode.OVER, named)
+        )
+    begun = found.starts_at <= now
+    if begun:
+        starts_at = found.starts_at
+    wanted = _clean(title, amounts, starts_at, ends_at, found.starts_at if begun else now)
+    if ends_at <= now:
+        wrong = Reason(ReservationCode.END_NOT_IN_FUTURE)
+        raise InvalidInput(wrong, errors={"ends_at": [wrong]})
+    before = _fields(found)
+    if before == wanted:
+        return found
+    booked = found.status == ReservationStatus.BOOKED
+    allowed: dict[str, Any] = {}
+    if booked and not _less(wanted, found):
+        if not decisions.books_at_once(actor, found.team):
+            raise NotAllowed(Reason(ReservationCode.ONLY_LESS))
+        if (permission := decisions.permission_for(actor, found.team)) is not None:
+            allowed = {"permission": str(permission.pk), "permitted_by": permission.granted_by.username}
+    _require_room(wanted, but=found.pk)
+    for name, value in wanted.items():
+        setattr(found, name, value)
+    found.reminded_at = None if found.starts_at > now else found.reminded_at
+    if not booked:
+        # Also those for whom it waited until now, and does not any more.
+        _decided(found)
+        found.changed_by = actor
+    found.save(update_fields=[*wanted, "reminded_at", "changed_by"])
+    words = _words(found)
+    _record(actor, found, "changed", f"changes “{found.title}” to {words}", before=_plain(before), **allowed)
+    _notify(found, _("“%(title)s” is now %(what)s") % {"title": found.title, "what": words}, actor)
+    if booked:
+        emit(LimitsChanged())
+    else:
+        _decided(found)
+    return found
+
+
+# --- what time brings -----------------------------------------------------------------------------------
+
+
+def due(*, now: datetime | None = None) -> int:
+    """Act on what begins, ends, or begins soon; returns how many. Each is notified of once, late or not."""
+    now = now or timezone.now()
+    booked, asked = ReservationStatus.BOOKED, ReservationStatus.REQUESTED
+    soon = Reservation.objects.filter(
+        status=booked, reminded_at=None, begun_at=None, starts_at__gt=now, starts_at__lte=now + REMIND_BEFORE
+    )
+    begins = Reservation.objects.filter(status=booked, begun_at=None, starts_at__lte=now, ends_at__gt=now)
+    ends = Reservation.objects.filter(status=booked, ended_at=None, ends_at__lte=now)
+    missed = Reservation.objects.filter(status=asked, ends_at__lte=now)
+    done = 0
+    for rows, act in ((soon, _remind), (begins, _begin), (ends, _end), (missed, _miss)):
+        for key in list(rows.order_by("starts_at", "pk").values_list("pk", flat=True)[:BATCH]):
+            with transaction.atomic():
+                # Under its lock it may be another one by now: cancelled, changed, or done by another worker.
+                row = rows.select_for_update(of=("self",)).select_related("team").filter(pk=key).first()
+                if row is not None:
+                    act(row, now)
+                    done += 1
+    return done
+
+
+def _remind(row: Reservation, now: datetime) -> None:
+    row.reminded_at = now
+    row.save(update_fields=["reminded_at"])
+    events.notify(
+        User.objects.filter(memberships__team=row.team),
+        "reservation.soon",
+        _("%(amounts)s are kept for %(team)s from %(time)s on")
+        % {
+            "amounts": format_amounts(row.amounts),
+            "team": row.team.name,
+            "time": format_clock(row.starts_at, row.starts_at),
+        },
+        _("“%(title)s”, %(span)s. Start your workspaces then: they go first.")
+        % {"title": row.title, "span": _span(row)},
+        url(row),
+    )
+
+
+def _begin(row: Reservation, now: datetime) -> None:
+    row.begun_at = now
+    row.save(update_fields=["begun_at"])
+    _record(SYSTEM, row, "begun", f"keeps {format_amounts(row.amounts)} for {row.team.name} from now on")
+    emit(LimitsChanged())
+
+
+def _end(row: Reservation, now: datetime) -> None:
+    row.ended_at = now
+    row.save(update_fields=["ended_at"])
+    _record(SYSTEM, row, "ended", f"keeps nothing more for “{row.title}” of {row.team.name}")
+    emit(LimitsChanged())
+
+
+def _miss(row: Reservation, _now: datetime) -> None:
+    row.status, row.note = ReservationStatus.CANCELLED, _("Nobody decided it in time.")
+    row.save(update_fields=["status", "note"])
+    _decided(row)
+    _record(SYSTEM, row, "missed", f"closes “{row.title}” of {row.team.name}: nobody decided it in time")
+    _notify(
+        row,
+        _("%(what)s was not decided in time") % {"what": _titled(row)},
+        SYSTEM,
+        _span(row),
+    )
+
+
+# --- helpers --------------------------------------------------------------------------------------------
+
+
+def _span(row: Reservation) -> str:
+    return format_time_span(row.starts_at, row.ends_at)
+
+
+def _words(row: Reservation) -> str:
+    """What is kept, for whom and when."""
+    words = {"amounts": format_amounts(row.amounts), "team": row.team.name, "span": _span(row)}
+    return _("%(amounts)s for %(team)s, %(span)s") % words
+
+
+def _titled(row: Reservation) -> str:
+    return _("“%(title)s” of %(team)s") % {"title": row.title, "team": row.team.name}
+
+
+def url(row: Reservation) -> str:
+    return reverse("reservations:reservation", args=[row.pk])
+
+
+def _clean(
+    title: str, amounts: Amounts, starts_at: datetime, ends_at: datetime, earliest: datetime
+) -> dict[str, Any]:
+    """What is to be booked, in the form in which it is kept; all that is wrong with it at once."""
+    problems: dict[str, list[Reason]] = {}
+    title = " ".join(strip_nul(title).split())
+    if not 0 < len(title) <= MAX_TITLE:
+        problems["title"] = [Reason(ReservationCode.TITLE_LENGTH, {"max": MAX_TITLE})]
+    cleaned = _clean_amounts(amounts)
+    if isinstance(cleaned, Reason):
+        problems["amounts"] = [cleaned]
+    starts_at, ends_at = starts_at.replace(second=0, microsecond=0), ends_at.replace(second=0, microsecond=0)
+    if starts_at < earliest - MAX_PAST:
+        problems["starts_at"] = [Reason(ReservationCode.START_NOT_IN_FUTURE)]
+    if ends_at - starts_at < MIN_LENGTH:
+        minutes = int(MIN_LENGTH.total_seconds() // 60)
+        problems["ends_at"] = [Reason(ReservationCode.TOO_SHORT, {"minutes": minutes})]
+    elif ends_at > timezone.now() + MAX_AHEAD:
+        problems["ends_at"] = [Reason(ReservationCode.ENDS_TOO_LATE)]
+    if problems:
+        first = next(iter(problems.values()))[0]
+        raise InvalidInput(Reason(CommonCode.CORRECT_AND_RETRY, {"first": first.as_json()}), errors=problems)
+    return {"title": title, "amounts": cleaned, "starts_at": starts_at, "ends_at": ends_at}
+
+
+def _clean_amounts(amounts: Amounts) -> dict[str, int] | Reason:
+    """The amounts by the one spelling of their resources, or what is wrong with them."""
+    if not 0 < len(amounts) <= MAX_RESOURCES:
+        return Reason(ReservationCode.RESOURCES_COUNT, {"max": MAX_RESOURCES})
+    there = selectors.bookable()
+    cleaned: dict[str, int] = {}
+    for given, amount in amounts.items():
+        name = given.strip().lower()
+        if name not in there:
+            if not resources.is_resource(name):
+                return Reason(QuotaCode.NO_SUCH_RESOURCE, {"resource": name})
+            return Reason(ReservationCode.NOT_RESERVABLE, {"resource": name, "known": list(there)})
+        if not isinstance(amount, int) or isinstance(amount, bool) or amount <= 0:
+            return Reason(ReservationCode.RESERVE_NOTHING, {"resource": name})
+        if amount > there[name]:
+            params = {"resource": name, "capacity": there[name], "wanted": amount}
+            return Reason(ReservationCode.MORE_THAN_SITE_HAS, params)
+        cleaned[name] = amount
+    return cleaned
+
+
+def _fields(row: Reservation) -> dict[str, Any]:
+    return {
+        "title": row.title, "amounts": row.amounts, "starts_at": row.starts_at, "ends_at": row.ends_at,
+    }  # fmt: skip
+
+
+def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value.isoformat() if isinstance(value, datetime) else value for key, value in fields.items()}
+
+
+def _less(wanted: Mapping[str, Any], row: Reservation) -> bool:
+    """Whether it takes nothing that is not booked already."""
+    inside = row.starts_at <= wanted["starts_at"] and wanted["ends_at"] <= row.ends_at
+    return inside and all(amount <= row.amounts.get(name, 0) for name, amount in wanted["amounts"].items())
+
+
+def _lock_calendar() -> None:
+    """Whoever books waits for whoever is booking, and for the cycle that is under way."""
+    PlacementLock.hold()
+
+
+def _locked(actor: User | SystemActor, reservation_id: UUID) -> Reservation:
+    found = (
+        Reservation.objects.select_for_update(of=("self",))
+        .select_related("team", "created_by", "decided_by")
+        .filter(pk=reservation_id)
+        .first()
+    )
+    if found is None or not selectors.may_see(actor, found):
+        raise NotFound(Reason(ReservationCode.NO_SUCH_RESERVATION))
+    return found
+
+
+def _require_open(found: Reservation) -> None:
+    if found.status == ReservationStatus.REQUESTED:
+        return
+    params = {"title": found.title, "by": found.decided_by.username if found.decided_by else ""}
+    raise StateConflict(
+        Reason(ReservationCode.BOOKED_ALREADY, params)
+        if found.status == ReservationStatus.BOOKED
+        else Reason(ReservationCode.CANCELLED_ALREADY, params)
+    )
+
+
+def _require_room(wanted: Mapping[str, Any], but: UUID | None = None) -> None:
+    found = selectors.check(wanted["amounts"], wanted["starts_at"], wanted["ends_at"], but=but)
+    if not found.fits:
+        raise StateConflict(
+            found.reason,
+            next_start=found.next_start.isoformat() if found.next_start else None,
+        )
+
+
+def _record(actor: User | SystemActor, row: Reservation, word: str, message: str, **data: Any) -> None:
+    events.record(
+        actor=actor,
+        kind=AuditKind(f"reservation.{word}"),
+        team=row.team,
+        message=message,
+        data={"reservation": str(row.pk), **_plain(_fields(row)), **data},
+    )
+
+
+def _how(actor: User, row: Reservation) -> dict[str, Any]:
+    """What the record says of a decision beside who made it: in whose place, and whether it is their own."""
+    found: dict[str, Any] = {}
+    if actor.pk in (row.created_by_id, row.changed_by_id):
+        found["own"] = True
+    if not (actor.operates or approvers.is_approver(actor)) and (lender := approvers.delegator_of(actor)):
+        found["in_place_of"] = lender.username
+    return found
+
+
+def _decided(row: Reservation) -> None:
+    """It waits for nobody any more, or for others: their open pages look again."""
+    events.refresh_pages(decisions.deciders_of(row))
+
+
+def _notify(row: Reservation, title: str, actor: User | SystemActor, body: str = "") -> None:
+    """The team's owners and who made it, but for who has just done it."""
+    found = {user.pk: user for user in owners_of(row.team)}
+    if row.created_by is not None:
+        found[row.created_by.pk] = row.created_by
+    if isinstance(actor, User):
+        found.pop(actor.pk, None)
+    events.notify(found.values(), "reservation.changed", title, body, url(row))

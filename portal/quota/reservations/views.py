@@ -1,0 +1,189 @@
+"""The calendar and a reservation's page; templates/reservations/ says what each expects."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.utils.dateparse import parse_date, parse_datetime
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from portal.common import etags
+from portal.common.errors import InvalidInput, PortalError
+from portal.common.formatting import format_amount, format_resource, format_time_span
+from portal.common.htmx import wants
+from portal.common.reasons.codes import CommonCode, ReservationCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts import selectors as accounts
+from portal.people.accounts.models import Team
+from portal.quota.limits import policies, resources
+from portal.quota.limits.forms import parse_amount
+from portal.quota.limits.selectors import limits
+from portal.quota.reservations import policies as decisions
+from portal.quota.reservations import presenters, selectors, services, slots
+from portal.quota.reservations.models import Reservation, ReservationStatus
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def board(request: SignedInRequest) -> HttpResponse:
+    """A week of what is reserved; asking for a reservation, with a live check of whether it fits."""
+    user = request.user
+    data = request.POST if request.method == "POST" else request.GET
+    error: PortalError | None = None
+    if request.method == "POST":
+        try:
+            made = _request(request)
+        except PortalError as refused:
+            error = refused
+        else:
+            messages.success(request, _made_message(made))
+            return redirect(services.url(made))
+    there = selectors.bookable()
+    form = {
+        name: strip_nul(data.get(name, ""))
+        for name in ("title", "team", "resource", "amount", "starts", "ends")
+    }
+    if wants(request, "check"):
+        return render(request, "reservations/calendar.html#check", {"check": _check(form)})
+    today = timezone.now().date()
+    first = _day(request.GET.get("week", "")) or today
+    start, end = presenters.bounds(first)
+    rows = list(
+        selectors.reservations_for(user)
+        .exclude(status=ReservationStatus.CANCELLED)
+        .filter(starts_at__lt=end, ends_at__gt=start)
+        .order_by("starts_at", "pk")
+    )
+    known: Any = selectors.known_teams(user)
+    teams = (
+        list(accounts.own_teams(user)) if not policies.may_book(user) else list(Team.objects.order_by("name"))
+    )
+    context = {
+        "week": presenters.week(first, rows, there, known, today),
+        "rows": [
+            (row, presenters.format_amounts(slots.plain(row.amounts)), known is None or row.team_id in known)
+            for row in rows
+        ],
+        "waiting": list(selectors.awaiting(user)[:50]),
+        "teams": [team for team in teams if policies.may_reserve(user, team)],
+        "choices": [
+            (name, format_resource(name), format_amount(name, amount))
+            for name, amount in there.items()
+            if name != resources.GPU
+        ],
+        "form": form,
+        "error": error,
+        "check": _check(form) if form["amount"] and form["starts"] else None,
+        "sees_permissions": policies.sees_every_team(user),
+    }
+    return render(request, "reservations/calendar.html", context, status=error.status if error else 200)
+
+
+def _made_message(made: Reservation) -> str:
+    booked = made.status == ReservationStatus.BOOKED
+    words = _("“%(title)s” is booked.") if booked else _("“%(title)s” waits for an approver.")
+    return words % {"title": made.title}
+
+
+def _request(request: SignedInRequest) -> Reservation:
+    data = request.POST
+    return services.request(
+        actor=request.user,
+        team=limits.team_for(request.user, strip_nul(data.get("team", ""))),
+        title=data.get("title", ""),
+        amounts=slots.counted(_amounts(data.get("resource", ""), data.get("amount", ""))),
+        starts_at=_moment(data.get("starts", ""), "starts_at"),
+        ends_at=_moment(data.get("ends", ""), "ends_at"),
+        note=data.get("note", ""),
+    )
+
+
+def _amounts(resource: str, amount: str) -> dict[str, int]:
+    resource = strip_nul(resource)
+    if not resource:
+        missing = Reason(ReservationCode.CHOOSE_RESOURCE)
+        raise InvalidInput(missing, errors={"resource": [missing]})
+    return {resource: parse_amount(strip_nul(amount), resource, "amount")}
+
+
+def _moment(text: str, field: str) -> datetime:
+    """A date and time as a browser sends it, in UTC. Raises `InvalidInput`."""
+    try:
+        found = parse_datetime(strip_nul(text))
+    except ValueError:
+        found = None
+    if found is None:
+        wrong = Reason(ReservationCode.TIME_NOT_UNDERSTOOD)
+        raise InvalidInput(wrong, errors={field: [wrong]})
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _day(text: str) -> date | None:
+    try:
+        return parse_date(strip_nul(text))
+    except ValueError:
+        return None
+
+
+def _check(form: dict[str, str]) -> selectors.Check | None:
+    """Whether what stands in the form fits; None while something is missing or wrong."""
+    try:
+        amounts = slots.counted(_amounts(form["resource"], form["amount"]))
+        starts, ends = _moment(form["starts"], "starts_at"), _moment(form["ends"], "ends_at")
+    except PortalError:
+        return None
+    return selectors.check(amounts, starts, ends) if starts < ends else None
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def reservation(request: SignedInRequest, reservation_id: UUID) -> HttpResponse:
+    """One reservation: approve, deny, cancel by whoever may."""
+    found = selectors.reservation_by_id(request.user, reservation_id)
+    if request.method == "POST":
+        try:
+            found = _act(request, found)
+        except PortalError as error:
+            messages.error(request, error.sentence)
+        return redirect(services.url(found))
+    over = found.ends_at <= timezone.now()
+    open_ = found.status == ReservationStatus.REQUESTED and not over
+    context = {
+        "row": found,
+        "what": presenters.format_amounts(slots.plain(found.amounts)),
+        "span": format_time_span(found.starts_at, found.ends_at),
+        "over": over,
+        "titled": policies.may_view_team(request.user, found.team),
+        "may_decide": open_ and decisions.may_decide(request.user, found),
+        "others_decide": open_ and policies.may_book(request.user),
+        "may_cancel": not over
+        and found.status != ReservationStatus.CANCELLED
+        and policies.may_reserve(request.user, found.team),
+        "beyond": selectors.beyond_limits(found.team, found.amounts) if open_ else [],
+        "check": selectors.check(found.amounts, found.starts_at, found.ends_at, but=found.pk)
+        if open_
+        else None,
+    }
+    return render(request, "reservations/reservation.html", context)
+
+
+def _act(request: SignedInRequest, found: Reservation) -> Reservation:
+    what, expected = request.POST.get("do", ""), etags.expected_by(request)
+    if what == "approve":
+        return services.approve(actor=request.user, reservation_id=found.pk, expected=expected)
+    if what == "deny":
+        reason = request.POST.get("reason", "")
+        return services.deny(actor=request.user, reservation_id=found.pk, reason=reason, expected=expected)
+    if what == "cancel":
+        return services.cancel(actor=request.user, reservation_id=found.pk, expected=expected)
+    raise InvalidInput(Reason(CommonCode.CHOOSE_WHAT_TO_DO))

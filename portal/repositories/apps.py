@@ -1,5 +1,0 @@
-from django.apps import AppConfig
-
-
-class RepositoriesConfig(AppConfig):
-    name = "portal.repositories"

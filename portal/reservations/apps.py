@@ -1,6 +1,0 @@
-from django.apps import AppConfig
-
-
-class ReservationsConfig(AppConfig):
-    name = "portal.reservations"
-    label = "reservations"

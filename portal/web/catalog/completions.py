@@ -1,0 +1,56 @@
+"""What may be meant by the beginning of a short name: options for fields of `portal.common.completion`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.db.models import Q
+from django.http import HttpResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from portal.catalog import policies, selectors
+from portal.catalog.environments import selectors as environments
+from portal.common.completion import MOST_IN_A_LIST, Option, options_html
+from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts.models import User
+from portal.people.accounts.selectors import team_by_slug, teams_for
+from portal.web.catalog.environments import options_of
+
+MOST_WORDS = 100
+
+
+@require_safe
+@never_cache
+def completions(request: SignedInRequest, kind: str) -> HttpResponse:
+    """Options for what was written: in `q`, or in the field that htmx names.
+
+    Environments that workspaces of a `team` may have, or of the site where it is empty; without it all that
+    the reader sees. With `copy` only entries whose whole definition the reader may read.
+    """
+    field = (request.htmx.trigger_name if request.htmx else None) or "q"
+    words = strip_nul(request.GET.get(field, ""))[:MOST_WORDS]
+    asked = {name: strip_nul(request.GET[name]) for name in ("team", "copy") if name in request.GET}
+    return HttpResponse(options_html(list(_found(request.user, kind, words, asked))))
+
+
+def _found(actor: User, kind: str, words: str, asked: dict[str, str]) -> Iterable[Option]:
+    if kind == "environment":
+        slug = asked.get("team")
+        team = team_by_slug(actor, slug) if slug else None
+        seen = (
+            environments.usable_by(actor, team) if slug is not None else environments.environments_for(actor)
+        )
+        return options_of(environments.search(seen, words)[:MOST_IN_A_LIST])
+    if kind == "team":
+        teams = teams_for(actor)
+        for word in words.split()[:8]:
+            teams = teams.filter(Q(name__icontains=word) | Q(slug__icontains=word))
+        return teams.values_list("slug", "name")[:MOST_IN_A_LIST]
+    rows: Any = selectors.templates_for(actor) if kind == "template" else selectors.flavors_for(actor)
+    if kind == "template" and "copy" in asked:
+        rows = policies.with_commands(actor, rows)
+    found = selectors.search(rows.filter(enabled=True).order_by("position", "slug"), words)
+    return [(each.slug, each.name) for each in found[:MOST_IN_A_LIST]]

@@ -1,0 +1,84 @@
+"""The software environments that a template may name, as its form and its page show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from django.utils.translation import gettext as _
+
+from portal.catalog.environments import selectors
+from portal.catalog.environments.models import Environment
+from portal.catalog.environments.presenters import standing
+from portal.catalog.models import Template
+from portal.common.completion import MOST_IN_A_LIST, Option
+from portal.people.accounts.models import Team, User
+from portal.scheduling.software_requirements import driver_for, parse_version
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentChoice:
+    """An environment that a template may name; `drivers` says where its CUDA is too new, or is empty."""
+
+    environment: Environment
+    standing: str
+    drivers: str
+
+    @property
+    def label(self) -> str:
+        """In a line: name, how it stands, and which drivers are too old."""
+        parts = [self.environment.name, self.standing]
+        if self.environment.current is not None and self.environment.current.cuda:
+            parts.append(f"CUDA {self.environment.current.cuda}")
+        return " · ".join(part for part in [*parts, self.drivers] if part)
+
+
+def choices(actor: User, team: Team | None, present: Environment | None = None) -> list[EnvironmentChoice]:
+    """Those that all may use who may use a template of the team, or of the site; and the present one.
+
+    Of more than a list has only one more than that, which says that there are more.
+    """
+    rows = selectors.usable_by(actor, team).defer("current__packages")
+    found = list(rows[: MOST_IN_A_LIST + 1])
+    if present is not None and all(each.pk != present.pk for each in found):
+        found.append(present)
+    standings, drivers = selectors.standings(found), pool_drivers()
+    return [
+        EnvironmentChoice(each, standing(each, standings.get(each.pk)), too_old_for(each, drivers))
+        for each in found
+    ]
+
+
+def options_of(found: Iterable[Environment]) -> list[Option]:
+    """Short names, and beside each what it is called and how it stands."""
+    rows = list(found)
+    progress = selectors.standings(rows)
+    return [(each.slug, f"{each.name} · {standing(each, progress.get(each.pk))}") for each in rows]
+
+
+def standings_of(templates: Iterable[Template]) -> dict[str, str]:
+    """How the environments of templates stand, by their short names."""
+    found = {each.environment.pk: each.environment for each in templates if each.environment is not None}
+    progress = selectors.standings(found.values()) if found else {}
+    return {each.slug: standing(each, progress.get(each.pk)) for each in found.values()}
+
+
+def pool_drivers() -> list[tuple[str, str]]:
+    """The pools with accelerators: what each is called, and the newest CUDA that a driver there can."""
+    newest: dict[str, str] = {}
+    nodes = selectors.building_nodes().exclude(cuda_version="").only("cuda_version", "pool__name")
+    for node in nodes:
+        before = newest.get(node.pool.name, "")
+        newest[node.pool.name] = max(
+            before, node.cuda_version, key=lambda version: parse_version(version) or (0, 0)
+        )
+    return sorted(newest.items())
+
+
+def too_old_for(environment: Environment, drivers: Sequence[tuple[str, str]]) -> str:
+    """Which pools' drivers are too old for the CUDA that an environment brings; empty where none is."""
+    wanted = parse_version(driver_for(environment.current.cuda)) if environment.current is not None else None
+    if wanted is None:
+        return ""
+    old = [f"{pool} ({cuda})" for pool, cuda in drivers if (there := parse_version(cuda)) and there < wanted]
+    return _("newer than the drivers of %(pools)s") % {"pools": ", ".join(old)} if old else ""

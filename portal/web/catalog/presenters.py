@@ -1,0 +1,238 @@
+"""What the pages of the catalog show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from django.db.models import QuerySet
+from django.urls import reverse
+from django.utils.functional import Promise
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from portal.catalog import policies, selectors
+from portal.catalog.environments.models import Environment
+from portal.catalog.environments.selectors import environments_for
+from portal.catalog.models import Flavor, Template
+from portal.common.completion import MOST_IN_A_LIST, Offered, offered
+from portal.common.formatting import format_cores, format_duration, format_memory, format_money, format_size
+from portal.common.history import presenters as kept_versions
+from portal.common.history import selectors as history
+from portal.common.history.presenters import Changed, Version
+from portal.common.reasons.wording import message_of, next_action_of
+from portal.people.accounts.models import Team, User
+from portal.people.accounts.selectors import own_teams
+from portal.web.catalog.environments import pool_drivers, standings_of, too_old_for
+
+LABELS: dict[str, str | Promise] = {
+    "slug": _("Short name"), "team": _("Team"), "name": _("Name"), "description": _("What it is for"),
+    "icon": _("Icon"), "program": _("Program"), "install_hint": _("Where the program is missing"),
+    "min_cuda": _("Least CUDA version"), "min_compute_capability": _("Least compute capability"),
+    "argv": _("Command"), "env": _("Environment variables"), "startup": _("Startup script"),
+    "environment": _("Environment"),
+    "ready_path": _("Path that answers when it is ready"), "open_path": _("Path that opens"),
+    "upstream_auth": _("Signing in to the app"), "service_workers": _("Service workers"),
+    "git_url": _("Git repository"), "git_ref": _("Branch, tag or commit"), "git_secret": _("Credential"),
+    "dotfiles_url": _("Dotfiles"), "mounts": _("Folders of the node"),
+    "egress": _("What it may reach"), "egress_allow": _("Hosts and networks"),
+    "activity": _("Activity"), "start_timeout_s": _("Time to start"),
+    "stop_timeout_s": _("Time to stop"), "work_lost": _("Work that is lost"),
+    "enabled": _("Offered"), "position": _("Place in the list"),
+    "deprecated": _("Deprecated"), "teams": _("Teams"), "successor": _("Successor"), "pool": _("Pool"),
+    "cpu_milli": _("CPU"), "memory_mib": _("Memory"),
+    "disk_mib": _("Scratch disk"), "nodes": _("Nodes"), "accelerator_count": _("Accelerators"),
+    "accelerator_model": _("Model"), "accelerator_models": _("Models"),
+    "accelerator_milli": _("Share of each"), "accelerator_memory_mib": _("Least GPU memory"),
+    "mig_profile": _("MIG profile"), "within": _("Several must share"), "preemptible": _("Preemptible"),
+    "expected_s": _("Expected to run"), "default_lifetime_h": _("Stops after"),
+    "max_lifetime_h": _("Lives at most"), "price_cents": _("Price"),
+    "driver": _("Driver"), "config": _("Configuration"),
+}  # fmt: skip
+
+
+def in_words(model: type[Template] | type[Flavor], field: str, value: Any) -> str:
+    """A value of a document as people read it; a dash where there is none."""
+    if value in (None, "", [], {}) or (value == 0 and field.endswith("_mib")):
+        return "–"
+    match value:
+        case bool():
+            return gettext("Yes") if value else gettext("No")
+        case int() if field.endswith("_mib"):
+            return format_memory(value)
+        case int() if field == "cpu_milli":
+            return format_cores(value)
+        case int() if field == "accelerator_milli":
+            return f"{value / 10:g} %"
+        case int() if field == "price_cents":
+            money = format_money(value / 100)
+            return gettext("%(money)s an hour") % {"money": money}
+        case int() if field.endswith("_lifetime_h"):
+            return format_duration(value * 3600) if value else gettext("no end")
+        case int() if field.endswith("_s"):
+            return format_duration(value)
+        case list() if field == "argv":
+            return "\n".join(str(each) for each in value)
+        case list():
+            return ", ".join(str(each) for each in value)
+        case dict():
+            return "\n".join(f"{name}={text}" for name, text in value.items())
+    named = {each.name: each for each in model._meta.get_fields()}
+    choices = dict(getattr(named.get(field), "flatchoices", ()) or ())
+    return str(choices.get(value, value))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An entry in a list, with what can be said of it in a line."""
+
+    entry: Template | Flavor
+    url: str
+    size: str
+    audience: str | Promise
+    blocker: str
+    environment: str = ""
+
+
+def kind_of(entry: Template | Flavor) -> str:
+    """What its URLs call it."""
+    return "template" if isinstance(entry, Template) else "flavor"
+
+
+def url_of(entry: Template | Flavor, name: str = "") -> str:
+    """The address of its page, or of what can be done there (`edit`, `delete`)."""
+    kind = kind_of(entry)
+    return reverse(f"catalog_pages:{name}-{kind}" if name else f"catalog_pages:{kind}", args=[entry.slug])
+
+
+def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[Row]:
+    """Rows for these entries; a fixed number of queries however many they are."""
+    programs = selectors.installed_programs()
+    standings = standings_of(each for each in entries if isinstance(each, Template))
+    own = None if actor.sees_all else set(own_teams(actor).values_list("pk", flat=True))
+    found = []
+    for entry in entries:
+        blocker = selectors.missing(entry, programs) if isinstance(entry, Template) else None
+        size = format_size(entry.as_request()) if isinstance(entry, Flavor) else entry.description
+        words = message_of(blocker) if blocker else ""
+        runs = ""
+        if isinstance(entry, Template) and entry.environment is not None:
+            runs = f"{entry.environment.name} · {standings[entry.environment.slug]}"
+        found.append(Row(entry, url_of(entry), size, audience(entry, own), words, runs))
+    return found
+
+
+def audience(entry: Template | Flavor, own: set[Any] | None) -> str | Promise:
+    """Who may use it; of others' teams only those are told who see all (`own` is None)."""
+    if isinstance(entry, Template) and entry.team is not None:
+        return entry.team.name
+    if not entry.restricted:
+        return _("Everybody")
+    names = sorted(team.name for team in entry.teams.all() if own is None or team.pk in own)
+    return ", ".join(names) if names else _("Nobody")
+
+
+def makes_for(actor: User) -> QuerySet[Team]:
+    """The teams for which the actor may make templates."""
+    if actor.operates:
+        return Team.objects.order_by("slug")
+    return own_teams(actor).filter(memberships__user=actor, memberships__role="owner")
+
+
+def teams_to_choose(teams: QuerySet[Team]) -> Offered:
+    """The teams in a field of a page."""
+    return offered(teams.values_list("slug", "name")[: MOST_IN_A_LIST + 1])
+
+
+def bases(actor: User, kind: str) -> Offered:
+    """What a new entry may begin as a copy of: those whose whole definition the actor may read."""
+    rows = selectors.flavors_for(actor) if kind == "flavor" else _readable(actor)
+    found = rows.order_by("position", "slug").values_list("slug", "name")[: MOST_IN_A_LIST + 1]
+    return offered((slug, gettext("A copy of %(name)s") % {"name": name}) for slug, name in cast(Any, found))
+
+
+def _readable(actor: User) -> Any:
+    return policies.with_commands(actor, selectors.templates_for(actor).filter(enabled=True))
+
+
+def begins_with(actor: User, environment: Environment) -> str:
+    """The short name of the first template whose program the environment has, for a copy; else empty."""
+    programs = environment.current.programs if environment.current is not None else []
+    found = _readable(actor).filter(team=None, program__in=programs).order_by("position", "slug")
+    return str(found.values_list("slug", flat=True).first() or "")
+
+
+def versions(actor: User, entry: Template | Flavor) -> list[Version]:
+    """The newest versions with what each changed; none for who may not see the command."""
+    if not (actor.sees_all or policies.may_keep(actor, entry)):
+        return []
+    kind, keeps = kind_of(entry), policies.may_keep(actor, entry)
+    found = kept_versions.newest(*selectors.revision_subject(entry))
+    names = _environment_names(each for _, changes in found for each in changes)
+    return [
+        Version(
+            row,
+            tuple(_changed(type(entry), each, names) for each in changes),
+            reverse(f"catalog_pages:restore-{kind}", args=[entry.slug, row.number])
+            if keeps and place
+            else "",
+        )
+        for place, (row, changes) in enumerate(found)
+    ]
+
+
+def changes_in_words(
+    model: type[Template] | type[Flavor], differences: Sequence[history.Difference]
+) -> list[Changed]:
+    """Differences of two documents as people read them: environments by what they are called."""
+    names = _environment_names(differences)
+    return [_changed(model, each, names) for each in differences]
+
+
+def _changed(
+    model: type[Template] | type[Flavor], difference: history.Difference, names: Mapping[str, str]
+) -> Changed:
+    field, before, after = difference.field, difference.before, difference.after
+    if field == "environment":
+        before, after = (names.get(slug, slug) for slug in (before, after))
+    return Changed(LABELS.get(field, field), in_words(model, field, before), in_words(model, field, after))
+
+
+def _environment_names(differences: Iterable[history.Difference]) -> dict[str, str]:
+    """What the environments are called that differences name; one that is gone is known by its short name."""
+    slugs = {
+        slug for each in differences if each.field == "environment" for slug in (each.before, each.after)
+    }
+    wanted = [slug for slug in slugs if slug]
+    return dict(Environment.objects.filter(slug__in=wanted).values_list("slug", "name")) if wanted else {}
+
+
+@dataclass(frozen=True, slots=True)
+class RunsIn:
+    """The environment of a template: how it stands, and where its CUDA is too new. `url` is its page."""
+
+    name: str
+    standing: str
+    drivers: str
+    url: str
+
+
+def runs_in(actor: User, template: Template) -> RunsIn | None:
+    """What the page of a template says of its environment; None where it is what each node has."""
+    environment = template.environment
+    if environment is None:
+        return None
+    seen = environment.team_id is None or environments_for(actor).filter(pk=environment.pk).exists()
+    return RunsIn(
+        environment.name,
+        standings_of([template])[environment.slug],
+        too_old_for(environment, pool_drivers()),
+        reverse("environments:detail", args=[environment.slug]) if seen else "",
+    )
+
+
+def notes(entry: Template | Flavor) -> list[str]:
+    """What somebody should know before choosing it."""
+    found = selectors.deprecation_of(entry)
+    return [f"{message_of(found)} {next_action_of(found)}"] if found is not None else []

@@ -1,0 +1,127 @@
+"""Previews of catalog entries over REST, of kept ones and of drafts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from portal.catalog import entries, rules, selectors
+from portal.catalog.models import Flavor, Template
+from portal.catalog.serializers import FlavorCreateSerializer, TemplateCreateSerializer, WarningSerializer
+from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, named_in, operation, routes
+from portal.common.errors import InvalidInput
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of
+from portal.common.scopes import Scope
+from portal.people.accounts.selectors import team_by_slug
+from portal.scheduling.fits import PoolFit
+from portal.scheduling.serializers import VerdictSerializer, verdict_data
+from portal.web.catalog.previews import Preview, preview
+
+
+class PoolFitSerializer(serializers.Serializer[Any]):
+    """How it stands with one pool."""
+
+    pool = serializers.CharField(source="pool.slug")
+    simulated = serializers.BooleanField(source="pool.simulated")
+    nodes_now = serializers.IntegerField(help_text="Nodes that have room for a part of it now.")
+    nodes_ever = serializers.IntegerField(help_text="Nodes that would have it with nothing else on them.")
+    devices_now = serializers.IntegerField(
+        help_text="Devices of these nodes that have room for a part of it now; of a MIG profile instances."
+    )
+    devices_ever = serializers.IntegerField(help_text="The same with nothing else on them.")
+    starts_now = serializers.IntegerField(help_text="How many could be placed now; 50 is 50 or more.")
+    refusal = serializers.SerializerMethodField(help_text="Why its driver can never run it, or empty.")
+
+    def get_refusal(self, fit: PoolFit) -> str:
+        return message_of(fit.refusal) if fit.refusal is not None else ""
+
+
+class CatalogPreviewRequestSerializer(StrictSerializer):
+    """A kept flavor or a draft of one, and with it a kept template or a draft of one."""
+
+    team = serializers.CharField(max_length=40, required=False, help_text="For whom; needs a template, too.")
+    template = serializers.CharField(max_length=81, required=False)
+    flavor = serializers.CharField(max_length=60, required=False)
+    template_draft = TemplateCreateSerializer(required=False)
+    flavor_draft = FlavorCreateSerializer(required=False)
+
+
+class CatalogPreviewSerializer(serializers.Serializer[Preview]):
+    """Where it fits, what it costs, and for a team what would happen now."""
+
+    message = serializers.CharField(source="sentence")
+    pools = PoolFitSerializer(many=True, source="fits.pools")
+    gpu_hours_per_hour_min = serializers.FloatField(help_text="What an hour takes from the ledger.")
+    gpu_hours_per_hour_max = serializers.FloatField()
+    verdict = VerdictSerializer(allow_null=True)
+    network = serializers.CharField(
+        help_text="What it could reach at most, as template and team say; empty where these close nothing."
+    )
+    warnings = serializers.SerializerMethodField()
+
+    def to_representation(self, found: Preview) -> dict[str, Any]:
+        sentence, verdict = found.sentence, found.verdict
+        return {
+            "message": sentence,
+            "pools": PoolFitSerializer(found.fits.pools, many=True).data,
+            "gpu_hours_per_hour_min": found.price[0],
+            "gpu_hours_per_hour_max": found.price[1],
+            "verdict": VerdictSerializer(verdict_data(verdict)).data if verdict is not None else None,
+            "network": found.network,
+            "warnings": self.get_warnings(found),
+        }
+
+    @extend_schema_field(WarningSerializer(many=True))
+    def get_warnings(self, _found: Preview) -> list[dict[str, Any]]:
+        template = self.context.get("template")
+        found = rules.template_warnings(template) if template is not None else []
+        found += selectors.deprecations(*self.context.get("entries", ()))
+        return [WarningSerializer(each).data for each in found]
+
+
+class CatalogPreview(ApiView):
+    """A question about entries of the catalog, of which nothing is kept."""
+
+    scopes = {"*": Scope.CATALOG_READ}
+
+    @operation(
+        "Ask what would become of a template and a flavor",
+        description="Kept ones by their short names, or drafts as for POST, for those who may make them.",
+        request=CatalogPreviewRequestSerializer,
+        responses={200: CatalogPreviewSerializer},
+        errors=[400, 404, 415],
+    )
+    def post(self, request: UserRequest) -> Response:
+        given = body_of(request, CatalogPreviewRequestSerializer)
+        with named_in("team"):
+            team = team_by_slug(request.user, given["team"]) if given.get("team") else None
+        template = self._template(request, given)
+        flavor = self._flavor(request, given)
+        found = preview(request.user, flavor, template, team)
+        draft = template if "template_draft" in given else None
+        entries = [each for each in (template, flavor) if each is not None]
+        return Response(CatalogPreviewSerializer(found, context={"template": draft, "entries": entries}).data)
+
+    def _template(self, request: UserRequest, given: dict[str, Any]) -> Template | None:
+        if draft := given.get("template_draft"):
+            slug = draft.pop("team", None)
+            with named_in("template_draft"):
+                of = team_by_slug(request.user, slug) if slug else None
+            return entries.draft(actor=request.user, model=Template, given=draft, team=of)
+        return selectors.template_by_slug(request.user, given["template"]) if "template" in given else None
+
+    def _flavor(self, request: UserRequest, given: dict[str, Any]) -> Flavor:
+        if draft := given.get("flavor_draft"):
+            return entries.draft(actor=request.user, model=Flavor, given=draft)
+        if "flavor" not in given:
+            reason = Reason(CommonCode.FIRST_CHOICE_MISSING, {"field": "flavor"})
+            raise InvalidInput(reason, errors={"flavor": [reason]})
+        return selectors.flavor_by_slug(request.user, given["flavor"])
+
+
+urlpatterns = routes("catalog/preview", CatalogPreview, "catalog-preview")

@@ -1,0 +1,90 @@
+"""What would become of a template and a flavor, kept or still being written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from portal.catalog.models import Flavor, Template
+from portal.catalog.policies import require_use
+from portal.common.errors import NotAllowed
+from portal.common.reasons.wording import message_of
+from portal.people.accounts.models import Team, User
+from portal.people.accounts.policies import may_view_team
+from portal.people.accounts.selectors import team_by_slug
+from portal.scheduling import admission, fits
+from portal.scheduling.admission import Outcome
+from portal.web.catalog import prices
+from portal.workspaces import egress, software
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """Where it fits, what it costs, and for a team what would happen now.
+
+    `verdict` is None without a template and a team. `refusal` is why the team may not use it. `network` says
+    what it could reach at most, as template and team say; pools and nodes may allow less. `devices` says
+    whether it takes any.
+    """
+
+    fits: fits.Fits
+    price: tuple[float, float]
+    team: Team | None = None
+    verdict: admission.Verdict | None = None
+    refusal: str = ""
+    network: str = ""
+    devices: bool = False
+
+    @property
+    def price_words(self) -> str:
+        return prices.in_words(self.price)
+
+    @property
+    def sentence(self) -> str:
+        """In one sentence, for the team where there is one."""
+        nodes = self.fits.nodes_now
+        where = ngettext("on %(nodes)s node", "on %(nodes)s nodes", nodes) % {"nodes": nodes}
+        if self.refusal:
+            return self.refusal
+        if self.verdict is not None and self.team is not None:
+            if self.verdict.outcome is Outcome.FITS_NOW:
+                return _("For %(team)s: starts now, %(where)s.") % {"team": self.team.name, "where": where}
+            return _("For %(team)s: %(message)s") % {"team": self.team.name, "message": self.verdict.message}
+        if nodes:
+            return _("There is room now, %(where)s.") % {"where": where}
+        ever = self.fits.nodes_ever
+        if ever:
+            words = ngettext(
+                "No room now; %(nodes)s node would have it.",
+                "No room now; %(nodes)s nodes would have it.",
+                ever,
+            )
+            return words % {"nodes": ever}
+        return _("No node could ever take it.")
+
+
+def preview(
+    actor: User, flavor: Flavor, template: Template | None = None, team: Team | None = None
+) -> Preview:
+    """What would happen now. The same code as a creation; nothing is kept.
+
+    Whoever may not see the team gets `NotAllowed`.
+    """
+    runs_in = software.default_of(template, team or template.team).digest if template is not None else ""
+    found = fits.where(flavor, template, environment=runs_in)
+    price, takes = prices.hourly(found.charges), flavor.accelerator_count > 0
+    if team is None or template is None:
+        return Preview(found, price, devices=takes)
+    if not may_view_team(actor, team):
+        team = team_by_slug(actor, team.slug)
+    try:
+        if template.pk is not None and not template._state.adding and not flavor._state.adding:
+            require_use(team, template, flavor)
+    except NotAllowed as refused:
+        return Preview(found, price, team, None, message_of(refused.reason), devices=takes)
+    # Of the team's limits alone: the caps of whoever looks are not those of who will start it.
+    verdict = admission.assess(template=template, flavor=flavor, team=team, environment=runs_in)
+    network = egress.words_of(egress.limits_of(template, team))
+    return Preview(found, price, team, verdict, network=network, devices=takes)

@@ -1,0 +1,360 @@
+"""Pages of templates and flavors; templates/catalog_pages/ says what each expects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_safe
+
+from portal.catalog import documents, entries, policies, rules, selectors
+from portal.catalog.environments import selectors as environment_selectors
+from portal.catalog.environments.models import Environment
+from portal.catalog.models import Flavor, Template
+from portal.common import etags
+from portal.common.completion import MOST_IN_A_LIST
+from portal.common.errors import PortalError
+from portal.common.history import selectors as history
+from portal.common.htmx import partial_of
+from portal.common.reasons.wording import message_of
+from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
+from portal.fleet.inventory.selectors import folders_shown
+from portal.people.accounts.forms import add_problems, form_status
+from portal.people.accounts.models import Team
+from portal.people.accounts.policies import require_manage_team, require_operator
+from portal.people.accounts.selectors import own_teams, team_by_slug
+from portal.web.catalog import environments, presenters
+from portal.web.catalog.forms import EntryForm, FlavorForm, TemplateForm, initial_of
+from portal.web.catalog.previews import Preview, preview
+from portal.workspaces.models import Workspace
+from portal.workspaces.policies import visible_to
+
+ROWS_PER_PAGE = 50
+MODELS: dict[str, Any] = {"template": Template, "flavor": Flavor}
+
+
+def _found(request: SignedInRequest, kind: str) -> Any:
+    return (
+        selectors.templates_for(request.user) if kind == "template" else selectors.flavors_for(request.user)
+    )
+
+
+def _entry(request: SignedInRequest, kind: str, slug: str) -> Any:
+    seen = selectors.template_seen if kind == "template" else selectors.flavor_seen
+    return seen(request.user, slug)
+
+
+@require_safe
+@never_cache
+def listing(request: SignedInRequest, kind: str) -> HttpResponse:
+    """All that the reader sees, with a search."""
+    found = _found(request, kind).order_by("position", "slug")
+    q = strip_nul(request.GET.get("q", "")).strip()[:100]
+    state = request.GET.get("state", "")
+    if q:
+        found = selectors.search(found, q)
+    if state == "off":
+        found = found.filter(enabled=False)
+    elif state == "deprecated":
+        found = found.filter(deprecated=True)
+    page = Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page"))
+    makes = kind == "template" and presenters.makes_for(request.user).exists()
+    context = {
+        "kind": kind,
+        "page": page,
+        "rows": presenters.rows(request.user, list(page.object_list)),
+        "q": q,
+        "state": state,
+        "may_make": request.user.operates or makes,
+    }
+    return render(request, partial_of(request, "catalog_pages/list.html", "entries"), context)
+
+
+@require_safe
+@never_cache
+def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
+    """One entry: what it is, where it fits, for whom it would start now, and its versions."""
+    entry = _entry(request, kind, slug)
+    own = None if request.user.sees_all else set(own_teams(request.user).values_list("pk", flat=True))
+    shows = isinstance(entry, Flavor) or policies.may_see_command(request.user, entry)
+    asked, found, problem = _preview(request, entry)
+    document = documents.document_of(entry)
+    hidden = {"slug", "name", "description", "enabled", "deprecated", "successor", "teams", "team"}
+    hidden |= {"environment"}
+    facts = [
+        (presenters.LABELS[name], words)
+        for name, value in document.items()
+        if name not in hidden
+        and (shows or name in ("program", "min_cuda", "min_compute_capability"))
+        and (words := presenters.in_words(type(entry), name, value)) != "–"
+    ]
+    runs_in = presenters.runs_in(request.user, entry) if isinstance(entry, Template) else None
+    context = {
+        "kind": kind,
+        "entry": entry,
+        "row": presenters.rows(request.user, [entry])[0],
+        "audience": presenters.audience(entry, own),
+        "notes": presenters.notes(entry),
+        "warnings": [message_of(each.reason) for each in rules.template_warnings(entry)]
+        if isinstance(entry, Template) and shows
+        else [],
+        "facts": facts,
+        "runs_in": runs_in,
+        "keeps": policies.may_keep(request.user, entry),
+        "edit_url": presenters.url_of(entry, "edit"),
+        "delete_url": presenters.url_of(entry, "delete"),
+        "versions": presenters.versions(request.user, entry),
+        "preview": found,
+        "asked": asked,
+        "preview_problem": problem,
+        "teams": presenters.teams_to_choose(
+            Team.objects.order_by("slug") if request.user.sees_all else own_teams(request.user)
+        ),
+        "others": _found(request, "flavor" if kind == "template" else "template")
+        .filter(enabled=True)
+        .values_list("slug", "name")[:MOST_IN_A_LIST],
+    }
+    return render(request, partial_of(request, "catalog_pages/detail.html", "fits"), context)
+
+
+def _preview(request: SignedInRequest, entry: Any) -> tuple[dict[str, str], Preview | None, str]:
+    """What the query asks, what would happen, and why that cannot be said."""
+    asked = {name: strip_nul(request.GET.get(name, "")).strip()[:81] for name in ("team", "other")}
+    try:
+        team = team_by_slug(request.user, asked["team"]) if asked["team"] else None
+        if isinstance(entry, Flavor):
+            other = selectors.template_seen(request.user, asked["other"]) if asked["other"] else None
+            return asked, preview(request.user, entry, other, team), ""
+        if not asked["other"]:
+            return asked, None, ""
+        return (
+            asked,
+            preview(request.user, selectors.flavor_seen(request.user, asked["other"]), entry, team),
+            "",
+        )
+    except PortalError as refused:
+        return asked, None, refused.sentence
+
+
+def _form(
+    request: SignedInRequest,
+    kind: str,
+    *,
+    team: Team | None,
+    initial: dict[str, Any],
+    entry: Template | Flavor | None = None,
+) -> EntryForm:
+    data, changing = request.POST if request.method == "POST" else None, entry is not None
+    if kind == "template":
+        present = entry.environment if isinstance(entry, Template) else None
+        shown = environments.choices(request.user, team, present)
+        own = team is not None
+        folders = () if own else folders_shown()
+        slug = team.slug if team is not None else ""
+        return TemplateForm(
+            data, initial=initial, changing=changing, own=own, environments=shown, team=slug, folders=folders
+        )
+    return FlavorForm(data, initial=initial, changing=changing)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def new(request: SignedInRequest, kind: str) -> HttpResponse:
+    """The form of a new entry; with `of` a copy of another, with `team` that team's own."""
+    slug = strip_nul(request.GET.get("team", "")) if kind == "template" else ""
+    team = team_by_slug(request.user, slug) if slug else None
+    if team is not None:
+        require_manage_team(request.user, team)
+    elif (
+        kind == "template"
+        and not request.user.operates
+        and (own := presenters.makes_for(request.user).first())
+    ):
+        # Whoever owns a team and is no operator makes them for that.
+        return redirect(f"{request.path}?team={own.slug}")
+    else:
+        require_operator(request.user)
+    initial = initial_of(_blank(kind))
+    of = strip_nul(request.GET.get("of", ""))
+    wanted = _environment_wanted(request, team) if kind == "template" else None
+    if wanted is not None and "of" not in request.GET:
+        # Most want a notebook in it: what they would else copy by hand.
+        of = presenters.begins_with(request.user, wanted)
+    if of:
+        source = _entry(request, kind, of)
+        if isinstance(source, Template) and not policies.may_see_command(request.user, source):
+            policies.require_keep(request.user, source)
+        initial = initial_of(documents.document_of(source)) | {"slug": "", "name": ""}
+    if wanted is not None:
+        initial["environment"] = wanted.slug
+    form = _form(request, kind, team=team, initial=initial)
+    found: Preview | None = None
+    warnings: list[str] = []
+    if request.method == "POST" and form.is_valid():
+        try:
+            if "preview" in request.POST:
+                found, warnings = _previewed(request, kind, form.given(), team)
+            else:
+                made = entries.create(actor=request.user, model=MODELS[kind], given=form.given(), team=team)
+                messages.success(request, _("%(name)s is there.") % {"name": made.name})
+                return redirect(presenters.url_of(made))
+        except PortalError as error:
+            add_problems(form, error.field_errors, error.sentence)
+    context = {
+        "kind": kind,
+        "form": form,
+        "team": team,
+        "teams": presenters.teams_to_choose(presenters.makes_for(request.user)),
+        "of": of,
+        "bases": presenters.bases(request.user, kind),
+        "wanted": wanted,
+        "preview": found,
+        "warnings": warnings,
+        "back": reverse(f"catalog_pages:{kind}s"),
+    }
+    return render(request, "catalog_pages/form.html", context, status=form_status(form))
+
+
+def _environment_wanted(request: SignedInRequest, team: Team | None) -> Environment | None:
+    """The environment that the address names for a new template, where it may be chosen there."""
+    slug = strip_nul(request.GET.get("environment", ""))
+    return environment_selectors.usable_by(request.user, team).filter(slug=slug).first() if slug else None
+
+
+def _blank(kind: str) -> dict[str, Any]:
+    """A new entry's document, with what most have."""
+    if kind == "template":
+        return documents.document_of_new(Template(argv=[], env={}))
+    return documents.document_of_new(Flavor(cpu_milli=1000, memory_mib=2048))
+
+
+def _previewed(
+    request: SignedInRequest, kind: str, given: dict[str, Any], team: Team | None, entry: Any = None
+) -> tuple[Preview | None, list[str]]:
+    """What would come of the form, kept nowhere; and what its keeper should look at."""
+    if entry is not None:
+        given = {**documents.document_of(entry), **given}
+    draft: Any = entries.draft(actor=request.user, model=MODELS[kind], given=given, team=team)
+    if isinstance(draft, Flavor):
+        return preview(request.user, draft), []
+    warnings = [message_of(each.reason) for each in rules.template_warnings(draft)]
+    size = selectors.flavors_for(request.user).filter(enabled=True).first()
+    return (preview(request.user, size, draft, team) if size is not None else None), warnings
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
+    """The form that changes an entry; who was faster is named instead of overwritten."""
+    entry = _entry(request, kind, slug)
+    policies.require_keep(request.user, entry)
+    team = entry.team if isinstance(entry, Template) else None
+    initial = initial_of(documents.document_of(entry)) | {"version": etags.version_of(entry)}
+    form = _form(request, kind, team=team, initial=initial, entry=entry)
+    found: Preview | None = None
+    warnings: list[str] = []
+    if request.method == "POST" and form.is_valid():
+        try:
+            if "preview" in request.POST:
+                found, warnings = _previewed(request, kind, form.given(), team, entry)
+            else:
+                entries.change(
+                    actor=request.user, entry=entry, given=form.given(), expected=etags.expected_by(request)
+                )
+                messages.success(request, _("%(name)s is changed.") % {"name": entry.name})
+                return redirect(presenters.url_of(entry))
+        except PortalError as error:
+            add_problems(form, error.field_errors, error.sentence)
+    context = {
+        "kind": kind,
+        "entry": entry,
+        "form": form,
+        "team": team,
+        "preview": found,
+        "warnings": warnings,
+        "back": presenters.url_of(entry),
+    }
+    return render(request, "catalog_pages/form.html", context, status=form_status(form))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def delete(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
+    """Say who uses it, ask, and delete it."""
+    entry = _entry(request, kind, slug)
+    policies.require_keep(request.user, entry)
+    if request.method == "POST":
+        try:
+            entries.delete(actor=request.user, entry=entry, expected=etags.expected_by(request))
+        except PortalError as error:
+            messages.error(request, error.sentence)
+            return redirect(presenters.url_of(entry, "delete"))
+        messages.success(request, _("%(name)s is deleted.") % {"name": entry.name})
+        return redirect(f"catalog_pages:{kind}s")
+    using = Workspace.objects.live().filter(**{kind: entry})
+    seen = visible_to(request.user, using).order_by("name").values_list("name", "owner__username")[:50]
+    count = using.count()
+    holds = [_("%(name)s of %(owner)s") % {"name": name, "owner": owner} for name, owner in seen]
+    if count > len(holds):
+        holds.append(_("%(count)s of others") % {"count": count - len(holds)})
+    named = list(entry.predecessors.filter(deleted_at=None).values_list("name", flat=True)[:20])
+    loses = [_("Nobody can choose it any more."), _("Its short name is free for another one.")]
+    if named:
+        loses.append(_("It is no successor any more of: %(names)s.") % {"names": ", ".join(named)})
+    context = {
+        "title": _("Delete %(name)s?") % {"name": entry.name},
+        "loses": loses,
+        "stays": [_("What ended workspaces and the audit log say of it.")],
+        "yes": _("Delete"),
+        "action": request.path,
+        "back": presenters.url_of(entry),
+        "holds": holds,
+        "hold_lead": _(
+            "Workspaces are made of it. Switch it off, so that nobody chooses it any more, and delete "
+            "it when they are gone:"
+        ),
+        "holds_url": reverse("home:home"),
+    }
+    return render(request, "confirm.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def restore(request: SignedInRequest, kind: str, slug: str, number: int) -> HttpResponse:
+    """Say what would change, ask, and restore a version."""
+    entry = _entry(request, kind, slug)
+    policies.require_keep(request.user, entry)
+    kept = history.revision(*selectors.revision_subject(entry), number)
+    if request.method == "POST":
+        try:
+            entries.restore(
+                actor=request.user, entry=entry, number=number, expected=etags.expected_by(request)
+            )
+        except PortalError as error:
+            messages.error(request, error.sentence)
+        else:
+            messages.success(
+                request, _("%(name)s is as in version %(number)s.") % {"name": entry.name, "number": number}
+            )
+        return redirect(presenters.url_of(entry))
+    differences = history.differences(documents.document_of(entry), kept.data)
+    changes = [
+        f"{each.label}: {each.before[:200]} → {each.after[:200]}"
+        for each in presenters.changes_in_words(type(entry), differences)
+    ]
+    context = {
+        "title": _("Restore version %(number)s of %(name)s?") % {"number": number, "name": entry.name},
+        "loses": changes or [_("Nothing: it is like that now.")],
+        "stays": [_("The present one is kept as a version, too."), _("What runs goes on as it is.")],
+        "yes": _("Restore"),
+        "action": request.path,
+        "back": presenters.url_of(entry),
+    }
+    return render(request, "confirm.html", context)

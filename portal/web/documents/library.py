@@ -1,0 +1,147 @@
+"""The files of the documents: which may be shown, and what stands in them."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from portal.web.documents import navigation
+from provisioning.service.environ import FILES
+
+DOCS = FILES / "docs"
+DECISIONS = "adr/"
+DECISIONS_INDEX = "adr"
+"""The table of the decisions: the README of their folder, which is the page of the folder."""
+CHANGELOG = "changelog"
+"""A link in `docs/` to the file beside it, from whose folder its own links lead."""
+CONTENT_TYPES = {
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".json": "application/json",
+    ".yaml": "text/plain; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
+}
+"""Of what documents show or lead to, beside other documents."""
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_HEADING = re.compile(r"(#{1,6}) +(.+?) *#* *$")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One Markdown file. `name` is its address below `/docs/`: its path without `.md`."""
+
+    name: str
+    path: Path
+
+    @property
+    def text(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+    @property
+    def title(self) -> str:
+        return _title(self.path)
+
+    def target(self, link: str) -> str:
+        """The path below `docs/` to which the path of one of its links leads."""
+        folder = {CHANGELOG: "..", DECISIONS_INDEX: "adr"}.get(self.name, posixpath.dirname(self.name))
+        path = posixpath.normpath(posixpath.join(folder, link)).removeprefix("../docs/")
+        return path.removesuffix("/README.md")
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading with the anchor that leads to it, as GitHub makes it."""
+
+    level: int
+    title: str
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What stands below one heading, up to the next one. `above` are the headings that it is part of."""
+
+    heading: Heading
+    above: tuple[str, ...]
+    lines: tuple[str, ...]
+
+
+@lru_cache(maxsize=1)
+def documents() -> Mapping[str, Document]:
+    """Every document by its name: those of the navigation first, then the decisions with their index."""
+    found = {name: Document(name, DOCS / f"{name}.md") for name in navigation.ordered()}
+    found[DECISIONS_INDEX] = Document(DECISIONS_INDEX, DOCS / DECISIONS / "README.md")
+    for path in sorted((DOCS / DECISIONS).glob("[0-9]*.md")):
+        name = f"{DECISIONS}{path.stem}"
+        found[name] = Document(name, path)
+    return {name: each for name, each in found.items() if each.path.is_file()}
+
+
+@lru_cache(maxsize=1)
+def files() -> Mapping[str, Path]:
+    """Images and other files that may be fetched, by their path in `docs/`."""
+    there = (each for each in sorted(DOCS.rglob("*")) if each.suffix in CONTENT_TYPES and each.is_file())
+    return {each.relative_to(DOCS).as_posix(): each for each in there}
+
+
+def plain(markdown: str) -> str:
+    """A line of Markdown as it reads: without marks, links as their texts."""
+    text = re.sub(r"!?\[([^\]]*)\]\([^)\s]*\)", r"\1", markdown)
+    return re.sub(r"\*\*|`|(?<!\w)[*_](?=\w)|(?<=\w)[*_](?!\w)", "", text)
+
+
+class Anchors:
+    """Makes the anchors of one document's headings; the second of the same title gets `-1`."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+
+    def of(self, heading: str) -> str:
+        base = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        count = self._seen.get(base, -1) + 1
+        self._seen[base] = count
+        return f"{base}-{count}" if count else base
+
+
+def sections(text: str) -> list[Section]:
+    """A document in parts, each below its heading. Fenced code has no headings."""
+    found: list[Section] = []
+    anchors, fence = Anchors(), ""
+    path: list[Heading] = []
+    lines: list[str] = []
+
+    def end() -> None:
+        if path:
+            above = tuple(each.title for each in path[:-1])
+            found.append(Section(path[-1], above, tuple(lines)))
+        lines.clear()
+
+    for line in text.splitlines():
+        if mark := _FENCE.match(line):
+            if not fence:
+                fence = mark[1]
+            elif line.strip() == mark[1] and mark[1].startswith(fence):
+                fence = ""
+            continue
+        if not fence and (heading := _HEADING.match(line)):
+            end()
+            level, title = len(heading[1]), plain(heading[2])
+            path = [each for each in path if each.level < level]
+            path.append(Heading(level, title, anchors.of(title)))
+            continue
+        lines.append(line)
+    end()
+    return found
+
+
+@lru_cache(maxsize=512)
+def _title(path: Path) -> str:
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            if heading := _HEADING.match(line):
+                return plain(heading[2])
+    return path.stem

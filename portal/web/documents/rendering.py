@@ -1,0 +1,178 @@
+"""Markdown as the portal's pages show it: no HTML of its own, no inline styles, links within the portal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import gettext
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from portal.web.documents.library import Anchors, Document, Heading, documents, files, plain
+
+MAX_CONTENTS = 40
+"""A table of contents with more headings than these shows only those of the second level."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A document that is ready to be shown: its body without the first heading, and what leads into it."""
+
+    title: str
+    body: SafeString
+    contents: tuple[Heading, ...]
+
+
+def address_of(name: str) -> str:
+    """The path of a document in the portal."""
+    if name.startswith("adr/"):
+        return reverse("documents:decision", args=[name.removeprefix("adr/")])
+    return reverse("documents:page", args=[name])
+
+
+def page_of(document: Document) -> Page:
+    """The document as a page. It is made anew when its file changes."""
+    return _page(document, document.path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _page(document: Document, _changed_ns: int) -> Page:
+    markdown = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    tokens = markdown.parse(document.text)
+    headings: list[Heading] = []
+    body = markdown.renderer.render(_made_ready(tokens, document, headings), markdown.options, {})
+    contents = [each for each in headings if each.level in (2, 3)]
+    if len(contents) > MAX_CONTENTS:
+        contents = [each for each in contents if each.level == 2]
+    # Safe: the parser escapes all text, and takes no HTML from documents, which are the product's own.
+    return Page(document.title, mark_safe(body), tuple(contents))  # noqa: S308
+
+
+def _made_ready(tokens: Sequence[Token], document: Document, headings: list[Heading]) -> list[Token]:
+    """The tokens with anchors, frames of tables and links within the portal; without the first heading."""
+    anchors, ready = Anchors(), []
+    skipping = False
+    for at, token in enumerate(tokens):
+        if token.type == "heading_open":
+            title = plain(tokens[at + 1].content)
+            heading = Heading(int(token.tag[1]), title, anchors.of(title))
+            skipping = heading.level == 1 and not headings
+            headings.append(heading)
+            token.attrSet("id", heading.anchor)
+        elif token.type == "inline":
+            token.children = _linked(token.children or [], document)
+        elif token.type in ("th_open", "td_open"):
+            _class_for_style(token)
+        elif token.type == "fence":
+            token = _code(token)
+        if skipping:
+            skipping = token.type != "heading_close"
+            continue
+        if token.type == "table_open":
+            words = headings[-1].title if headings else document.title
+            ready.append(
+                _html(
+                    format_html(
+                        '<div class="table-wrap" tabindex="0" role="region" aria-label="{}">',
+                        gettext("Table: %(title)s") % {"title": words},
+                    )
+                )
+            )
+        if token.type == "heading_close":
+            ready.append(_html(_anchor(headings[-1])))
+        ready.append(token)
+        if token.type == "table_close":
+            ready.append(_html("</div>"))
+    return ready
+
+
+def _anchor(heading: Heading) -> str:
+    words = gettext("Link to “%(title)s”") % {"title": heading.title}
+    return format_html(' <a class="anchor" href="#{}" aria-label="{}">#</a>', heading.anchor, words)
+
+
+def _html(text: str) -> Token:
+    return Token("html_block", "", 0, content=text)
+
+
+def _code(token: Token) -> Token:
+    """A block of code that can be scrolled by keyboard."""
+    words = gettext("Code")
+    return _html(
+        format_html(
+            '<pre class="code" tabindex="0" role="region" aria-label="{}"><code>{}</code></pre>\n',
+            words,
+            token.content,
+        )
+    )
+
+
+def _class_for_style(token: Token) -> None:
+    """The alignment of a cell as a class: the content policy lets no inline style pass."""
+    style = str(token.attrs.pop("style", ""))
+    if style.endswith("right"):
+        token.attrSet("class", "num")
+
+
+def _linked(children: Sequence[Token], document: Document) -> list[Token]:
+    """Links and images with addresses of the portal. What a link leads to outside of it is only its text."""
+    ready: list[Token] = []
+    dropped: list[bool] = []
+    named = ""
+    for token in children:
+        if token.type == "text" and named and token.content == named:
+            token.content = documents()[document.target(named).removesuffix(".md")].title
+        named = ""
+        if token.type == "link_open":
+            address = _address(str(token.attrGet("href") or ""), document)
+            dropped.append(not address)
+            if not address:
+                continue
+            target = str(token.attrGet("href") or "").partition("#")[0]
+            # Where a link's text is only the file's name, people read its title.
+            named = target if document.target(target).removesuffix(".md") in documents() else ""
+            token.attrSet("href", address)
+        elif token.type == "link_close":
+            if dropped.pop():
+                continue
+        elif token.type == "image":
+            token.attrSet("src", _address(str(token.attrGet("src") or ""), document))
+            token.attrSet("loading", "lazy")
+        ready.append(token)
+    return ready
+
+
+def _address(link: str, document: Document) -> str:
+    """Where a link of this document leads in the portal, or an empty string."""
+    parts: Any = urlsplit(link)
+    if parts.scheme in ("http", "https"):
+        return link
+    if parts.scheme or parts.netloc:
+        return ""
+    fragment = f"#{parts.fragment}" if parts.fragment else ""
+    if not parts.path:
+        return fragment
+    target = document.target(parts.path)
+    name = re.sub(r"\.md$", "", target)
+    if name in documents():
+        return address_of(name) + fragment
+    if target in files():
+        return reverse("documents:file", args=[target])
+    return ""
+
+
+def marked(text: str, found: Sequence[tuple[int, int]]) -> SafeString:
+    """A text with these stretches of it marked."""
+    pieces, at = [], 0
+    for start, end in found:
+        pieces.append((text[at:start], text[start:end]))
+        at = end
+    return format_html("{}{}", format_html_join("", "{}<mark>{}</mark>", pieces), text[at:])

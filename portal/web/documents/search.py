@@ -1,0 +1,188 @@
+"""Search over the sections of all documents (Okapi BM25). The index is made once in a process."""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from django.utils.safestring import SafeString
+
+from portal.web.documents import library, navigation, words
+from portal.web.documents.rendering import address_of, marked
+
+MAX_QUERY_CHARACTERS = 200
+MAX_FOUND = 12
+BY_ROW = frozenset({"settings"})
+"""Documents whose tables are long lists: each row is found by itself."""
+EXCERPT_CHARACTERS = 220
+EXCERPTED_CHARACTERS = 8000
+"""Of a section's text, as much is looked through for its excerpt."""
+HEADING_COUNTS = 5.0
+ABOVE_COUNTS = 1.5
+"""How often a word in a section's heading, and in the headings above it, counts as one in its text."""
+_K1, _B = 1.2, 0.6
+_MIN_PREFIX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A section as the index knows it."""
+
+    name: str
+    section: library.Section
+    text: str
+    counts: dict[str, float]
+    length: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A section that a search has found. `path` are the titles that lead to it, its document's first."""
+
+    name: str
+    anchor: str
+    title: str
+    path: tuple[str, ...]
+    url: str
+    excerpt: SafeString
+    score: float
+
+
+class Index:
+    """All sections, and which of them has which stem."""
+
+    def __init__(self, documents: dict[str, library.Document]) -> None:
+        self.entries = [
+            _entry(name, section)
+            for name, document in documents.items()
+            for whole in library.sections(document.text)
+            for section in (_rows(whole) if name in BY_ROW else (whole,))
+        ]
+        self._average = sum(each.length for each in self.entries) / max(1, len(self.entries))
+        self._with: dict[str, list[int]] = defaultdict(list)
+        for at, entry in enumerate(self.entries):
+            for term in entry.counts:
+                self._with[term].append(at)
+        self._terms = sorted(self._with)
+
+    def search(self, query: str, most: int = MAX_FOUND) -> list[Found]:
+        """The sections that fit best, the best first."""
+        query = query[:MAX_QUERY_CHARACTERS]
+        asked = self._completed(words.asked(query))
+        scores: dict[int, float] = defaultdict(float)
+        covered: dict[int, float] = defaultdict(float)
+        whole = sum(weight for _, weight in asked if weight >= 1) or 1.0
+        for term, weight in asked:
+            those = self._with.get(term, ())
+            rarity = math.log(1 + (len(self.entries) - len(those) + 0.5) / (len(those) + 0.5))
+            for at in those:
+                entry = self.entries[at]
+                count = entry.counts[term]
+                longer = _K1 * (1 - _B + _B * entry.length / self._average)
+                scores[at] += weight * rarity * count * (_K1 + 1) / (count + longer)
+                covered[at] += weight
+        for at in scores:
+            scores[at] *= self.entries[at].weight * (0.3 + 0.7 * min(1.0, covered[at] / whole))
+        best = sorted(scores, key=lambda at: (-scores[at], at))[:most]
+        stems = {term for term, _ in asked}
+        return [self._found(self.entries[at], stems, scores[at]) for at in best]
+
+    def _completed(self, asked: list[tuple[str, float]]) -> list[tuple[str, float]]:
+        """With what the last word may become, where it is none yet: who types sees finds before the end."""
+        if not asked or asked[-1][0] in self._with or len(asked[-1][0]) < _MIN_PREFIX:
+            return asked
+        begun = asked[-1][0]
+        at = bisect_left(self._terms, begun)
+        longer = [each for each in self._terms[at : at + 8] if each.startswith(begun)]
+        return [*asked[:-1], *((each, 0.8) for each in longer)]
+
+    def _found(self, entry: Entry, stems: set[str], score: float) -> Found:
+        heading = entry.section.heading
+        anchor = heading.anchor if heading.level > 1 else ""
+        return Found(
+            entry.name,
+            anchor,
+            heading.title,
+            entry.section.above,
+            address_of(entry.name) + (f"#{anchor}" if anchor else ""),
+            excerpt(entry.text, stems),
+            score,
+        )
+
+
+def excerpt(text: str, stems: set[str]) -> SafeString:
+    """The piece of the text with the most of these stems, which are marked in it."""
+    hits = [
+        (match.start(), match.end())
+        for match in words.WORD.finditer(text[:EXCERPTED_CHARACTERS])
+        if not stems.isdisjoint(words.stems_of(match[0].lower()))
+    ]
+    start = max(0, hits[_densest(hits)][0] - 40) if hits else 0
+    end = min(len(text), start + EXCERPT_CHARACTERS)
+    if start:
+        start = text.find(" ", start) + 1 or start
+    if end < len(text):
+        end = text.rfind(" ", start, end) if " " in text[start:end] else end
+    shown = marked(text[start:end], [(a - start, b - start) for a, b in hits if a >= start and b <= end])
+    return SafeString(("… " if start else "") + shown + (" …" if end < len(text) else ""))
+
+
+def _densest(hits: list[tuple[int, int]]) -> int:
+    """Where the stretch with the most hits begins."""
+    best, most, last = 0, 0, 0
+    for first, (begin, _) in enumerate(hits):
+        while last < len(hits) and hits[last][1] <= begin + EXCERPT_CHARACTERS - 40:
+            last += 1
+        if last - first > most:
+            best, most = first, last - first
+    return best
+
+
+def _entry(name: str, section: library.Section) -> Entry:
+    _, group = navigation.place_of(name)
+    text = _readable(section.lines)
+    counts: Counter[str] = Counter(words.terms(text))
+    length = float(sum(counts.values()))
+    weighed: dict[str, float] = dict(counts)
+    for title, counted in ((section.heading.title, HEADING_COUNTS), (" ".join(section.above), ABOVE_COUNTS)):
+        for term in words.terms(title):
+            weighed[term] = weighed.get(term, 0.0) + counted
+    return Entry(name, section, text, weighed, length, group.weight)
+
+
+def _rows(section: library.Section) -> Iterator[library.Section]:
+    """Each row of the section's table as a section of its own; the first cell is its title."""
+    rows = [line for line in section.lines if line.startswith("|")]
+    yield library.Section(
+        section.heading, section.above, tuple(line for line in section.lines if line not in rows)
+    )
+    for row in rows[2:]:
+        title = library.plain(row.strip("| ").split(" | ")[0])
+        heading = library.Heading(section.heading.level, title, section.heading.anchor)
+        yield library.Section(heading, (*section.above, section.heading.title), (row,))
+
+
+def _readable(lines: tuple[str, ...]) -> str:
+    """Lines of Markdown as one text: rules of tables left out, cells divided by dots."""
+    kept = [line.strip() for line in lines if not re.fullmatch(r"[|:\- ]*", line.strip())]
+    cells = (re.sub(r"\s*\|\s*", " · ", line.strip("| ")) if line.startswith("|") else line for line in kept)
+    return " ".join(library.plain(re.sub(r"^(?:[-*>]|\d+\.) +", "", line)) for line in cells)
+
+
+_lock = threading.Lock()
+_made: Index | None = None
+
+
+def index() -> Index:
+    """The index of the documents that there are; the first who asks makes it."""
+    global _made
+    with _lock:
+        if _made is None:
+            _made = Index(dict(library.documents()))
+        return _made

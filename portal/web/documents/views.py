@@ -1,0 +1,52 @@
+"""Pages of the documents; templates/documents/ says what each expects. Who is signed in reads all."""
+
+from __future__ import annotations
+
+from django.http import Http404, HttpResponse
+from django.shortcuts import render
+from django.utils.cache import patch_cache_control
+from django.views.decorators.http import require_safe
+
+from portal.common.htmx import partial_of
+from portal.common.typed_requests import SignedInRequest
+from portal.web.documents import presenters, search
+from portal.web.documents.library import CONTENT_TYPES, DECISIONS, documents, files
+
+
+@require_safe
+def overview(request: SignedInRequest) -> HttpResponse:
+    """All documents by kind."""
+    return render(request, "documents/overview.html", {"kinds": presenters.kinds()})
+
+
+@require_safe
+def page(request: SignedInRequest, name: str) -> HttpResponse:
+    """One document."""
+    if (document := documents().get(name)) is None:
+        raise Http404
+    return render(request, "documents/page.html", {"page": presenters.page(document)})
+
+
+@require_safe
+def decision(request: SignedInRequest, name: str) -> HttpResponse:
+    """One decision."""
+    return page(request, f"{DECISIONS}{name}")
+
+
+@require_safe
+def find(request: SignedInRequest) -> HttpResponse:
+    """What the documents have to say of a question."""
+    query = request.GET.get("q", "").strip()[: search.MAX_QUERY_CHARACTERS]
+    found = search.index().search(query) if query else []
+    context = {"query": query, "found": found, "kinds": presenters.kinds() if query and not found else ()}
+    return render(request, partial_of(request, "documents/search.html", "found"), context)
+
+
+@require_safe
+def file(_request: SignedInRequest, path: str) -> HttpResponse:
+    """An image of a document, or a file that it leads to. Only what is in the list of them is looked for."""
+    if (there := files().get(path)) is None:
+        raise Http404
+    response = HttpResponse(there.read_bytes(), content_type=CONTENT_TYPES[there.suffix])
+    patch_cache_control(response, private=True, max_age=600)
+    return response

@@ -1,0 +1,163 @@
+"""All that happens and that one may know of, as a list to read on from and as a stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.db.models import QuerySet
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema_field
+from rest_framework import serializers
+from rest_framework.decorators import action
+from rest_framework.renderers import JSONRenderer
+
+from portal.common.api import ListViewSet, Router, UserRequest, filters, operation
+from portal.common.errors import InvalidInput
+from portal.common.events import live, stream
+from portal.common.events.event_types import TYPES
+from portal.common.events.models import Event
+from portal.common.filtering import MomentFilter
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
+from portal.common.scopes import Scope
+from portal.notify.webhooks import payloads
+from portal.people.accounts import selectors as accounts
+from portal.people.accounts.models import ApiToken, User
+from portal.web.event_feed import selectors
+
+
+class FeedEventSerializer(serializers.Serializer[Event]):
+    """Something that has happened: what a webhook is sent, with the number to read on from."""
+
+    id = serializers.IntegerField(help_text="Grows with time; `after` and `Last-Event-ID` take it.")
+    type = serializers.ChoiceField(
+        choices=sorted(TYPES), help_text="What has happened; `webhook-event-types` says what each means."
+    )
+    timestamp = serializers.DateTimeField(help_text="When.")
+    data = serializers.DictField(  # type: ignore[assignment]
+        help_text=(
+            "`entry` (the id), `action` and `actor`, and where it is about one `workspace`, `team`, `pool`, "
+            "`devices`, `node`, `quota_request`, `reservation` or `user`, with an address in REST where it "
+            "has one; then short values, as `code`, `from` and `to`."
+        )
+    )
+
+    def to_representation(self, instance: Event) -> dict[str, Any]:
+        return {"id": instance.pk, **payloads.of_entry(instance)}
+
+
+AFTER = "Only events after this one: the `id` of the last that you have seen."
+
+
+@extend_schema_field({"type": "integer", "format": "int64", "minimum": 0, "description": AFTER})
+class IdFilter(filters.NumberFilter):
+    field_class = forms.IntegerField
+
+
+class FeedFilter(filters.FilterSet):
+    after = IdFilter(
+        field_name="pk",
+        lookup_expr="gt",
+        min_value=0,
+        max_value=2**63 - 1,
+        label=AFTER,
+    )
+    since = MomentFilter(field_name="at", lookup_expr="gte", label="Not before this moment.")
+    type = filters.MultipleChoiceFilter(
+        choices=[(name, name) for name in sorted(TYPES)],
+        method="of_types",
+        label="Only this type; may be repeated.",
+    )
+    team = filters.CharFilter(field_name="team__slug", label="Short name of a team.", max_length=255)
+    workspace = filters.UUIDFilter(field_name="workspace", label="Of this workspace.")
+
+    def of_types(self, found: QuerySet[Event], _name: str, values: list[str]) -> QuerySet[Event]:
+        kinds = [kind for value in values for kind in TYPES[value].kinds]
+        return found.filter(kind__in=kinds) if kinds else found
+
+
+NARROWED = [
+    OpenApiParameter(
+        "type", str, enum=sorted(TYPES), many=True, description="Only this type; may be repeated."
+    ),
+    OpenApiParameter("team", str, description="Short name of a team."),
+    OpenApiParameter("workspace", OpenApiTypes.UUID, description="Of this workspace."),
+]
+FROM_NOW = OpenApiParameter(
+    "Last-Event-ID",
+    int,
+    OpenApiParameter.HEADER,
+    description="Go on after this event, 0 for the first there is; without it, with what happens next.",
+)
+
+
+class FeedViewSet(ListViewSet):
+    queryset = Event.objects.none()
+    serializer_class = FeedEventSerializer
+    filterset_class = FeedFilter
+    scopes = {"GET": Scope.EVENTS_READ, "*": Scope.EVENTS_READ}
+    ordering = ("id",)
+    sorts = {"id": ("id",), "-id": ("-id",)}
+
+    def get_queryset(self) -> QuerySet[Event]:
+        return selectors.events_for(self.request.user).filter(pk__lte=selectors.complete_to())
+
+    @operation(
+        "List events",
+        description=(
+            "Oldest first, or by `sort`: workspaces, quotas, reservations and teams that you may see; for "
+            "operators and auditors nodes, devices and pools too, for administrators and auditors accounts. "
+            "To read on later, ask with `after` and the last `id`: nothing is left out, nothing comes twice."
+        ),
+        responses={200: FeedEventSerializer(many=True)},
+        errors=[400],
+    )
+    def list(self, request: UserRequest, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        return super().list(request, *args, **kwargs)
+
+    @operation(
+        "Follow events",
+        description=(
+            "Server-sent events: each as it happens, its type as the name of the message, its id as that of "
+            "the message, its data as in the list. Comments keep the connection open. After some minutes the "
+            "stream ends: connect again with `Last-Event-ID`, and nothing is left out."
+        ),
+        responses={(200, stream.MEDIA_TYPE): OpenApiTypes.STR},
+        parameters=[*NARROWED, FROM_NOW],
+        errors=[400, 429],
+        filters=False,
+    )
+    @action(
+        detail=False,
+        url_path="stream",
+        query_params=frozenset({"type", "team", "workspace"}),
+        renderer_classes=[stream.EventStreamRenderer, JSONRenderer],
+        pagination_class=None,
+    )
+    def follow(self, request: UserRequest) -> Any:
+        header = request.headers.get("Last-Event-ID", "")
+        after = stream.last_event_id(header)
+        if after is None:
+            raise InvalidInput(Reason(CommonCode.LAST_EVENT_ID_INVALID))
+        # Asked once before the stream begins, so that a filter that is not understood is a refusal.
+        self.filter_queryset(selectors.events_for(request.user))
+        if not header:
+            after = selectors.complete_to()
+        user, token = request.user, request.auth if isinstance(request.auth, ApiToken) else None
+
+        def look(after: int) -> stream.Batch:
+            if not accounts.still_valid(user, token):
+                return stream.Batch(over=True)
+            seen = selectors.events_for(User.objects.get(pk=user.pk))
+            rows = self.filter_queryset(seen.filter(pk__gt=after, pk__lte=selectors.complete_to()))
+            told: Any = list(rows[: stream.BATCH])
+            found: Any = FeedEventSerializer(told, many=True).data
+            return stream.Batch(list(found))
+
+        return stream.response(live.FEED_CHANNEL, look, after=after, user_id=user.pk, named_by="type")
+
+
+router = Router()
+router.register("events", FeedViewSet, basename="event")
+urlpatterns = router.urls

@@ -1,0 +1,72 @@
+"""The form of a pool. It parses; the rules are in the services."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.utils.translation import gettext_lazy as _
+
+from portal.common.json_input import InvalidJson, parse_json
+from portal.fleet.inventory.models import PlacementPolicy, RebalancingPolicy
+from provisioning.registry import DRIVERS
+
+PLAIN = {"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
+
+
+class PoolForm(forms.Form):
+    """A pool; when it is changed, without what stays."""
+
+    version = forms.CharField(required=False, widget=forms.HiddenInput)
+    slug = forms.CharField(
+        label=_("Short name"),
+        max_length=40,
+        help_text=_("Lower-case letters, digits and hyphens. It stays."),
+        widget=forms.TextInput(attrs=PLAIN),
+    )
+    name = forms.CharField(label=_("Name"), max_length=80, widget=forms.TextInput(attrs=PLAIN))
+    driver = forms.ChoiceField(label=_("Driver"), choices=[(name, name) for name in sorted(DRIVERS)])
+    placement_policy = forms.ChoiceField(label=_("Where it places first"), choices=PlacementPolicy.choices)
+    rebalancing = forms.ChoiceField(
+        label=_("Moving running work"),
+        choices=RebalancingPolicy.choices,
+        required=False,
+        help_text=_("To better places, with notice; kernels lose their variables."),
+    )
+    config = forms.CharField(
+        label=_("Configuration of the driver"),
+        required=False,
+        max_length=20_000,
+        help_text=_('A JSON object, such as {"node": "gpu-1"}. No secrets: the history keeps it.'),
+        widget=forms.Textarea(attrs={**PLAIN, "rows": "5", "class": "textarea mono"}),
+    )
+
+    def __init__(self, *args: Any, changing: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in ("slug", "driver") if changing else ("placement_policy", "rebalancing"):
+            del self.fields[name]
+
+    def clean_config(self) -> dict[str, Any]:
+        text = self.cleaned_data["config"].strip()
+        try:
+            found = parse_json(text) if text else {}
+        except InvalidJson as error:
+            raise ValidationError(
+                _("This is no JSON that can be read: %(why)s."), params={"why": str(error)}
+            ) from error
+        if not isinstance(found, dict):
+            raise ValidationError(_("Write a JSON object."))
+        return found
+
+    def given(self) -> dict[str, Any]:
+        """What the services take."""
+        # What a form without it has not sent stays as it is.
+        left_out = {"version"} if self.cleaned_data.get("rebalancing") else {"version", "rebalancing"}
+        return {name: value for name, value in self.cleaned_data.items() if name not in left_out}
+
+
+def shown(config: dict[str, Any]) -> str:
+    """A configuration as the form shows it."""
+    return json.dumps(config, indent=1, ensure_ascii=False) if config else ""

@@ -1,0 +1,320 @@
+"""The map of all GPUs: a cell each, with its state. A fixed number of queries however many there are."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+from django.core.paginator import Page, Paginator
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from portal.fleet.inventory.device_states import (
+    BUSY,
+    FORMER_CODES,
+    KNOWN,
+    LOOKS,
+    OUT_OF_SERVICE,
+    DeviceState,
+    StateLook,
+    with_state,
+)
+from portal.fleet.inventory.models import Device, Node, Pool
+from provisioning.types import DeviceKind
+
+NODES_PER_PAGE = 128
+SLICES = 8
+"""The memory axis of a GPU that can be split; an A30's has half of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """An instance of a split GPU on its memory axis, in eighths."""
+
+    state: DeviceState
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A device. `label` is all that is said of it to who does not see it."""
+
+    index: int
+    state: DeviceState
+    label: str
+    segments: tuple[Segment, ...] = ()
+
+    @property
+    def look(self) -> StateLook:
+        return LOOKS[self.state]
+
+
+@dataclass(frozen=True, slots=True)
+class MapNode:
+    """A node with its cells. `at` is the beginning of the path of each."""
+
+    id: UUID
+    name: str
+    note: str
+    tone: str
+    at: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes of this page that belong together; `pool` is its short name where these are all of one."""
+
+    name: str
+    simulated: bool
+    pool: str
+    nodes: tuple[MapNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Legend:
+    """A state with how many devices are in it; `chosen` where only these are shown."""
+
+    state: DeviceState
+    look: StateLook
+    count: int
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What somebody wants to see. Empty is all."""
+
+    pool: str = ""
+    model: str = ""
+    state: str = ""
+    q: str = ""
+    by: str = ""
+
+
+BY = (
+    ("", gettext_lazy("By pool")),
+    ("model", gettext_lazy("By model")),
+    ("state", gettext_lazy("By state")),
+)
+"""How devices are grouped."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMap:
+    """The page: what the numbers say, the legend, the cells."""
+
+    headline: str
+    simulated_headline: str
+    legend: tuple[Legend, ...]
+    groups: tuple[Group, ...]
+    page: Page[Any]
+    filters: Filters
+    pools: tuple[tuple[str, str], ...]
+    models: tuple[str, ...]
+    notes: tuple[tuple[str, str], ...]
+    total: int
+    ways: tuple[tuple[str, str | Promise], ...] = BY
+
+
+@dataclass(slots=True)
+class _Row:
+    """A device as it is read."""
+
+    node: UUID
+    index: int
+    model: str
+    kind: str
+    uuid: str
+    parent: str
+    profile: str
+    start: int
+    slices: int
+    state: DeviceState
+    parts: list[_Row] = field(default_factory=list)
+
+    @property
+    def look(self) -> StateLook:
+        return LOOKS[self.state]
+
+
+def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
+    """The map under these filters."""
+    state = FORMER_CODES.get(filters.state, filters.state)
+    pools = {pool.pk: pool for pool in Pool.objects.filter(enabled=True)}
+    nodes = _nodes(pools, filters)
+    rows = _rows(nodes, now)
+    models = tuple(sorted({row.model for row in rows if row.kind == DeviceKind.GPU}))
+    whole = [row for row in _whole(rows) if not filters.model or row.model == filters.model]
+    pretended = {key for key, node in nodes.items() if pools[node.pool_id].simulated}
+    counted: dict[bool, list[_Row]] = {False: [], True: []}
+    for row in whole:
+        counted[row.node in pretended].extend(row.parts or [row])
+    both = Counter(row.state for each in counted.values() for row in each)
+    shown = [row for row in whole if not state or state in _states(row)]
+    by_node: dict[UUID, list[_Row]] = defaultdict(list)
+    for row in shown:
+        by_node[row.node].append(row)
+    narrowed = state or filters.model or filters.by
+    listed = [node for node in nodes.values() if by_node[node.pk] or not narrowed]
+    listed.sort(key=lambda node: (pools[node.pool_id].simulated, pools[node.pool_id].slug, node.name))
+    chunk = Paginator(listed, NODES_PER_PAGE).get_page(page)
+    return GpuMap(
+        headline=_headline(counted[False]),
+        simulated_headline=_headline(counted[True]),
+        legend=tuple(
+            Legend(each, LOOKS[each], both[each], state == each)
+            for each in LOOKS
+            if both[each] or state == each or each in (DeviceState.ALLOCATED, DeviceState.FREE)
+        ),
+        groups=tuple(_groups(chunk.object_list, by_node, pools, filters.by)),
+        page=chunk,
+        filters=filters,
+        pools=tuple((pool.slug, pool.name) for pool in sorted(pools.values(), key=lambda each: each.slug)),
+        models=models,
+        notes=tuple(_notes(nodes.values())),
+        total=sum(both.values()),
+    )
+
+
+def _nodes(pools: Mapping[UUID, Pool], filters: Filters) -> dict[UUID, Node]:
+    found = Node.objects.filter(pool__in=list(pools), retired=False).defer(
+        "facts", "programs", "warnings", "labels"
+    )
+    if filters.pool:
+        found = found.filter(pool__slug=filters.pool)
+    if filters.q:
+        found = found.filter(name__icontains=filters.q)
+    return {node.pk: node for node in found}
+
+
+def _rows(nodes: Mapping[UUID, Node], now: datetime) -> list[_Row]:
+    pools = {node.pool_id for node in nodes.values()}
+    columns: Iterable[Any] = (
+        with_state(Device.objects.filter(KNOWN, node__pool__in=pools), now)
+        .order_by("index", "mig_start", "uuid")
+        .values_list(
+            "node_id", "index", "model", "kind", "uuid", "parent_uuid", "mig_profile", "mig_start",
+            "facts__memory_slices", "state",
+        )
+    )  # fmt: skip
+    return [
+        _Row(node, index, model, kind, uuid, parent, profile, start, slices or 1, DeviceState(state))
+        for node, index, model, kind, uuid, parent, profile, start, slices, state in columns
+        if node in nodes
+    ]
+
+
+def _whole(rows: Sequence[_Row]) -> list[_Row]:
+    """GPUs with their instances; an instance whose GPU is not known stands for itself."""
+    by_uuid = {row.uuid: row for row in rows if row.kind != DeviceKind.MIG}
+    found = list(by_uuid.values())
+    for row in rows:
+        if row.kind != DeviceKind.MIG:
+            continue
+        parent = by_uuid.get(row.parent)
+        if parent is None:
+            found.append(row)
+        else:
+            parent.parts.append(row)
+    return found
+
+
+def _states(row: _Row) -> set[str]:
+    return {row.state, *(part.state for part in row.parts)}
+
+
+def _groups(
+    nodes: Iterable[Node], by_node: Mapping[UUID, list[_Row]], pools: Mapping[UUID, Pool], by: str
+) -> Iterable[Group]:
+    places = list(LOOKS)
+    groups: dict[tuple[bool, int, str, str], list[MapNode]] = defaultdict(list)
+    for node in nodes:
+        pool = pools[node.pool_id]
+        cells: dict[tuple[bool, int, str, str], list[Cell]] = defaultdict(list)
+        if by not in ("model", "state"):
+            cells[pool.simulated, 0, pool.slug, pool.name] = []
+        for row in sorted(by_node[node.pk], key=lambda each: each.index):
+            if by == "model":
+                key = (pool.simulated, 0, "", row.model)
+            elif by == "state":
+                key = (pool.simulated, places.index(row.state), "", str(row.look.word))
+            else:
+                key = (pool.simulated, 0, pool.slug, pool.name)
+            cells[key].append(_cell(row))
+        for key, its in cells.items():
+            groups[key].append(_map_node(node, pool, its))
+    for (simulated, _place, slug, name), listed in sorted(groups.items()):
+        yield Group(name, simulated, slug, tuple(listed))
+
+
+def _map_node(node: Node, pool: Pool, cells: Iterable[Cell]) -> MapNode:
+    note, tone = ("", "")
+    if not node.online:
+        note, tone = _("offline"), "bad"
+    elif node.cordoned:
+        note, tone = _("cordoned"), "wait"
+    at = f"/gpus/at/{pool.slug}/{quote(node.name, safe='')}/"
+    return MapNode(node.pk, node.name, note, tone, at, tuple(cells))
+
+
+def _cell(row: _Row) -> Cell:
+    name = f"GPU {row.index}"
+    if not row.parts:
+        return Cell(row.index, row.state, f"{name} {str(LOOKS[row.state].word).lower()}")
+    parts = ", ".join(f"{part.profile} {str(LOOKS[part.state].word).lower()}" for part in row.parts)
+    segments = tuple(
+        Segment(part.state, max(0, min(part.start, SLICES - 1)), max(1, min(part.slices, SLICES)))
+        for part in row.parts
+    )
+    return Cell(
+        row.index, row.state, _("%(gpu)s, split: %(instances)s") % {"gpu": name, "instances": parts}, segments
+    )
+
+
+def _headline(rows: Sequence[_Row]) -> str:
+    """What the numbers say: “37 of 96 GPUs in use, 12 idle”; MIG instances for themselves."""
+    gpus = Counter(row.state for row in rows if row.kind != DeviceKind.MIG)
+    instances = Counter(row.state for row in rows if row.kind == DeviceKind.MIG)
+    texts = []
+    if total := sum(gpus.values()):
+        noun = ngettext("%(busy)s of %(total)s GPU in use", "%(busy)s of %(total)s GPUs in use", total)
+        texts.append(_shares(noun, gpus, total))
+    if total := sum(instances.values()):
+        noun = ngettext(
+            "%(busy)s of %(total)s MIG instance in use", "%(busy)s of %(total)s MIG instances in use", total
+        )
+        texts.append(_shares(noun, instances, total))
+    return "; ".join(texts)
+
+
+def _shares(noun: str, counts: Counter[DeviceState], total: int) -> str:
+    """One kind by state; the numbers add up to the total."""
+    parts = [noun % {"busy": sum(counts[state] for state in BUSY), "total": total}]
+    for text, number in (
+        (_("%(number)s idle"), counts[DeviceState.IDLE]),
+        (_("%(number)s free"), counts[DeviceState.FREE]),
+        (_("%(number)s being checked"), counts[DeviceState.CHECKING]),
+        (_("%(number)s out of service"), sum(counts[state] for state in OUT_OF_SERVICE)),
+    ):
+        if number:
+            parts.append(text % {"number": number})
+    return ", ".join(parts)
+
+
+def _notes(nodes: Iterable[Node]) -> Iterable[tuple[str, str]]:
+    """What is wrong with the accelerators of nodes, or why there are none: each sentence once."""
+    said: dict[str, list[str]] = defaultdict(list)
+    for node in nodes:
+        if node.accelerator_note and node.online:
+            said[node.accelerator_note].append(node.name)
+    for text, names in sorted(said.items(), key=lambda item: -len(item[1]))[:5]:
+        more = _("%(node)s and %(count)s more") % {"node": names[0], "count": len(names) - 1}
+        yield text, names[0] if len(names) == 1 else more

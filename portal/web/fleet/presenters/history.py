@@ -1,0 +1,14 @@
+"""The newest entries of the audit log about a device or a node."""
+
+from __future__ import annotations
+
+from portal.common.events.models import Event, TargetKind
+from portal.fleet.inventory.models import Pool
+
+MAX_SHOWN = 12
+
+
+def newest_events(pool: Pool, kind: TargetKind, key: str) -> tuple[Event, ...]:
+    """The newest entries of a pool's log about one device or node (see `EventTarget`), newest first."""
+    found = Event.objects.filter(pool=pool, targets__kind=kind, targets__key=key)
+    return tuple(found.order_by("-pk")[:MAX_SHOWN])

@@ -1,0 +1,202 @@
+"""What the page of a node shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from portal.common.events.models import Event, TargetKind
+from portal.common.formatting import format_cores, format_memory, format_number, format_thousandths
+from portal.common.reasons.wording import sentence_of
+from portal.fleet.inventory import counting, missing_gpus, resources, selectors
+from portal.fleet.inventory.counting import Count, Counts
+from portal.fleet.inventory.device_states import KNOWN, LOOKS, DeviceState, StateLook
+from portal.fleet.inventory.missing_gpus import MissingGpu
+from portal.fleet.inventory.models import Device, Node
+from portal.fleet.machines.conditions import Look, look_of_node, notes_of
+from portal.fleet.machines.policies import may_see
+from portal.fleet.machines.selectors import of_nodes
+from portal.gpu_checks import pairs
+from portal.gpu_checks.selectors import checked_with
+from portal.people.accounts.models import User
+from portal.web.fleet.presenters import pools
+from portal.web.fleet.presenters.device import why
+from portal.web.fleet.presenters.history import newest_events
+from portal.workspaces.homes import evacuations
+from portal.workspaces.homes.evacuation_presenters import words_of
+from portal.workspaces.homes.places import are_apart
+from portal.workspaces.models import Workspace
+from portal.workspaces.policies import visible_to
+from provisioning.types import HEADROOM, PRESSURE
+
+
+@dataclass(frozen=True, slots=True)
+class NodePage:
+    """One node with its devices and what it is made of.
+
+    `homes` says what home folders lie there, for who may see it; `homes_go_to` to where they are being moved.
+    """
+
+    node: Node
+    look: Look
+    notes: tuple[str, ...]
+    devices: tuple[tuple[Device, DeviceState, StateLook, str], ...]
+    holders: tuple[pools.Holder, ...]
+    facts: tuple[tuple[str, str], ...]
+    events: tuple[Event, ...]
+    homes: str
+    homes_go_to: str
+    link: LinkForm | None
+    may: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LinkForm:
+    """The other nodes to which the link can be checked now; `refused` says why to none."""
+
+    nodes: tuple[Node, ...]
+    refused: str
+
+
+def node_page(actor: User, node: Node, now: datetime) -> NodePage:
+    """Everything about one node."""
+    devices = list(
+        selectors.devices_with_state(now).filter(KNOWN, node=node).order_by("index", "mig_start", "uuid")
+    )
+    here = Workspace.objects.filter(allocations__node=node, allocations__released_at=None).distinct()
+    visible = set(visible_to(actor, here).values_list("pk", flat=True))
+    holders = []
+    hidden = 0
+    for workspace in here.select_related("owner").order_by("name"):
+        if workspace.pk in visible:
+            name = _("%(workspace)s of %(owner)s") % {
+                "workspace": workspace.name,
+                "owner": workspace.owner.username,
+            }
+            holders.append(pools.Holder(name, reverse("workspaces:detail", args=[workspace.pk])))
+        else:
+            hidden += 1
+    if hidden:
+        holders.append(
+            pools.Holder(
+                ngettext("%(count)s of another team", "%(count)s of other teams", hidden) % {"count": hidden}
+            )
+        )
+    only = Node.objects.filter(pk=node.pk)
+    counts = counting.by_pool(only, now, counting.counted(devices)).get(node.pool_id, {})
+    rows = []
+    with_check_of = checked_with(devices)
+    for device in devices:
+        state = DeviceState(device.state)
+        rows.append((device, state, LOOKS[state], why(device, with_check_of)))
+    machine = of_nodes(node.pool, [node.name]).get(node.name)
+    homes, homes_go_to = _homes(actor, node)
+    missing = [_of_missing(each) for each in missing_gpus.of_node(node, devices)]
+    return NodePage(
+        node=node,
+        look=look_of_node(node, machine, now),
+        notes=(*missing, *(notes_of(machine, now) if machine else ())),
+        devices=tuple(rows),
+        holders=tuple(holders),
+        facts=tuple(_facts_of_node(node, counts)),
+        events=newest_events(node.pool, TargetKind.NODE, node.name),
+        homes=homes,
+        homes_go_to=homes_go_to,
+        link=_link(actor, node),
+        may=actor.operates,
+    )
+
+
+def _link(actor: User, node: Node) -> LinkForm | None:
+    """For operators, on nodes with RDMA: without it nobody expects a link."""
+    if not actor.operates or pairs.RDMA not in node.provides:
+        return None
+    others, refused = pairs.choice(node)
+    return LinkForm(tuple(others), "" if refused is None else sentence_of(refused))
+
+
+def _of_missing(gpu: MissingGpu) -> str:
+    values = {"bus": gpu.pci_bus_id, "model": gpu.model, "todo": gpu.next_action}
+    if gpu.model:
+        return _("The %(model)s at %(bus)s is missing. %(todo)s") % values
+    return _("The GPU at %(bus)s is missing. %(todo)s") % values
+
+
+def _homes(actor: User, node: Node) -> tuple[str, str]:
+    if not (may_see(actor) and are_apart(node.pool)):
+        return "", ""
+    there, last = evacuations.homes_there(actor, node), evacuations.last_from(actor, node)
+    going = last.target_name if last is not None and last.going else ""
+    return (words_of(there), going) if there.homes or going else ("", "")
+
+
+def _waited(told: Any) -> str:
+    """In words what a node tells of its pressure; what it does not tell is left out."""
+    names = {"cpu": _("CPU"), "memory": _("memory"), "io": _("disks")}
+    known = told if isinstance(told, dict) else {}
+    return ", ".join(
+        _("%(name)s %(percent)s %%") % {"name": name, "percent": format_number(value)}
+        for key, name in names.items()
+        if isinstance(value := known.get(key), int | float)
+    )
+
+
+def _left(told: Any) -> str:
+    """In words what a node has left over some minutes; nothing where it does not tell."""
+    names = {"cpu_idle": _("CPU"), "memory_left": _("memory")}
+    known = told if isinstance(told, dict) else {}
+    return ", ".join(
+        _("%(name)s %(percent)s %%") % {"name": name, "percent": format_number(value, 1)}
+        for key, name in names.items()
+        if isinstance(value := known.get(key), int | float)
+    )
+
+
+def _facts_of_node(node: Node, counts: Counts) -> Iterable[tuple[str, str]]:
+    prefix = resources.SIMULATED if node.pool.simulated else ""
+    cpu = counts.get(prefix + resources.CPU, Count())
+    memory = counts.get(prefix + resources.MEMORY, Count())
+    free = _("%(free)s free of %(total)s")
+    yield _("Cores"), free % {"free": format_thousandths(cpu.free), "total": format_cores(cpu.total)}
+    yield _("Memory"), free % {"free": format_memory(memory.free), "total": format_memory(memory.total)}
+    yield _("Limits of workspaces"), str(pools.limits_of(node))
+    facts = node.facts
+    if waited := _waited(facts.get(PRESSURE)):
+        yield _("Waited for in the last minute"), waited
+    if left := _left(facts.get(HEADROOM)):
+        yield _("Left in the last five minutes"), left
+    processor = facts.get("cpu") or {}
+    if processor.get("model"):
+        yield _("Processor"), str(processor["model"])
+    if processor.get("features"):
+        names = (str(name).upper().replace("_", " ") for name in processor["features"])
+        yield _("Instructions"), ", ".join(name.replace("AVX512", "AVX-512") for name in names)
+    for each in facts.get("numa") or ():
+        kind = "" if each.get("kind") in (None, "", "dram") else f" ({str(each['kind']).upper()})"
+        text = f"{format_memory(each.get('memory_mib') or 0)}{kind}"
+        if each.get("cpus"):
+            text += _(", CPUs %(cpus)s") % {"cpus": each["cpus"]}
+        yield _("NUMA node %(number)s") % {"number": each.get("number", "?")}, text
+    for each in facts.get("rdma") or ():
+        state = _("up") if each.get("active") else each.get("state") or _("down")
+        rate = f", {format_number(each['rate_mbit_s'] // 1000)} Gbit/s" if each.get("rate_mbit_s") else ""
+        port = _("%(device)s port %(port)s") % {"device": each.get("device"), "port": each.get("port")}
+        yield _("RDMA"), f"{port}: {state}, {each.get('link_layer')}{rate}"
+    for each in facts.get("dpus") or ():
+        yield _("DPU"), _("%(name)s at %(slot)s") % {"name": each.get("name"), "slot": each.get("pci_slot")}
+    if node.driver_version:
+        yield _("NVIDIA driver"), node.driver_version
+    if node.cuda_version:
+        yield _("CUDA up to"), node.cuda_version
+    if node.provides:
+        yield _("Provides"), ", ".join(node.provides)
+    if node.rack or node.block:
+        yield _("Stands in"), ", ".join(filter(None, (node.rack, node.block)))
+    for key, value in sorted(node.labels.items()):
+        yield key, str(value)

@@ -1,0 +1,333 @@
+"""What the pages of pools show, gathered in a fixed number of queries however large a pool is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.urls import reverse
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from portal.catalog.selectors import templates_for
+from portal.common.formatting import format_thousandths
+from portal.fleet.inventory import counting, resources
+from portal.fleet.inventory.counting import Count, CountedDevice, Counts, Tally
+from portal.fleet.inventory.device_states import LOOKS, DeviceState, StateLook
+from portal.fleet.inventory.models import AllocatedDevice, Device, Node, Pool
+from portal.fleet.machines.conditions import Look, look_of_node
+from portal.fleet.machines.selectors import of_nodes
+from portal.people.accounts.models import User
+from portal.workspaces.models import Workspace
+from portal.workspaces.policies import visible_to
+from provisioning.types import HOME_HOLD, HomeHold, Isolation, LimitedResource, LimitEnforcement
+
+SLOTS_SHOWN = 64
+WARNINGS_SHOWN = 20
+
+ISOLATION_WORDS: Mapping[str, str | Promise] = {
+    Isolation.NONE.value: gettext_lazy("nothing: plain processes"),
+    Isolation.SANDBOX.value: gettext_lazy("a sandbox (bubblewrap)"),
+    Isolation.GVISOR.value: gettext_lazy("gVisor, in a sandbox"),
+    Isolation.CONTAINER.value: gettext_lazy("containers"),
+    Isolation.VM.value: gettext_lazy("virtual machines"),
+}
+LIMIT_WORDS: Mapping[str, str | Promise] = {
+    LimitEnforcement.NONE.value: gettext_lazy("nothing: not enforced"),
+    LimitEnforcement.CGROUP.value: gettext_lazy("control groups"),
+    LimitEnforcement.RLIMIT.value: gettext_lazy("process limits"),
+}
+LIMITED_WORDS: Mapping[str, str | Promise] = {
+    LimitedResource.CPU.value: gettext_lazy("CPU"),
+    LimitedResource.MEMORY.value: gettext_lazy("memory"),
+    LimitedResource.PROCESSES.value: gettext_lazy("processes"),
+}
+HOLD_WORDS: Mapping[str, str | Promise] = {
+    HomeHold.PROJECT_QUOTA.value: gettext_lazy("project quota"),
+    HomeHold.MEASURED.value: gettext_lazy("measured"),
+}
+CAPABILITY_WORDS: Mapping[str, str | Promise] = {
+    "whole_gpu": gettext_lazy("whole GPUs"),
+    "mig": gettext_lazy("MIG instances"),
+    "shared_gpu": gettext_lazy("shared GPUs"),
+    "multi_gpu": gettext_lazy("several GPUs at once"),
+    "multi_node": gettext_lazy("several nodes at once"),
+    "hot_attach": gettext_lazy("attaching devices while running"),
+    "live_migration": gettext_lazy("live migration"),
+    "rdma": gettext_lazy("RDMA"),
+    "dpu_offload": gettext_lazy("DPU offload"),
+    "memory_tiers": gettext_lazy("memory tiers"),
+    "snapshots": gettext_lazy("snapshots"),
+    "gvisor": gettext_lazy("gVisor"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLine:
+    """The devices of one model (and MIG profile); `slots` is empty where there are too many to draw."""
+
+    model: str
+    count: Count
+    slots: tuple[str, ...]
+
+    @property
+    def total(self) -> str:
+        return format_thousandths(self.count.total)
+
+    @property
+    def free(self) -> str:
+        return format_thousandths(self.count.free)
+
+    @property
+    def not_free(self) -> int:
+        return self.count.total - self.count.free
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCapacity:
+    """What a pool has and how much of it is free. CPU in milli-CPU, memory in MiB."""
+
+    pool: Pool
+    nodes: int = 0
+    nodes_online: int = 0
+    cpu: Count = field(default_factory=Count)
+    memory: Count = field(default_factory=Count)
+    warnings: int = 0
+    accelerator_note: str = ""
+    accelerators: tuple[DeviceLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a device; `url` and the workspace's name only where the reader may see it."""
+
+    name: str
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """A device of the pool's page."""
+
+    device: Device
+    node: str
+    look: StateLook
+    holders: tuple[Holder, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node of the pool's page; `devices` are those that can be handed out."""
+
+    node: Node
+    cpu: Count
+    memory: Count
+    devices: Count
+    slots: tuple[str, ...]
+    isolation: str | Promise
+    limits: str | Promise
+    look: Look
+
+    @property
+    def devices_free(self) -> str:
+        return format_thousandths(self.devices.free)
+
+    @property
+    def devices_total(self) -> str:
+        return format_thousandths(self.devices.total)
+
+
+@dataclass(frozen=True, slots=True)
+class WarningGroup:
+    """One warning, and the nodes that report it."""
+
+    text: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRow:
+    """A template's program, and on how many nodes it is installed."""
+
+    name: str
+    nodes: int
+    where: str
+    hint: str = ""
+
+
+_SLOTS: Mapping[DeviceState, str] = {
+    DeviceState.FREE: "",
+    DeviceState.SHARED: "part",
+    DeviceState.ALLOCATED: "taken",
+    DeviceState.IDLE: "taken",
+    DeviceState.CHECKING: "taken",
+}
+
+
+def slot_of(state: DeviceState) -> str:
+    """The class of a device's box: `taken`, `part`, nothing for a free one, else its state's tone."""
+    return _SLOTS[state] if state in _SLOTS else LOOKS[state].tone
+
+
+def capacities(pools: Iterable[Pool]) -> list[PoolCapacity]:
+    """The capacity of each pool, in three queries for all of them; simulated ones last."""
+    pools = sorted(pools, key=lambda pool: (pool.simulated, pool.slug))
+    nodes = Node.objects.filter(pool__in=[pool.pk for pool in pools], retired=False)
+    devices: dict[UUID, list[CountedDevice]] = defaultdict(list)
+    found = counting.devices(nodes)
+    for device in found:
+        devices[device.pool].append(device)
+    counts = counting.by_pool(nodes, found=found)
+    facts: dict[UUID, list[tuple[bool, int, str]]] = defaultdict(list)
+    for pool_id, online, warnings, note in nodes.values_list(
+        "pool", "online", "warnings", "accelerator_note"
+    ):
+        facts[pool_id].append((online, len(warnings), note))
+    return [_capacity(pool, counts.get(pool.pk, {}), devices[pool.pk], facts[pool.pk]) for pool in pools]
+
+
+def _capacity(
+    pool: Pool, counts: Counts, devices: Sequence[CountedDevice], nodes: Sequence[tuple[bool, int, str]]
+) -> PoolCapacity:
+    prefix = resources.SIMULATED if pool.simulated else ""
+    return PoolCapacity(
+        pool=pool,
+        nodes=len(nodes),
+        nodes_online=sum(online for online, _warnings, _note in nodes),
+        cpu=counts.get(prefix + resources.CPU, Count()),
+        memory=counts.get(prefix + resources.MEMORY, Count()),
+        warnings=sum(warnings for _online, warnings, _note in nodes),
+        accelerator_note=next((note for _online, _warnings, note in nodes if note), ""),
+        accelerators=tuple(_lines(devices)),
+    )
+
+
+def _lines(devices: Iterable[CountedDevice]) -> Iterable[DeviceLine]:
+    groups: dict[str, list[CountedDevice]] = defaultdict(list)
+    for device in devices:
+        named = device.mig_instance and device.profile and device.profile not in device.model
+        groups[f"{device.model} · {device.profile}" if named else device.model].append(device)
+    for model, group in sorted(groups.items()):
+        slots = tuple(slot_of(device.state) for device in group)
+        yield DeviceLine(model, _together(group), slots if len(slots) <= SLOTS_SHOWN else ())
+
+
+def _together(devices: Iterable[CountedDevice]) -> Count:
+    tally = Tally()
+    for device in devices:
+        device.add_to(tally, "")
+    return tally.counts.get("", Count())
+
+
+def node_rows(pool: Pool, nodes: Sequence[Any], now: datetime) -> tuple[list[NodeRow], list[Device]]:
+    """Rows for these nodes of the pool (of `selectors.nodes`), and their devices; one query."""
+    machines = of_nodes(pool, [node.name for node in nodes])
+    rows: list[NodeRow] = []
+    devices: list[Device] = []
+    for node in nodes:
+        its_devices = counting.counted(node.devices.all())
+        devices.extend(node.devices.all())
+        real = not node.pool.simulated
+        own, prefix = counting.of_node(node), "" if real else resources.SIMULATED
+        simulated = _("simulated")
+        rows.append(
+            NodeRow(
+                node=node,
+                cpu=own.get(prefix + resources.CPU, Count()),
+                memory=own.get(prefix + resources.MEMORY, Count()),
+                devices=_together(its_devices),
+                slots=tuple(slot_of(device.state) for device in its_devices),
+                isolation=ISOLATION_WORDS.get(node.isolation, node.isolation) if real else simulated,
+                limits=limits_of(node),
+                look=look_of_node(node, machines.get(node.name), now),
+            )
+        )
+    return rows, devices
+
+
+def limits_of(node: Node) -> str | Promise:
+    """By what a node holds its workspaces, and to what."""
+    if node.pool.simulated:
+        return _("simulated")
+    held = ", ".join(
+        str(LIMITED_WORDS.get(each, each)) for each in node.limited if each != LimitedResource.DISK.value
+    )
+    how = LIMIT_WORDS.get(node.limits, node.limits)
+    said = _("%(how)s: %(held)s") % {"how": how, "held": held} if held else how
+    if LimitedResource.DISK.value not in node.limited:
+        return said
+    hold = node.facts.get(HOME_HOLD, HomeHold.MEASURED.value)
+    return _("%(limits)s; home folder: %(hold)s") % {"limits": said, "hold": HOLD_WORDS.get(hold, hold)}
+
+
+def device_rows(actor: User, devices: Sequence[Any]) -> list[DeviceRow]:
+    """Rows for these devices (with state); a holder is named only to those who may see the workspace."""
+    holders: dict[UUID, list[Holder]] = defaultdict(list)
+    visible = set(visible_to(actor, Workspace.objects.live()).values_list("pk", flat=True) if devices else ())
+    for item in AllocatedDevice.objects.filter(device__in=devices, active=True).select_related(
+        "allocation__workspace__owner"
+    ):
+        workspace = item.allocation.workspace
+        if workspace.pk in visible:
+            url = reverse("workspaces:detail", args=[workspace.pk])
+            name = _("%(workspace)s of %(owner)s") % {
+                "workspace": workspace.name,
+                "owner": workspace.owner.username,
+            }
+            holder = Holder(name, url)
+        else:
+            holder = Holder(_("another team"))
+        holders[item.device_id].append(holder)
+    return [
+        DeviceRow(
+            device=device,
+            node=device.node.name,
+            look=LOOKS[DeviceState(device.state)],
+            holders=tuple(holders.get(device.pk, ())),
+        )
+        for device in devices
+    ]
+
+
+def warnings_of(pool: Pool) -> list[WarningGroup]:
+    """The warnings of all nodes, each once with where it holds, the most frequent first."""
+    nodes: dict[str, list[str]] = defaultdict(list)
+    for name, warnings in pool.nodes.values_list("name", "warnings"):
+        for text in warnings:
+            nodes[text].append(name)
+    groups = sorted(nodes.items(), key=lambda item: (-len(item[1]), item[0]))[:WARNINGS_SHOWN]
+    return [
+        WarningGroup(
+            text,
+            _("On %(node)s.") % {"node": names[0]}
+            if len(names) == 1
+            else _("On %(node)s and %(count)s more.") % {"node": names[0], "count": len(names) - 1},
+        )
+        for text, names in groups
+    ]
+
+
+def programs_of(actor: User, pool: Pool) -> list[ProgramRow]:
+    """The program of each template that the actor may use, and where it is installed.
+
+    A simulated pool has every program.
+    """
+    templates = list(templates_for(actor).filter(enabled=True).order_by("position", "name"))
+    if pool.simulated:
+        return [ProgramRow(item.name, 1, _("simulated")) for item in templates]
+    installed = [programs for (programs,) in pool.nodes.values_list("programs")]
+    rows = []
+    for item in templates:
+        count = sum(1 for programs in installed if programs.get(item.program))
+        where = _("on every node")
+        if count != len(installed):
+            where = _("on %(count)s of %(total)s nodes") % {"count": count, "total": len(installed)}
+        rows.append(
+            ProgramRow(item.name, count, where if len(installed) > 1 else _("installed"), item.install_hint)
+        )
+    return rows

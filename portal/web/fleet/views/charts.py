@@ -1,0 +1,43 @@
+"""The charts of a device: a part of its page, or a page of its own without JavaScript."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from portal.common.errors import NotFound
+from portal.common.htmx import partial_of
+from portal.common.reasons.codes import InventoryCode
+from portal.common.reasons.reason import Reason
+from portal.common.typed_requests import SignedInRequest
+from portal.fleet.inventory import selectors, series
+from portal.fleet.inventory.cordons import display_name
+from portal.web.fleet.presenters import charts
+
+
+@require_safe
+@never_cache
+def device_charts(request: SignedInRequest, device_id: UUID) -> HttpResponse:
+    """What the device did in the last hour, or in the last 30 days: `?span=hour|month`."""
+    device = selectors.devices().filter(pk=device_id).first()
+    if device is None:
+        raise NotFound(Reason(InventoryCode.DEVICE_NOT_ON_MAP))
+    asked = request.GET.get("span", "")
+    span = asked if asked in series.SPANS else series.HOUR
+    now = timezone.now()
+    found = series.device_series(device, span, now=now)
+    begun = series.start_of(found)
+    context = {
+        "device": device,
+        "name": display_name(device),
+        "span": span,
+        "charts": charts.device_charts(device, found, series.holders(device, begun, now)),
+        "simulated": device.node.pool.simulated,
+        "thinned_h": charts.hours_drawn_together(found),
+    }
+    return render(request, partial_of(request, "fleet/charts.html", "charts"), context)

@@ -1,0 +1,199 @@
+"""Pages of GPUs: the map, a device, a node. Everybody who is signed in may look; operators act."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_safe
+
+from portal.common.errors import NotFound
+from portal.common.htmx import local_path, partial_of
+from portal.common.reasons.codes import InventoryCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
+from portal.fleet.inventory import cordons, selectors, services
+from portal.fleet.inventory.models import Device, Node
+from portal.people.accounts.policies import require_operator
+from portal.scheduling import drains
+from portal.web.fleet.presenters import device as device_page
+from portal.web.fleet.presenters import gpu_map
+from portal.web.fleet.presenters import node as node_page
+from portal.workspaces.homes import evacuation_presenters, evacuation_views, evacuations
+from provisioning.types import DeviceKind
+
+MAX_REASON_LENGTH = 200
+
+
+@require_safe
+@never_cache
+def gpus(request: SignedInRequest) -> HttpResponse:
+    """The map of all GPUs, filtered by `pool`, `model`, `state` and `q`, grouped `by`."""
+    asked = {
+        name: strip_nul(request.GET.get(name, ""))[:120] for name in ("pool", "model", "state", "q", "by")
+    }
+    found = gpu_map.gpu_map(gpu_map.Filters(**asked), request.GET.get("page"), timezone.now())
+    context = {"map": found, "page": found.page}
+    return render(request, partial_of(request, "fleet/gpus.html", "gpus"), context)
+
+
+@require_safe
+def at(_request: SignedInRequest, pool: str, node: str, index: int) -> HttpResponse:
+    """The device at this place: short addresses keep a map of a thousand small."""
+    places = Device.objects.filter(node__pool__slug=pool, node__name=node, index=index)
+    found = places.order_by("kind", "-present").first()
+    for each in places:
+        if each.kind != DeviceKind.MIG and each.present:
+            found = each
+    if found is None:
+        raise NotFound(Reason(InventoryCode.NO_DEVICE_AT_PLACE))
+    return redirect("fleet:device", found.pk)
+
+
+def _device(device_id: UUID) -> Device:
+    device = selectors.devices_with_state().filter(pk=device_id).first()
+    if device is None:
+        raise NotFound(Reason(InventoryCode.DEVICE_NOT_ON_MAP))
+    return device
+
+
+def _node(node_id: UUID) -> Node:
+    node = Node.objects.select_related("pool").filter(pk=node_id).first()
+    if node is None:
+        raise NotFound(Reason(InventoryCode.NODE_NOT_ON_MAP))
+    return node
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def device(request: SignedInRequest, device_id: UUID) -> HttpResponse:
+    """One device. A POST with `do` cordons it, or puts it back."""
+    found = _device(device_id)
+    if request.method == "POST":
+        return _cordon_device(request, found)
+    view = device_page.device_page(request.user, found, timezone.now())
+    context = {"view": view, "device": found, "checks": view.checks}
+    return render(request, partial_of(request, "fleet/device.html", "live"), context)
+
+
+def _reason(request: SignedInRequest) -> str:
+    return strip_nul(request.POST.get("reason", "")).strip()[:MAX_REASON_LENGTH]
+
+
+def _cordon_device(request: SignedInRequest, found: Device) -> HttpResponse:
+    name = cordons.display_name(found)
+    if request.POST.get("do") == "uncordon":
+        cordons.lift_cordon(actor=request.user, device_id=found.pk, reason=_reason(request))
+        messages.success(request, _("%(name)s takes work again.") % {"name": name})
+    else:
+        cordons.cordon_device(actor=request.user, device_id=found.pk, reason=_reason(request))
+        messages.success(request, _("%(name)s takes no new work. What runs on it goes on.") % {"name": name})
+    return redirect(local_path(request.POST.get("next", ""), reverse("fleet:device", args=[found.pk])))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
+    """One node. A POST with `do` cordons it, or puts it back."""
+    found = _node(node_id)
+    if request.method == "POST":
+        cordoned = request.POST.get("do") != "uncordon"
+        services.set_cordon(actor=request.user, node_id=found.pk, cordoned=cordoned, reason=_reason(request))
+        done = _("%(name)s takes work again.")
+        if cordoned:
+            done = _("%(name)s takes no new work. What runs there goes on.")
+        messages.success(request, done % {"name": found.name})
+        return redirect(local_path(request.POST.get("next", ""), reverse("fleet:node", args=[found.pk])))
+    context = {"view": node_page.node_page(request.user, found, timezone.now()), "node": found}
+    return render(request, partial_of(request, "fleet/node.html", "live"), context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def drain_device(request: SignedInRequest, device_id: UUID) -> HttpResponse:
+    """Asks, then drains: whoever is on the device leaves with notice."""
+    found = _device(device_id)
+    where = reverse("fleet:device", args=[found.pk])
+    return _drain(request, cordons.display_name(found), where, lambda reason: drains.drain_device(
+        actor=request.user, device_id=found.pk, reason=reason
+    ))  # fmt: skip
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def drain_node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
+    """Asks, then drains: whoever is on the node leaves with notice."""
+    found = _node(node_id)
+    where = reverse("fleet:node", args=[found.pk])
+    require_operator(request.user)
+    to = strip_nul(request.POST.get("homes_to", ""))
+    if to:
+        where = reverse("workspaces:node-homes", args=[found.pk])
+
+    def drain(reason: str) -> drains.Drain:
+        done = drains.drain_node(actor=request.user, node_id=found.pk, reason=reason)
+        if to:
+            evacuation_views.begin(request, found.pk, to)
+        return done
+
+    return _drain(request, found.name, where, drain, pick=_pick_of_homes(request, found))
+
+
+def _pick_of_homes(request: SignedInRequest, found: Node) -> dict[str, Any] | None:
+    """Where the homes of a node may go with its drain; None where there is nothing to choose."""
+    if request.method == "POST":
+        return None
+    there = evacuations.homes_there(request.user, found)
+    if there.refused is not None:
+        return None
+    return {
+        "name": "homes_to",
+        "label": _("Move its home folders to"),
+        "none": _("Leave them there"),
+        "options": there.targets,
+        "hint": _(
+            "%(homes)s. Left there, what their users start waits until %(node)s takes work again; moved, it "
+            "starts where they have gone."
+        )
+        % {"homes": evacuation_presenters.words_of(there), "node": found.name},
+    }
+
+
+def _drain(
+    request: SignedInRequest,
+    name: str,
+    where: str,
+    drain: Callable[[str], drains.Drain],
+    *,
+    pick: dict[str, Any] | None = None,
+) -> HttpResponse:
+    require_operator(request.user)
+    if request.method == "POST":
+        messages.success(request, str(drain(_reason(request))))
+        return redirect(where)
+    context = {
+        "title": _("Drain %(name)s?") % {"name": name},
+        "loses": [
+            _(
+                "what runs there: each workspace is told, stops after the notice, "
+                "and starts elsewhere by itself"
+            ),
+            _("kernels, terminals and everything in their memory"),
+        ],
+        "stays": [_("everybody's home folder, with every file saved there"), _("their place in the queue")],
+        "reason": _("Whoever is there reads it, and it stands on the page until it is put back."),
+        "pick": pick,
+        "action": request.path,
+        "yes": _("Drain %(name)s") % {"name": name},
+        "back": where,
+    }
+    return render(request, "confirm.html", context)

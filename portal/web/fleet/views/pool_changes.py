@@ -1,0 +1,152 @@
+"""Pages that add, change, retire and delete pools; for operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from portal.common import etags
+from portal.common.errors import PortalError
+from portal.common.history import selectors as history
+from portal.common.history.models import SubjectKind
+from portal.common.reasons.wording import sentence_of
+from portal.common.typed_requests import SignedInRequest
+from portal.fleet.inventory import pools, selectors, services
+from portal.fleet.inventory.models import Allocation
+from portal.fleet.machines.readiness import missing
+from portal.people.accounts.forms import add_problems, form_status
+from portal.people.accounts.policies import require_operator
+from portal.web.fleet.forms import PoolForm, shown
+
+VERSIONS_SHOWN = 20
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def new(request: SignedInRequest) -> HttpResponse:
+    """The form of a new pool."""
+    require_operator(request.user)
+    form = PoolForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            made = services.create_pool(actor=request.user, **form.given())
+        except PortalError as error:
+            add_problems(form, error.field_errors, error.sentence)
+        else:
+            messages.success(request, _("%(name)s is there. It is asked what it has.") % {"name": made.name})
+            return redirect("fleet:pool", made.slug)
+    context = {"form": form, "back": reverse("fleet:pools")}
+    return render(request, "fleet/pool_form.html", context, status=form_status(form))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def edit(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Change a pool; what it lacks, and its versions."""
+    require_operator(request.user)
+    pool = selectors.pool_by_slug(slug)
+    initial = {
+        "name": pool.name,
+        "placement_policy": pool.placement_policy,
+        "rebalancing": pool.rebalancing,
+        "config": shown(pool.config),
+        "version": etags.version_of(pool),
+    }
+    form = PoolForm(request.POST if request.method == "POST" else None, initial=initial, changing=True)
+    if request.method == "POST" and form.is_valid():
+        try:
+            pools.change(
+                actor=request.user, pool=pool, given=form.given(), expected=etags.expected_by(request)
+            )
+        except PortalError as error:
+            add_problems(form, error.field_errors, error.sentence)
+        else:
+            messages.success(request, _("%(name)s is changed.") % {"name": pool.name})
+            return redirect("fleet:pool", slug)
+    kept = list(history.revisions(SubjectKind.POOL, pool.pk)[: VERSIONS_SHOWN + 1])
+    context = {
+        "form": form,
+        "pool": pool,
+        "missing": [sentence_of(each) for each in missing(pool)],
+        "versions": history.with_predecessors(kept)[:VERSIONS_SHOWN],
+        "back": reverse("fleet:pool", args=[slug]),
+    }
+    return render(request, "fleet/pool_form.html", context, status=form_status(form))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def retire(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Take nothing new into it any more, or take it back into service. A GET only shows the pool's form."""
+    require_operator(request.user)
+    pool = selectors.pool_by_slug(slug)
+    if request.method == "POST":
+        retiring = request.POST.get("retiring") == "1"
+        pools.change(actor=request.user, pool=pool, given={"retiring": retiring})
+        text = _("It takes no new workspaces.") if retiring else _("It takes workspaces again.")
+        messages.success(request, text)
+    return redirect("fleet:edit-pool", slug)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def restore(request: SignedInRequest, slug: str, number: int) -> HttpResponse:
+    """Have it as in a kept version. A GET only shows the pool's form."""
+    require_operator(request.user)
+    pool = selectors.pool_by_slug(slug)
+    if request.method == "POST":
+        try:
+            pools.restore(actor=request.user, pool=pool, number=number)
+        except PortalError as error:
+            messages.error(request, error.sentence)
+        else:
+            messages.success(request, _("It is as in version %(number)s.") % {"number": number})
+    return redirect("fleet:edit-pool", slug)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def delete(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Say what goes, ask, and delete it."""
+    require_operator(request.user)
+    pool = selectors.pool_by_slug(slug)
+    if request.method == "POST":
+        try:
+            pools.delete(actor=request.user, pool=pool)
+        except PortalError as error:
+            messages.error(request, error.sentence)
+            return redirect("fleet:edit-pool", slug)
+        messages.success(request, _("%(name)s is deleted.") % {"name": pool.name})
+        return redirect("fleet:pools")
+    context: dict[str, Any] = {
+        "title": _("Delete the pool %(name)s?") % {"name": pool.name},
+        "loses": [_("Its nodes and devices."), *_flavors(pool)],
+        "stays": [_("Homes on its nodes, untouched."), _("What the audit log says of it.")],
+        "yes": _("Delete"),
+        "action": request.path,
+        "back": reverse("fleet:edit-pool", args=[slug]),
+        "refusals": _refusals(pool),
+    }
+    return render(request, "confirm.html", context)
+
+
+def _flavors(pool: Any) -> list[str]:
+    names = list(pool.flavors.filter(deleted_at=None).order_by("name").values_list("name", flat=True)[:20])
+    return (
+        [_("The sizes that are had there alone: %(names)s.") % {"names": ", ".join(names)}] if names else []
+    )
+
+
+def _refusals(pool: Any) -> list[str]:
+    if not pool.retiring:
+        return [_("It still takes new workspaces: retire it first.")]
+    if Allocation.objects.filter(node__pool=pool, released_at=None).exists():
+        return [_("Workspaces are still placed there: wait until they have ended.")]
+    return []

@@ -1,0 +1,116 @@
+"""The environment of a new workspace: the options of its field, and a note on the chosen one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.utils.translation import gettext as _
+
+from portal.catalog.environments import selectors as environments
+from portal.catalog.environments.models import Environment, Kind, VersionState
+from portal.catalog.models import Template
+from portal.common.completion import MOST_IN_A_LIST
+from portal.common.reasons.codes import EnvironmentCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, sentence_of
+from portal.people.accounts.models import Team, User
+from portal.workspaces import software
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentOption:
+    """An environment to choose; `reason` says why it cannot be had now."""
+
+    slug: str
+    label: str
+    chosen: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentField:
+    """The field as it stands. `software` is what the workspace would run in.
+
+    `many`: there are more environments than a list has.
+    """
+
+    software: software.Software
+    options: list[EnvironmentOption]
+    note: str
+    many: bool
+
+
+def environment_field(actor: User, template: Template, team: Team | None, slug: str) -> EnvironmentField:
+    """The field with the environment `slug` chosen; for an empty or unusable one the template's own."""
+    rows, many = _choosable(actor, team, slug)
+    coming = environments.coming(rows)
+    refusals = {row.pk: software.refusal_of(template, team, row, coming.get(row.pk)) for row in rows}
+    named = next((row for row in rows if row.slug == slug), None)
+    chosen = named if named is not None and refusals[named.pk] is None else None
+    default = software.default_of(template, team)
+    runs_in = software.chosen(template, team, chosen) if chosen is not None else default
+    problem = _problem(slug, named, refusals) if many else None
+    return EnvironmentField(
+        software=runs_in,
+        options=[
+            EnvironmentOption("", _label_of_default(default, rows), chosen is None),
+            *(_option(row, refusals[row.pk], chosen=row is chosen) for row in rows),
+        ],
+        note=sentence_of(problem) if problem is not None else _note(template, team, chosen, runs_in),
+        many=many,
+    )
+
+
+def _choosable(actor: User, team: Team | None, slug: str) -> tuple[list[Environment], bool]:
+    """The environments of the list, with the one that was named, and whether there are more."""
+    usable = environments.usable_by(actor, team).defer("current__packages")
+    rows = list(usable[: MOST_IN_A_LIST + 1])
+    many = len(rows) > MOST_IN_A_LIST
+    if slug and many and all(row.slug != slug for row in rows):
+        rows += usable.filter(slug=slug)
+    return rows, many
+
+
+def _problem(slug: str, named: Environment | None, refusals: Mapping[UUID, Reason | None]) -> Reason | None:
+    """Why the written short name cannot be chosen. In a list, such an environment cannot be selected."""
+    if named is not None:
+        return refusals[named.pk]
+    return Reason(EnvironmentCode.NO_SUCH_ENVIRONMENT) if slug else None
+
+
+def _option(environment: Environment, refusal: Reason | None, *, chosen: bool) -> EnvironmentOption:
+    label = environment.name
+    if refusal is None and environment.kind == Kind.BUILT and environment.current is None:
+        label = _("%(name)s (is installed first)") % {"name": environment.name}
+    reason = message_of(refusal) if refusal is not None else ""
+    return EnvironmentOption(environment.slug, label, chosen, reason)
+
+
+def _label_of_default(default: software.Software, rows: Sequence[Environment]) -> str:
+    """The label of the option for the template's own environment."""
+    if default.environment is not None:
+        name = default.environment.name
+    else:
+        on_nodes = [row.name for row in rows if row.kind == Kind.NODE]
+        name = on_nodes[-1] if on_nodes else _("what its node has")
+    return _("As the template says: %(name)s") % {"name": name}
+
+
+def _note(
+    template: Template, team: Team | None, chosen: Environment | None, runs_in: software.Software
+) -> str:
+    """What to know of the environment that the workspace would run in, or an empty string."""
+    if runs_in.waits and runs_in.environment is not None:
+        words = _("“%(name)s” is installed first: your workspace waits, and starts by itself.")
+        return words % {"name": runs_in.environment.name}
+    if chosen is not None:
+        deprecation = software.deprecation_of(chosen)
+        return sentence_of(deprecation) if deprecation is not None else ""
+    own = template.environment
+    refusal = software.refusal_of(template, team, own) if own is not None else None
+    # A failed build is for operators: a workspace gets another environment meanwhile.
+    if refusal is None or refusal.params.get("state") != VersionState.BUILDING:
+        return ""
+    return message_of(refusal)

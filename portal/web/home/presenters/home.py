@@ -1,0 +1,61 @@
+"""What the home page shows beside the cards of workspaces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from portal.catalog.environments.models import Environment
+from portal.catalog.models import Flavor, Template
+from portal.people.accounts import selectors as accounts
+from portal.people.accounts.models import Team, User
+from portal.people.join_requests import presenters as join_presenters
+from portal.scheduling import admission
+from portal.workspaces import software
+from portal.workspaces.models import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class LastChoice:
+    """What was chosen last, and what would happen to it now."""
+
+    template: Template
+    flavor: Flavor
+    team: Team
+    verdict: admission.Verdict
+    environment: Environment | None = None
+
+    @property
+    def verdict_line(self) -> str:
+        if self.verdict.outcome is admission.Outcome.FITS_NOW:
+            return _("What you chose last starts now.")
+        return _("What you chose last would queue. %(why)s") % {"why": self.verdict.message}
+
+
+def without_team(actor: User) -> dict[str, Any]:
+    """What somebody who is in no team is shown: which there are, and what they asked for; their first team
+    (`joined`) once they are in one, and whether they may start something there. Who sees all needs none."""
+    joined = accounts.own_teams(actor).first()
+    if joined is not None or actor.sees_all:
+        return {"no_team": False, "joined": joined, "starts": accounts.chargeable_teams(actor).exists()}
+    return {"no_team": True, "joined": None, **join_presenters.for_home(actor)}
+
+
+def last_choice(actor: User, last: Workspace | None) -> LastChoice | None:
+    """What `selectors.last_choice` has found, if it is still possible."""
+    if last is None:
+        return None
+    environment = software.again(last)
+    found = software.chosen(last.template, last.team, environment)
+    verdict = admission.assess(
+        template=last.template,
+        flavor=last.flavor,
+        team=last.team,
+        actor=actor,
+        environment=found.digest,
+    )
+    if not verdict.possible:
+        return None
+    return LastChoice(last.template, last.flavor, last.team, verdict, environment)

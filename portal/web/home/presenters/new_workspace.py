@@ -1,0 +1,363 @@
+"""The form of a new workspace: cards to choose from, each with its verdict, and what is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from portal.catalog import selectors as catalog
+from portal.catalog.environments.models import Kind
+from portal.catalog.models import Flavor, Template
+from portal.catalog.repositories.rules import Source
+from portal.common.completion import Option
+from portal.common.formatting import format_size
+from portal.common.reasons.codes import GitCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import sentence_of
+from portal.common.texts import strip_nul
+from portal.people.accounts.models import Team, User
+from portal.people.accounts.selectors import chargeable_teams
+from portal.quota.limits.presenters.bars import QuotaUsage
+from portal.quota.limits.selectors import limits
+from portal.scheduling import admission, offers
+from portal.web.catalog.environments import standings_of
+from portal.web.home.presenters.environment_field import EnvironmentOption, environment_field
+from portal.workspaces import selectors, software
+from portal.workspaces.models import Workspace
+
+E = TypeVar("E", Template, Flavor)
+CARDS = 48
+"""How many templates, and how many flavors, a page shows."""
+
+
+def deprecated(entry: Template | Flavor) -> str:
+    """That it is deprecated and what to choose instead, or an empty string."""
+    reason = catalog.deprecation_of(entry)
+    return sentence_of(reason) if reason is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class FlavorCard:
+    """A flavor to choose, with its size in words and its verdict."""
+
+    flavor: Flavor
+    size: str
+    verdict: admission.Verdict
+    chosen: bool
+
+    @property
+    def deprecated(self) -> str:
+        """What to choose instead, where it is deprecated."""
+        return deprecated(self.flavor)
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateCard:
+    """A template to choose; `reason` says why it cannot be."""
+
+    template: Template
+    reason: str
+    chosen: bool
+    environment: str = ""
+
+    @property
+    def deprecated(self) -> str:
+        """What to choose instead, where it is deprecated."""
+        return deprecated(self.template)
+
+    @property
+    def available(self) -> bool:
+        return not self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the form of a new workspace stands at."""
+
+    templates: list[TemplateCard]
+    team: Team | None
+    find: str
+    left_out: int
+    bars: list[QuotaUsage]
+    flavors: list[FlavorCard] = field(default_factory=list)
+    alternatives: list[Flavor] = field(default_factory=list)
+    environments: list[EnvironmentOption] = field(default_factory=list)
+    environment_note: str = ""
+    written_environment: str = ""
+    """The short name in its field, where there are too many for a list: the one that was asked for."""
+    many_environments: bool = False
+    without_gpu: admission.Verdict | None = None
+    """On a start without the GPUs of the chosen flavor, where it starts at once so and else would wait."""
+
+    @property
+    def template(self) -> Template | None:
+        return next((card.template for card in self.templates if card.chosen), None)
+
+    @property
+    def environment(self) -> str:
+        """The short name of the environment that is chosen; empty for the template's own."""
+        return next((each.slug for each in self.environments if each.chosen), "")
+
+    @property
+    def environment_names(self) -> list[Option]:
+        """What is proposed for the field of a short name."""
+        return [(each.slug, each.label) for each in self.environments if each.slug and not each.reason]
+
+    @property
+    def chosen_flavor(self) -> FlavorCard | None:
+        return next((card for card in self.flavors if card.chosen), None)
+
+    @property
+    def flavor(self) -> Flavor | None:
+        return self.chosen_flavor.flavor if self.chosen_flavor else None
+
+    @property
+    def size(self) -> str:
+        return self.chosen_flavor.size if self.chosen_flavor else ""
+
+    @property
+    def verdict(self) -> admission.Verdict | None:
+        return self.chosen_flavor.verdict if self.chosen_flavor else None
+
+    @property
+    def asks(self) -> bool:
+        """Whether it starts only when somebody approves."""
+        return self.verdict is not None and self.verdict.outcome is admission.Outcome.NEEDS_APPROVAL
+
+
+@dataclass(frozen=True, slots=True)
+class GitFields:
+    """The fields of a repository. `default` is its template's; `unavailable` says why none can be cloned."""
+
+    url: str
+    ref: str
+    secret: str
+    default: str
+    unavailable: str
+
+    @property
+    def shown(self) -> bool:
+        """Whether the fields are open: they are folded up while they are empty."""
+        return bool(self.url or self.ref or self.secret)
+
+
+def git_fields(template: Template | None, written: Source) -> GitFields:
+    """The fields as they stand."""
+    missing = catalog.tool_is_missing("git")
+    return GitFields(
+        **written,
+        default=template.git_url if template is not None else "",
+        unavailable=sentence_of(Reason(GitCode.NOT_INSTALLED)) if missing else "",
+    )
+
+
+def choice(
+    actor: User,
+    *,
+    template: str,
+    flavor: str,
+    team: str,
+    expected_s: int | None = None,
+    find: str = "",
+    environment: str | None = None,
+) -> Choice:
+    """The form with these slugs chosen; for an empty or unknown one the last choice, else one that works.
+
+    `expected_s` is how long the workspace is needed, where that was said. With `find`, only templates and
+    flavors with these words are shown, beside what is chosen; in any case at most `CARDS` of each.
+    `environment` is empty for the template's own, and None where nothing was said: then the last choice's.
+    """
+    last = selectors.last_choice(actor)
+    wishes = _Wishes(actor, last, template, flavor, team, environment, expected_s, find)
+    chosen_team = _choose_team(wishes)
+    templates, left_out = _template_cards(wishes, chosen_team)
+    form = Choice(
+        templates=templates,
+        team=chosen_team,
+        find=find,
+        left_out=left_out,
+        bars=_bars(actor, chosen_team),
+        written_environment=environment or "",
+    )
+    if form.template is None:
+        return form
+    slug = _environment_slug(wishes, form.template)
+    environments = environment_field(actor, form.template, chosen_team, slug)
+    flavors = _flavor_field(wishes, form.template, chosen_team, environments.software.digest)
+    return replace(
+        form,
+        left_out=left_out + flavors.left_out,
+        flavors=flavors.cards,
+        alternatives=flavors.alternatives,
+        without_gpu=flavors.without_gpu,
+        environments=environments.options,
+        environment_note=environments.note,
+        many_environments=environments.many,
+        written_environment=slug,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Wishes:
+    """The slugs that were asked for, and the last choice, which counts where nothing was said."""
+
+    actor: User
+    last: Workspace | None
+    template: str
+    flavor: str
+    team: str
+    environment: str | None
+    expected_s: int | None
+    find: str
+
+    @property
+    def teams(self) -> tuple[str, str]:
+        return self.team, self.last.team.slug if self.last else ""
+
+    @property
+    def templates(self) -> tuple[str, str]:
+        return self.template, self.last.template.slug if self.last else ""
+
+    @property
+    def flavors(self) -> tuple[str, str]:
+        return self.flavor, self.last.flavor.slug if self.last else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _FlavorField:
+    """The flavors to choose from, and what could be had instead of the chosen one."""
+
+    cards: list[FlavorCard]
+    alternatives: list[Flavor]
+    without_gpu: admission.Verdict | None
+    left_out: int
+
+
+def _choose_team(wishes: _Wishes) -> Team | None:
+    """The team that the workspace is charged to. None: the actor has none."""
+    teams = {team.slug: team for team in chargeable_teams(wishes.actor)}
+    return teams.get(_pick(list(teams), *wishes.teams))
+
+
+def _template_cards(wishes: _Wishes, team: Team | None) -> tuple[list[TemplateCard], int]:
+    """The templates of the team, one of them chosen if any can be had; and how many are not shown."""
+    offered = catalog.templates_of(team) if team is not None else Template.objects.none()
+    shown, left_out = _shown(list(offered), wishes.find, _first(wishes.templates))
+    cards = catalog.template_offers(shown)
+    usable = [offer.template for offer in cards if not offer.reason]
+    current = [template.slug for template in usable if not template.deprecated]
+    chosen = _pick([template.slug for template in usable], *wishes.templates, *current[:1])
+    standings = standings_of(offer.template for offer in cards)
+    return [
+        TemplateCard(
+            template=offer.template,
+            reason=" ".join(part for part in (offer.reason, offer.next_action) if part),
+            chosen=offer.template.slug == chosen,
+            environment=_runs_in(offer.template, standings),
+        )
+        for offer in cards
+    ], left_out
+
+
+def _environment_slug(wishes: _Wishes, template: Template) -> str:
+    """The short name of the environment that was asked for, or that of the last choice of this template."""
+    if wishes.environment is not None:
+        return wishes.environment
+    last = wishes.last
+    before = software.again(last) if last is not None and last.template == template else None
+    return before.slug if before is not None else ""
+
+
+def _flavor_field(wishes: _Wishes, template: Template, team: Team | None, environment: str) -> _FlavorField:
+    """The flavors with their verdicts in the environment of this digest, one of them chosen."""
+    choosable = offers.choosable(wishes.actor, team)
+    shown, left_out = _shown(choosable, wishes.find, _first(wishes.flavors))
+    sized = offers.flavor_offers(
+        template,
+        team,
+        wishes.actor,
+        expected_s=wishes.expected_s,
+        flavors=shown,
+        environment=environment,
+    )
+    chosen = _choose_flavor(wishes, sized)
+    alternatives: list[Flavor] = []
+    if chosen is not None and chosen.verdict.outcome is not admission.Outcome.FITS_NOW:
+        alternatives = [offer.flavor for offer in offers.alternatives(sized, chosen.flavor)]
+    without_gpu = None
+    if chosen is not None and team is not None:
+        without_gpu = admission.without_gpus(
+            chosen.verdict,
+            template=template,
+            flavor=chosen.flavor,
+            team=team,
+            actor=wishes.actor,
+            expected_s=wishes.expected_s,
+            environment=environment,
+        )
+    cards = [
+        FlavorCard(
+            flavor=offer.flavor,
+            size=format_size(offer.flavor.as_request()),
+            verdict=offer.verdict,
+            chosen=offer is chosen,
+        )
+        for offer in sized
+    ]
+    return _FlavorField(cards, alternatives, without_gpu, left_out)
+
+
+def _choose_flavor(wishes: _Wishes, sized: Sequence[offers.FlavorOffer]) -> offers.FlavorOffer | None:
+    """The flavor that was asked for, else that of the last choice, else one that starts now."""
+    by_slug = {offer.flavor.slug: offer for offer in sized}
+    # A flavor that needs approval is chosen by a person only, never by default.
+    choosable = [
+        slug
+        for slug, offer in by_slug.items()
+        if slug == wishes.flavor and offer.verdict.outcome is admission.Outcome.NEEDS_APPROVAL
+    ]
+    choosable += [slug for slug, offer in by_slug.items() if offer.verdict.possible]
+    now = [slug for slug, offer in by_slug.items() if offer.verdict.outcome is admission.Outcome.FITS_NOW]
+    return by_slug.get(_pick(choosable, *wishes.flavors, *now[:1]))
+
+
+def _first(wishes: tuple[str, str]) -> str:
+    return wishes[0] or wishes[1]
+
+
+def _shown(entries: list[E], find: str, chosen: str) -> tuple[list[E], int]:
+    """Those that have the words, with the chosen one, at most `CARDS`; and how many more there are.
+
+    Words that none has are those of the other kind: then all of these are shown.
+    """
+    words = strip_nul(find).lower().split()[:10]
+    having = {
+        entry.pk
+        for entry in entries
+        if all(word in f"{entry.name} {entry.slug} {entry.description}".lower() for word in words)
+    }
+    found = [entry for entry in entries if not having or entry.pk in having or entry.slug == chosen]
+    kept = found[:CARDS]
+    if len(found) > CARDS and (mine := next((each for each in found[CARDS:] if each.slug == chosen), None)):
+        kept[-1] = mine
+    return kept, len(entries) - len(kept)
+
+
+def _runs_in(template: Template, standings: Mapping[str, str]) -> str:
+    """“Data science”, and how it stands where it is not ready; empty for what each node has."""
+    environment = template.environment
+    if environment is None or environment.kind == Kind.NODE:
+        return ""
+    ready = environment.enabled and environment.current is not None and not environment.deprecated
+    return environment.name if ready else f"{environment.name} · {standings[environment.slug]}"
+
+
+def _bars(actor: User, team: Team | None) -> list[QuotaUsage]:
+    """What limits the team, for the summary."""
+    return [bar for bar in limits.bars_for(team, actor) if not bar.unlimited] if team is not None else []
+
+
+def _pick(among: Sequence[str], *wishes: str) -> str:
+    """The first wish that is among the offered ones, else the first offered, else nothing."""
+    return next((wish for wish in wishes if wish in among), among[0] if among else "")

@@ -1,0 +1,101 @@
+"""What a team's page shows of its quota: bars, who holds what, caps, requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.utils.translation import gettext as _
+
+from portal.common.formatting import format_amount, format_input, format_resource, format_unit
+from portal.people.accounts.models import Membership, Team, User
+from portal.quota.ledger import budgets
+from portal.quota.ledger import selectors as ledger_selectors
+from portal.quota.ledger.models import Period
+from portal.quota.limits import policies, resources
+from portal.quota.limits.models import MemberCap
+from portal.quota.limits.presenters.bars import in_order
+from portal.quota.limits.selectors import limits
+from portal.quota.limits.selectors.limits import MemberUse
+from portal.quota.requests import selectors as request_selectors
+
+
+@dataclass(frozen=True, slots=True)
+class CapRow:
+    """A cap as the page shows it."""
+
+    cap: MemberCap
+    used: int | None
+
+    @property
+    def who(self) -> str:
+        return self.cap.user.username if self.cap.user else _("Each member")
+
+    @property
+    def label(self) -> str:
+        return format_resource(self.cap.resource)
+
+    @property
+    def unit(self) -> str:
+        return format_unit(self.cap.resource)
+
+    @property
+    def typed(self) -> str:
+        return format_input(self.cap.resource, self.cap.amount)
+
+    @property
+    def words(self) -> str:
+        return format_amount(self.cap.resource, self.cap.amount)
+
+    @property
+    def used_words(self) -> str:
+        return "" if self.used is None else format_amount(self.cap.resource, self.used)
+
+    @property
+    def over(self) -> bool:
+        return self.used is not None and self.used > self.cap.amount
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    """A member with what he holds."""
+
+    membership: Membership
+    uses: list[MemberUse]
+
+
+def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict[str, Any]:
+    """The context of the page's quota parts."""
+    now = limits.usage_snapshot([team.slug])
+    shown = list(memberships)
+    bars = limits.bars_of(now, team.slug, actor)
+    uses = limits.members_use(now, team.slug, [membership.user for membership in shown])
+    held = now.uses[team.slug].by_user
+    caps = [
+        CapRow(cap, held.get(str(cap.user_id), {}).get(cap.resource, 0) if cap.user_id else None)
+        for cap in limits.caps_of(team)
+    ]
+    may_split = policies.may_split(actor, team)
+    choices = in_order({bar.resource for bar in bars} | {resources.GPU, resources.WORKSPACES})
+    return {
+        "bars": bars,
+        "unlimited": all(bar.unlimited for bar in bars),
+        "members": [MemberRow(membership, uses[membership.user_id]) for membership in shown],
+        "caps": caps,
+        "may_split": may_split,
+        "statement": ledger_selectors.statement(team),
+        "budget": budgets.statement(team),
+        "currency": settings.BERTH_CURRENCY,
+        "may_set_ledger": policies.may_set_limits(actor),
+        "may_credit": policies.may_set_limits(actor) or policies.may_decide(actor),
+        "periods": Period.choices,
+        "cap_resources": [(name, f"{format_resource(name)} ({format_unit(name)})") for name in choices],
+        "cap_members": list(
+            team.memberships.order_by("user__username").values_list("user__username", flat=True)[:500]
+        )
+        if may_split
+        else [],
+        "requests": request_selectors.of_team(team),
+    }

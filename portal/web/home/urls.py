@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+from django.urls import path
+
+from portal.web.home.views import home, new, team
+
+app_name = "home"
+urlpatterns = [
+    path("", home.home, name="home"),
+    path("workspaces/new/", new.new, name="new"),
+    path("teams/<slug:slug>/", team.team, name="team"),
+]

@@ -1,0 +1,76 @@
+"""The first page: my workspaces, the button that repeats the last choice, and what is free."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.paginator import Paginator
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from portal.catalog.environments.presenters import preparation
+from portal.common.htmx import partial_of, wants
+from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
+from portal.fleet.inventory import selectors as inventory
+from portal.quota.limits.presenters import limits
+from portal.web.fleet.presenters import pools
+from portal.web.home.presenters import home as home_presenters
+from portal.workspaces import policies, presenters, selectors
+from portal.workspaces.lifecycle import LIVE, State
+
+WORKSPACES_PER_PAGE = 24
+
+
+@require_safe
+@never_cache
+def home(request: SignedInRequest) -> HttpResponse:
+    """My workspaces, the button that repeats the last choice, and what is free."""
+    user = request.user
+    if wants(request, "capacity"):
+        free = {
+            "capacities": pools.capacities(inventory.pools()),
+            "team_quotas": limits.for_home(user),
+        }
+        return render(request, "home/home.html#capacity", free)
+    if wants(request, "preparation"):
+        return render(request, "home/home.html#preparation", {"preparation": preparation(user)})
+    if wants(request, "no-team"):
+        return render(request, "home/home.html#no-team", home_presenters.without_team(user))
+    filters = {name: strip_nul(request.GET.get(name, "")).strip()[:100] for name in ("q", "state", "whose")}
+    sees_all = policies.sees_others(user)
+    if user.only_views:
+        # There is nothing of one's own to begin with.
+        filters["whose"] = "all"
+    if filters["whose"] == "all" and sees_all:
+        listed = selectors.workspaces_for(user).filter(state__in=LIVE)
+    else:
+        filters["whose"] = ""
+        listed = selectors.own_live(user)
+    found = presenters.filtered(listed, q=filters["q"], state=filters["state"])
+    page = Paginator(found, WORKSPACES_PER_PAGE).get_page(request.GET.get("page"))
+    shown = presenters.cards(user, page.object_list)
+    total = listed.count()
+    whole = not wants(request, "list")
+    last = selectors.last_choice(user) if whole or not total else None
+    context: dict[str, Any] = {
+        "cards": shown,
+        "page": page,
+        "total": total,
+        "had_one": bool(total) or last is not None,
+        "filters": filters,
+        "can_see_all": sees_all and not user.only_views,
+    }
+    if whole:
+        context |= {
+            "states": [(state.value, state.label) for state in State if state in LIVE],
+            "last": home_presenters.last_choice(user, last),
+            "preparation": preparation(user),
+            "capacities": pools.capacities(inventory.pools()),
+            "transient": any(card.counting for card in shown),
+            "team_quotas": limits.for_home(user),
+            **home_presenters.without_team(user),
+        }
+    return render(request, partial_of(request, "home/home.html", "list"), context)

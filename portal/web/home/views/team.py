@@ -1,0 +1,58 @@
+"""The page of a team: its members, its quota, its requests."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from portal.common.errors import PortalError
+from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts import policies, selectors, services
+from portal.people.accounts.forms import MemberForm, add_problems, form_status
+from portal.people.accounts.models import Role
+from portal.people.service_accounts import presenters as service_accounts
+from portal.web.home.presenters import team as team_presenters
+
+ROWS_PER_PAGE = 50
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def team(request: SignedInRequest, slug: str) -> HttpResponse:
+    """A team's members, quota and requests; its owners add members and split the quota."""
+    found = selectors.team_by_slug(request.user, slug)
+    form = MemberForm(request.POST or None)
+    if request.method == "POST":
+        policies.require_manage_team(request.user, found)
+        if form.is_valid():
+            try:
+                membership = services.set_member(actor=request.user, team=found, **form.cleaned_data)
+            except PortalError as error:
+                add_problems(form, error.field_errors, error.sentence)
+            else:
+                role = membership.get_role_display().lower()
+                messages.success(
+                    request,
+                    _("%(username)s is now %(role)s of %(team)s.")
+                    % {"username": membership.user.username, "role": role, "team": found.name},
+                )
+                return redirect("home:team", slug)
+    members = found.memberships.select_related("user").order_by("user__username")
+    page = Paginator(members, ROWS_PER_PAGE).get_page(request.GET.get("page"))
+    context = {
+        "team": found,
+        "page": page,
+        "may_manage": policies.may_manage_team(request.user, found),
+        "own_membership": members.filter(user=request.user).first(),
+        "may_ask": policies.works_in(request.user, found),
+        "form": form,
+        "roles": Role.choices,
+        **service_accounts.for_team(request.user, found),
+        **team_presenters.quota_of(request.user, found, page.object_list),
+    }
+    return render(request, "home/team.html", context, status=form_status(form))

@@ -1,0 +1,120 @@
+"""The inbox over REST."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from django.utils.translation import gettext as _
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from portal.common.api import ApiView, UserRequest, operation, routes
+from portal.common.errors import InvalidInput
+from portal.common.htmx import public_url
+from portal.common.pagination import Pages, whole_number
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
+from portal.common.scopes import Scope
+from portal.web.inbox import selectors
+from portal.web.inbox.items import ItemKind, Key
+
+
+class InboxItemSerializer(serializers.Serializer[Any]):
+    """Something that waits for you. `url` is a path in the portal: where it is decided."""
+
+    id = serializers.CharField(
+        source="key.id", help_text="`<what>-<id>`: of a request, device, node, pool or token."
+    )
+    kind = serializers.ChoiceField(ItemKind.choices)
+    urgent = serializers.BooleanField()
+    since = serializers.DateTimeField(source="key.since")
+    due_at = serializers.DateTimeField(allow_null=True, help_text="When it is over by itself, or begins.")
+    who = serializers.CharField(help_text="Who asks, or what is in trouble.")
+    title = serializers.CharField()
+    detail = serializers.CharField(allow_blank=True)
+    why = serializers.CharField(help_text="Why it waits for you.")
+    url = serializers.CharField()
+    simulated = serializers.BooleanField()
+
+
+class InboxPageSerializer(serializers.Serializer[Any]):
+    count = serializers.IntegerField(help_text="How many things wait for you, of all kinds.")
+    next = serializers.URLField(allow_null=True)
+    previous = serializers.URLField(allow_null=True)
+    results = InboxItemSerializer(many=True)
+
+
+class Inbox(ApiView):
+    """What waits for whom comes from several tables, so that there is no query set to page through."""
+
+    scopes = {"*": Scope.INBOX_READ}
+    query_params = frozenset({"kind", "cursor", "page_size"})
+
+    @operation(
+        "List what waits for you",
+        description="Quota requests, reservations, requests to join, capacity in trouble, expiring tokens: "
+        "what is urgent first, then the oldest. What somebody has decided is no longer there.",
+        responses={200: InboxPageSerializer},
+        errors=[400],
+        parameters=[
+            OpenApiParameter("kind", str, enum=ItemKind.values, description="Only these."),
+            OpenApiParameter("cursor", str, description="Of `next`."),
+            OpenApiParameter("page_size", int, description="At most 200."),
+        ],
+    )
+    def get(self, request: UserRequest) -> Response:
+        params = request.query_params
+        kind = params.get("kind", "")
+        if kind and kind not in ItemKind.values:
+            known = Reason(CommonCode.CHOOSE_ONE_OF, {"known": list(ItemKind.values)})
+            raise InvalidInput(known, errors={"kind": [known]})
+        size = _size(params.get("page_size"))
+        keys = selectors.keys(request.user, [kind] if kind else [])
+        after = _after(params.get("cursor"))
+        left = [key for key in keys if after is None or key > after]
+        page = left[:size]
+        kept = {name: params[name] for name in ("kind", "page_size") if name in params}
+        data = {
+            "count": selectors.count(request.user),
+            "next": _link(kept, page[-1]) if len(left) > size else None,
+            "previous": None,
+            "results": selectors.items(request.user, page),
+        }
+        return Response(InboxPageSerializer(data).data)
+
+
+def _size(given: str | None) -> int:
+    if given is None:
+        return Pages.page_size
+    return whole_number(given, CommonCode.PAGE_SIZE_INVALID, field="page_size", maximum=Pages.max_page_size)
+
+
+def _link(kept: dict[str, str], last: Key) -> str:
+    text = "|".join(("1" if last.later else "0", last.since.isoformat(), last.source, last.pk))
+    cursor = base64.urlsafe_b64encode(text.encode()).decode()
+    return f"{public_url()}/api/v1/inbox?{urlencode({**kept, 'cursor': cursor})}"
+
+
+def _after(cursor: str | None) -> Key | None:
+    """The key that a cursor holds. Raises `InvalidInput`."""
+    if cursor is None:
+        return None
+    try:
+        text = base64.b64decode(cursor.encode(), altchars=b"-_", validate=True).decode()
+        later, since, source, pk = text.split("|")
+        moment = datetime.fromisoformat(since)
+        if moment.tzinfo is None:
+            raise ValueError(since)
+        return Key(later == "1", moment, source, pk)
+    except (ValueError, binascii.Error):
+        raise InvalidInput(
+            Reason(CommonCode.CURSOR_INVALID), errors={"cursor": [_("Take it from a “next” link.")]}
+        ) from None
+
+
+urlpatterns = routes("inbox", Inbox, "inbox")

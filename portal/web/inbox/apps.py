@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class InboxConfig(AppConfig):
+    name = "portal.web.inbox"
+    label = "inbox"

@@ -1,0 +1,40 @@
+"""Tells operators' open pages when capacity gets into trouble or out of it.
+
+Requests refresh the pages of those for whom they wait by themselves; of capacity the inventory tells only
+that something has changed, which it does far more often than there is trouble.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+
+import redis
+from django.db.models import Q
+
+from portal.common.domain_events import DomainEvent
+from portal.common.events import live, services
+from portal.fleet.inventory import troubles
+from portal.people.accounts.models import User
+
+log = logging.getLogger(__name__)
+LAST_KEY = "berth:inbox:troubles"
+
+
+def capacity_changed(_event: DomainEvent) -> None:
+    """Refresh operators' pages where the troubles are others than the last time that anybody looked."""
+    operators = list(User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True))
+    if not operators:
+        return
+    # Whoever operates sees the same.
+    one = operators[0]
+    rows = [troubles.lost_devices(one), troubles.lost_nodes(one), troubles.lost_pools(one)]
+    present = ",".join(sorted(str(key) for found in rows for key in found.values_list("pk", flat=True)))
+    digest = hashlib.sha256(present.encode()).hexdigest()[:32]
+    try:
+        before = live.connection().set(LAST_KEY, digest, get=True)
+    except redis.RedisError as error:
+        log.debug("troubles of capacity were not told: %s", error)
+        return
+    if before != digest.encode():
+        services.refresh_pages(operators)

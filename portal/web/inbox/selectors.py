@@ -1,0 +1,52 @@
+"""What waits for somebody, from all rooms: counted, sorted, shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from django.db.models import Count, IntegerField, QuerySet, Subquery, Value
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from portal.people.accounts.models import User
+from portal.web.inbox.items import Item, Key
+from portal.web.inbox.sources import SOURCES, of_kinds
+
+
+def count(actor: User) -> int:
+    """How many things wait for the actor: the number in the menu, on the page and in REST."""
+    return sum(counts(actor).values())
+
+
+def counts(actor: User) -> Counter[str]:
+    """How many of each kind wait for the actor, in one query beside those that find the actor's roles."""
+    if not actor.is_active:
+        return Counter()
+    rows = [(source.kind, found) for source in SOURCES if (found := source.counted(actor)) is not None]
+    numbers = User.objects.filter(pk=actor.pk).values_list(*(_number(found) for _kind, found in rows))
+    counted: Counter[str] = Counter()
+    for (kind, _found), number in zip(rows, numbers.first() or (), strict=False):
+        counted[kind] += number
+    return counted
+
+
+def _number(rows: QuerySet[Any]) -> Coalesce:
+    """The number of rows, as a column."""
+    one = rows.order_by().values(counted=Value(1)).annotate(number=Count("pk")).values("number")
+    return Coalesce(Subquery(one, output_field=IntegerField()), 0)
+
+
+def keys(actor: User, kinds: Collection[str] = ()) -> list[Key]:
+    """Where all items stand, in their order; of all kinds for no `kinds`. One query for each source."""
+    now = timezone.now()
+    return sorted(key for source in of_kinds(kinds) for key in source.keys(actor, now))
+
+
+def items(actor: User, wanted: Sequence[Key]) -> list[Item]:
+    """The items of these keys, in their order; without those that somebody has decided just now."""
+    found: dict[Key, Item] = {}
+    for source in SOURCES:
+        found |= source.items(actor, (key for key in wanted if key.source == source.name))
+    return [found[key] for key in wanted if key in found]

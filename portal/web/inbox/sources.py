@@ -1,0 +1,307 @@
+"""Where items come from: each source asks the selectors of one room, which say what waits for whom.
+
+A source has one set of rows, which is counted, sorted and shown: the number in the menu and the page are one
+answer.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+from django.db.models import Q, QuerySet
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.common.formatting import format_date, format_time_span
+from portal.fleet.inventory import cordons, troubles
+from portal.fleet.inventory.models import Device, Node, Pool
+from portal.people.accounts import approvers
+from portal.people.accounts import selectors as accounts
+from portal.people.accounts.models import Role, User
+from portal.people.join_requests import selectors as joins
+from portal.people.join_requests.models import JoinRequest
+from portal.quota.requests import selectors as quota_requests
+from portal.quota.requests.models import QuotaRequest, RequestKind
+from portal.quota.requests.presenters import Shown
+from portal.quota.reservations import selectors as reservations
+from portal.quota.reservations import services as reservation_services
+from portal.quota.reservations import slots
+from portal.quota.reservations.models import Reservation
+from portal.quota.reservations.presenters import format_amounts
+from portal.web.inbox.items import Action, Item, ItemKind, Key
+
+MAX_KEYS = 2000
+"""Of one source: who has more waiting decides the oldest first."""
+SOON = timedelta(days=1)
+"""What is over by itself within this time is urgent."""
+TOKEN_DAYS = 7
+
+
+class Source(ABC):
+    """One kind of rows. `columns` are by what they are sorted: since when, and what `is_urgent` reads."""
+
+    name: ClassVar[str]
+    kind: ClassVar[ItemKind]
+    columns: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def rows(self, actor: User) -> QuerySet[Any]:
+        """What waits for the actor."""
+
+    def counted(self, actor: User) -> QuerySet[Any] | None:
+        """The same rows without what is only shown; None where such a thing never waits for the actor."""
+        return self.rows(actor)
+
+    @abstractmethod
+    def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
+        """Whether a row with these values of `columns` cannot wait."""
+
+    @abstractmethod
+    def item(self, actor: User, key: Key, row: Any) -> Item:
+        """The row as it is shown."""
+
+    def keys(self, actor: User, now: datetime) -> list[Key]:
+        """Where the rows stand, in one query."""
+        found = self.rows(actor).values_list("pk", *self.columns)[:MAX_KEYS]
+        return [
+            Key(not self.is_urgent(values[1:], now), values[1], self.name, str(values[0])) for values in found
+        ]
+
+    def items(self, actor: User, keys: Iterable[Key]) -> dict[Key, Item]:
+        """The rows of these keys that are there still, in one query."""
+        wanted = {key.pk: key for key in keys}
+        if not wanted:
+            return {}
+        found = self.rows(actor).filter(pk__in=list(wanted))
+        return {(key := wanted[str(row.pk)]): self.item(actor, key, row) for row in found}
+
+
+def _soon(moment: datetime | None, now: datetime) -> bool:
+    return moment is not None and moment - now < SOON
+
+
+def _role_of(actor: User) -> str:
+    """Why somebody decides what is not their team's."""
+    if approvers.is_approver(actor):
+        return _("You decide requests for quota and capacity.")
+    if actor.operates:
+        return _("You run the pools.")
+    return _("You decide in somebody's place.")
+
+
+class QuotaSource(Source):
+    name, kind = "quota", ItemKind.QUOTA
+    columns = ("created_at", "until", "workspace_id")
+
+    def rows(self, actor: User) -> QuerySet[QuotaRequest]:
+        return quota_requests.open_for(actor)
+
+    def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
+        _since, until, workspace = values
+        return workspace is not None or _soon(until, now)
+
+    def item(self, actor: User, key: Key, row: QuotaRequest) -> Item:
+        words = Shown(row, None, may_decide=True, may_revoke=False, may_withdraw=False)
+        cap = row.kind == RequestKind.MEMBER_CAP
+        why = (
+            _("Owners of %(team)s and operators decide it.") % {"team": row.team.name}
+            if cap
+            else _role_of(actor)
+        )
+        detail = row.why if row.workspace is None else f"{row.why} · {words.workspace_line}"
+        return Item(
+            key,
+            self.kind,
+            row.requester.username,
+            _("asks for %(wanted)s more for %(whose)s") % {"wanted": words.wanted, "whose": words.whose},
+            detail,
+            why,
+            row.until,
+            reverse("quota_requests:request", args=[row.pk]),
+            _("Look at the evidence"),
+        )
+
+
+class ReservationSource(Source):
+    name, kind = "reservation", ItemKind.RESERVATION
+    columns = ("created_at", "starts_at")
+
+    def rows(self, actor: User) -> QuerySet[Reservation]:
+        return reservations.awaiting(actor)
+
+    def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
+        return _soon(values[1], now)
+
+    def item(self, actor: User, key: Key, row: Reservation) -> Item:
+        words = {
+            "what": format_amounts(slots.plain(row.amounts)),
+            "team": row.team.name,
+            "span": format_time_span(row.starts_at, row.ends_at),
+        }
+        return Item(
+            key,
+            self.kind,
+            row.created_by.username if row.created_by else row.team.name,
+            _("asks for %(what)s for %(team)s, %(span)s") % words,
+            f"{row.title}: {row.note}" if row.note else row.title,
+            _role_of(actor),
+            row.starts_at,
+            reservation_services.url(row),
+            _("See whether it fits"),
+        )
+
+
+class JoinSource(Source):
+    name, kind = "join", ItemKind.JOIN
+    columns = ("created_at", "expires_at")
+
+    def rows(self, actor: User) -> QuerySet[JoinRequest]:
+        return joins.awaiting(actor)
+
+    def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
+        return _soon(values[1], now)
+
+    def item(self, actor: User, key: Key, row: JoinRequest) -> Item:
+        url = reverse("join_requests:request", args=[row.pk])
+        named = {"username": row.requester.username, "team": row.team_name}
+        approve = Action(
+            _("Approve as member"),
+            "check",
+            f"{url}decide/",
+            (("do", "approve"), ("role", Role.MEMBER.value)),
+            _("%(username)s for %(team)s") % named,
+        )
+        return Item(
+            key,
+            self.kind,
+            row.requester.username,
+            _("asks to join %(team)s") % named,
+            row.message,
+            _("Owners of %(team)s decide it; operators where it has none.") % named,
+            row.expires_at,
+            url,
+            _("Another role, or refuse"),
+            (approve,),
+        )
+
+
+class _CapacitySource(Source):
+    kind = ItemKind.CAPACITY
+    columns = ("since", "held")
+
+    def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
+        return bool(values[1])
+
+    def made(
+        self, key: Key, who: str, title: str, detail: str, url: str, simulated: bool, **more: Any
+    ) -> Item:
+        why = _("You run the pools.") + (" " + _("A workspace is affected.") if not key.later else "")
+        words = _("Look at it")
+        return Item(key, self.kind, who, title, detail, why, None, url, words, simulated=simulated, **more)
+
+    def keep_out(self, url: str, name: str, reason: str) -> Action:
+        """An operator's cordon: the trouble is decided, and stays out of use until it is lifted."""
+        return Action(_("Keep it out"), "lock", url, (("do", "cordon"), ("reason", reason[:200])), name)
+
+
+class DeviceSource(_CapacitySource):
+    name = "device"
+
+    def rows(self, actor: User) -> QuerySet[Device]:
+        return troubles.devices(actor)
+
+    def counted(self, actor: User) -> QuerySet[Device] | None:
+        return troubles.lost_devices(actor) if actor.operates else None
+
+    def item(self, actor: User, key: Key, row: Device) -> Item:
+        name, url = cordons.display_name(row), cordons.url_of(row)
+        actions = [self.keep_out(url, name, row.cordon_reason or row.health_note)]
+        if not row.present:
+            title, detail = _("has disappeared"), row.model
+        else:
+            title = _("has failed") if not row.healthy else _("was taken out by a check")
+            detail = row.health_note or row.cordon_reason
+            if not row.checking:
+                checks = reverse("gpu_checks:device-checks", args=[row.pk])
+                actions.insert(0, Action(_("Check it again"), "shield-check", checks, (), name))
+        simulated = row.node.pool.simulated
+        return self.made(key, name, title, detail, url, simulated, actions=tuple(actions))
+
+
+class NodeSource(_CapacitySource):
+    name = "node"
+
+    def rows(self, actor: User) -> QuerySet[Node]:
+        return troubles.nodes(actor)
+
+    def counted(self, actor: User) -> QuerySet[Node] | None:
+        return troubles.lost_nodes(actor) if actor.operates else None
+
+    def item(self, actor: User, key: Key, row: Node) -> Item:
+        url = reverse("fleet:node", args=[row.pk])
+        detail = _("Nothing is placed there. Its pool is %(pool)s.") % {"pool": row.pool.name}
+        actions = (self.keep_out(url, row.name, ""),)
+        return self.made(key, row.name, _("is offline"), detail, url, row.pool.simulated, actions=actions)
+
+
+class PoolSource(_CapacitySource):
+    name = "pool"
+
+    def rows(self, actor: User) -> QuerySet[Pool]:
+        return troubles.pools(actor)
+
+    def counted(self, actor: User) -> QuerySet[Pool] | None:
+        return troubles.lost_pools(actor) if actor.operates else None
+
+    def item(self, actor: User, key: Key, row: Pool) -> Item:
+        url = reverse("fleet:pool", args=[row.slug])
+        return self.made(key, row.name, _("does not answer"), row.state_message, url, row.simulated)
+
+
+class TokenSource(Source):
+    """Tokens in use that expire soon: what uses them stops then."""
+
+    name, kind = "token", ItemKind.TOKEN
+    columns = ("created_at", "expires_at")
+
+    def rows(self, actor: User) -> QuerySet[Any]:
+        now = timezone.now()
+        soon = Q(expires_at__gt=now, expires_at__lte=now + timedelta(days=TOKEN_DAYS))
+        return accounts.tokens_of(actor).filter(soon, last_used_at__gte=now - timedelta(days=TOKEN_DAYS))
+
+    def is_urgent(self, values: Sequence[Any], now: datetime) -> bool:
+        return _soon(values[1], now)
+
+    def item(self, actor: User, key: Key, row: Any) -> Item:
+        words = {"name": row.name, "date": format_date(row.expires_at)}
+        return Item(
+            key,
+            self.kind,
+            _("Your token"),
+            _("“%(name)s” expires on %(date)s") % words,
+            _("It is in use. Make another one and revoke this: then it leaves your inbox."),
+            _("It is yours."),
+            row.expires_at,
+            reverse("accounts:tokens"),
+            _("Look at your tokens"),
+        )
+
+
+SOURCES: tuple[Source, ...] = (
+    QuotaSource(),
+    ReservationSource(),
+    JoinSource(),
+    DeviceSource(),
+    NodeSource(),
+    PoolSource(),
+    TokenSource(),
+)
+
+
+def of_kinds(kinds: Collection[str]) -> list[Source]:
+    """The sources of these kinds; all for none."""
+    return [source for source in SOURCES if not kinds or source.kind in kinds]

@@ -1,0 +1,204 @@
+"""The files of a home over REST, named by one of the workspaces that use it."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, operation, routes
+from portal.common.errors import InvalidInput
+from portal.common.reasons.codes import FileCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import next_action_of
+from portal.common.scopes import Scope
+from portal.workspaces import selectors
+from portal.workspaces.home_files import services
+from portal.workspaces.models import Workspace
+
+SCOPES = {"*": Scope.WORKSPACES_CONNECT}
+"""What is in a home is as private as what runs there."""
+MAX_OFFSET = 10_000_000
+_PATH_WORDS = "Without `/` at its beginning; bytes that are not printable UTF-8, and `%`, as `%XX`."
+PATH = OpenApiParameter("path", str, description=f"Of the folder; empty for the home. {_PATH_WORDS}")
+OFFSET = OpenApiParameter("offset", int, description="How many entries to leave out.")
+
+
+class FileEntrySerializer(serializers.Serializer[Any]):
+    """Something in a folder."""
+
+    name = serializers.CharField(help_text="For people: what is not printable as an escape.")
+    path = serializers.CharField(help_text="By which it is asked for.")
+    kind = serializers.ChoiceField(["file", "folder", "link", "other"])
+    size_bytes = serializers.IntegerField()
+    changed_at = serializers.DateTimeField(allow_null=True)
+
+
+class FileListingSerializer(serializers.Serializer[Any]):
+    """A part of a folder: folders first, then by name."""
+
+    path = serializers.CharField()
+    total = serializers.IntegerField(help_text="How many there are in all.")
+    offset = serializers.IntegerField()
+    entries = FileEntrySerializer(many=True)
+
+
+class _Path(StrictSerializer):
+    path = serializers.CharField(max_length=services.MAX_PATH, trim_whitespace=False, help_text=_PATH_WORDS)
+
+
+class FilePathSerializer(_Path):
+    """Of one file or folder."""
+
+
+class FileRenameSerializer(_Path):
+    to = serializers.CharField(
+        max_length=services.MAX_PATH, trim_whitespace=False, help_text="Its new path. Nothing is replaced."
+    )
+
+
+class FileDeleteSerializer(StrictSerializer):
+    paths = serializers.ListField(
+        child=serializers.CharField(max_length=services.MAX_PATH, trim_whitespace=False), max_length=100
+    )
+
+
+class FileDownloadSerializer(StrictSerializer):
+    path = serializers.CharField(
+        max_length=services.MAX_PATH, trim_whitespace=False, allow_blank=True, help_text=_PATH_WORDS
+    )
+    form = serializers.ChoiceField(
+        list(services.FORMS), default="file", help_text="`zip` and `tar` for folders."
+    )
+
+
+class FileUploadSerializer(_Path):
+    replace = serializers.BooleanField(default=False, help_text="Whether a file of this path is replaced.")
+
+
+class FileTransferSerializer(serializers.Serializer[Any]):
+    url = serializers.CharField(help_text="Good once, for two minutes (GET) or an hour (PUT, with a length).")
+
+
+class FilesView(ApiView):
+    scopes = SCOPES
+    query_params = frozenset({"path", "offset"})
+
+    @operation(
+        "List files",
+        description=f"Of a home, which is its user's alone; at most {services.PAGE} at a time.",
+        responses={200: FileListingSerializer},
+        parameters=[PATH, OFFSET],
+        errors=[400, 404, 409, 503],
+    )
+    def get(self, request: UserRequest, workspace_id: UUID) -> Response:
+        given = request.query_params.get("offset", "0")
+        if not (given.isascii() and given.isdecimal() and int(given) <= MAX_OFFSET):
+            refused = Reason(FileCode.OFFSET_INVALID, {"maximum": MAX_OFFSET})
+            raise InvalidInput(refused, errors={"offset": [next_action_of(refused)]})
+        found = services.listing(
+            actor=request.user,
+            workspace=_workspace(request, workspace_id),
+            path=request.query_params.get("path", ""),
+            offset=int(given),
+        )
+        return Response(FileListingSerializer(found).data)
+
+
+class FoldersView(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Make a folder",
+        request=FilePathSerializer,
+        responses={204: None},
+        errors=[400, 404, 409, 415, 503],
+    )
+    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
+        workspace = _workspace(request, workspace_id)
+        services.make_folder(actor=request.user, workspace=workspace, **body_of(request, FilePathSerializer))
+        return Response(status=204)
+
+
+class RenameView(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Rename or move a file or folder",
+        request=FileRenameSerializer,
+        responses={204: None},
+        errors=[400, 404, 409, 415, 503],
+    )
+    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
+        workspace = _workspace(request, workspace_id)
+        services.rename(actor=request.user, workspace=workspace, **body_of(request, FileRenameSerializer))
+        return Response(status=204)
+
+
+class DeleteView(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Delete files and folders",
+        description="For good, folders with all that is in them.",
+        request=FileDeleteSerializer,
+        responses={204: None},
+        errors=[400, 404, 409, 415, 503],
+    )
+    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
+        workspace = _workspace(request, workspace_id)
+        services.delete(actor=request.user, workspace=workspace, **body_of(request, FileDeleteSerializer))
+        return Response(status=204)
+
+
+class DownloadsView(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Ask for a download",
+        description="The answer's address gives the file, or the folder as zip or tar, once.",
+        request=FileDownloadSerializer,
+        responses={201: FileTransferSerializer},
+        errors=[400, 404, 409, 415, 503],
+    )
+    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
+        workspace = _workspace(request, workspace_id)
+        given = body_of(request, FileDownloadSerializer)
+        url = services.download_url(actor=request.user, workspace=workspace, **given)
+        return Response({"url": url}, status=201, headers={"Location": url})
+
+
+class UploadsView(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Ask for an upload",
+        description="The answer's address takes the file by PUT, once, with a `Content-Length`. It gets its "
+        "name when all of it is there.",
+        request=FileUploadSerializer,
+        responses={201: FileTransferSerializer},
+        errors=[400, 404, 409, 415, 503],
+    )
+    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
+        workspace = _workspace(request, workspace_id)
+        given = body_of(request, FileUploadSerializer)
+        url = services.upload_url(actor=request.user, workspace=workspace, **given)
+        return Response({"url": url}, status=201, headers={"Location": url})
+
+
+def _workspace(request: UserRequest, workspace_id: UUID) -> Workspace:
+    return selectors.workspace_by_id(request.user, workspace_id)
+
+
+_HERE = "workspaces/<uuid:workspace_id>/files"
+urlpatterns = [
+    *routes(_HERE, FilesView, "workspace-files"),
+    *routes(f"{_HERE}/folders", FoldersView, "workspace-files-folders"),
+    *routes(f"{_HERE}/rename", RenameView, "workspace-files-rename"),
+    *routes(f"{_HERE}/delete", DeleteView, "workspace-files-delete"),
+    *routes(f"{_HERE}/downloads", DownloadsView, "workspace-files-downloads"),
+    *routes(f"{_HERE}/uploads", UploadsView, "workspace-files-uploads"),
+]

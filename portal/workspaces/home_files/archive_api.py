@@ -1,0 +1,174 @@
+"""Archives of a home over REST, named by one of the workspaces that use it."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.urls import reverse
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from portal.common.api import (
+    ApiView,
+    StrictSerializer,
+    UserRequest,
+    body_of,
+    operation,
+    routes,
+)
+from portal.common.problem_serializers import ReasonSerializer
+from portal.workspaces import selectors
+from portal.workspaces.home_files.api import SCOPES
+from portal.workspaces.home_files.archive_presenters import trouble
+from portal.workspaces.homes import archives as home_archives
+from portal.workspaces.models import HomeArchive, Workspace
+
+
+class HomeArchiveSerializer(serializers.ModelSerializer[HomeArchive]):
+    """An archive of a home folder, on the machine where it was made."""
+
+    user = serializers.CharField(source="user.username")
+    team = serializers.CharField(source="team.slug")
+    pool = serializers.CharField(source="pool.slug")
+    node = serializers.CharField(source="node_name", help_text="The machine on which it lies.")
+    reason = serializers.SerializerMethodField(help_text="Why it waits or failed, or null.")
+    message = serializers.SerializerMethodField(help_text="The same in words.")
+
+    class Meta:
+        model = HomeArchive
+        fields = [
+            "id", "name", "user", "team", "pool", "node", "state", "size_bytes", "home_bytes", "entries",
+            "left_out", "bytes_done", "asked_at", "made_at", "restored_at", "reason", "message",
+        ]  # fmt: skip
+        read_only_fields = fields
+        extra_kwargs = {
+            "size_bytes": {"help_text": "What it takes on the disk."},
+            "home_bytes": {"help_text": "What the files in it hold."},
+            "left_out": {"help_text": "Pipes, sockets and devices, which are not in it."},
+            "bytes_done": {"help_text": "How far what is under way is, before compression."},
+            "restored_at": {"help_text": "When the home was last made anew from it."},
+        }
+
+    @extend_schema_field(ReasonSerializer(allow_null=True))
+    def get_reason(self, archive: HomeArchive) -> dict[str, Any] | None:
+        return archive.reason or None
+
+    def get_message(self, archive: HomeArchive) -> str:
+        return trouble(archive)
+
+
+class NewHomeArchiveSerializer(StrictSerializer):
+    name = serializers.CharField(
+        max_length=home_archives.MAX_NAME,
+        required=False,
+        allow_blank=True,
+        default="",
+        help_text="For people; the time where it is left out.",
+    )
+
+
+class ArchivesView(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "List archives of a home folder",
+        description="Of the home that the workspace uses, which is its user's alone; the newest first.",
+        responses={200: HomeArchiveSerializer(many=True)},
+        errors=[404, 409],
+    )
+    def get(self, request: UserRequest, workspace_id: UUID) -> Response:
+        found = home_archives.of_home(request.user, _workspace(request, workspace_id))
+        return Response(HomeArchiveSerializer(found, many=True).data)
+
+    @operation(
+        "Make an archive of a home folder",
+        description="While no workspace uses it. What is started meanwhile waits.",
+        request=NewHomeArchiveSerializer,
+        responses={201: HomeArchiveSerializer},
+        goes_on_s=5,
+        errors=[400, 404, 409, 415],
+    )
+    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
+        workspace = _workspace(request, workspace_id)
+        given = body_of(request, NewHomeArchiveSerializer)
+        made = home_archives.make(actor=request.user, workspace=workspace, name=given["name"])
+        location = reverse("api:workspace-files-archive", args=[workspace_id, made.pk])
+        return Response(HomeArchiveSerializer(made).data, status=201, headers={"Location": location})
+
+
+class ArchiveView(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Read an archive of a home folder",
+        responses={200: HomeArchiveSerializer},
+        errors=[404, 409],
+    )
+    def get(self, request: UserRequest, workspace_id: UUID, archive_id: UUID) -> Response:
+        return _answer(request, workspace_id, archive_id)
+
+    @operation(
+        "Delete an archive of a home folder",
+        description="For good. Twice is success while it is under way.",
+        responses={204: None},
+        errors=[404, 409],
+    )
+    def delete(self, request: UserRequest, workspace_id: UUID, archive_id: UUID) -> Response:
+        workspace = _workspace(request, workspace_id)
+        home_archives.delete(actor=request.user, workspace=workspace, archive_id=archive_id)
+        return Response(status=204)
+
+
+class RestoreView(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Restore a home folder from an archive",
+        description="Replaces all that is in it, at once, when the restored one is whole. "
+        "While no workspace uses it.",
+        request=None,
+        responses={200: HomeArchiveSerializer},
+        errors=[404, 409],
+    )
+    def post(self, request: UserRequest, workspace_id: UUID, archive_id: UUID) -> Response:
+        workspace = _workspace(request, workspace_id)
+        home_archives.restore(actor=request.user, workspace=workspace, archive_id=archive_id)
+        return _answer(request, workspace_id, archive_id)
+
+
+class CancelView(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Cancel what is under way with an archive",
+        description="One that is half made goes; a home that is being restored is as it was.",
+        request=None,
+        responses={204: None},
+        errors=[404, 409],
+    )
+    def post(self, request: UserRequest, workspace_id: UUID, archive_id: UUID) -> Response:
+        workspace = _workspace(request, workspace_id)
+        home_archives.cancel(actor=request.user, workspace=workspace, archive_id=archive_id)
+        return Response(status=204)
+
+
+def _workspace(request: UserRequest, workspace_id: UUID) -> Workspace:
+    return selectors.workspace_by_id(request.user, workspace_id)
+
+
+def _answer(request: UserRequest, workspace_id: UUID, archive_id: UUID) -> Response:
+    workspace = _workspace(request, workspace_id)
+    found = home_archives.one_of_home(request.user, workspace, archive_id)
+    return Response(HomeArchiveSerializer(found).data)
+
+
+_HERE = "workspaces/<uuid:workspace_id>/files/archives"
+_ONE = f"{_HERE}/<uuid:archive_id>"
+urlpatterns = [
+    *routes(_HERE, ArchivesView, "workspace-files-archives"),
+    *routes(_ONE, ArchiveView, "workspace-files-archive"),
+    *routes(f"{_ONE}/restore", RestoreView, "workspace-files-archive-restore"),
+    *routes(f"{_ONE}/cancel", CancelView, "workspace-files-archive-cancel"),
+]

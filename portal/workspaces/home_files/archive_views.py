@@ -1,0 +1,126 @@
+"""Pages of the archives of a home; templates/home_files/archives.html says what it expects."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.conf import settings
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from portal.common.errors import NotAllowed, NotFound, PortalError
+from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
+from portal.workspaces import policies, selectors
+from portal.workspaces.home_files import archive_presenters as presenters
+from portal.workspaces.homes import archives as home_archives
+from portal.workspaces.homes import limits as home_limits
+from portal.workspaces.models import Workspace
+
+
+def _home_of(request: SignedInRequest, workspace_id: UUID) -> Workspace:
+    workspace = selectors.workspace_by_id(request.user, workspace_id)
+    policies.require_home(request.user, workspace)
+    return workspace
+
+
+def _back(workspace: Workspace) -> str:
+    return reverse("home_files:archives", args=[workspace.pk])
+
+
+@require_safe
+@never_cache
+def archives(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
+    """The archives of a home, and the form for a new one."""
+    workspace = _home_of(request, workspace_id)
+    found = list(home_archives.of_home(request.user, workspace))
+    rows = presenters.rows(workspace, found)
+    context = {
+        "workspace": workspace,
+        "rows": rows,
+        "working": any(each.archive.open for each in rows),
+        "put_away": any(each.archive.away_at is not None for each in rows),
+        "refusal": presenters.refusal(workspace),
+        "usage": home_limits.note_of(workspace),
+        "most": settings.BERTH_HOME_ARCHIVES,
+        "together": presenters.together(found),
+        "max_name": home_archives.MAX_NAME,
+    }
+    return render(request, "home_files/archives.html", context)
+
+
+@require_POST
+def make(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
+    """Have an archive made."""
+    workspace = _home_of(request, workspace_id)
+    try:
+        home_archives.make(actor=request.user, workspace=workspace, name=request.POST.get("name", ""))
+    except (NotAllowed, NotFound):
+        raise
+    except PortalError as error:
+        messages.error(request, error.sentence)
+    else:
+        messages.success(request, _("The archive is being made. What is started meanwhile waits for it."))
+    return redirect(_back(workspace))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def restore(request: SignedInRequest, workspace_id: UUID, archive_id: UUID) -> HttpResponse:
+    """Say what is replaced and ask, then have the home restored."""
+    workspace = _home_of(request, workspace_id)
+    archive = home_archives.one_of_home(request.user, workspace, archive_id)
+    if request.method != "POST":
+        question = presenters.restore_question(workspace, archive)
+        return render(request, "confirm.html", {**question, "action": request.path, "back": _back(workspace)})
+    try:
+        home_archives.restore(actor=request.user, workspace=workspace, archive_id=archive_id)
+    except (NotAllowed, NotFound):
+        raise
+    except PortalError as error:
+        messages.error(request, error.sentence)
+    else:
+        messages.success(
+            request, _("Your home folder is being restored. It stays as it is until that is whole.")
+        )
+    return redirect(_back(workspace))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def delete(request: SignedInRequest, workspace_id: UUID, archive_id: UUID) -> HttpResponse:
+    """Ask, then have an archive deleted."""
+    workspace = _home_of(request, workspace_id)
+    archive = home_archives.one_of_home(request.user, workspace, archive_id)
+    if request.method != "POST":
+        question = presenters.delete_question(archive)
+        return render(request, "confirm.html", {**question, "action": request.path, "back": _back(workspace)})
+    try:
+        home_archives.delete(actor=request.user, workspace=workspace, archive_id=archive_id)
+    except (NotAllowed, NotFound):
+        raise
+    except PortalError as error:
+        messages.error(request, error.sentence)
+    else:
+        messages.success(request, _("“%(name)s” is being deleted.") % {"name": strip_nul(archive.name)})
+    return redirect(_back(workspace))
+
+
+@require_POST
+def cancel(request: SignedInRequest, workspace_id: UUID, archive_id: UUID) -> HttpResponse:
+    """Give up what is under way."""
+    workspace = _home_of(request, workspace_id)
+    try:
+        home_archives.cancel(actor=request.user, workspace=workspace, archive_id=archive_id)
+    except (NotAllowed, NotFound):
+        raise
+    except PortalError as error:
+        messages.error(request, error.sentence)
+    else:
+        messages.success(request, _("It is cancelled. The home folder is as it was."))
+    return redirect(_back(workspace))

@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class OrphansConfig(AppConfig):
+    name = "portal.workspaces.orphans"
+    label = "orphans"

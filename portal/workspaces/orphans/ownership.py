@@ -1,0 +1,102 @@
+"""Who owns what a node has found: whatever has an owner is neither listed nor removed.
+
+Of processes and control groups the node knows everything, and looks again when it is told to remove one. Of
+homes and folders the rows say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+from uuid import UUID
+
+from django.db.models.functions import Lower
+
+from portal.people.accounts.models import Team, User
+from portal.workspaces.models import HomeDeletion, Workspace
+from portal.workspaces.orphans.models import OrphanKind
+
+DELETING = ".deleting-"
+
+
+class Found(NamedTuple):
+    """Something on a node of a pool, by its key."""
+
+    pool: UUID
+    node: str
+    kind: str
+    name: str
+
+
+def owned(found: Iterable[Found]) -> set[Found]:
+    """Those that have an owner; a fixed number of queries."""
+    found = set(found)
+    by_name = {each for each in found if each.kind in {OrphanKind.FOLDER, OrphanKind.WORKSPACE}}
+    alive = _live({each.name for each in by_name})
+    homes = _homes({each.name for each in found if each.kind == OrphanKind.HOME})
+    rests = {each for each in found if each.kind == OrphanKind.FOLDER and DELETING in each.name}
+    return {
+        *(each for each in by_name if each.name in alive),
+        *(each for each in found if each.kind == OrphanKind.HOME and each.name in homes),
+        *_being_deleted(rests),
+    }
+
+
+def _live(names: set[str]) -> set[str]:
+    """Those of workspaces that have not ended for good."""
+    ids = {key: name for name in names if (key := _id_of(name)) is not None}
+    if not ids:
+        return set()
+    return {ids[pk] for pk in Workspace.objects.live().filter(pk__in=ids).values_list("pk", flat=True)}
+
+
+def _homes(names: set[str]) -> set[str]:
+    """Those whose user and team there are, whether that is a member now or not, and those being deleted.
+
+    A home of an account that is deleted has no owner, unless something of that account is still live.
+    """
+    if not names:
+        return set()
+    pairs = {name: name.partition("/")[::2] for name in names}
+    slugs = {team for team, _ in pairs.values()}
+    usernames = {owner for _, owner in pairs.values()}
+    teams = set(Team.objects.filter(slug__in=slugs).values_list("slug", flat=True))
+    # Compared without case: a home is not given up where two names may be one.
+    lowered = User.objects.filter(deleted_at=None).annotate(lowered=Lower("username"))
+    people = set(
+        lowered.filter(lowered__in={each.lower() for each in usernames}).values_list("lowered", flat=True)
+    )
+    live = Workspace.objects.live().filter(owner__username__in=usernames)
+    going = HomeDeletion.objects.filter(user__username__in=usernames)
+    kept = {
+        *live.order_by().values_list("team__slug", "owner__username").distinct(),
+        *going.values_list("team__slug", "user__username"),
+    }
+    return {
+        name
+        for name, (team, owner) in pairs.items()
+        if (team in teams and owner.lower() in people) or (team, owner) in kept
+    }
+
+
+def _being_deleted(rests: set[Found]) -> set[Found]:
+    """Rests of homes whose deletion is still under way."""
+    if not rests:
+        return set()
+    rows = HomeDeletion.objects.filter(node__name__in={each.node for each in rests})
+    under_way = {
+        (pool, node, f"{team}/{DELETING}{user}")
+        for pool, node, team, user in rows.values_list(
+            "node__pool_id", "node__name", "team__slug", "user__username"
+        )
+    }
+    return {each for each in rests if (each.pool, each.node, each.name) in under_way}
+
+
+def _id_of(name: str) -> UUID | None:
+    if not name.startswith("ws-"):
+        return None
+    try:
+        return UUID(name[3:])
+    except ValueError:
+        return None

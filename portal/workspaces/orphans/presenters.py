@@ -1,0 +1,84 @@
+"""What the pages of what nobody owns show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from portal.common.formatting import format_memory
+from portal.workspaces.orphans.models import Orphan, OrphanKind, OrphanState
+from portal.workspaces.orphans.selectors import AT_ONCE, removed_at
+
+LOOKS = {
+    OrphanState.FOUND: ("alert-triangle", "wait"),
+    OrphanState.REMOVING: ("clock", "info"),
+    OrphanState.REMOVED: ("check", "ok"),
+    OrphanState.GONE: ("check", "idle"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanRow:
+    """One of the list. `removed_at` is when it goes by itself; `can_remove`: an operator may say so."""
+
+    orphan: Orphan
+    size: str
+    icon: str
+    tone: str
+    removed_at: datetime | None
+    at_once: bool
+    can_remove: bool
+
+
+def row(orphan: Orphan) -> OrphanRow:
+    icon, tone = LOOKS[OrphanState(orphan.state)]
+    return OrphanRow(
+        orphan,
+        format_memory(orphan.size_mib) if orphan.size_mib is not None else "",
+        icon,
+        tone,
+        removed_at(orphan),
+        orphan.kind in AT_ONCE,
+        orphan.state == OrphanState.FOUND and orphan.kind != OrphanKind.WORKSPACE,
+    )
+
+
+def policy() -> list[str]:
+    """What becomes of what is found, as sentences."""
+    hours = settings.BERTH_ORPHAN_FOLDER_HOURS
+    folders = (
+        ngettext(
+            "Folders are removed after %(count)d hour.", "Folders are removed after %(count)d hours.", hours
+        )
+        % {"count": hours}
+        if hours
+        else _("Folders stay until somebody removes them.")
+    )
+    return [
+        _("Workspaces, processes and control groups are removed at once."),
+        folders,
+        _("Home folders are never removed by themselves."),
+    ]
+
+
+def remove_question(orphan: Orphan) -> dict[str, Any]:
+    """The context of the page that asks before it is removed."""
+    named = {"name": orphan.name, "node": orphan.node}
+    home = orphan.kind == OrphanKind.HOME
+    size = f" ({format_memory(orphan.size_mib)})" if orphan.size_mib is not None else ""
+    what = _("%(name)s on %(node)s") % named
+    return {
+        "title": _("Remove %(name)s?") % named,
+        "loses": [
+            what + size,
+            *([_("all files in it: nothing brings them back")] if home else []),
+        ],
+        "stays": [_("whatever somebody owns: %(node)s looks once more before anything goes") % named],
+        "yes": _("Remove it"),
+        "typed": orphan.name if home else "",
+    }

@@ -1,0 +1,340 @@
+"""Taking in what nodes find, and having it removed. Nothing that has an owner is listed or removed.
+
+Who owns it is asked when it is told, when it is asked to go, and by the node once more before it goes.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM, SystemActor, label_of
+from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import TargetKind
+from portal.common.events.services import Target
+from portal.common.formatting import format_memory
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import OrphanCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.fleet.inventory import node_commands
+from portal.fleet.inventory.models import Node, Pool
+from portal.people.accounts.models import User
+from portal.people.accounts.policies import require_operator
+from portal.workspaces.domain_events import HomesMeasured, StrangersFound
+from portal.workspaces.homes import places as home_places
+from portal.workspaces.orphans.models import THERE, Orphan, OrphanKind, OrphanState
+from portal.workspaces.orphans.ownership import Found, owned
+from portal.workspaces.orphans.selectors import key_of, removed_at
+from provisioning import messages
+from provisioning.types import Leftover, LeftoverKind, LeftoverRemoval, LeftoverRemoved
+
+log = logging.getLogger(__name__)
+LISTED = (OrphanKind.PROCESS, OrphanKind.CONTROL_GROUP, OrphanKind.FOLDER)
+"""The kinds of which a node's listing is complete."""
+UNSEEN_AFTER = timedelta(minutes=15)
+"""A home of a node that reports, and of which it says nothing for so long, is no longer there."""
+UNSEEN_SWEEPS = 3
+"""After so many sweeps that no longer tell of it, a workspace of nobody has ended."""
+MAX_NODES = 200
+
+
+def ask_all() -> None:
+    """Have every node say what it has."""
+    for pool in Pool.objects.filter(enabled=True, simulated=False, deleted_at=None):
+        if pool.runs_on_node:
+            for node in node_commands.nodes_to_ask(pool)[:MAX_NODES]:
+                ask(pool, node)
+
+
+def ask(pool: Pool, node: str) -> None:
+    node_commands.send(
+        "node.list_leftovers",
+        node_commands.queue_of(pool, node),
+        pool=messages.dump(node_commands.config_of(pool)),
+        node=node,
+    )
+
+
+def look_again(*, actor: User) -> None:
+    """Ask now, for an operator who waits for it."""
+    require_operator(actor)
+    ask_all()
+
+
+@transaction.atomic
+def apply_listing(*, pool: Pool, node: str, found: Sequence[Leftover]) -> None:
+    """Take in all that a node has found but homes. Of what it has removed by itself the time is kept."""
+    now = timezone.now()
+    told = [each for each in found if OrphanKind(each.kind.value) in LISTED]
+    here = [each for each in told if not each.removed_at]
+    _note(pool, node, here, now)
+    listed = {(each.kind.value, each.name) for each in here}
+    for row in Orphan.objects.select_for_update().filter(
+        pool=pool, node=node, kind__in=LISTED, state__in=THERE, seen_at__lt=now
+    ):
+        if (row.kind, row.name) not in listed:
+            _end(row, OrphanState.GONE, now)
+    _note_removed(pool, node, [each for each in told if each.removed_at])
+
+
+def _note(pool: Pool, node: str, found: Sequence[Leftover], now: datetime) -> None:
+    """Keep rows of those without an owner; those that have one now are none any more."""
+    names = [Found(pool.pk, node, each.kind.value, each.name) for each in found]
+    kept = {(each.kind, each.name) for each in owned(names)}
+    rows = {
+        (row.kind, row.name): row
+        for row in Orphan.objects.select_for_update().filter(pool=pool, node=node, state__in=THERE)
+    }
+    for key in kept & set(rows):
+        _end(rows[key], OrphanState.GONE, now)
+    for each in found:
+        key = (each.kind.value, each.name)
+        if key in kept:
+            continue
+        row = rows.get(key)
+        if row is None:
+            rows[key] = Orphan.objects.create(
+                pool=pool,
+                node=node,
+                kind=each.kind.value,
+                name=each.name,
+                detail=each.detail,
+                size_mib=each.size_mib,
+                first_seen_at=now,
+                seen_at=now,
+            )
+        else:
+            row.seen_at, row.detail, row.size_mib = now, each.detail, each.size_mib
+            row.save(update_fields=["seen_at", "detail", "size_mib"])
+
+
+def _note_removed(pool: Pool, node: str, gone: Sequence[Leftover]) -> None:
+    """What a node has removed by itself, once; each is told many times."""
+    known = set(
+        Orphan.objects.filter(pool=pool, node=node, state=OrphanState.REMOVED, kind__in=LISTED).values_list(
+            "kind", "name"
+        )
+    )
+    since = timezone.now() - timedelta(days=settings.BERTH_ORPHAN_KEEP_DAYS)
+    for each in gone:
+        at = min(datetime.fromtimestamp(each.removed_at, UTC), timezone.now())
+        if (each.kind.value, each.name) not in known and at > since:
+            Orphan.objects.create(
+                pool=pool,
+                node=node,
+                kind=each.kind.value,
+                name=each.name,
+                detail=each.detail,
+                size_mib=each.size_mib,
+                state=OrphanState.REMOVED,
+                first_seen_at=at,
+                seen_at=at,
+                ended_at=at,
+                removed_by=node,
+            )
+            known.add((each.kind.value, each.name))
+
+
+@transaction.atomic
+def homes_measured(event: HomesMeasured) -> None:
+    """Take in the homes of a node that are nobody's. Where nodes share homes, one row stands for all."""
+    pool, node = event.node.pool, event.node.name
+    if not home_places.are_apart(pool):
+        first = Orphan.objects.filter(pool=pool, kind=OrphanKind.HOME, state__in=THERE).order_by("pk").first()
+        node = first.node if first else node
+    found = [Leftover(LeftoverKind.HOME, each.home, "", each.used_mib) for each in event.homes]
+    _note(pool, node, found, timezone.now())
+
+
+@transaction.atomic
+def strangers_found(event: StrangersFound) -> None:
+    """Workspaces on a node that are none of ours: they are being ended already."""
+    found = [Leftover(LeftoverKind.WORKSPACE, name, "it is ended at once") for name in event.names]
+    _note(event.pool, event.node, found, timezone.now())
+
+
+@transaction.atomic
+def remove(*, actor: User | SystemActor, orphan_id: UUID, confirm: str = "") -> Orphan:
+    """Have the node remove it. Of a home its name has to be typed: nothing brings that back.
+
+    Raises `NotAllowed`, `NotFound`, `InvalidInput`, and `StateConflict` where it has an owner now, or has
+    gone. While it is being removed, asking again is success.
+    """
+    require_operator(actor)
+    row = Orphan.objects.select_for_update(of=("self",)).select_related("pool").filter(pk=orphan_id).first()
+    if row is None:
+        raise NotFound(Reason(OrphanCode.NO_SUCH_ORPHAN))
+    if row.state == OrphanState.REMOVING:
+        return row
+    if row.state != OrphanState.FOUND:
+        raise StateConflict(Reason(OrphanCode.GONE_ALREADY, {"name": row.name}), code=ProblemCode.GONE)
+    if row.kind == OrphanKind.WORKSPACE:
+        raise StateConflict(
+            Reason(OrphanCode.ENDS_BY_ITSELF, {"name": row.name}), code=ProblemCode.ENDS_BY_ITSELF
+        )
+    if row.kind == OrphanKind.HOME and confirm.strip() != row.name:
+        reason = Reason(OrphanCode.NAME_NOT_TYPED, {"name": row.name})
+        raise InvalidInput(reason, errors={"confirm": [reason]})
+    if owned([key_of(row)]):
+        raise StateConflict(Reason(OrphanCode.HAS_OWNER, {"name": row.name}), code=ProblemCode.HAS_OWNER)
+    row.state, row.removed_by, row.problem = OrphanState.REMOVING, label_of(actor), ""
+    _order(row)
+    _record(actor, AuditKind.ORPHAN_REMOVAL_ASKED, row, f"asked that {_words(row)} be removed")
+    return row
+
+
+def _order(row: Orphan) -> None:
+    """Send the node an order under a new lease when the transaction has held."""
+    now = timezone.now()
+    row.lease = uuid.uuid4().hex
+    row.lease_expires_at = now + timedelta(seconds=settings.NODE_LEASE_S)
+    row.save(update_fields=["state", "removed_by", "problem", "lease", "lease_expires_at"])
+    order = LeftoverRemoval(
+        orphan=str(row.pk),
+        lease=row.lease,
+        pool=node_commands.config_of(row.pool),
+        kind=LeftoverKind(row.kind),
+        name=row.name,
+        expires_at=row.lease_expires_at.timestamp(),
+    )
+    queue = node_commands.queue_of(row.pool, row.node)
+    transaction.on_commit(
+        partial(node_commands.send, "node.remove_leftover", queue, order=messages.dump(order))
+    )
+
+
+def row_of(answer: LeftoverRemoved) -> Orphan | None:
+    """The row that the answer is about, under its lease."""
+    try:
+        key = UUID(answer.orphan)
+    except ValueError:
+        return None
+    if not answer.lease:
+        return None
+    return Orphan.objects.filter(pk=key, lease=answer.lease).select_related("pool").first()
+
+
+@transaction.atomic
+def apply_removed(answer: LeftoverRemoved) -> bool:
+    """Take in what a node has said; False when it is stale and was dropped."""
+    found = row_of(answer)
+    if found is None:
+        return False
+    row = Orphan.objects.select_for_update(of=("self",)).select_related("pool").get(pk=found.pk)
+    if row.lease != answer.lease or row.state != OrphanState.REMOVING:
+        return False
+    if answer.failure is not None:
+        row.state, row.lease, row.lease_expires_at = OrphanState.FOUND, "", None
+        row.problem = strip_nul(answer.failure.message)[:1000]
+        row.save(update_fields=["state", "lease", "lease_expires_at", "problem"])
+        _record(SYSTEM, AuditKind.ORPHAN_NOT_REMOVED, row, f"could not remove {_words(row)}: {row.problem}")
+    elif not answer.done:
+        _go_on(row)
+    else:
+        _end(row, OrphanState.REMOVED, timezone.now())
+        _record(SYSTEM, AuditKind.ORPHAN_REMOVED, row, f"removed {_words(row)}")
+    return True
+
+
+def _go_on(row: Orphan) -> None:
+    """Send the next order, unless somebody has become the owner meanwhile."""
+    if owned([key_of(row)]):
+        _end(row, OrphanState.GONE, timezone.now())
+    else:
+        _order(row)
+
+
+def _end(row: Orphan, state: OrphanState, now: datetime) -> None:
+    row.state, row.ended_at, row.lease, row.lease_expires_at = state, now, "", None
+    row.save(update_fields=["state", "ended_at", "lease", "lease_expires_at"])
+
+
+def sweep() -> None:
+    """What the policy says, orders without an answer, homes that are no longer told of, old rows."""
+    now = timezone.now()
+    late = Orphan.objects.filter(state=OrphanState.REMOVING, lease_expires_at__lte=now)
+    due = Orphan.objects.filter(state=OrphanState.FOUND, kind__in=LISTED, problem="")
+    for pk in _keys(late):
+        _again(pk, now)
+    for row in due.select_related("pool").order_by("first_seen_at")[:500]:
+        at = removed_at(row)
+        if at is not None and at <= now:
+            _remove_by_policy(row.pk)
+    _forget_unseen(now)
+    old = now - timedelta(days=settings.BERTH_ORPHAN_KEEP_DAYS)
+    Orphan.objects.exclude(state__in=THERE).filter(ended_at__lt=old).delete()
+
+
+def _keys(rows: Iterable[Orphan]) -> list[UUID]:
+    return [row.pk for row in rows][:500]
+
+
+@transaction.atomic
+def _again(pk: UUID, now: datetime) -> None:
+    row = (
+        Orphan.objects.select_for_update(of=("self",))
+        .select_related("pool")
+        .filter(pk=pk, state=OrphanState.REMOVING, lease_expires_at__lte=now)
+        .first()
+    )
+    if row is not None:
+        _go_on(row)
+
+
+def _remove_by_policy(pk: UUID) -> None:
+    try:
+        remove(actor=SYSTEM, orphan_id=pk)
+    except (StateConflict, NotFound) as error:
+        log.info("a leftover is not removed: %s", error)
+
+
+@transaction.atomic
+def _forget_unseen(now: datetime) -> None:
+    """Homes and workspaces of which a node that reports says nothing any more."""
+    ended = now - timedelta(seconds=UNSEEN_SWEEPS * settings.ORPHAN_SWEEP_INTERVAL_S)
+    found = list(
+        Orphan.objects.select_for_update().filter(
+            Q(kind=OrphanKind.HOME, seen_at__lt=now - UNSEEN_AFTER)
+            | Q(kind=OrphanKind.WORKSPACE, seen_at__lt=ended),
+            state=OrphanState.FOUND,
+        )
+    )
+    if not found:
+        return
+    reporting = set(Node.objects.filter(online=True, retired=False).values_list("pool_id", "name"))
+    for row in found:
+        if (row.pool_id, row.node) not in reporting:
+            continue
+        if row.kind == OrphanKind.WORKSPACE:
+            Orphan.objects.filter(pk=row.pk).update(removed_by=SYSTEM.label)
+            _end(row, OrphanState.REMOVED, now)
+        else:
+            _end(row, OrphanState.GONE, now)
+
+
+def _words(row: Orphan) -> str:
+    size = f" ({format_memory(row.size_mib)})" if row.size_mib is not None else ""
+    return f"the {row.get_kind_display().lower()} {row.name} on {row.node}{size}, which nobody owns"
+
+
+def _record(actor: User | SystemActor, kind: AuditKind, row: Orphan, message: str) -> None:
+    events.record(
+        actor=actor,
+        kind=kind,
+        message=message[:1000],
+        pool=row.pool,
+        targets=[Target(TargetKind.NODE, row.node)],
+        data={"kind": row.kind, "name": row.name, "size_mib": row.size_mib},
+    )

@@ -1,0 +1,40 @@
+"""Entry points of the control plane's worker; the work is in the services."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from portal.celery import app
+from portal.fleet.inventory import node_messages
+from portal.fleet.inventory.models import Pool
+from portal.fleet.inventory.node_messages import received
+from portal.workspaces.orphans import services
+from provisioning.types import Leftover, LeftoverRemoved
+
+
+@app.task(name="control.look_for_leftovers")
+def look_for_leftovers() -> None:
+    services.ask_all()
+
+
+@app.task(name="control.sweep_leftovers")
+def sweep_leftovers() -> None:
+    services.sweep()
+
+
+@app.task(name="control.apply_leftovers", from_nodes=True)
+def apply_leftovers(pool: str, node: str, found: list[Any]) -> None:
+    of = Pool.objects.filter(slug=pool, deleted_at=None).first()
+    if of is None or not node_messages.is_of_the_pool(of, [node]):
+        return
+    seen = received(found, list[Leftover], of=f"the node {node} of {pool}")
+    if seen is not None:
+        services.apply_listing(pool=of, node=node, found=seen)
+
+
+@app.task(name="control.apply_leftover_removed", from_nodes=True)
+def apply_leftover_removed(answer: dict[str, Any]) -> None:
+    found = received(answer, LeftoverRemoved, of="a node worker")
+    row = services.row_of(found) if found is not None else None
+    if found is not None and row is not None and node_messages.is_of(row.pool, row.node):
+        services.apply_removed(found)

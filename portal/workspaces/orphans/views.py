@@ -1,0 +1,71 @@
+"""Pages of what nobody owns; templates/orphans/ says what each expects."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_safe
+
+from portal.common.errors import InvalidInput, PortalError
+from portal.common.htmx import partial_of
+from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts.mfa.proof import stepped_up
+from portal.people.accounts.policies import require_operator
+from portal.workspaces.orphans import presenters, selectors, services
+
+ROWS_PER_PAGE = 50
+ENDED_SHOWN = 20
+
+
+@require_safe
+@never_cache
+def listing(request: SignedInRequest) -> HttpResponse:
+    """What is there without an owner, with what becomes of it, and what has gone of late."""
+    page = Paginator(selectors.there(request.user), ROWS_PER_PAGE).get_page(request.GET.get("page"))
+    context = {
+        "page": page,
+        "rows": [presenters.row(each) for each in page.object_list],
+        "ended": [presenters.row(each) for each in selectors.ended(request.user)[:ENDED_SHOWN]],
+        "policy": presenters.policy(),
+        "may": request.user.operates,
+    }
+    return render(request, partial_of(request, "orphans/list.html", "live"), context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def look(request: SignedInRequest) -> HttpResponse:
+    """Have all nodes look again. A GET only shows the list."""
+    require_operator(request.user)
+    if request.method == "POST":
+        services.look_again(actor=request.user)
+        messages.success(request, _("The nodes are asked. What they find appears here within seconds."))
+    return redirect("orphans:list")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up
+def remove(request: SignedInRequest, orphan_id: UUID) -> HttpResponse:
+    """Ask, of a home folder for its name, then have it removed."""
+    require_operator(request.user)
+    found = selectors.orphan(request.user, orphan_id)
+    back = reverse("orphans:list")
+    asked = {**presenters.remove_question(found), "action": request.path, "back": back}
+    if request.method != "POST":
+        return render(request, "confirm.html", asked)
+    try:
+        services.remove(actor=request.user, orphan_id=orphan_id, confirm=request.POST.get("confirm", ""))
+    except InvalidInput as error:
+        return render(request, "confirm.html", {**asked, "typed_problem": error.sentence}, status=400)
+    except PortalError as error:
+        messages.error(request, error.sentence)
+    else:
+        messages.success(request, _("%(name)s is being removed.") % {"name": found.name})
+    return redirect(back)

@@ -1,0 +1,202 @@
+"""Secrets over REST: one's own, a team's, a template's. Values are written and never read."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from portal.common import etags
+from portal.common.api import (
+    ReadViewSet,
+    Router,
+    StrictSerializer,
+    UserRequest,
+    body_of,
+    documented,
+    operation,
+)
+from portal.common.etags import IF_MATCH, TaggedViewSet
+from portal.common.reasons.codes import SecretCode
+from portal.common.scopes import Scope
+from portal.people.accounts.mfa.proof import require_fresh
+from portal.workspaces.secrets import selectors, services
+from portal.workspaces.secrets.models import Holder, Secret, SecretKind
+from portal.workspaces.secrets.places import MAX_KEY, MAX_PATH
+
+SCOPES = {"GET": Scope.SECRETS_READ, "*": Scope.SECRETS_WRITE}
+NAME = OpenApiParameter("name", str, OpenApiParameter.PATH, description="Of the secret.")
+SLUG = OpenApiParameter("slug", str, OpenApiParameter.PATH, description="Short name of the team or template.")
+
+
+class SecretSerializer(serializers.ModelSerializer[Secret]):
+    """A secret without its value, which nobody reads again."""
+
+    everywhere = serializers.BooleanField(
+        help_text="Whether every workspace of its user or team gets it; those of a template do in any case."
+    )
+    size_bytes = serializers.IntegerField()
+    version = serializers.IntegerField(help_text="Counts its values.")
+    vault_path = serializers.CharField(help_text="Where Vault keeps it; empty where the portal does.")
+    vault_key = serializers.CharField(help_text="Which key of what is there.")
+    created_by = serializers.CharField(source="created_by.username", allow_null=True, default=None)
+    changed_by = serializers.CharField(
+        source="changed_by.username", allow_null=True, default=None, help_text="Who wrote its value last."
+    )
+    delivered_to = serializers.CharField(
+        source="delivered_to.username",
+        allow_null=True,
+        default=None,
+        help_text="Whose workspace was started with it last.",
+    )
+
+    class Meta:
+        model = Secret
+        fields = [
+            *("name", "kind", "description", "everywhere", "size_bytes", "version"),
+            *("vault_path", "vault_key"),
+            *("created_at", "created_by", "changed_at", "changed_by", "delivered_at", "delivered_to"),
+        ]
+        read_only_fields = fields
+
+
+class SecretWriteSerializer(StrictSerializer):
+    """A value or a place in Vault, and what is said of it; what is not given stays as it is."""
+
+    value = serializers.CharField(
+        max_length=services.MAX_VALUE_BYTES,
+        required=False,
+        trim_whitespace=False,
+        help_text="Text in UTF-8, at most 64 KiB. It is taken as it is, with every space and line.",
+    )
+    vault_path = serializers.CharField(
+        max_length=MAX_PATH,
+        required=False,
+        help_text="In the place of a value: where Vault keeps it, below the site's mount.",
+    )
+    vault_key = serializers.CharField(
+        max_length=MAX_KEY, required=False, help_text="Which key of what is there."
+    )
+    kind = serializers.ChoiceField(SecretKind.choices, required=False)
+    description = serializers.CharField(max_length=services.MAX_DESCRIPTION, required=False, allow_blank=True)
+    everywhere = serializers.BooleanField(required=False)
+
+
+class SecretChangeSerializer(StrictSerializer):
+    """What is given is changed; the value stays."""
+
+    description = serializers.CharField(max_length=services.MAX_DESCRIPTION, required=False, allow_blank=True)
+    everywhere = serializers.BooleanField(required=False)
+
+
+class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
+    """What the secrets of all holders do alike."""
+
+    queryset = Secret.objects.none()
+    serializer_class = SecretSerializer
+    scopes = SCOPES
+    ordering = ("name", "id")
+    missing = SecretCode.NO_SUCH_SECRET
+    lookup_field = "name"
+    lookup_value_converter = "str"
+
+    @abstractmethod
+    def holder(self) -> Holder:
+        """Whose they are, as the actor may see them. Raises `NotFound`."""
+
+    def get_queryset(self) -> QuerySet[Secret]:
+        return selectors.secrets_of(self.holder())
+
+    def get_object(self) -> Secret:
+        return selectors.secret_named(self.holder(), self.kwargs["name"])
+
+    @operation(
+        "Save a secret",
+        description=(
+            "Makes it (201), or gives it another value or another place in Vault (200). Workspaces take it "
+            "when they start; what Vault keeps is read there at that time, and not before."
+        ),
+        request=SecretWriteSerializer,
+        responses={200: SecretSerializer, 201: SecretSerializer},
+        located=False,
+        parameters=[NAME, IF_MATCH],
+        errors=[400, 404, 409, 412, 415],
+    )
+    def update(self, request: UserRequest, *, name: str, **_kwargs: str) -> Response:
+        require_fresh(request)
+        holder = self.holder()
+        kept = services.put(
+            actor=request.user,
+            holder=holder,
+            name=name,
+            expected=etags.expected_by(request),
+            **body_of(request, SecretWriteSerializer),
+        )
+        shown = selectors.secret_named(holder, kept.secret.name)
+        return self.answer(shown, status=201 if kept.created else 200)
+
+    @operation(
+        "Change what is said of a secret",
+        description="Its description, and whether every workspace gets it.",
+        request=SecretChangeSerializer,
+        responses={200: SecretSerializer},
+        parameters=[NAME, IF_MATCH],
+        errors=[400, 404, 412, 415],
+    )
+    def partial_update(self, request: UserRequest, **_kwargs: str) -> Response:
+        require_fresh(request)
+        given = body_of(request, SecretChangeSerializer)
+        expected = etags.expected_by(request)
+        row = services.change(actor=request.user, secret=self.get_object(), expected=expected, **given)
+        return self.answer(row)
+
+    @operation(
+        "Delete a secret",
+        description="Workspaces that have it keep it until they stop.",
+        responses={204: None},
+        parameters=[NAME, IF_MATCH],
+        errors=[404, 412],
+    )
+    def destroy(self, request: UserRequest, **_kwargs: str) -> Response:
+        require_fresh(request)
+        expected = etags.expected_by(request)
+        services.delete(actor=request.user, secret=self.get_object(), expected=expected)
+        return Response(status=204)
+
+
+@documented(list="List your secrets", of="Names and facts.", retrieve="Read one of your secrets")
+class OwnSecretViewSet(SecretViewSet):
+    def holder(self) -> Holder:
+        return self.request.user
+
+
+@documented(
+    list="List a team's secrets",
+    of="For whoever sees the team; its owners and operators write them.",
+    retrieve="Read a secret of a team",
+    errors=[404],
+)
+class TeamSecretViewSet(SecretViewSet):
+    def holder(self) -> Holder:
+        return selectors.team_of(self.request.user, self.kwargs["slug"])
+
+
+@documented(
+    list="List a template's secrets",
+    of="For whoever sees the template; who keeps it writes them.",
+    retrieve="Read a secret of a template",
+    errors=[404],
+)
+class TemplateSecretViewSet(SecretViewSet):
+    def holder(self) -> Holder:
+        return selectors.template_of(self.request.user, self.kwargs["slug"])
+
+
+router = Router()
+router.register("me/secrets", OwnSecretViewSet, basename="own-secret")
+router.register("teams/<slug:slug>/secrets", TeamSecretViewSet, basename="team-secret")
+router.register("templates/<slug:slug>/secrets", TemplateSecretViewSet, basename="template-secret")
+urlpatterns = router.urls

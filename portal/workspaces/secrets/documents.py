@@ -1,0 +1,64 @@
+"""Where Vault keeps secrets of teams and templates, as a site file has it. Values are never in one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from portal.catalog.models import Template
+from portal.people.accounts.models import Team, User
+from portal.workspaces.secrets import services
+from portal.workspaces.secrets.models import Secret, SecretKind, columns_of
+
+Documents = dict[Any, dict[str, dict[str, Any]]]
+
+
+def of_all() -> tuple[Documents, Documents]:
+    """Those of teams and those of templates, each by the holder's key and then by name."""
+    teams: Documents = {}
+    templates: Documents = {}
+    for row in Secret.objects.filter(user=None).exclude(vault_path="").order_by("name"):
+        found = teams if row.team_id is not None else templates
+        found.setdefault(row.team_id or row.template_id, {})[row.name] = _document(row)
+    return teams, templates
+
+
+def as_kept(wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What a file says of a holder, by name, with what it leaves out."""
+    usual = {"kind": SecretKind.ENV.value, "description": "", "everywhere": False}
+    return {
+        name: {**usual, **given, "path": given["path"].strip().strip("/")} for name, given in wanted.items()
+    }
+
+
+def apply(*, actor: User, holder: Team | Template, wanted: Mapping[str, Mapping[str, Any]]) -> None:
+    """Have the holder's secrets in Vault as `wanted`, which is `as_kept`; those that are kept here stay.
+
+    Raises what `services.put` does.
+    """
+    present = {row.name: row for row in Secret.objects.filter(**columns_of(holder)).exclude(vault_path="")}
+    for name, given in wanted.items():
+        row = present.get(name)
+        if row is None or _document(row) != given:
+            services.put(
+                actor=actor,
+                holder=holder,
+                name=name,
+                vault_path=given["path"],
+                vault_key=given["key"],
+                kind=given["kind"],
+                description=given["description"],
+                everywhere=given["everywhere"],
+            )
+    for name in sorted(present.keys() - wanted.keys()):
+        services.delete(actor=actor, secret=present[name])
+
+
+def _document(row: Secret) -> dict[str, Any]:
+    return {
+        "path": row.vault_path,
+        "key": row.vault_key,
+        "kind": row.kind,
+        "description": row.description,
+        "everywhere": row.everywhere,
+    }

@@ -1,0 +1,183 @@
+"""Which secrets a workspace gets, and their values for its agent.
+
+All of its template's; of its team's and its user's those that every workspace gets and those that it names.
+Of several of one name the user's comes first, then the team's, then the template's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from django.db.models import Q
+
+from portal.catalog.models import Template
+from portal.common.errors import InvalidInput, PortalError, StateConflict, Unavailable
+from portal.common.reasons.codes import SecretCode
+from portal.common.reasons.reason import Reason
+from portal.common.sealed_texts import Unreadable, unseal
+from portal.people.accounts.models import Team, User
+from portal.people.accounts.policies import works_in
+from portal.workspaces.secrets import places
+from portal.workspaces.secrets.models import Secret, Source, purpose_of
+from portal.workspaces.secrets.services import MAX_VALUE_BYTES, folders_of, is_text
+
+MAX_NAMED = 50
+MAX_TOTAL_BYTES = 512 * 1024
+"""Of all values that one workspace gets: an agent reads so much, and a program starts with so much."""
+ORDER = [Source.USER, Source.TEAM, Source.TEMPLATE]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The secrets that could come into a workspace of this user, team and template, by name.
+
+    Each name has those that there are, the one that counts first.
+    """
+
+    by_name: dict[str, list[Secret]]
+
+    def given(self, named: Collection[str]) -> list[Secret]:
+        """What a workspace gets that names these, sorted by name."""
+        wanted = set(named)
+        found = []
+        for name, rows in sorted(self.by_name.items()):
+            row = next((row for row in rows if name in wanted or is_automatic(row)), None)
+            if row is not None:
+                found.append(row)
+        return found
+
+    def missing(self, named: Collection[str]) -> list[str]:
+        """The names that there are not, or not any more."""
+        return sorted(set(named) - set(self.by_name))
+
+
+def is_automatic(secret: Secret) -> bool:
+    """Whether it comes without being named."""
+    return secret.everywhere or secret.source is Source.TEMPLATE
+
+
+def offer_to(owner: User, team: Team | None, template: Template | None) -> Offer:
+    """What there is for a workspace of `owner`'s in `team`: nothing of a team that they work in no more."""
+    whose = Q(user=owner)
+    if team is not None:
+        whose |= Q(team=team)
+    if template is not None:
+        whose |= Q(template=template)
+    rows = list(Secret.objects.filter(whose).defer("sealed", "description"))
+    if team is not None and any(row.team_id for row in rows) and not works_in(owner, team):
+        rows = [row for row in rows if row.team_id is None]
+    found: dict[str, list[Secret]] = {}
+    for row in sorted(rows, key=lambda row: ORDER.index(row.source)):
+        found.setdefault(row.name, []).append(row)
+    return Offer(found)
+
+
+def require_known(owner: User, team: Team, template: Template, named: Sequence[str]) -> list[str]:
+    """The names once each, sorted, where all are there. Raises `InvalidInput`, also for too much."""
+    wanted = sorted({str(name) for name in named})
+    offer = offer_to(owner, team, template)
+    unknown = offer.missing(wanted)
+    reason = None
+    if len(wanted) > MAX_NAMED:
+        reason = Reason(SecretCode.TOO_MANY_NAMED, {"limit": MAX_NAMED})
+    elif unknown:
+        reason = Reason(SecretCode.UNKNOWN_NAMED, {"names": [name[:64] for name in unknown[:10]]})
+    elif _total(offer.given(wanted)) > MAX_TOTAL_BYTES:
+        reason = Reason(SecretCode.TOO_LARGE_TOGETHER, {"limit": MAX_TOTAL_BYTES})
+    if reason is not None:
+        raise InvalidInput(reason, errors={"secrets": [reason]})
+    return wanted
+
+
+@dataclass(frozen=True, slots=True)
+class FromVault:
+    """A value that Vault has just given, and for which place; `version` is Vault's own."""
+
+    path: str
+    key: str
+    value: str
+    version: int
+
+
+Fetched = dict[UUID, FromVault | PortalError]
+"""By secret, what Vault said of it."""
+
+
+def fetch(rows: Iterable[Secret]) -> Fetched:
+    """Ask Vault for those that it keeps, once for each path. It takes seconds at worst: in no transaction."""
+    wanted = [row for row in rows if row.in_vault]
+    if not wanted:
+        return {}
+    # Here, so that only who has secrets in Vault pays for its client's libraries.
+    from portal.workspaces.secrets import vault
+
+    # A path that is not, or no more, the holder's is not even asked for.
+    allowed = {row.pk: places.is_below(row.vault_path, folders_of(row.holder)) for row in wanted}
+    entries = vault.read(row.vault_path for row in wanted if allowed[row.pk])
+    found: Fetched = {}
+    for row in wanted:
+        entry = entries.get(row.vault_path) if allowed[row.pk] else None
+        if entry is None:
+            params = {"path": row.vault_path, "name": row.name}
+            found[row.pk] = StateConflict(Reason(SecretCode.VAULT_PATH_LOST, params))
+        elif isinstance(entry, PortalError):
+            found[row.pk] = entry
+        else:
+            found[row.pk] = _picked(row, entry.values.get(row.vault_key), entry.version)
+    return found
+
+
+def _picked(row: Secret, value: object, version: int) -> FromVault | PortalError:
+    params = {"path": row.vault_path, "key": row.vault_key}
+    if value is None:
+        return StateConflict(Reason(SecretCode.VAULT_NO_SUCH_KEY, params))
+    if not isinstance(value, str) or not value or not is_text(value) or len(value.encode()) > MAX_VALUE_BYTES:
+        return StateConflict(Reason(SecretCode.VAULT_NOT_A_VALUE, {**params, "limit": MAX_VALUE_BYTES}))
+    return FromVault(row.vault_path, row.vault_key, value, version)
+
+
+def values_of(
+    given: Sequence[Secret], *, owner: User, now: datetime, fetched: Fetched
+) -> list[tuple[Secret, str]]:
+    """The values, for the agent of a workspace of `owner`'s; notes that they were handed out.
+
+    `fetched` is what `fetch` has said of them. What has been deleted since it was looked up is left out.
+    Raises `StateConflict` for what is too much together, was sealed under a key that is lost, or is not to be
+    had from Vault, and `Unavailable` for what may be had in a moment.
+    """
+    rows = Secret.objects.filter(pk__in=[row.pk for row in given])
+    columns = ("pk", "sealed", "version", "vault_path", "vault_key")
+    present = {key: rest for key, *rest in rows.values_list(*columns)}
+    found = []
+    for row in given:
+        if row.pk not in present:
+            continue
+        sealed, row.version, row.vault_path, row.vault_key = present[row.pk]
+        if row.in_vault:
+            found.append((row, _fetched(row, fetched)))
+            continue
+        try:
+            found.append((row, unseal(sealed, purpose=purpose_of(row))))
+        except Unreadable:
+            raise StateConflict(Reason(SecretCode.UNREADABLE, {"name": row.name})) from None
+    if sum(len(value.encode()) for _row, value in found) > MAX_TOTAL_BYTES:
+        raise StateConflict(Reason(SecretCode.TOO_LARGE_TOGETHER, {"limit": MAX_TOTAL_BYTES}))
+    rows.update(delivered_at=now, delivered_to=owner)
+    return found
+
+
+def _fetched(row: Secret, fetched: Fetched) -> str:
+    got = fetched.get(row.pk)
+    if isinstance(got, PortalError):
+        raise got
+    if got is None or (got.path, got.key) != (row.vault_path, row.vault_key):
+        # Written while Vault was asked: the agent asks again.
+        raise Unavailable(Reason(SecretCode.CHANGED_MEANWHILE, {"name": row.name}))
+    return got.value
+
+
+def _total(rows: Sequence[Secret]) -> int:
+    return sum(row.size_bytes for row in rows)

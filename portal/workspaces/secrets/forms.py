@@ -1,0 +1,117 @@
+"""Forms of secrets. They parse; the rules are in the services. A value that was typed is not shown again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from portal.workspaces.secrets.models import SecretKind
+from portal.workspaces.secrets.places import MAX_KEY, MAX_PATH, is_configured
+from portal.workspaces.secrets.services import MAX_DESCRIPTION
+
+PLACE = ("value", "vault_path", "vault_key")
+"""The fields that say what a secret is, or where."""
+
+
+class ValueInput(forms.Textarea):
+    """Several lines that come back empty, whatever was typed."""
+
+    def format_value(self, value: Any) -> str:
+        return ""
+
+
+class ChangeForm(forms.Form):
+    """Another value or place in Vault, a description, and whether every workspace gets it.
+
+    Without a Vault, and where the secret lies in none, its fields are left out.
+    """
+
+    value = forms.CharField(
+        label=_("Value"),
+        strip=False,
+        required=False,
+        help_text=_("It is not shown again. Leave it empty to keep what there is."),
+        widget=ValueInput(
+            attrs={"rows": 3, "autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
+        ),
+    )
+    vault_path = forms.CharField(
+        label=_("Or its path in Vault"),
+        required=False,
+        max_length=MAX_PATH,
+        widget=forms.TextInput(
+            attrs={"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false", "class": "mono"}
+        ),
+    )
+    vault_key = forms.CharField(
+        label=_("Key"),
+        required=False,
+        max_length=MAX_KEY,
+        help_text=_("Its name among what is at the path."),
+        widget=forms.TextInput(
+            attrs={"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false", "class": "mono"}
+        ),
+    )
+    description = forms.CharField(
+        label=_("What it is for"),
+        required=False,
+        max_length=MAX_DESCRIPTION,
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )
+    everywhere = forms.BooleanField(label=_("In every workspace, without being named"), required=False)
+
+    def __init__(
+        self, *args: Any, of_template: bool, folders: list[str], in_vault: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.offers_vault = in_vault or (is_configured() and bool(folders))
+        if not self.offers_vault:
+            del self.fields["vault_path"], self.fields["vault_key"]
+        else:
+            self.fields["vault_path"].help_text = (
+                _("Below %(folders)s. It is read there whenever a workspace starts.")
+                % {"folders": ", ".join(folders)}
+                if folders
+                else ""
+            )
+        if of_template:
+            # All workspaces of the template get it in any case.
+            del self.fields["everywhere"]
+
+    def clean_value(self) -> str:
+        """Browsers send lines with CR LF; files and keys have LF."""
+        return str(self.cleaned_data["value"]).replace("\r\n", "\n")
+
+    def wanted(self) -> dict[str, Any]:
+        """What the services take beside the value and its place."""
+        return {name: self.cleaned_data[name] for name in self.fields if name not in (*PLACE, "name")}
+
+    def value_or_place(self) -> dict[str, Any]:
+        """The value, or where Vault keeps it."""
+        return {name: self.cleaned_data.get(name, "") for name in PLACE}
+
+
+class NewForm(ChangeForm):
+    """A new secret."""
+
+    name = forms.CharField(
+        label=_("Name"),
+        max_length=100,
+        help_text=_("As WANDB_API_KEY."),
+        widget=forms.TextInput(
+            attrs={"autocomplete": "off", "autocapitalize": "characters", "spellcheck": "false"}
+        ),
+    )
+    kind = forms.ChoiceField(
+        label=_("Comes as"),
+        choices=SecretKind.choices,
+        help_text=_("A file is $BERTH_SECRETS_DIR/NAME."),
+    )
+    field_order = ("name", "kind", "value", "vault_path", "vault_key", "description", "everywhere")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["value"].required = not self.offers_vault
+        self.fields["value"].help_text = _("Text of at most 64 KiB. It is not shown again.")

@@ -1,0 +1,131 @@
+"""Secrets for workspaces: a user's, a team's or a template's."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from portal.catalog.models import Template
+from portal.people.accounts.models import Team, User
+from portal.workspaces.secrets.names import MAX_NAME
+from portal.workspaces.secrets.places import MAX_KEY, MAX_PATH
+
+Holder = User | Team | Template
+
+
+class SecretKind(models.TextChoices):
+    """How a secret comes into a workspace."""
+
+    ENV = "env", _("Environment variable")
+    FILE = "file", _("File")
+
+
+class Source(models.TextChoices):
+    """Whose a secret is; the first one hides those of the same name that come after it."""
+
+    USER = "user", _("Yours")
+    TEAM = "team", _("The team's")
+    TEMPLATE = "template", _("The template's")
+
+
+class Secret(models.Model):
+    """One secret of exactly one holder.
+
+    `sealed` is its value, encrypted for this row alone; or `vault_path` and `vault_key` say where Vault keeps
+    it, and nothing of it is here. `version` counts its values, or the places that it named. With `everywhere`
+    every workspace of its user or team gets it, else those that name it; a template's goes to all of the
+    template.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="secrets"
+    )
+    team = models.ForeignKey(Team, null=True, blank=True, on_delete=models.CASCADE, related_name="secrets")
+    template = models.ForeignKey(
+        Template, null=True, blank=True, on_delete=models.CASCADE, related_name="secrets"
+    )
+    name = models.CharField(max_length=MAX_NAME)
+    kind = models.CharField(max_length=4, choices=SecretKind, default=SecretKind.ENV)
+    sealed = models.TextField(editable=False)
+    vault_path = models.CharField(max_length=MAX_PATH, blank=True, default="")
+    vault_key = models.CharField(max_length=MAX_KEY, blank=True, default="")
+    size_bytes = models.PositiveIntegerField()
+    version = models.PositiveIntegerField(default=1)
+    description = models.CharField(max_length=200, blank=True)
+    everywhere = models.BooleanField(default=False)
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    changed_at = models.DateTimeField(default=timezone.now, editable=False)
+    changed_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    updated_at = models.DateTimeField(default=timezone.now, editable=False)
+    delivered_at = models.DateTimeField(null=True, blank=True)
+    delivered_to = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+    )
+
+    class Meta:
+        ordering = ["name", "pk"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(user__isnull=False, team__isnull=True, template__isnull=True)
+                | Q(user__isnull=True, team__isnull=False, template__isnull=True)
+                | Q(user__isnull=True, team__isnull=True, template__isnull=False),
+                name="secret_of_one_holder",
+            ),
+            models.CheckConstraint(
+                condition=(Q(vault_path="", vault_key="") & ~Q(sealed=""))
+                | (Q(sealed="") & ~Q(vault_path="") & ~Q(vault_key="")),
+                name="secret_here_or_in_vault",
+            ),
+            models.UniqueConstraint(fields=["user", "name"], name="secret_of_user_unique"),
+            models.UniqueConstraint(fields=["team", "name"], name="secret_of_team_unique"),
+            models.UniqueConstraint(fields=["template", "name"], name="secret_of_template_unique"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def holder(self) -> Holder:
+        """Whose it is."""
+        found = self.user or self.team or self.template
+        assert found is not None  # a constraint
+        return found
+
+    @property
+    def in_vault(self) -> bool:
+        """Whether Vault keeps its value."""
+        return self.vault_path != ""
+
+    @property
+    def source(self) -> Source:
+        """Whose it is, as a word."""
+        if self.user_id is not None:
+            return Source.USER
+        return Source.TEAM if self.team_id is not None else Source.TEMPLATE
+
+
+def columns_of(holder: Holder) -> dict[str, Holder]:
+    """The column of `Secret` that names this holder."""
+    match holder:
+        case User():
+            return {"user": holder}
+        case Team():
+            return {"team": holder}
+        case _:
+            return {"template": holder}
+
+
+def purpose_of(secret: Secret) -> str:
+    """What its value is sealed for: this row. A value that is copied to another row does not open there."""
+    return f"workspace_secrets.secret.{secret.pk}"

@@ -1,0 +1,35 @@
+"""Who may see and change which secrets. Nobody reads a value; whoever writes one already knows it."""
+
+from __future__ import annotations
+
+from portal.catalog import policies as catalog
+from portal.common.actors import SystemActor
+from portal.common.errors import NotFound
+from portal.common.reasons.codes import SecretCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts import policies as accounts
+from portal.people.accounts.models import Team, User
+from portal.workspaces.secrets.models import Holder
+
+
+def may_keep(actor: User | SystemActor, holder: Holder) -> bool:
+    """Write and delete: one's own; a team's its owners and operators; a template's whoever keeps that."""
+    match holder:
+        case User():
+            return not isinstance(actor, SystemActor) and actor.pk == holder.pk
+        case Team():
+            return accounts.may_manage_team(actor, holder)
+        case _:
+            return catalog.may_keep(actor, holder)
+
+
+def require_keep(actor: User | SystemActor, holder: Holder) -> None:
+    """Raise `NotAllowed` for who may not change them; `NotFound` for another user's."""
+    match holder:
+        case User():
+            if not may_keep(actor, holder):
+                raise NotFound(Reason(SecretCode.NO_SUCH_SECRET))
+        case Team():
+            accounts.require_manage_team(actor, holder)
+        case _:
+            catalog.require_keep(actor, holder)

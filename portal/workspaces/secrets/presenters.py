@@ -1,0 +1,117 @@
+"""What pages show of secrets: never a value."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from django.urls import reverse
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from portal.catalog.models import Template
+from portal.people.accounts.models import Team, User
+from portal.workspaces.secrets.effective import is_automatic, offer_to
+from portal.workspaces.secrets.models import Holder, Secret, Source
+
+OF: dict[Source, str | Promise] = {
+    Source.USER: gettext_lazy("yours"),
+    Source.TEAM: gettext_lazy("the team's"),
+    Source.TEMPLATE: gettext_lazy("the template's"),
+}
+
+
+def list_url(holder: Holder) -> str:
+    """The page of a holder's secrets."""
+    match holder:
+        case User():
+            return reverse("workspace_secrets:own")
+        case Team():
+            return reverse("workspace_secrets:team", args=[holder.slug])
+        case _:
+            return reverse("workspace_secrets:template", args=[holder.slug])
+
+
+def crumbs(holder: Holder) -> list[tuple[str, str]]:
+    """Address and name of the pages above the list."""
+    match holder:
+        case User():
+            return [(reverse("accounts:account"), _("Account"))]
+        case Team():
+            url = reverse("home:team", args=[holder.slug])
+            return [(reverse("accounts:teams"), _("Teams")), (url, holder.name)]
+        case _:
+            url = reverse("catalog_pages:template", args=[holder.slug])
+            return [(reverse("catalog_pages:templates"), _("Templates")), (url, holder.name)]
+
+
+def who_gets(holder: Holder) -> str:
+    """Into which workspaces they come, in a sentence."""
+    match holder:
+        case User():
+            return _("Your workspaces get those that they name, and those that every workspace gets.")
+        case Team():
+            return _(
+                "Workspaces of %(team)s get those that they name, and those that every workspace gets. "
+                "Whoever works in the team can read them there."
+            ) % {"team": holder.name}
+        case _:
+            return _(
+                "Every workspace of %(template)s gets all of them. Whoever may use it can read them there."
+            ) % {"template": holder.name}
+
+
+def deleting_question(secret: Secret) -> dict[str, Any]:
+    """What the page asks before a secret goes."""
+    return {
+        "title": _("Delete the secret %(name)s?") % {"name": secret.name},
+        "loses": [_("Its value, for good"), _("Workspaces start without it from now on")],
+        "stays": [_("What runs with it keeps it until it stops"), _("what is known of it elsewhere")],
+        "yes": _("Delete the secret"),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A secret that a new workspace may name, or gets by itself.
+
+    `source` says whose it is, `hides` whose of the same name is hidden by it, empty where there is none.
+    """
+
+    name: str
+    kind: str
+    source: str
+    hides: str
+    automatic: bool
+    chosen: bool
+
+
+def names_offered(owner: User, team: Team | None, template: Template | None) -> list[str]:
+    """The names of all secrets that there are for a workspace, for a choice of one of them."""
+    return sorted(offer_to(owner, team, template).by_name)
+
+
+def choices(
+    owner: User, team: Team | None, template: Template | None, named: Collection[str]
+) -> list[Choice]:
+    """The secrets for the form of a new workspace: those to choose first, then those that come anyway."""
+    offer = offer_to(owner, team, template)
+    found = []
+    for name, rows in offer.by_name.items():
+        # What comes when nothing is ticked, and what comes when it is.
+        anyway = next((row for row in rows if is_automatic(row)), None)
+        for row in (rows[0],) if anyway is None or anyway is rows[0] else (rows[0], anyway):
+            below = rows[rows.index(row) + 1 :]
+            found.append(
+                Choice(
+                    name=name,
+                    kind=str(row.get_kind_display()),
+                    source=str(OF[row.source]),
+                    hides=str(OF[below[0].source]) if below else "",
+                    automatic=row is anyway,
+                    chosen=row is not anyway and name in named,
+                )
+            )
+    return sorted(found, key=lambda each: (each.automatic, each.name))

@@ -1,0 +1,58 @@
+"""Reads of secrets: names and facts, never values."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from portal.catalog import selectors as catalog
+from portal.common.errors import NotFound
+from portal.common.reasons.codes import SecretCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts import selectors as accounts
+from portal.people.accounts.models import Team, User
+from portal.people.accounts.policies import may_view_team
+from portal.workspaces.secrets.models import Holder, Secret, columns_of
+
+
+def team_of(actor: User, slug: str) -> Holder:
+    """A team whose secrets the actor may see by name: one's own teams. Raises `NotFound`."""
+    return accounts.team_by_slug(actor, slug)
+
+
+def template_of(actor: User, slug: str) -> Holder:
+    """A template that the actor sees. Raises `NotFound`."""
+    return catalog.template_seen(actor, slug)
+
+
+def secrets_of(holder: Holder) -> QuerySet[Secret]:
+    """The holder's, by name, without their values. The caller has seen to who asks."""
+    rows = Secret.objects.filter(**columns_of(holder)).defer("sealed")
+    beside = ("user", "team", "template", "created_by", "changed_by", "delivered_to")
+    return rows.select_related(*beside).order_by("name", "pk")
+
+
+def secret_named(holder: Holder, name: str) -> Secret:
+    """One of the holder's. Raises `NotFound`."""
+    found = secrets_of(holder).filter(name=name[:100]).first()
+    if found is None:
+        raise NotFound(Reason(SecretCode.NO_SUCH_SECRET))
+    return found
+
+
+def secret_by_id(actor: User, secret_id: UUID) -> Secret:
+    """One whose holder the actor sees. Raises `NotFound`."""
+    beside = ("user", "team", "template__team", "created_by", "changed_by", "delivered_to")
+    found = Secret.objects.filter(pk=secret_id).defer("sealed").select_related(*beside).first()
+    if found is not None:
+        match found.holder:
+            case User() as user:
+                seen = user.pk == actor.pk
+            case Team() as team:
+                seen = may_view_team(actor, team)
+            case template:
+                seen = catalog.templates_for(actor).filter(pk=template.pk).exists()
+        if seen:
+            return found
+    raise NotFound(Reason(SecretCode.NO_SUCH_SECRET))

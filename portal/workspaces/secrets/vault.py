@@ -1,0 +1,208 @@
+"""Reading Vault (or OpenBao, which speaks the same): KV engines of version 2, by AppRole or a file's token.
+
+Only the portal asks it, when a workspace starts, outside of any transaction. What was read is kept nowhere;
+the portal's own token is kept in memory for as long as Vault says that it lasts.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hvac
+import requests
+from django.conf import settings
+from hvac import exceptions
+
+from portal.common.errors import PortalError, StateConflict, Unavailable
+from portal.common.reasons.codes import SecretCode
+from portal.common.reasons.reason import Reason
+from portal.workspaces.secrets import places
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = (2.0, 4.0)
+"""To connect, and to wait for an answer."""
+REST_S = 2.0
+"""For so long nobody asks again where Vault was away: a start must not hold a thread for each time-out."""
+MAX_TOKEN_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What lies at a path: its keys, and which version of it this is."""
+
+    values: dict[str, Any]
+    version: int
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The portal's token, until when it is used (monotonic seconds), and for which settings it is."""
+
+    token: str = ""
+    until: float = 0.0
+    settings: tuple[str, ...] = ()
+    away_until: float = 0.0
+    away: SecretCode = SecretCode.VAULT_AWAY
+
+
+_kept = _Kept()
+_lock = threading.Lock()
+
+
+def forget() -> None:
+    """Drop the portal's token, and that Vault was away."""
+    global _kept
+    _kept = _Kept()
+
+
+def read(paths: Iterable[str]) -> dict[str, Entry | PortalError]:
+    """What lies at each path below the mount, or why that is not to be had.
+
+    An `Unavailable` may be over in a moment (Vault is away, sealed or busy); a `StateConflict` has to be
+    mended.
+    """
+    found: dict[str, Entry | PortalError] = {}
+    session = requests.Session()
+    session.trust_env = False  # No proxy, .netrc or variable of the process decides where a token is sent.
+    session.verify = settings.BERTH_VAULT_CA_FILE or True
+    with session:
+        for path in dict.fromkeys(paths):
+            try:
+                found[path] = _read(session, path)
+            except PortalError as error:
+                found[path] = error
+    return found
+
+
+def _read(session: requests.Session, path: str) -> Entry:
+    if not places.is_configured():
+        raise StateConflict(Reason(SecretCode.VAULT_NOT_CONFIGURED))
+    if time.monotonic() < _kept.away_until:
+        raise Unavailable(Reason(_kept.away))
+    try:
+        token, fresh = _token(session)
+        try:
+            return _entry(_client(session, token), path)
+        except exceptions.Forbidden:
+            if not fresh:
+                # It may have been revoked, or Vault set up anew.
+                with _lock:
+                    _kept.token = ""
+                token, fresh = _token(session)
+                try:
+                    return _entry(_client(session, token), path)
+                except exceptions.Forbidden:
+                    pass
+            raise _refused(session, token, path) from None
+    except exceptions.InvalidPath:
+        raise StateConflict(Reason(SecretCode.VAULT_NO_SUCH_PATH, {"path": path})) from None
+    except exceptions.InvalidRequest as error:
+        log.error("Vault does not understand what it is asked about %s: %s", path, error.errors)
+        raise StateConflict(Reason(SecretCode.VAULT_UNEXPECTED, {"path": path})) from None
+    except exceptions.VaultDown as error:
+        sealed = any("sealed" in str(each).lower() for each in error.errors or [])
+        raise _away(error, SecretCode.VAULT_SEALED if sealed else SecretCode.VAULT_AWAY) from None
+    except requests.exceptions.SSLError as error:
+        log.error("Vault at %s: its certificate is not believed (%s)", settings.BERTH_VAULT_ADDR, error)
+        raise StateConflict(Reason(SecretCode.VAULT_CERTIFICATE)) from None
+    except (requests.exceptions.RequestException, exceptions.VaultError) as error:
+        raise _away(error, SecretCode.VAULT_AWAY) from None
+    except OSError as error:  # Such as a file of authorities that is not there.
+        log.error("Vault cannot be asked: %s", error)
+        raise StateConflict(Reason(SecretCode.VAULT_CERTIFICATE)) from None
+
+
+def _entry(client: Any, path: str) -> Entry:
+    """Raises hvac's errors, and `StateConflict` for an answer that is none of this engine's."""
+    answer = client.secrets.kv.v2.read_secret_version(
+        path, mount_point=settings.BERTH_VAULT_MOUNT, raise_on_deleted_version=True
+    )
+    try:
+        values, version = answer["data"]["data"], int(answer["data"]["metadata"]["version"])
+    except (KeyError, TypeError, ValueError):
+        values, version = None, 0
+    if not isinstance(values, dict):
+        log.error("Vault's answer about %s is none of its KV engine, version 2", path)
+        raise StateConflict(Reason(SecretCode.VAULT_UNEXPECTED, {"path": path}))
+    return Entry(values, version)
+
+
+def _client(session: requests.Session, token: str) -> Any:
+    # An empty token is one: else hvac would look for one in the process's environment and home.
+    return hvac.Client(
+        url=settings.BERTH_VAULT_ADDR,
+        token=token,
+        namespace=settings.BERTH_VAULT_NAMESPACE or None,
+        verify=session.verify,
+        timeout=TIMEOUT_S,
+        # Another host would be sent the token.
+        allow_redirects=False,
+        session=session,
+    )
+
+
+def _token(session: requests.Session) -> tuple[str, bool]:
+    """The portal's token, and whether it was had just now."""
+    if settings.BERTH_VAULT_TOKEN_FILE:
+        return _file(settings.BERTH_VAULT_TOKEN_FILE), True
+    mine = (
+        *(settings.BERTH_VAULT_ADDR, settings.BERTH_VAULT_NAMESPACE),
+        *(settings.BERTH_VAULT_APPROLE_MOUNT, settings.BERTH_VAULT_ROLE_ID),
+    )
+    with _lock:
+        now = time.monotonic()
+        if _kept.token and _kept.settings == mine and now < _kept.until:
+            return _kept.token, False
+        try:
+            answer = _client(session, "").auth.approle.login(
+                role_id=settings.BERTH_VAULT_ROLE_ID,
+                secret_id=_file(settings.BERTH_VAULT_SECRET_ID_FILE),
+                use_token=False,
+                mount_point=settings.BERTH_VAULT_APPROLE_MOUNT,
+            )
+            token, lasts_s = str(answer["auth"]["client_token"]), float(answer["auth"]["lease_duration"])
+        except (exceptions.InvalidRequest, exceptions.Forbidden, exceptions.InvalidPath) as error:
+            log.error("Vault does not let the portal's AppRole in: %s", error.errors)
+            raise StateConflict(Reason(SecretCode.VAULT_LOGIN_REFUSED)) from None
+        except (KeyError, TypeError, ValueError):
+            log.error("Vault's answer to the portal's AppRole is none")
+            raise StateConflict(Reason(SecretCode.VAULT_LOGIN_REFUSED)) from None
+        _kept.token, _kept.settings = token, mine
+        _kept.until = now + min(lasts_s * 0.8 or MAX_TOKEN_S, MAX_TOKEN_S)
+        return token, True
+
+
+def _file(name: str) -> str:
+    """What a file holds, read each time, as whoever renews it writes it anew."""
+    try:
+        text = Path(name).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        log.error("%s, with which the portal signs in to Vault, cannot be read: %s", name, error)
+        text = ""
+    if not text or not text.isprintable():
+        raise StateConflict(Reason(SecretCode.VAULT_LOGIN_REFUSED))
+    return text
+
+
+def _refused(session: requests.Session, token: str, path: str) -> StateConflict:
+    """Why Vault said no: to the token at all, or to this path."""
+    try:
+        _client(session, token).auth.token.lookup_self()
+    except exceptions.Forbidden:
+        log.error("Vault refuses the portal's token")
+        return StateConflict(Reason(SecretCode.VAULT_LOGIN_REFUSED))
+    log.error("Vault's policies keep the portal from reading %s in %s", path, settings.BERTH_VAULT_MOUNT)
+    return StateConflict(Reason(SecretCode.VAULT_FORBIDDEN, {"path": path}))
+
+
+def _away(error: Exception, code: SecretCode) -> Unavailable:
+    log.warning("Vault at %s does not answer: %s (%s)", settings.BERTH_VAULT_ADDR, type(error).__name__, code)
+    _kept.away, _kept.away_until = code, time.monotonic() + REST_S
+    return Unavailable(Reason(code))

@@ -1,0 +1,166 @@
+"""Pages of secrets; templates/workspace_secrets/ says what each expects."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods
+
+from portal.catalog.models import Template
+from portal.common import etags
+from portal.common.errors import PortalError
+from portal.common.typed_requests import SignedInRequest
+from portal.people.accounts.forms import add_problems, form_status
+from portal.people.accounts.mfa.proof import is_fresh
+from portal.workspaces.secrets import policies, presenters, selectors, services
+from portal.workspaces.secrets.forms import ChangeForm, NewForm
+from portal.workspaces.secrets.models import Holder, Source
+
+
+@sensitive_post_parameters("value")
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def own(request: SignedInRequest) -> HttpResponse:
+    """One's own secrets, and the form for another one."""
+    return _listed(request, request.user)
+
+
+@sensitive_post_parameters("value")
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def team(request: SignedInRequest, slug: str) -> HttpResponse:
+    """The secrets of a team; its owners and operators write them."""
+    return _listed(request, selectors.team_of(request.user, slug))
+
+
+@sensitive_post_parameters("value")
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def template(request: SignedInRequest, slug: str) -> HttpResponse:
+    """The secrets of a template; who keeps it writes them."""
+    return _listed(request, selectors.template_of(request.user, slug))
+
+
+def _listed(request: SignedInRequest, holder: Holder) -> HttpResponse:
+    is_template = isinstance(holder, Template)
+    if request.method == "POST":
+        policies.require_keep(request.user, holder)
+        if not is_fresh(request):
+            return _to_confirm(request)
+    folders = services.folders_of(holder)
+    form = NewForm(request.POST or None, of_template=is_template, folders=folders)
+    if request.method == "POST" and form.is_valid():
+        given = form.cleaned_data
+        try:
+            services.put(
+                actor=request.user,
+                holder=holder,
+                name=given["name"].strip(),
+                only_new=True,
+                **form.value_or_place(),
+                **form.wanted(),
+            )
+        except PortalError as error:
+            add_problems(form, error.field_errors, error.sentence)
+        else:
+            messages.success(request, _("The secret is saved. Workspaces get it from their next start."))
+            return redirect(request.path)
+    context = {
+        "holder": holder,
+        "of_template": is_template,
+        "crumbs": presenters.crumbs(holder),
+        "who_gets": presenters.who_gets(holder),
+        "secrets": list(selectors.secrets_of(holder)),
+        "keeps": policies.may_keep(request.user, holder),
+        "form": form,
+    }
+    return render(request, "workspace_secrets/list.html", context, status=form_status(form))
+
+
+@sensitive_post_parameters("value")
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def detail(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
+    """What is known of a secret, and the form that gives it another value."""
+    secret = selectors.secret_by_id(request.user, secret_id)
+    if request.method == "POST":
+        policies.require_keep(request.user, secret.holder)
+        if not is_fresh(request):
+            return _to_confirm(request)
+    place = {"vault_path": secret.vault_path, "vault_key": secret.vault_key}
+    initial = {"description": secret.description, "everywhere": secret.everywhere, **place}
+    form = ChangeForm(
+        request.POST or None,
+        of_template=secret.source is Source.TEMPLATE,
+        folders=services.folders_of(secret.holder),
+        in_vault=secret.in_vault,
+        initial=initial,
+    )
+    if request.method == "POST" and form.is_valid():
+        wanted, given = form.wanted(), form.value_or_place()
+        # An untouched place beside a new value is left; emptied, and without a value, it is a mistake.
+        if given["value"] and {name: given[name] for name in place} == place:
+            given |= dict.fromkeys(place, "")
+        expected = etags.expected_by(request)
+        try:
+            if given["value"] or {name: given[name] for name in place} != place:
+                services.put(
+                    actor=request.user,
+                    holder=secret.holder,
+                    name=secret.name,
+                    expected=expected,
+                    **given,
+                    **wanted,
+                )
+            else:
+                services.change(actor=request.user, secret=secret, expected=expected, **wanted)
+        except PortalError as error:
+            add_problems(form, error.field_errors, error.sentence)
+        else:
+            messages.success(request, _("The secret is changed. Workspaces get it from their next start."))
+            return redirect(presenters.list_url(secret.holder))
+    context = {
+        "secret": secret,
+        "crumbs": [
+            *presenters.crumbs(secret.holder),
+            (presenters.list_url(secret.holder), _("Secrets")),
+        ],
+        "keeps": policies.may_keep(request.user, secret.holder),
+        "form": form,
+        "version": etags.version_of(secret),
+    }
+    return render(request, "workspace_secrets/detail.html", context, status=form_status(form))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def delete(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
+    """Ask, then delete it."""
+    secret = selectors.secret_by_id(request.user, secret_id)
+    policies.require_keep(request.user, secret.holder)
+    if request.method == "POST":
+        if not is_fresh(request):
+            return _to_confirm(request)
+        services.delete(actor=request.user, secret=secret)
+        messages.success(request, _("The secret %(name)s is deleted.") % {"name": secret.name})
+        return redirect(presenters.list_url(secret.holder))
+    context = {
+        **presenters.deleting_question(secret),
+        "action": request.path,
+        "back": reverse("workspace_secrets:detail", args=[secret.pk]),
+    }
+    return render(request, "confirm.html", context)
+
+
+def _to_confirm(request: SignedInRequest) -> HttpResponse:
+    """Ask who it is, and come back to the empty form: what was typed is in no page and no address."""
+    messages.warning(request, _("Confirm that it is you, then type it once more."))
+    return redirect(f"{reverse('accounts:confirm')}?{urlencode({'next': request.path})}")
