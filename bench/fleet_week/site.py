@@ -14,7 +14,8 @@ from portal.catalog.models import Flavor, Template
 from portal.common.domain_events import emit
 from portal.fleet.inventory.models import CheckLevel, Device, Pool, PoolState
 from portal.fleet.inventory.node_commands import config_of
-from portal.gpu_checks import report_reader, runs
+from portal.gpu_checks import report_reader
+from portal.gpu_checks.kinds.registry import handler_of
 from portal.gpu_checks.models import CheckCause, CheckStatus, GpuCheckRun
 from portal.people.accounts.models import Membership, Team, User
 from portal.quota.limits import resources
@@ -133,5 +134,5 @@ def with_history(pool: Pool, gpus: Sequence[Gpu], chance: random.Random) -> None
 def command_of(run: GpuCheckRun, pool: Pool) -> CheckCommand:
     return CheckCommand(
         kind=CHECK, run=str(run.pk), lease="lease", pool=config_of(pool), uuid=run.device.uuid,
-        level=CheckLevel(run.level).value, expires_at=0.0, deadline_s=runs.DEADLINES_S[run.level],
+        level=CheckLevel(run.level).value, expires_at=0.0, deadline_s=handler_of(CHECK).deadline_s(run),
     )  # fmt: skip

@@ -25,6 +25,7 @@ from portal.fleet.inventory.models import AllocatedDevice, Device, Node, Placeme
 from portal.fleet.machines.models import MachineState
 from portal.fleet.machines.selectors import by_name
 from portal.gpu_checks import runs
+from portal.gpu_checks.kinds.registry import handler_of
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
@@ -103,7 +104,8 @@ def _refusal_of_end(node: Node) -> Reason | None:
         return Reason(CheckCode.NODE_NOT_ANSWERING, {"node": node.name})
     open_runs = GpuCheckRun.objects.filter(device__node=node, status__in=OPEN)
     kinds = list(open_runs.values_list("kind", flat=True))
-    if CheckKind.RESET in kinds or len(kinds) >= runs.AT_ONCE_ON_NODE:
+    reserved = any(handler_of(kind).alone_on_node for kind in kinds)
+    if reserved or len(kinds) >= runs.AT_ONCE_ON_NODE:
         return Reason(CheckCode.LINK_NODE_BUSY, {"node": node.name})
     if not idle_on([node]).exists():
         return Reason(CheckCode.LINK_NO_IDLE_GPU, {"node": node.name})

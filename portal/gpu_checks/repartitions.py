@@ -25,8 +25,9 @@ from portal.fleet.inventory import polling
 from portal.fleet.inventory.cordons import cordon_device, display_name
 from portal.fleet.inventory.domain_events import NodesChanged
 from portal.fleet.inventory.models import AllocatedDevice, Allocation, CordonCause, Device, Pool
+from portal.gpu_checks.kinds.repartition import change_of, plan_of
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
-from portal.gpu_checks.runs import SILENT_S, change_of, end, make_run, record
+from portal.gpu_checks.runs import SILENT_S, end, make_run, record
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
 from provisioning import messages
@@ -58,7 +59,7 @@ def begin(changes: Mapping[UUID, Sequence[MigRepartition]], workspaces: Iterable
             kind=CheckKind.REPARTITION,
             cause=CheckCause.HAND_OUT,
             workspace=by_key[key],
-            change=change,
+            plan=plan_of(change),
         )
 
 
@@ -82,7 +83,6 @@ def answered(run: GpuCheckRun, answer: CheckAnswer) -> None:
         _failed(run, sentence_of(Reason(CheckCode.REPORT_UNSOUND, {"kind": run.kind, "problem": str(error)})))
         return
     change = change_of(run)
-    assert change is not None
     if not said.unclean and len(said.created) != len(change.create):
         problem = f"{len(said.created)} instances instead of {len(change.create)}"
         _failed(run, sentence_of(Reason(CheckCode.REPORT_UNSOUND, {"kind": run.kind, "problem": problem})))
@@ -110,7 +110,6 @@ def conclude(run: GpuCheckRun, workspace: Workspace | None) -> bool:
     if not run.open or not run.report:
         return False
     said, change = messages.load(run.report, Repartitioned), change_of(run)
-    assert change is not None
     named = said.unclean or said.created
     there = {
         device.uuid: device

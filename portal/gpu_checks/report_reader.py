@@ -18,8 +18,8 @@ from portal.common.reasons.codes import CheckCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.gpu_checks import baselines
-from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun
-from portal.gpu_checks.runs import NOUN
+from portal.gpu_checks.kinds.registry import handler_of
+from portal.gpu_checks.models import CheckVerdict, GpuCheckRun
 from provisioning import messages
 from provisioning.check_messages import CheckAnswer
 from provisioning.gpu.check import schema, wrong_pairs
@@ -160,7 +160,7 @@ def _failed(answer: CheckAnswer) -> Reading:
 
 
 def _refused(run: GpuCheckRun, problem: Unsound) -> Reading:
-    noun = NOUN[CheckKind(run.kind)]
+    noun = handler_of(run.kind).noun
     log.warning("the report of %s of %s is not taken: %s", noun, run.device.uuid, problem)
     summary = message_of(Reason(CheckCode.REPORT_UNSOUND, {"kind": run.kind, "problem": str(problem)}))[:500]
     return Reading(CheckVerdict.INCONCLUSIVE, "retry", summary)

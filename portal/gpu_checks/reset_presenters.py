@@ -16,7 +16,7 @@ from portal.common.reasons.wording import sentence_of
 from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.models import Device
 from portal.gpu_checks import resets
-from portal.gpu_checks.runs import RESET_DEADLINE_S
+from portal.gpu_checks.kinds.reset import DEADLINE_S
 from portal.people.accounts.models import User
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
@@ -64,7 +64,7 @@ def _ends(device: Device) -> Iterable[str]:
     yield _(
         "for %(seconds)d seconds at most: charts of all GPUs of %(node)s, and the watch by NVML for errors"
     ) % {
-        "seconds": RESET_DEADLINE_S,
+        "seconds": DEADLINE_S,
         "node": device.node.name,
     }
     linked = ", ".join(f"GPU {each.index}" for each in resets.siblings(device))

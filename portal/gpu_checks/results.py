@@ -24,10 +24,10 @@ from portal.fleet.inventory.domain_events import InventoryApplied, NodesChanged
 from portal.fleet.inventory.models import CordonCause, Device
 from portal.gpu_checks import pairs, repartitions, report_reader, resets
 from portal.gpu_checks.domain_events import HandOutCheckEnded
+from portal.gpu_checks.kinds.registry import handler_of
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.gpu_checks.runs import (
     MAX_ATTEMPTS,
-    NOUN,
     SILENT_S,
     end,
     hard_limit,
@@ -175,10 +175,8 @@ def silent(run_id: UUID) -> bool:
             return False
         if not run.open or (run.lease and run.lease_expires_at and run.lease_expires_at > now):
             return False
-        # Of a reset that has begun nobody knows how far it has come: it is not done a second time.
-        # Nor is an end of a link: by then nobody waits at the other.
-        once = run.kind == CheckKind.PAIR or (run.kind == CheckKind.RESET and run.started_at is not None)
-        if run.attempts < MAX_ATTEMPTS and not once and not _too_long(run, now):
+        repeatable = handler_of(run.kind).repeatable(run)
+        if repeatable and run.attempts < MAX_ATTEMPTS and not _too_long(run, now):
             # What comes under the old lease from now on is too late.
             run.status, run.lease = CheckStatus.QUEUED, ""
             run.lease_expires_at = run.started_at = None
@@ -192,7 +190,7 @@ def silent(run_id: UUID) -> bool:
 
 def give_up(run: GpuCheckRun, reason: Reason) -> None:
     """Close a locked run without a result: what is not known is no pass."""
-    device, noun, why = run.device, NOUN[CheckKind(run.kind)], sentence_of(reason)
+    device, noun, why = run.device, handler_of(run.kind).noun, sentence_of(reason)
     end(run, CheckStatus.LOST, summary=why)
     record(run, device, "lost", f"has no result of the {noun} of {display_name(device)}: {why}")
     if run.kind == CheckKind.REPARTITION:
@@ -227,7 +225,7 @@ def _hand_out(run: GpuCheckRun, workspace: Workspace | None) -> None:
 
 
 def _act(run: GpuCheckRun, found: report_reader.Reading) -> None:
-    device, name, noun = run.device, display_name(run.device), NOUN[CheckKind(run.kind)]
+    device, name, noun = run.device, display_name(run.device), handler_of(run.kind).noun
     match found.verdict:
         case CheckVerdict.PASS:
             record(run, device, "passed", f"finds that {name} passes its {noun}")
@@ -318,7 +316,7 @@ def _passed(run: GpuCheckRun, found: report_reader.Reading) -> None:
         device.save(update_fields=["passed_at"])
         _warn(device, "")
     if device.cordoned and device.cordon_cause == CAUSE[CheckKind(run.kind)]:
-        lift_cordon(actor=SYSTEM, device_id=device.pk, reason=f"it passes its {NOUN[CheckKind(run.kind)]}")
+        lift_cordon(actor=SYSTEM, device_id=device.pk, reason=f"it passes its {handler_of(run.kind).noun}")
     if device.kind == DeviceKind.MIG and run.kind == CheckKind.CHECK:
         _lift_parent(device)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -31,7 +31,8 @@ from portal.fleet.inventory import node_commands
 from portal.fleet.inventory.cordons import display_name, locked_device
 from portal.fleet.inventory.domain_events import CapacityFreed, NodesChanged
 from portal.fleet.inventory.models import CheckLevel, Device, Node, PlacementLock
-from portal.gpu_checks import baselines, peers
+from portal.gpu_checks import peers
+from portal.gpu_checks.kinds.registry import handler_of
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, GpuCheckRun
 from portal.gpu_checks.selectors import open_run_on
 from portal.people.accounts.models import User
@@ -39,9 +40,7 @@ from portal.people.accounts.policies import require_operator
 from portal.workspaces.models import Workspace
 from provisioning import messages
 from provisioning.check_messages import CheckCommand
-from provisioning.gpu.check.plan import PAIR_DEADLINE_S
-from provisioning.gpu.check.types import Meeting
-from provisioning.types import DeviceKind, MigRepartition
+from provisioning.types import DeviceKind
 
 log = logging.getLogger(__name__)
 
@@ -52,23 +51,6 @@ SILENT_S = 60
 MAX_ATTEMPTS = 3
 AT_ONCE_ON_NODE = 4
 """More at a time would take the node's memory and PCIe bandwidth from each other."""
-DEADLINES_S: dict[str, float] = {
-    CheckLevel.QUICK: 60.0,
-    CheckLevel.STANDARD: 300.0,
-    CheckLevel.EXTENDED: 2400.0,
-}
-SCRUB_DEADLINE_S = 120.0
-REPARTITION_DEADLINE_S = 600.0
-"""Two scrubs of each instance concerned, one after the other, and what lies between."""
-RESET_DEADLINE_S = 120.0
-"""Nobody on the node reads the driver's library for as long."""
-NOUN = {
-    CheckKind.CHECK: "check",
-    CheckKind.SCRUB: "scrub",
-    CheckKind.REPARTITION: "change of MIG layout",
-    CheckKind.RESET: "reset",
-    CheckKind.PAIR: "check of a link",
-}
 
 
 @transaction.atomic
@@ -148,7 +130,6 @@ def _request(
             Reason(CheckCode.DEVICE_IN_USE, {"kind": kind.value, "device": display_name(device)}),
             code=ProblemCode.DEVICE_IN_USE,
         )
-    its_peers = peers.choose(device) if workspace is None and kind == CheckKind.CHECK else []
     return make_run(
         actor=actor,
         device=device,
@@ -156,7 +137,7 @@ def _request(
         level=level,
         cause=cause,
         workspace=workspace,
-        its_peers=its_peers if level != CheckLevel.QUICK else [],
+        its_peers=handler_of(kind).choose_peers(device, level) if workspace is None else [],
     )
 
 
@@ -168,7 +149,7 @@ def make_run(
     cause: CheckCause,
     level: CheckLevel = CheckLevel.QUICK,
     workspace: Workspace | None = None,
-    change: MigRepartition | None = None,
+    plan: Mapping[str, Any] | None = None,
     its_peers: Collection[Device] = (),
     what: str = "",
 ) -> GpuCheckRun:
@@ -183,7 +164,7 @@ def make_run(
         cause=cause,
         workspace=workspace,
         simulated=device.node.pool.simulated,
-        plan=plan_as_json(change) if change is not None else {},
+        plan=dict(plan or {}),
         asked_by=None if isinstance(actor, SystemActor) else actor,
     )
     device.checking = True
@@ -191,8 +172,8 @@ def make_run(
     if its_peers:
         peers.hold(run, its_peers)
     emit(NodesChanged((device.node_id,)))
-    noun = f"a {level} check" if kind == CheckKind.CHECK else f"a {NOUN[kind]}"
-    record(run, device, "asked", f"asks for {what or f'{noun} of {display_name(device)}'}", actor=actor)
+    what = what or f"{handler_of(kind).described(level)} of {display_name(device)}"
+    record(run, device, "asked", f"asks for {what}", actor=actor)
     send_on_commit(device.node_id)
     return run
 
@@ -211,7 +192,7 @@ def cancel_check(*, actor: User | SystemActor, run_id: UUID) -> GpuCheckRun:
         if not each.open:
             continue
         end(each, CheckStatus.LOST, summary=message_of(Reason(CheckCode.CANCELLED)))
-        what = f"cancels the {_noun(each)} of {display_name(each.device)}"
+        what = f"cancels the {handler_of(each.kind).noun} of {display_name(each.device)}"
         record(each, each.device, "cancelled", what, actor=actor)
     return run
 
@@ -243,16 +224,15 @@ def send_waiting(node_id: UUID) -> int:
     waiting = [run for run in runs if run.status == CheckStatus.QUEUED and not _under_way(run, now)]
     waiting.sort(key=lambda run: urgent.get(CheckCause(run.cause), 2))
     sent = 0
-    # A reset needs the node's driver for itself.
-    resetting = any(run.kind == CheckKind.RESET and _under_way(run, now) for run in runs)
+    reserved = any(handler_of(run.kind).alone_on_node and _under_way(run, now) for run in runs)
     for run in waiting:
-        if resetting or run.attempts >= MAX_ATTEMPTS or busy + sent >= AT_ONCE_ON_NODE:
+        if reserved or run.attempts >= MAX_ATTEMPTS or busy + sent >= AT_ONCE_ON_NODE:
             # Those without attempts left are for `sweep_lost`.
             continue
-        if run.kind == CheckKind.RESET:
+        if handler_of(run.kind).alone_on_node:
             if busy + sent:
                 continue
-            resetting = True
+            reserved = True
         _send_run(run, now)
         sent += 1
     return sent
@@ -268,8 +248,7 @@ def _send_run(run: GpuCheckRun, now: datetime) -> None:
     run.lease_expires_at = now + timedelta(seconds=BEGIN_WITHIN_S)
     run.attempts += 1
     run.save(update_fields=["lease", "lease_expires_at", "attempts"])
-    scrub = run.kind == CheckKind.SCRUB
-    known = baselines.of(device) if run.kind == CheckKind.CHECK else baselines.Baselines()
+    handler = handler_of(run.kind)
     command = CheckCommand(
         kind=run.kind,
         run=str(run.pk),
@@ -278,18 +257,13 @@ def _send_run(run: GpuCheckRun, now: datetime) -> None:
         uuid=device.uuid,
         level=run.level,
         expires_at=run.lease_expires_at.timestamp(),
-        deadline_s=_deadline_s(run),
-        baseline=known.fleet,
-        node_median=known.node,
-        baseline_of=known.software,
-        baseline_mib=baselines.clean_free_mib(device) if scrub else None,
-        change=change_of(run),
+        deadline_s=handler.deadline_s(run),
         bus=str(device.facts.get("pci_bus_id") or ""),
         peers=tuple(run.peers.order_by("index").values_list("uuid", flat=True)),
-        meeting=meeting_of(run),
     )
     to = node_commands.queue_of(pool, device.node.name)
-    transaction.on_commit(partial(_send, f"node.gpu_{run.kind}", to, messages.dump(command)))
+    content = messages.dump(handler.complete(command, run))
+    transaction.on_commit(partial(_send, f"node.gpu_{run.kind}", to, content))
 
 
 def _send(task: str, queue: str, command: dict[str, Any]) -> None:
@@ -300,40 +274,9 @@ def _send(task: str, queue: str, command: dict[str, Any]) -> None:
         log.warning("%s was not sent to %s: %s", task, queue, error)
 
 
-def _deadline_s(run: GpuCheckRun) -> float:
-    match run.kind:
-        case CheckKind.SCRUB:
-            return SCRUB_DEADLINE_S
-        case CheckKind.REPARTITION:
-            return REPARTITION_DEADLINE_S
-        case CheckKind.RESET:
-            return RESET_DEADLINE_S
-        case CheckKind.PAIR:
-            return PAIR_DEADLINE_S
-        case _:
-            return DEADLINES_S[run.level]
-
-
-def plan_as_json(change: MigRepartition) -> dict[str, Any]:
-    """What a run keeps of its plan; the GPU is the run's device."""
-    return {"destroy": list(change.destroy), "create": messages.dump(change.create)}
-
-
-def change_of(run: GpuCheckRun) -> MigRepartition | None:
-    """The change of layout that a run is for."""
-    if run.kind != CheckKind.REPARTITION:
-        return None
-    return messages.load({"parent_uuid": run.device.uuid, **run.plan}, MigRepartition)
-
-
-def meeting_of(run: GpuCheckRun) -> Meeting | None:
-    """Where a run meets the one at the other end of its link."""
-    return messages.load(run.plan["meeting"], Meeting) if run.kind == CheckKind.PAIR else None
-
-
 def hard_limit(run: GpuCheckRun) -> timedelta:
     """How long a run may be running, whatever its node says."""
-    return timedelta(seconds=_deadline_s(run) * 1.5 + 120)
+    return timedelta(seconds=handler_of(run.kind).deadline_s(run) * 1.5 + 120)
 
 
 # --- shared with the other modules of this package --------------------------------------------------
@@ -397,7 +340,3 @@ def busy_on_nodes(nodes: Collection[UUID]) -> Counter[UUID]:
     """How many runs are open on each of the nodes."""
     found = GpuCheckRun.objects.filter(device__node__in=nodes, status__in=OPEN)
     return Counter(found.values_list("device__node_id", flat=True))
-
-
-def _noun(run: GpuCheckRun) -> str:
-    return NOUN[CheckKind(run.kind)]

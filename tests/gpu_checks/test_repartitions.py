@@ -10,6 +10,7 @@ from portal.common.errors import PortalError, StateConflict
 from portal.fleet.inventory import polling
 from portal.fleet.inventory.models import AllocatedDevice, CordonCause, Device, Pool
 from portal.gpu_checks import lost_runs, runs, settings
+from portal.gpu_checks.kinds.repartition import change_of
 from portal.gpu_checks.models import OPEN, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.scheduling import admission, cycle
 from portal.workspaces import services
@@ -87,7 +88,7 @@ def state(workspace: Workspace) -> str:
 def test_the_layout_is_changed_and_the_new_instance_is_given_when_it_has_been_seen(waiting, sent, settle):
     assert state(waiting) == State.PROVISIONING and held(waiting) == []
     assert (waiting.lease, sent.commands) == ("", [])
-    change = runs.change_of(run())
+    change = change_of(run())
     assert change is not None
     assert len(change.destroy) == 3 and [piece.profile for piece in change.create] == [LARGE]
     (command,) = sent.take(TASK)

@@ -1,0 +1,46 @@
+"""What every kind of run answers for: the protocol of the handlers."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar, Protocol
+
+from portal.fleet.inventory.models import Device
+from portal.gpu_checks.models import CheckKind, GpuCheckRun
+from provisioning.check_messages import CheckCommand
+
+
+class KindHandler(Protocol):
+    """Everything in which one kind of run differs from the others. A handler has no state.
+
+    A method with a body here is the rule; a kind that differs overrides it.
+    """
+
+    kind: ClassVar[CheckKind]
+    noun: ClassVar[str]
+    """The name of such a run inside a sentence of the audit log."""
+    alone_on_node: ClassVar[bool] = False
+    """Whether it needs the driver of its node for itself: no other run is under way there meanwhile."""
+
+    def described(self, level: str) -> str:
+        """The noun with its article, as in “asks for … of GPU 0”."""
+        return f"a {self.noun}"
+
+    def choose_peers(self, device: Device, level: str) -> list[Device]:
+        """Idle devices to keep free for a run that no workspace waits for, under lock.
+
+        The caller holds `PlacementLock`.
+        """
+        return []
+
+    @abstractmethod
+    def deadline_s(self, run: GpuCheckRun) -> float:
+        """How long the node may take, in seconds."""
+
+    def complete(self, command: CheckCommand, run: GpuCheckRun) -> CheckCommand:
+        """The command to the node, with what only this kind needs."""
+        return command
+
+    def repeatable(self, run: GpuCheckRun) -> bool:
+        """Whether an open run that nobody answers for may be sent a second time."""
+        return True

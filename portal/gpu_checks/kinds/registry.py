@@ -1,0 +1,30 @@
+"""Finds the handler of a kind of run.
+
+Handlers end runs, and the end of a run sends the next one, which asks its handler: so a handler is imported
+when it is first asked for, and every other module of the room can import this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from django.utils.module_loading import import_string
+
+from portal.gpu_checks.kinds.handler import KindHandler
+from portal.gpu_checks.models import CheckKind
+
+HANDLERS: Mapping[CheckKind, str] = {
+    CheckKind.CHECK: "portal.gpu_checks.kinds.check.CheckHandler",
+    CheckKind.SCRUB: "portal.gpu_checks.kinds.scrub.ScrubHandler",
+    CheckKind.REPARTITION: "portal.gpu_checks.kinds.repartition.RepartitionHandler",
+    CheckKind.RESET: "portal.gpu_checks.kinds.reset.ResetHandler",
+    CheckKind.PAIR: "portal.gpu_checks.kinds.pair.PairHandler",
+}
+
+
+@cache
+def handler_of(kind: str) -> KindHandler:
+    """The handler of a kind of run. Raises `ValueError` for an unknown kind."""
+    handler: KindHandler = import_string(HANDLERS[CheckKind(kind)])()
+    return handler
