@@ -1,4 +1,4 @@
-"""Resets of GPUs that an operator asks for: what is refused, what comes of one, and what follows.
+"""Resets of GPUs that an operator asks for: what is refused, and the check that follows one.
 
 A reset is a run like a check: its device is nobody's meanwhile, and alone among the runs of its node, for
 whoever reads the driver's library there has to let go of it. What has begun is never sent a second time.
@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from uuid import UUID
 
 from django.db import transaction
 from django.db.models import Q, QuerySet
-from django.utils import timezone
 
 from portal.common import etags
 from portal.common.actors import SYSTEM, SystemActor
@@ -22,38 +20,20 @@ from portal.common.errors import PortalError, StateConflict
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import CheckCode
 from portal.common.reasons.reason import Reason
-from portal.common.reasons.wording import message_of, sentence_of
-from portal.common.texts import strip_nul
+from portal.common.reasons.wording import message_of
 from portal.fleet.inventory.cordons import cordon_device, display_name, locked_device
 from portal.fleet.inventory.models import Allocation, CheckLevel, CordonCause, Device, Node, PlacementLock
 from portal.gpu_checks import selectors
-from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
-from portal.gpu_checks.runs import end, make_run, record, request_check, request_scrub
+from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, GpuCheckRun
+from portal.gpu_checks.runs import make_run, request_check, request_scrub
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
 from portal.workspaces.models import Workspace
-from provisioning import messages
-from provisioning.check_messages import CheckAnswer
-from provisioning.gpu.reset import ResetResult, ResetVerdict
 from provisioning.types import DeviceKind
 
 log = logging.getLogger(__name__)
 
 ADVICE = ("reset", "drain_and_reset")
-REBOOT = "reboot"
-CHECK_IT = "retry"
-_VERDICTS = {
-    ResetVerdict.DONE: CheckVerdict.PASS,
-    ResetVerdict.REFUSED: CheckVerdict.INCONCLUSIVE,
-    ResetVerdict.FAILED: CheckVerdict.FAIL,
-    ResetVerdict.HUNG: CheckVerdict.HUNG,
-}
-_STEPS = {
-    CheckVerdict.PASS: ("done", "was reset"),
-    CheckVerdict.INCONCLUSIVE: ("inconclusive", "was not reset"),
-    CheckVerdict.FAIL: ("failed", "could not be reset"),
-    CheckVerdict.HUNG: ("hung", "hangs in its reset"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,80 +133,6 @@ def holders_of(device: Device) -> QuerySet[Workspace]:
     held = device.allocated.filter(active=True)
     its = Workspace.objects.filter(pk__in=held.values("allocation__workspace"))
     return its.select_related("owner").order_by("name")
-
-
-# --- what comes of it ------------------------------------------------------------------------------
-
-
-def answered(run: GpuCheckRun, answer: CheckAnswer) -> None:
-    """Take in what the node says of a locked, open run."""
-    device = run.device
-    report: dict[str, Any] = {}
-    if answer.failure is not None:
-        hung = answer.failure.code == "hung"
-        verdict = CheckVerdict.HUNG if hung else CheckVerdict.INCONCLUSIVE
-        summary = answer.failure.message
-    else:
-        try:
-            said = _sound(run, answer)
-        except ValueError as error:
-            verdict = CheckVerdict.INCONCLUSIVE
-            summary = message_of(
-                Reason(CheckCode.REPORT_UNSOUND, {"kind": run.kind, "problem": str(error)[:300]})
-            )
-        else:
-            verdict, summary, report = _VERDICTS[said.verdict], said.text, messages.dump(said)
-    summary = strip_nul(summary)[:2000]
-    step, words = _STEPS[verdict]
-    end(
-        run,
-        CheckStatus.DONE,
-        started_at=run.started_at or timezone.now(),
-        verdict=verdict,
-        action=_action(verdict, device),
-        summary=summary,
-        report=report,
-    )
-    record(run, device, step, f"tells that {display_name(device)} {words}: {summary}")
-    if verdict == CheckVerdict.PASS:
-        if device.recovery != CHECK_IT:
-            # Also where what follows is lost: the policy looks again at what waits for a check.
-            device.recovery = CHECK_IT
-            device.save(update_fields=["recovery"])
-        transaction.on_commit(partial(check_again, device.pk))
-    elif verdict in (CheckVerdict.FAIL, CheckVerdict.HUNG):
-        _keep_out(device, summary, REBOOT)
-
-
-def _sound(run: GpuCheckRun, answer: CheckAnswer) -> ResetResult:
-    """Raises `ValueError` for what says nothing about this run."""
-    said = messages.load(answer.report, ResetResult)
-    if said.uuid != run.device.uuid or answer.uuid != run.device.uuid:
-        raise ValueError("it is about another device")
-    if said.simulated != run.device.node.pool.simulated:
-        raise ValueError("a simulated result says nothing about a device")
-    return said
-
-
-def _action(verdict: CheckVerdict, device: Device) -> str:
-    match verdict:
-        case CheckVerdict.PASS:
-            return CHECK_IT
-        case CheckVerdict.INCONCLUSIVE:
-            return device.recovery or "reset"
-        case _:
-            return REBOOT
-
-
-def lost(run: GpuCheckRun) -> None:
-    """What follows when a locked run has been given up: nobody knows whether the GPU was reset."""
-    _keep_out(run.device, sentence_of(Reason(CheckCode.RESET_LOST)), run.device.recovery or "reset")
-
-
-def _keep_out(device: Device, reason: str, recovery: str) -> None:
-    scrubbed = device.cordoned and device.cordon_cause == CordonCause.SCRUB
-    cause = CordonCause.SCRUB if scrubbed else CordonCause.CHECK
-    cordon_device(actor=SYSTEM, device_id=device.pk, reason=reason, cause=cause, recovery=recovery)
 
 
 def check_again(device_id: UUID) -> None:

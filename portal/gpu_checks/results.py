@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 from uuid import UUID
 
 from django.db import transaction
 from django.utils import timezone
 
-from portal.common.actors import SYSTEM
 from portal.common.domain_events import emit
 from portal.common.errors import NotFound
 from portal.common.events import live
 from portal.common.reasons.codes import CheckCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
-from portal.common.texts import strip_nul, strip_nul_json
+from portal.common.texts import strip_nul
 from portal.fleet.inventory import node_messages
-from portal.fleet.inventory.cordons import cordon_device, display_name, lift_cordon, notify_operators
-from portal.fleet.inventory.domain_events import InventoryApplied, NodesChanged
-from portal.fleet.inventory.models import CordonCause, Device
-from portal.gpu_checks import pairs, repartitions, report_reader, resets
+from portal.fleet.inventory.cordons import display_name
+from portal.fleet.inventory.domain_events import InventoryApplied
+from portal.gpu_checks import repartitions
 from portal.gpu_checks.domain_events import HandOutCheckEnded
+from portal.gpu_checks.kinds import repartition
 from portal.gpu_checks.kinds.registry import handler_of
-from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import CheckCause, CheckStatus, GpuCheckRun
 from portal.gpu_checks.runs import (
     MAX_ATTEMPTS,
     SILENT_S,
@@ -38,13 +36,7 @@ from portal.gpu_checks.runs import (
 from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import locked
 from provisioning.check_messages import CheckAnswer
-from provisioning.types import DeviceKind
 
-CAUSE = {
-    CheckKind.CHECK: CordonCause.CHECK,
-    CheckKind.PAIR: CordonCause.CHECK,
-    CheckKind.SCRUB: CordonCause.SCRUB,
-}
 MAX_PROGRESS_LENGTH = 500
 
 
@@ -111,36 +103,9 @@ def apply_answer(answer: CheckAnswer) -> bool:
             return False
         if not answer.lease or run.lease != answer.lease or not run.open or run.kind != answer.kind:
             return False
-        if run.kind == CheckKind.REPARTITION:
-            repartitions.answered(run, answer)
-            # It has failed; or what it made is known already, when this is said a second time.
-            if not run.open or repartitions.conclude(run, workspace):
-                _hand_out(run, workspace)
-            return True
-        if run.kind == CheckKind.RESET:
-            resets.answered(run, answer)
-            return True
-        if run.started_at is None:
-            run.started_at = timezone.now()
-        reading_of = report_reader.of_scrub if run.kind == CheckKind.SCRUB else report_reader.of_check
-        found = reading_of(answer, run)
-        end(
-            run,
-            CheckStatus.DONE,
-            started_at=run.started_at,
-            verdict=found.verdict,
-            action=found.action,
-            summary=strip_nul(found.summary)[:2000],
-            report=strip_nul_json(found.report),
-            measures=found.measures,
-            unjudged=found.unjudged,
-        )
-        if run.kind == CheckKind.PAIR:
-            _act_on_link(run, found)
-            return True
-        _act(run, found)
-        _tell_of_peers(run, found)
-        _hand_out(run, workspace)
+        handler_of(run.kind).apply_answer(run, answer, workspace)
+        if not run.open:
+            _hand_out(run, workspace)
     return True
 
 
@@ -158,8 +123,11 @@ def conclude_change(run_id: UUID) -> bool:
         run = locked_run(run_id)
     except NotFound:
         return True
-    if not repartitions.conclude(run, workspace):
-        return not run.open
+    if not run.open:
+        return True
+    repartition.conclude(run, workspace)
+    if run.open:
+        return False
     _hand_out(run, workspace)
     return True
 
@@ -190,22 +158,14 @@ def silent(run_id: UUID) -> bool:
 
 def give_up(run: GpuCheckRun, reason: Reason) -> None:
     """Close a locked run without a result: what is not known is no pass."""
-    device, noun, why = run.device, handler_of(run.kind).noun, sentence_of(reason)
-    end(run, CheckStatus.LOST, summary=why)
-    record(run, device, "lost", f"has no result of the {noun} of {display_name(device)}: {why}")
-    if run.kind == CheckKind.REPARTITION:
-        repartitions.lost(run)
-        return
-    if run.kind == CheckKind.RESET:
-        resets.lost(run)
-        return
-    if run.kind == CheckKind.PAIR:
-        pairs.concluded(run)
-        return
-    _unproven(run, f"Its {noun} was lost: {why}")
+    handler, words = handler_of(run.kind), sentence_of(reason)
+    end(run, CheckStatus.LOST, summary=words)
+    name = display_name(run.device)
+    record(run, run.device, "lost", f"has no result of the {handler.noun} of {name}: {words}")
+    handler.lost(run, words)
 
 
-# --- what follows ----------------------------------------------------------------------------------
+# --- who waits -------------------------------------------------------------------------------------
 
 
 def _lock_waiting(run_id: UUID) -> Workspace | None:
@@ -222,148 +182,3 @@ def _lock_waiting(run_id: UUID) -> Workspace | None:
 def _hand_out(run: GpuCheckRun, workspace: Workspace | None) -> None:
     if workspace is not None and run.cause == CheckCause.HAND_OUT:
         emit(HandOutCheckEnded(workspace))
-
-
-def _act(run: GpuCheckRun, found: report_reader.Reading) -> None:
-    device, name, noun = run.device, display_name(run.device), handler_of(run.kind).noun
-    match found.verdict:
-        case CheckVerdict.PASS:
-            record(run, device, "passed", f"finds that {name} passes its {noun}")
-            _passed(run, found)
-        case CheckVerdict.DEGRADED:
-            _warn(device, run.summary)
-            record(run, device, "degraded", f"finds {name} degraded: {run.summary}")
-            notify_operators(device, "device.check_degraded", f"{name} is degraded", run.summary)
-        case CheckVerdict.FAIL | CheckVerdict.HUNG:
-            word = "failed" if found.verdict == CheckVerdict.FAIL else "hung"
-            record(run, device, word, f"finds that the {noun} of {name} {word}: {run.summary}")
-            _cordon(run, device, run.summary, found.action)
-            if device.kind == DeviceKind.MIG and found.of_the_parent:
-                _cordon_parent(run, found.action)
-        case _:
-            if not _notified_before(run):
-                record(run, device, "inconclusive", f"could not {noun} {name}: {run.summary}")
-            _unproven(run, run.summary)
-
-
-def _act_on_link(run: GpuCheckRun, found: report_reader.Reading) -> None:
-    """What an end of a link has seen. Only what the driver says of the device itself takes it out.
-
-    It proves no device, and warns of none: two nodes have summed, and the fault may be of either.
-    """
-    name, far = display_name(run.device), run.partner.device.node.name if run.partner else "another node"
-    step = {
-        CheckVerdict.PASS: "passed",
-        CheckVerdict.DEGRADED: "degraded",
-        CheckVerdict.FAIL: "failed",
-        CheckVerdict.HUNG: "hung",
-    }.get(found.verdict, "inconclusive")
-    record(run, run.device, step, f"has checked the link of {name} to {far}: {run.summary}")
-    if found.verdict in (CheckVerdict.FAIL, CheckVerdict.HUNG):
-        _cordon(run, run.device, run.summary, found.action)
-    pairs.concluded(run)
-
-
-def _warn(device: Device, warning: str) -> None:
-    """Note what is wrong with a device that stays in use, or that nothing is (empty)."""
-    if device.warning != warning:
-        device.warning = warning
-        device.save(update_fields=["warning"])
-        emit(NodesChanged((device.node_id,)))
-
-
-def _tell_of_peers(run: GpuCheckRun, found: report_reader.Reading) -> None:
-    """Two peers of the run that exchange wrong words: a warning on each, and operators are told.
-
-    Nobody is taken out: which of the two it is nobody knows, and the run's own device has no part in it.
-    """
-    known = {peer.uuid: peer for peer in run.peers.select_related("node", "node__pool").order_by("index")}
-    wrong = [each for each in found.between_peers if each.source in known and each.target in known]
-    if not wrong:
-        return
-    ways = "; ".join(
-        f"{each.errors} from {display_name(known[each.source])} to {display_name(known[each.target])}"
-        for each in wrong
-    )
-    text = (
-        f"Wrong words on their links, seen by the check of {display_name(run.device)}: {ways}. "
-        "Nothing was taken out. Check each of them, with other peers."
-    )
-    concerned = [peer for uuid, peer in known.items() if any(uuid in (p.source, p.target) for p in wrong)]
-    names = " and ".join(map(display_name, concerned))
-    for peer in concerned:
-        record(run, peer, "degraded", f"finds {display_name(peer)} degraded: {text}")
-        # Each under its own lock, and no two at once: others lock them in another order.
-        transaction.on_commit(partial(_warn_peer, peer.pk, text))
-    notify_operators(concerned[0], "device.check_degraded", f"{names} exchange wrong data", text)
-
-
-@transaction.atomic
-def _warn_peer(device_id: UUID, warning: str) -> None:
-    device = Device.objects.select_for_update().filter(pk=device_id).first()
-    if device is not None:
-        _warn(device, warning)
-
-
-def _passed(run: GpuCheckRun, found: report_reader.Reading) -> None:
-    device = run.device
-    if run.kind == CheckKind.SCRUB:
-        device.clean_free_mib = found.free_mib
-        device.unscrubbed = False
-        device.save(update_fields=["clean_free_mib", "unscrubbed"])
-    else:
-        device.passed_at = run.finished_at
-        device.save(update_fields=["passed_at"])
-        _warn(device, "")
-    if device.cordoned and device.cordon_cause == CAUSE[CheckKind(run.kind)]:
-        lift_cordon(actor=SYSTEM, device_id=device.pk, reason=f"it passes its {handler_of(run.kind).noun}")
-    if device.kind == DeviceKind.MIG and run.kind == CheckKind.CHECK:
-        _lift_parent(device)
-
-
-def _unproven(run: GpuCheckRun, why: str) -> None:
-    """It could not be tested: the pool decides whether that keeps the device back."""
-    device, pool = run.device, run.device.node.pool
-    required = pool.scrub_required if run.kind == CheckKind.SCRUB else pool.check_required
-    waited_for = run.kind == CheckKind.SCRUB or run.cause == CheckCause.HAND_OUT
-    if required and waited_for:
-        _cordon(run, device, why, "retry")
-
-
-def _cordon(run: GpuCheckRun, device: Device, reason: str, recovery: str) -> None:
-    cordon_device(
-        actor=SYSTEM,
-        device_id=device.pk,
-        reason=reason,
-        cause=CAUSE[CheckKind(run.kind)],
-        recovery=recovery,
-    )
-
-
-def _cordon_parent(run: GpuCheckRun, recovery: str) -> None:
-    parent = Device.objects.filter(uuid=run.device.parent_uuid, node=run.device.node_id).first()
-    if parent is not None:
-        _cordon(run, parent, f"Seen on its instance {run.device.mig_profile}: {run.summary}", recovery)
-
-
-def _lift_parent(device: Device) -> None:
-    """A GPU that is out for what was seen on an instance is back when none of its instances is out."""
-    parent = Device.objects.filter(
-        uuid=device.parent_uuid, node=device.node_id, cordoned=True, cordon_cause=CordonCause.CHECK
-    ).first()
-    if parent is None:
-        return
-    siblings = Device.objects.filter(parent_uuid=device.parent_uuid, node=device.node_id, present=True)
-    if not siblings.filter(cordoned=True, cordon_cause=CordonCause.CHECK).exists():
-        lift_cordon(actor=SYSTEM, device_id=parent.pk, reason="its instances pass their checks")
-
-
-def _notified_before(run: GpuCheckRun) -> bool:
-    """Whether the last run of this kind ended with the very same words: it is told once for each device."""
-    last = (
-        GpuCheckRun.objects.filter(device=run.device_id, kind=run.kind, status=CheckStatus.DONE)
-        .exclude(pk=run.pk)
-        .order_by("-created_at")
-        .first()
-    )
-    return last is not None and (last.verdict, last.summary) == (run.verdict, run.summary)

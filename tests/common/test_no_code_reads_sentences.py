@@ -54,7 +54,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "Notification.objects.filter(user__in=wanted, kind=kind, title=title, url=url, read_at=None, "
         "at__gte=now - SAME_NOTICE)",
     ): _SAME,
-    ("portal/gpu_checks/results.py", "(last.verdict, last.summary) == (run.verdict, run.summary)"): _SAME,
+    (
+        "portal/gpu_checks/kinds/device_proof.py",
+        "(last.verdict, last.summary) == (run.verdict, run.summary)",
+    ): _SAME,
     (
         "portal/fleet/inventory/cordons.py",
         "(device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery) == wanted",

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
+from uuid import UUID
 
-from portal.fleet.inventory.models import CheckLevel, Device
-from portal.gpu_checks import baselines, peers
-from portal.gpu_checks.kinds.handler import KindHandler
-from portal.gpu_checks.models import CheckKind, GpuCheckRun
-from provisioning.check_messages import CheckCommand
+from django.db import transaction
+
+from portal.common.actors import SYSTEM
+from portal.fleet.inventory.cordons import display_name, lift_cordon, notify_operators
+from portal.fleet.inventory.models import CheckLevel, CordonCause, Device, Pool
+from portal.gpu_checks import baselines, peers, report_reader, runs
+from portal.gpu_checks.kinds.device_proof import DeviceProofHandler, set_warning
+from portal.gpu_checks.models import CheckCause, CheckKind, GpuCheckRun
+from portal.gpu_checks.report_reader import Reading
+from provisioning.check_messages import CheckAnswer, CheckCommand
+from provisioning.types import DeviceKind
 
 DEADLINES_S: Mapping[str, float] = {
     CheckLevel.QUICK: 60.0,
@@ -18,11 +26,12 @@ DEADLINES_S: Mapping[str, float] = {
 }
 
 
-class CheckHandler(KindHandler):
+class CheckHandler(DeviceProofHandler):
     """A check of one device at one of three levels; it can measure the links to two idle devices."""
 
     kind = CheckKind.CHECK
     noun = "check"
+    cordon_cause = CordonCause.CHECK
 
     def described(self, level: str) -> str:
         return f"a {level} {self.noun}"
@@ -36,3 +45,71 @@ class CheckHandler(KindHandler):
     def complete(self, command: CheckCommand, run: GpuCheckRun) -> CheckCommand:
         known = baselines.of(run.device)
         return replace(command, baseline=known.fleet, node_median=known.node, baseline_of=known.software)
+
+    def read(self, answer: CheckAnswer, run: GpuCheckRun) -> Reading:
+        return report_reader.of_check(answer, run)
+
+    def act(self, run: GpuCheckRun, reading: Reading) -> None:
+        super().act(run, reading)
+        _warn_peers(run, reading)
+
+    def passed(self, run: GpuCheckRun, reading: Reading) -> None:
+        super().passed(run, reading)
+        if run.device.kind == DeviceKind.MIG:
+            _lift_parent(run.device)
+
+    def note_pass(self, run: GpuCheckRun, reading: Reading) -> None:
+        run.device.passed_at = run.finished_at
+        run.device.save(update_fields=["passed_at"])
+        set_warning(run.device, "")
+
+    def is_required_by(self, pool: Pool) -> bool:
+        return pool.check_required
+
+    def is_waited_for(self, run: GpuCheckRun) -> bool:
+        return run.cause == CheckCause.HAND_OUT
+
+
+def _warn_peers(run: GpuCheckRun, reading: Reading) -> None:
+    """Two peers of the run that exchange wrong words: a warning on each, and a notice to operators.
+
+    Neither is taken out: which of the two it is nobody knows, and the run's own device has no part in it.
+    """
+    known = {peer.uuid: peer for peer in run.peers.select_related("node", "node__pool").order_by("index")}
+    wrong = [pair for pair in reading.between_peers if pair.source in known and pair.target in known]
+    if not wrong:
+        return
+    ways = "; ".join(
+        f"{pair.errors} from {display_name(known[pair.source])} to {display_name(known[pair.target])}"
+        for pair in wrong
+    )
+    text = (
+        f"Wrong words on their links, seen by the check of {display_name(run.device)}: {ways}. "
+        "Nothing was taken out. Check each of them, with other peers."
+    )
+    concerned = [peer for uuid, peer in known.items() if any(uuid in (p.source, p.target) for p in wrong)]
+    names = " and ".join(map(display_name, concerned))
+    for peer in concerned:
+        runs.record(run, peer, "degraded", f"finds {display_name(peer)} degraded: {text}")
+        # Each under its own lock, and no two at once: others lock them in another order.
+        transaction.on_commit(partial(_warn_peer, peer.pk, text))
+    notify_operators(concerned[0], "device.check_degraded", f"{names} exchange wrong data", text)
+
+
+@transaction.atomic
+def _warn_peer(device_id: UUID, warning: str) -> None:
+    device = Device.objects.select_for_update().filter(pk=device_id).first()
+    if device is not None:
+        set_warning(device, warning)
+
+
+def _lift_parent(device: Device) -> None:
+    """A GPU that is out for what was seen on an instance is back when none of its instances is out."""
+    parent = Device.objects.filter(
+        uuid=device.parent_uuid, node=device.node_id, cordoned=True, cordon_cause=CordonCause.CHECK
+    ).first()
+    if parent is None:
+        return
+    siblings = Device.objects.filter(parent_uuid=device.parent_uuid, node=device.node_id, present=True)
+    if not siblings.filter(cordoned=True, cordon_cause=CordonCause.CHECK).exists():
+        lift_cordon(actor=SYSTEM, device_id=parent.pk, reason="its instances pass their checks")

@@ -7,7 +7,8 @@ from typing import ClassVar, Protocol
 
 from portal.fleet.inventory.models import Device
 from portal.gpu_checks.models import CheckKind, GpuCheckRun
-from provisioning.check_messages import CheckCommand
+from portal.workspaces.models import Workspace
+from provisioning.check_messages import CheckAnswer, CheckCommand
 
 
 class KindHandler(Protocol):
@@ -44,3 +45,14 @@ class KindHandler(Protocol):
     def repeatable(self, run: GpuCheckRun) -> bool:
         """Whether an open run that nobody answers for may be sent a second time."""
         return True
+
+    @abstractmethod
+    def apply_answer(self, run: GpuCheckRun, answer: CheckAnswer, workspace: Workspace | None) -> None:
+        """Take in the answer to a locked, open run of this kind, and act upon it.
+
+        `workspace` is the locked one that waits for the run, if any does.
+        """
+
+    @abstractmethod
+    def lost(self, run: GpuCheckRun, reason: str) -> None:
+        """What follows for the device of a locked run that has just ended without a result."""

@@ -1,18 +1,39 @@
-"""Changes of a GPU's MIG layout."""
+"""Changes of a GPU's MIG layout: what is sent, and what the answer and the next inventory come to."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from typing import Any
+from uuid import UUID
 
+from django.db import transaction
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM
+from portal.common.domain_events import emit
+from portal.common.reasons.codes import CheckCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import sentence_of
+from portal.common.texts import strip_nul
+from portal.fleet.inventory import polling
+from portal.fleet.inventory.cordons import cordon_device, display_name
+from portal.fleet.inventory.domain_events import NodesChanged
+from portal.fleet.inventory.models import AllocatedDevice, Allocation, CordonCause, Device, Pool
+from portal.gpu_checks import runs
 from portal.gpu_checks.kinds.handler import KindHandler
-from portal.gpu_checks.models import CheckKind, GpuCheckRun
+from portal.gpu_checks.models import CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.workspaces.lifecycle import DesiredState, State
+from portal.workspaces.models import Workspace
 from provisioning import messages
-from provisioning.check_messages import CheckCommand
+from provisioning.check_messages import CheckAnswer, CheckCommand, Repartitioned
 from provisioning.types import MigRepartition
 
 DEADLINE_S = 600.0
 """Two scrubs of each instance concerned, one after the other, and what lies between."""
+FIXED_FOR = timedelta(minutes=10)
+"""A GPU that has refused a change is not asked for one again before this."""
 
 
 def plan_of(change: MigRepartition) -> dict[str, Any]:
@@ -26,7 +47,10 @@ def change_of(run: GpuCheckRun) -> MigRepartition:
 
 
 class RepartitionHandler(KindHandler):
-    """A change of the layout of one GPU, for the start of a workspace."""
+    """A change of the layout of one GPU, for the start of a workspace.
+
+    It stays open after its answer, until an inventory shows the instances that its node says it made.
+    """
 
     kind = CheckKind.REPARTITION
     noun = "change of MIG layout"
@@ -36,3 +60,122 @@ class RepartitionHandler(KindHandler):
 
     def complete(self, command: CheckCommand, run: GpuCheckRun) -> CheckCommand:
         return replace(command, change=change_of(run))
+
+    def apply_answer(self, run: GpuCheckRun, answer: CheckAnswer, workspace: Workspace | None) -> None:
+        _note_answer(run, answer)
+        # The inventory may have shown it before its answer has come a second time.
+        conclude(run, workspace)
+
+    def lost(self, run: GpuCheckRun, reason: str) -> None:
+        # What stands there now was not proven clean.
+        _fix(run.device)
+        cordon_device(
+            actor=SYSTEM,
+            device_id=run.device_id,
+            reason=sentence_of(Reason(CheckCode.LAYOUT_CHANGE_LOST)),
+            cause=CordonCause.OPERATOR,
+        )
+
+
+def _note_answer(run: GpuCheckRun, answer: CheckAnswer) -> None:
+    if answer.failure is not None:
+        _fail(run, answer.failure.message)
+        return
+    try:
+        said = messages.load(answer.report, Repartitioned)
+    except ValueError as error:
+        _fail(run, _unsound(run, str(error)))
+        return
+    change = change_of(run)
+    if not said.unclean and len(said.created) != len(change.create):
+        problem = f"{len(said.created)} instances instead of {len(change.create)}"
+        _fail(run, _unsound(run, problem))
+        return
+    now = timezone.now()
+    run.status, run.report = CheckStatus.RUNNING, messages.dump(said)
+    run.started_at = run.started_at or now
+    # Whoever takes no stock until then is asked once more; the node finds it done already.
+    run.lease_expires_at = now + timedelta(seconds=runs.SILENT_S)
+    run.save(update_fields=["status", "report", "started_at", "lease_expires_at"])
+    transaction.on_commit(partial(_ask_for_inventory, run.device.node.pool_id))
+
+
+def conclude(run: GpuCheckRun, workspace: Workspace | None) -> None:
+    """End a locked run if it is open and the last inventory shows what its node said.
+
+    `workspace` is the locked one that waits, if any does: it gets the new instances.
+    """
+    if not run.open or not run.report:
+        return
+    said, change = messages.load(run.report, Repartitioned), change_of(run)
+    named = said.unclean or said.created
+    there = {
+        device.uuid: device
+        for device in Device.objects.select_for_update(of=("self",))
+        .filter(uuid__in=named, parent_uuid=run.device.uuid, node=run.device.node_id, present=True)
+        .order_by("pk")
+    }
+    if set(there) != set(named):
+        return
+    if said.unclean:
+        _fail(run, said.text)
+        for device in there.values():
+            cordon_device(
+                actor=SYSTEM,
+                device_id=device.pk,
+                reason=said.text,
+                cause=CordonCause.SCRUB,
+                recovery="retry",
+            )
+        return
+    for uuid, piece in zip(said.created, change.create, strict=True):
+        if (there[uuid].mig_profile, there[uuid].mig_start) != (piece.profile, piece.start):
+            # Whoever reads it again finds the same: what was asked for is not what came.
+            _fail(run, f"{uuid} is {there[uuid].mig_profile}, not {piece.profile}.")
+            return
+    runs.end(
+        run,
+        CheckStatus.DONE,
+        verdict=CheckVerdict.PASS,
+        summary=f"{len(change.destroy)} instances destroyed, {len(change.create)} created.",
+    )
+    runs.record(run, run.device, "passed", f"changes the MIG layout of {display_name(run.device)}")
+    if workspace is not None and _still_waits(workspace, run):
+        allocation = Allocation.objects.get(workspace=workspace, node=run.device.node_id, released_at=None)
+        AllocatedDevice.objects.bulk_create(
+            AllocatedDevice(allocation=allocation, device=there[uuid]) for uuid in said.created
+        )
+        emit(NodesChanged((run.device.node_id,)))
+
+
+def _unsound(run: GpuCheckRun, problem: str) -> str:
+    return sentence_of(Reason(CheckCode.REPORT_UNSOUND, {"kind": run.kind, "problem": problem}))
+
+
+def _ask_for_inventory(pool_id: UUID) -> None:
+    pool = Pool.objects.filter(pk=pool_id).first()
+    if pool is not None:
+        polling.ask(pool)
+
+
+def _still_waits(workspace: Workspace, run: GpuCheckRun) -> bool:
+    return (
+        workspace.state == State.PROVISIONING
+        and workspace.desired_state == DesiredState.RUNNING
+        and workspace.waits_for_checks
+        and workspace.placed_at is not None
+        and run.created_at >= workspace.placed_at
+    )
+
+
+def _fail(run: GpuCheckRun, reason: str) -> None:
+    summary = strip_nul(reason)[:2000]
+    _fix(run.device)
+    name = display_name(run.device)
+    runs.end(run, CheckStatus.DONE, verdict=CheckVerdict.FAIL, summary=summary)
+    runs.record(run, run.device, "failed", f"cannot change the MIG layout of {name}: {summary}")
+
+
+def _fix(device: Device) -> None:
+    device.layout_fixed_until = timezone.now() + FIXED_FOR
+    device.save(update_fields=["layout_fixed_until"])

@@ -1,16 +1,49 @@
-"""Resets of a GPU by the vendor's tool."""
+"""Resets of a GPU by the vendor's tool: what comes of one, and what follows."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM
+from portal.common.reasons.codes import CheckCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, sentence_of
+from portal.common.texts import strip_nul
+from portal.fleet.inventory.cordons import cordon_device, display_name
+from portal.fleet.inventory.models import CordonCause, Device
+from portal.gpu_checks import resets, runs
 from portal.gpu_checks.kinds.handler import KindHandler
-from portal.gpu_checks.models import CheckKind, GpuCheckRun
+from portal.gpu_checks.models import CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.workspaces.models import Workspace
+from provisioning import messages
+from provisioning.check_messages import CheckAnswer
+from provisioning.gpu.reset import ResetResult, ResetVerdict
 
 DEADLINE_S = 120.0
 """Nobody on the node reads the driver's library for as long."""
+REBOOT = "reboot"
+CHECK_IT = "retry"
+_VERDICTS: Mapping[ResetVerdict, CheckVerdict] = {
+    ResetVerdict.DONE: CheckVerdict.PASS,
+    ResetVerdict.REFUSED: CheckVerdict.INCONCLUSIVE,
+    ResetVerdict.FAILED: CheckVerdict.FAIL,
+    ResetVerdict.HUNG: CheckVerdict.HUNG,
+}
+_STEPS: Mapping[CheckVerdict, tuple[str, str]] = {
+    CheckVerdict.PASS: ("done", "was reset"),
+    CheckVerdict.INCONCLUSIVE: ("inconclusive", "was not reset"),
+    CheckVerdict.FAIL: ("failed", "could not be reset"),
+    CheckVerdict.HUNG: ("hung", "hangs in its reset"),
+}
 
 
 class ResetHandler(KindHandler):
-    """A reset of one whole GPU."""
+    """A reset of one whole GPU. A check follows when it is done."""
 
     kind = CheckKind.RESET
     noun = "reset"
@@ -22,3 +55,70 @@ class ResetHandler(KindHandler):
     def repeatable(self, run: GpuCheckRun) -> bool:
         # Of one that has begun nobody knows how far it has come.
         return run.started_at is None
+
+    def apply_answer(self, run: GpuCheckRun, answer: CheckAnswer, workspace: Workspace | None) -> None:
+        device = run.device
+        verdict, summary, report = _read(run, answer)
+        summary = strip_nul(summary)[:2000]
+        step, words = _STEPS[verdict]
+        runs.end(
+            run,
+            CheckStatus.DONE,
+            started_at=run.started_at or timezone.now(),
+            verdict=verdict,
+            action=_action(verdict, device),
+            summary=summary,
+            report=report,
+        )
+        runs.record(run, device, step, f"tells that {display_name(device)} {words}: {summary}")
+        if verdict == CheckVerdict.PASS:
+            if device.recovery != CHECK_IT:
+                # Also where what follows is lost: the policy looks again at what waits for a check.
+                device.recovery = CHECK_IT
+                device.save(update_fields=["recovery"])
+            transaction.on_commit(partial(resets.check_again, device.pk))
+        elif verdict in (CheckVerdict.FAIL, CheckVerdict.HUNG):
+            _keep_out(device, summary, REBOOT)
+
+    def lost(self, run: GpuCheckRun, reason: str) -> None:
+        # Nobody knows whether the GPU was reset.
+        _keep_out(run.device, sentence_of(Reason(CheckCode.RESET_LOST)), run.device.recovery or "reset")
+
+
+def _read(run: GpuCheckRun, answer: CheckAnswer) -> tuple[CheckVerdict, str, dict[str, Any]]:
+    """Verdict, summary and report of an answer."""
+    if answer.failure is not None:
+        hung = answer.failure.code == "hung"
+        return CheckVerdict.HUNG if hung else CheckVerdict.INCONCLUSIVE, answer.failure.message, {}
+    try:
+        said = _sound(run, answer)
+    except ValueError as error:
+        reason = Reason(CheckCode.REPORT_UNSOUND, {"kind": run.kind, "problem": str(error)[:300]})
+        return CheckVerdict.INCONCLUSIVE, message_of(reason), {}
+    return _VERDICTS[said.verdict], said.text, messages.dump(said)
+
+
+def _sound(run: GpuCheckRun, answer: CheckAnswer) -> ResetResult:
+    """Raises `ValueError` for what says nothing about this run."""
+    said = messages.load(answer.report, ResetResult)
+    if said.uuid != run.device.uuid or answer.uuid != run.device.uuid:
+        raise ValueError("it is about another device")
+    if said.simulated != run.device.node.pool.simulated:
+        raise ValueError("a simulated result says nothing about a device")
+    return said
+
+
+def _action(verdict: CheckVerdict, device: Device) -> str:
+    match verdict:
+        case CheckVerdict.PASS:
+            return CHECK_IT
+        case CheckVerdict.INCONCLUSIVE:
+            return device.recovery or "reset"
+        case _:
+            return REBOOT
+
+
+def _keep_out(device: Device, reason: str, recovery: str) -> None:
+    scrubbed = device.cordoned and device.cordon_cause == CordonCause.SCRUB
+    cause = CordonCause.SCRUB if scrubbed else CordonCause.CHECK
+    cordon_device(actor=SYSTEM, device_id=device.pk, reason=reason, cause=cause, recovery=recovery)

@@ -4,22 +4,39 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from portal.gpu_checks import baselines
-from portal.gpu_checks.kinds.handler import KindHandler
+from portal.fleet.inventory.models import CordonCause, Pool
+from portal.gpu_checks import baselines, report_reader
+from portal.gpu_checks.kinds.device_proof import DeviceProofHandler
 from portal.gpu_checks.models import CheckKind, GpuCheckRun
-from provisioning.check_messages import CheckCommand
+from portal.gpu_checks.report_reader import Reading
+from provisioning.check_messages import CheckAnswer, CheckCommand
 
 DEADLINE_S = 120.0
 
 
-class ScrubHandler(KindHandler):
-    """A scrub of one device. It needs as much free memory as the device had when it was last clean."""
+class ScrubHandler(DeviceProofHandler):
+    """A scrub of one device, held against the memory that the device had free when it was last clean."""
 
     kind = CheckKind.SCRUB
     noun = "scrub"
+    cordon_cause = CordonCause.SCRUB
 
     def deadline_s(self, run: GpuCheckRun) -> float:
         return DEADLINE_S
 
     def complete(self, command: CheckCommand, run: GpuCheckRun) -> CheckCommand:
         return replace(command, baseline_mib=baselines.clean_free_mib(run.device))
+
+    def read(self, answer: CheckAnswer, run: GpuCheckRun) -> Reading:
+        return report_reader.of_scrub(answer, run)
+
+    def note_pass(self, run: GpuCheckRun, reading: Reading) -> None:
+        run.device.clean_free_mib = reading.free_mib
+        run.device.unscrubbed = False
+        run.device.save(update_fields=["clean_free_mib", "unscrubbed"])
+
+    def is_required_by(self, pool: Pool) -> bool:
+        return pool.scrub_required
+
+    def is_waited_for(self, run: GpuCheckRun) -> bool:
+        return True

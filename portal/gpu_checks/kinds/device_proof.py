@@ -1,0 +1,92 @@
+"""What checks and scrubs share: each proves one device, takes it out when it fails, and brings it back."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from portal.common.actors import SYSTEM
+from portal.common.domain_events import emit
+from portal.fleet.inventory.cordons import display_name, lift_cordon, notify_operators
+from portal.fleet.inventory.domain_events import NodesChanged
+from portal.fleet.inventory.models import Device, Pool
+from portal.gpu_checks import runs
+from portal.gpu_checks.kinds.judged import JudgedHandler
+from portal.gpu_checks.models import CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.report_reader import Reading
+from provisioning.types import DeviceKind
+
+
+class DeviceProofHandler(JudgedHandler):
+    """A run whose verdict is about its device alone."""
+
+    @abstractmethod
+    def note_pass(self, run: GpuCheckRun, reading: Reading) -> None:
+        """Note on the device of a run what its pass has proven."""
+
+    @abstractmethod
+    def is_required_by(self, pool: Pool) -> bool:
+        """Whether the pool keeps a device back that such a run could not prove."""
+
+    @abstractmethod
+    def is_waited_for(self, run: GpuCheckRun) -> bool:
+        """Whether the device is to be handed out next, as soon as it is proven."""
+
+    def act(self, run: GpuCheckRun, reading: Reading) -> None:
+        device, name = run.device, display_name(run.device)
+        match reading.verdict:
+            case CheckVerdict.PASS:
+                runs.record(run, device, "passed", f"finds that {name} passes its {self.noun}")
+                self.passed(run, reading)
+            case CheckVerdict.DEGRADED:
+                set_warning(device, run.summary)
+                runs.record(run, device, "degraded", f"finds {name} degraded: {run.summary}")
+                notify_operators(device, "device.check_degraded", f"{name} is degraded", run.summary)
+            case CheckVerdict.FAIL | CheckVerdict.HUNG:
+                word = "failed" if reading.verdict == CheckVerdict.FAIL else "hung"
+                runs.record(run, device, word, f"finds that the {self.noun} of {name} {word}: {run.summary}")
+                self.cordon(device, run.summary, reading.action)
+                if device.kind == DeviceKind.MIG and reading.of_the_parent:
+                    self._cordon_parent(run, reading.action)
+            case _:
+                if not _notified_before(run):
+                    runs.record(run, device, "inconclusive", f"could not {self.noun} {name}: {run.summary}")
+                self._keep_unproven(run, run.summary)
+
+    def passed(self, run: GpuCheckRun, reading: Reading) -> None:
+        """Bring a device back that such a run took out."""
+        device = run.device
+        self.note_pass(run, reading)
+        if device.cordoned and device.cordon_cause == self.cordon_cause:
+            lift_cordon(actor=SYSTEM, device_id=device.pk, reason=f"it passes its {self.noun}")
+
+    def lost(self, run: GpuCheckRun, reason: str) -> None:
+        self._keep_unproven(run, f"Its {self.noun} was lost: {reason}")
+
+    def _keep_unproven(self, run: GpuCheckRun, reason: str) -> None:
+        """It could not be tested: the pool decides whether that keeps the device back."""
+        if self.is_required_by(run.device.node.pool) and self.is_waited_for(run):
+            self.cordon(run.device, reason, "retry")
+
+    def _cordon_parent(self, run: GpuCheckRun, recovery: str) -> None:
+        parent = Device.objects.filter(uuid=run.device.parent_uuid, node=run.device.node_id).first()
+        if parent is not None:
+            self.cordon(parent, f"Seen on its instance {run.device.mig_profile}: {run.summary}", recovery)
+
+
+def set_warning(device: Device, warning: str) -> None:
+    """Note a fault of a device that stays in use; empty: it has none."""
+    if device.warning != warning:
+        device.warning = warning
+        device.save(update_fields=["warning"])
+        emit(NodesChanged((device.node_id,)))
+
+
+def _notified_before(run: GpuCheckRun) -> bool:
+    """Whether the last run of this kind ended with the same words: they are recorded once for each device."""
+    last = (
+        GpuCheckRun.objects.filter(device=run.device_id, kind=run.kind, status=CheckStatus.DONE)
+        .exclude(pk=run.pk)
+        .order_by("-created_at")
+        .first()
+    )
+    return last is not None and (last.verdict, last.summary) == (run.verdict, run.summary)
