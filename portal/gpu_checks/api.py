@@ -38,12 +38,13 @@ from portal.common.scopes import Scope
 from portal.fleet.inventory.models import CheckLevel, Device, Pool
 from portal.fleet.inventory.selectors import pool_by_slug
 from portal.gpu_checks import pairs, resets, runs, selectors, settings
+from portal.gpu_checks.kinds.registry import PROOFS, proof_of
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.people.accounts import selectors as accounts
 from portal.people.accounts.models import ApiToken
 from provisioning.gpu.check import schema
 
-ASKED_FOR = [(kind.value, kind.label) for kind in (CheckKind.CHECK, CheckKind.SCRUB)]
+ASKED_FOR = [(kind.value, kind.label) for kind in PROOFS]
 """What somebody may ask for; a change of a MIG layout is asked for by a start."""
 SCOPES = {"GET": Scope.POOLS_READ, "*": Scope.POOLS_WRITE}
 
@@ -187,10 +188,8 @@ class GpuCheckViewSet(ReadViewSet):
     def create(self, request: UserRequest) -> Response:
         given = body_of(request, GpuCheckCreateSerializer)
         device = selectors.device_by_name(given["device"])
-        if given["kind"] == CheckKind.SCRUB:
-            run = runs.request_scrub(actor=request.user, device_id=device.pk)
-        else:
-            run = runs.request_check(actor=request.user, device_id=device.pk, level=given["level"])
+        proof = proof_of(given["kind"])
+        run = proof.request(actor=request.user, device_id=device.pk, level=given["level"])
         location = reverse("api:gpu-check-detail", args=[run.pk])
         return self.answer(selectors.check_by_id(run.pk), status=202, Location=location)
 

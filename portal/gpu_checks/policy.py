@@ -21,6 +21,7 @@ from portal.common.events.kinds import AuditKind
 from portal.common.events.models import EventTarget, TargetKind
 from portal.fleet.inventory.models import AllocatedDevice, CheckLevel, CordonCause, Device, Pool, PoolState
 from portal.gpu_checks import lost_runs, runs, selectors
+from portal.gpu_checks.kinds.registry import proof_of, proof_that_lifts
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from provisioning.types import DeviceKind
 
@@ -34,11 +35,6 @@ AGAIN_AFTER = timedelta(minutes=5)
 MAX_AGAIN_AFTER = timedelta(hours=12)
 RETURNED_KEPT = timedelta(days=2)
 UNDECIDED_AGAIN = timedelta(hours=1)
-# What may have passed by itself. Everything else waits for somebody who resets, reboots or replaces.
-BY_ITSELF = {
-    CheckKind.CHECK: frozenset({"", "none", "retry"}),
-    CheckKind.SCRUB: frozenset({"", "none", "retry", "reset"}),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +112,9 @@ def _may_check(pool: Pool, free: int) -> int:
 
 def _ask(wish: Wish) -> bool:
     try:
-        if wish.kind == CheckKind.SCRUB:
-            runs.request_scrub(actor=SYSTEM, device_id=wish.device.pk, cause=wish.cause)
-        else:
-            runs.request_check(actor=SYSTEM, device_id=wish.device.pk, level=wish.level, cause=wish.cause)
+        proof_of(wish.kind).request(
+            actor=SYSTEM, device_id=wish.device.pk, level=wish.level, cause=wish.cause
+        )
     except PortalError as error:
         # Taken or gone between our look and our wish.
         log.info("no %s of %s: %s", wish.cause, wish.device.uuid, error.message)
@@ -210,14 +205,11 @@ def _returned(pool: Pool, now: datetime) -> dict[str, datetime]:
 def _second_looks(devices: list[Device], now: datetime) -> Iterator[Wish]:
     """Devices that a check or a scrub took out, and that may be well again without anybody's help."""
     for device in devices:
-        if device.cordon_cause not in (CordonCause.CHECK, CordonCause.SCRUB):
+        proof = proof_that_lifts(device.cordon_cause)
+        if proof is None or device.recovery not in proof.passes_by_itself:
             continue
-        kind = CheckKind.SCRUB if device.cordon_cause == CordonCause.SCRUB else CheckKind.CHECK
-        if device.recovery not in BY_ITSELF[kind]:
-            continue
-        if now >= _again_at(device, kind):
-            level = CheckLevel.QUICK if kind == CheckKind.SCRUB else CheckLevel.STANDARD
-            yield Wish(2, device, kind, level, CheckCause.RECHECK)
+        if now >= _again_at(device, proof.kind):
+            yield Wish(2, device, proof.kind, proof.recheck_level, CheckCause.RECHECK)
 
 
 def _again_at(device: Device, kind: CheckKind) -> datetime:

@@ -22,10 +22,11 @@ from portal.common.reasons.codes import CheckCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.fleet.inventory.cordons import cordon_device, display_name, locked_device
-from portal.fleet.inventory.models import Allocation, CheckLevel, CordonCause, Device, Node, PlacementLock
+from portal.fleet.inventory.models import Allocation, CordonCause, Device, Node, PlacementLock
 from portal.gpu_checks import selectors
+from portal.gpu_checks.kinds.registry import PROOFS, proof_of, proof_that_lifts
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, GpuCheckRun
-from portal.gpu_checks.runs import make_run, request_check, request_scrub
+from portal.gpu_checks.runs import make_run
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
 from portal.workspaces.models import Workspace
@@ -111,7 +112,7 @@ def is_called_for(device: Device) -> bool:
         return False
     if device.cordoned or device.recovery in ADVICE:
         return True
-    checks = device.checks.filter(status=CheckStatus.DONE, kind__in=[CheckKind.CHECK, CheckKind.SCRUB])
+    checks = device.checks.filter(status=CheckStatus.DONE, kind__in=PROOFS)
     return checks.order_by("-created_at").values_list("action", flat=True).first() in ADVICE
 
 
@@ -140,12 +141,9 @@ def check_again(device_id: UUID) -> None:
     device = Device.objects.filter(pk=device_id).first()
     if device is None:
         return
+    lifting = proof_that_lifts(device.cordon_cause) if device.cordoned else None
+    proof = lifting or proof_of(CheckKind.CHECK)
     try:
-        if device.cordoned and device.cordon_cause == CordonCause.SCRUB:
-            request_scrub(actor=SYSTEM, device_id=device_id, cause=CheckCause.RECHECK)
-        else:
-            request_check(
-                actor=SYSTEM, device_id=device_id, level=CheckLevel.STANDARD, cause=CheckCause.RECHECK
-            )
+        proof.request(actor=SYSTEM, device_id=device_id, level=proof.recheck_level, cause=CheckCause.RECHECK)
     except PortalError as error:
         log.info("no check of %s after its reset: %s", device.uuid, error.message)

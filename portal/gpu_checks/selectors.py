@@ -11,7 +11,8 @@ from portal.common.errors import NotFound
 from portal.common.reasons.codes import CheckCode, InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.models import Device
-from portal.gpu_checks.models import OPEN, CheckKind, CheckStatus, GpuCheckRun
+from portal.gpu_checks.kinds.registry import handler_of
+from portal.gpu_checks.models import OPEN, CheckStatus, GpuCheckRun
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 
@@ -42,7 +43,7 @@ def before(run: GpuCheckRun) -> list[GpuCheckRun]:
     """The finished checks of the same device and level up to this one, the oldest first: for trends."""
     earlier = GpuCheckRun.objects.filter(
         device=run.device_id,
-        kind=CheckKind.PAIR if run.kind == CheckKind.PAIR else CheckKind.CHECK,
+        kind=handler_of(run.kind).trend_kind,
         level=run.level,
         status=CheckStatus.DONE,
         created_at__lte=run.created_at,

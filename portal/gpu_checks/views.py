@@ -17,6 +17,7 @@ from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.fleet.inventory.models import CheckLevel
 from portal.gpu_checks import pairs, presenters, reset_presenters, resets, runs, selectors, settings
+from portal.gpu_checks.kinds.registry import PROOFS, proof_of
 from portal.gpu_checks.models import CheckKind
 from portal.people.accounts.policies import require_operator
 
@@ -27,11 +28,10 @@ def device_checks(request: SignedInRequest, device_id: UUID) -> HttpResponse:
     """The checks of a device as a part of its page; asking for one leads to its page."""
     device = selectors.device_by_name(str(device_id))
     if request.method == "POST":
-        if request.POST.get("kind") == CheckKind.SCRUB:
-            run = runs.request_scrub(actor=request.user, device_id=device.pk)
-        else:
-            level = strip_nul(request.POST.get("level", CheckLevel.QUICK))
-            run = runs.request_check(actor=request.user, device_id=device.pk, level=level)
+        kind = request.POST.get("kind")
+        proof = proof_of(kind if kind in PROOFS else CheckKind.CHECK)
+        level = strip_nul(request.POST.get("level", CheckLevel.QUICK))
+        run = proof.request(actor=request.user, device_id=device.pk, level=level)
         return redirect("gpu_checks:check", run.pk)
     if not getattr(request, "htmx", False):
         return redirect("fleet:device", device.pk)

@@ -9,13 +9,14 @@ from uuid import UUID
 
 from django.db import transaction
 
-from portal.common.actors import SYSTEM
+from portal.common.actors import SYSTEM, SystemActor
 from portal.fleet.inventory.cordons import display_name, lift_cordon, notify_operators
 from portal.fleet.inventory.models import CheckLevel, CordonCause, Device, Pool
 from portal.gpu_checks import baselines, peers, report_reader, runs
 from portal.gpu_checks.kinds.device_proof import DeviceProofHandler, set_warning
 from portal.gpu_checks.models import CheckCause, CheckKind, GpuCheckRun
 from portal.gpu_checks.report_reader import Reading
+from portal.people.accounts.models import User
 from provisioning.check_messages import CheckAnswer, CheckCommand
 from provisioning.types import DeviceKind
 
@@ -32,6 +33,18 @@ class CheckHandler(DeviceProofHandler):
     kind = CheckKind.CHECK
     noun = "check"
     cordon_cause = CordonCause.CHECK
+    passes_by_itself = frozenset({"", "none", "retry"})
+    recheck_level = CheckLevel.STANDARD
+
+    def request(
+        self,
+        *,
+        actor: User | SystemActor,
+        device_id: UUID,
+        level: str = CheckLevel.QUICK,
+        cause: CheckCause = CheckCause.OPERATOR,
+    ) -> GpuCheckRun:
+        return runs.request_check(actor=actor, device_id=device_id, level=level, cause=cause)
 
     def described(self, level: str) -> str:
         return f"a {level} {self.noun}"

@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import ClassVar
+from uuid import UUID
 
-from portal.common.actors import SYSTEM
+from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
 from portal.fleet.inventory.cordons import display_name, lift_cordon, notify_operators
 from portal.fleet.inventory.domain_events import NodesChanged
-from portal.fleet.inventory.models import Device, Pool
+from portal.fleet.inventory.models import CheckLevel, Device, Pool
 from portal.gpu_checks import runs
 from portal.gpu_checks.kinds.judged import JudgedHandler
-from portal.gpu_checks.models import CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import CheckCause, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.gpu_checks.report_reader import Reading
+from portal.people.accounts.models import User
 from provisioning.types import DeviceKind
 
 
 class DeviceProofHandler(JudgedHandler):
-    """A run whose verdict is about its device alone."""
+    """A run whose verdict is about its device alone. It can be asked for, and is repeated after a failure."""
+
+    passes_by_itself: ClassVar[frozenset[str]]
+    """The values of a device's `recovery` after which a run may pass without a repair."""
+    recheck_level: ClassVar[CheckLevel]
+    """The level of the run that brings a device back."""
+
+    @abstractmethod
+    def request(
+        self,
+        *,
+        actor: User | SystemActor,
+        device_id: UUID,
+        level: str = CheckLevel.QUICK,
+        cause: CheckCause = CheckCause.OPERATOR,
+    ) -> GpuCheckRun:
+        """Have a device proven by such a run. Raises as `runs.request_check` does."""
 
     @abstractmethod
     def note_pass(self, run: GpuCheckRun, reading: Reading) -> None:

@@ -23,6 +23,9 @@ class KindHandler(Protocol):
     alone_on_node: ClassVar[bool] = False
     """Whether it needs the driver of its node for itself: no other run is under way there meanwhile."""
 
+    trend_kind: ClassVar[CheckKind] = CheckKind.CHECK
+    """The kind of the earlier runs of the device that its figures are drawn with."""
+
     def described(self, level: str) -> str:
         """The noun with its article, as in “asks for … of GPU 0”."""
         return f"a {self.noun}"

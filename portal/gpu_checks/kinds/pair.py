@@ -34,6 +34,7 @@ class PairHandler(JudgedHandler):
     kind = CheckKind.PAIR
     noun = "check of a link"
     cordon_cause = CordonCause.CHECK
+    trend_kind = CheckKind.PAIR
 
     def deadline_s(self, run: GpuCheckRun) -> float:
         return PAIR_DEADLINE_S

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import UUID
 
-from portal.fleet.inventory.models import CordonCause, Pool
-from portal.gpu_checks import baselines, report_reader
+from portal.common.actors import SystemActor
+from portal.fleet.inventory.models import CheckLevel, CordonCause, Pool
+from portal.gpu_checks import baselines, report_reader, runs
 from portal.gpu_checks.kinds.device_proof import DeviceProofHandler
-from portal.gpu_checks.models import CheckKind, GpuCheckRun
+from portal.gpu_checks.models import CheckCause, CheckKind, GpuCheckRun
 from portal.gpu_checks.report_reader import Reading
+from portal.people.accounts.models import User
 from provisioning.check_messages import CheckAnswer, CheckCommand
 
 DEADLINE_S = 120.0
@@ -20,6 +23,19 @@ class ScrubHandler(DeviceProofHandler):
     kind = CheckKind.SCRUB
     noun = "scrub"
     cordon_cause = CordonCause.SCRUB
+    passes_by_itself = frozenset({"", "none", "retry", "reset"})
+    recheck_level = CheckLevel.QUICK
+
+    def request(
+        self,
+        *,
+        actor: User | SystemActor,
+        device_id: UUID,
+        level: str = CheckLevel.QUICK,
+        cause: CheckCause = CheckCause.OPERATOR,
+    ) -> GpuCheckRun:
+        # A scrub has one level.
+        return runs.request_scrub(actor=actor, device_id=device_id, cause=cause)
 
     def deadline_s(self, run: GpuCheckRun) -> float:
         return DEADLINE_S
