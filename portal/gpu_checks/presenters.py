@@ -17,7 +17,9 @@ from portal.common.svg import Sparkline, sparkline
 from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.models import CheckLevel, Device
 from portal.gpu_checks import resets, selectors
-from portal.gpu_checks.models import CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.kinds.looks import Look, Repeat
+from portal.gpu_checks.kinds.registry import handler_of
+from portal.gpu_checks.models import CheckStatus, CheckVerdict, GpuCheckRun
 from portal.people.accounts.models import User
 from provisioning.gpu.check.thresholds import ALL_PAIRS
 
@@ -42,10 +44,6 @@ _LOOKS: Mapping[str, tuple[str | Promise, str, str]] = {
     CheckStatus.QUEUED: (_("Queued"), "hourglass", "wait"),
     CheckStatus.RUNNING: (_("Running"), "loader-2", "busy"),
     CheckStatus.LOST: (_("Not finished"), "circle-off", ""),
-}
-_RESET_LOOKS: Mapping[str, tuple[str | Promise, str, str]] = {
-    CheckVerdict.PASS: (_("Done"), "circle-check", "ok"),
-    CheckVerdict.INCONCLUSIVE: (_("Not done"), "circle-dashed", "wait"),
 }
 _STATUS_LOOKS: Mapping[str, tuple[str | Promise, str, str]] = {
     "passed": (_("Passed"), "circle-check", "ok"),
@@ -90,11 +88,6 @@ _METRICS: Mapping[str, str | Promise] = {
     "free_mib": _("Free memory"),
     "coverage_per_mille": _("Memory covered"),
 }
-_LEVELS: Mapping[CheckLevel, str | Promise] = {
-    CheckLevel.QUICK: _("Quick check"),
-    CheckLevel.STANDARD: _("Standard check"),
-    CheckLevel.EXTENDED: _("Extended check"),
-}
 _SUMS = re.compile(r"all_reduce_bus_gb_s:(\d+):(\d+(?:\.\d+)*)")
 _BY_PATTERN = re.compile(rf"gemm_[a-z0-9]+(_own|_burst)?_tflops|{ALL_PAIRS}\d+|{_SUMS.pattern}")
 _AGAINST: Mapping[str, str | Promise] = {
@@ -103,19 +96,6 @@ _AGAINST: Mapping[str, str | Promise] = {
     "node_median": _("its neighbours"),
     "link": _("its link"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """A state as word, icon and colour."""
-
-    word: str | Promise
-    icon: str
-    tone: str
-
-    @property
-    def spin(self) -> str:
-        return "spin" if self.icon == "loader-2" else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +148,7 @@ class Block:
 
     rows: tuple[Row, ...]
     open: GpuCheckRun | None
+    open_label: str
     may: bool
     may_reset: bool
     levels: tuple[tuple[str, str], ...]
@@ -186,37 +167,24 @@ class Page:
     fix: str
     health: tuple[tuple[str, str, str], ...]
     software: str
-    may: bool
     cancellable: bool
+    repeat: Repeat | None
+    simulated_text: str | Promise
+    running_title: str | Promise
     peers: tuple[tuple[UUID, str], ...]
-    partner: tuple[UUID, str, UUID] | None
-    now: str
+    partner: tuple[UUID, str] | None
+    now: str | Promise
     took_s: float | None
 
 
 def look_of(run: GpuCheckRun) -> Look:
     key = run.verdict if run.status == CheckStatus.DONE else run.status
-    if run.kind == CheckKind.RESET and key in _RESET_LOOKS:
-        return Look(*_RESET_LOOKS[key])
-    return Look(*_LOOKS.get(key, (str(key), "circle-dashed", "")))
-
-
-def title_of(run: GpuCheckRun) -> str:
-    if run.kind == CheckKind.SCRUB:
-        return gettext("Scrub")
-    if run.kind == CheckKind.REPARTITION:
-        return gettext("Change of MIG layout")
-    if run.kind == CheckKind.RESET:
-        return gettext("Reset")
-    if run.kind == CheckKind.PAIR:
-        if run.partner is None:
-            return gettext("Link to another node")
-        return gettext("Link to %(node)s") % {"node": run.partner.device.node.name}
-    return str(_LEVELS[CheckLevel(run.level)])
+    own = handler_of(run.kind).looks.get(key)
+    return own or Look(*_LOOKS.get(key, (str(key), "circle-dashed", "")))
 
 
 def row_of(run: GpuCheckRun) -> Row:
-    return Row(run, title_of(run), look_of(run), format_report_text(run.summary))
+    return Row(run, handler_of(run.kind).title(run), look_of(run), format_report_text(run.summary))
 
 
 def format_report_text(text: str) -> str:
@@ -229,9 +197,11 @@ def format_report_text(text: str) -> str:
 def block(actor: User, device: Device) -> Block:
     """The checks of a device, the newest first."""
     runs = list(selectors.of_device(device)[:RUNS_SHOWN])
+    under_way = next((run for run in runs if run.open), None)
     return Block(
         rows=tuple(map(row_of, runs)),
-        open=next((run for run in runs if run.open), None),
+        open=under_way,
+        open_label=handler_of(under_way.kind).label(under_way) if under_way is not None else "",
         may=actor.operates,
         may_reset=actor.operates and resets.is_called_for(device),
         levels=tuple((level.value, str(level.label)) for level in CheckLevel),
@@ -243,6 +213,7 @@ def page(actor: User, run: GpuCheckRun) -> Page:
     report = run.report if isinstance(run.report, dict) else {}
     earlier = selectors.before(run) if run.measures else []
     unavailable = report.get("unavailable") or {}
+    handler, test = handler_of(run.kind), run.progress.get("test")
     findings = [each for each in report.get("findings", ()) if not each["code"].startswith("test_")]
     return Page(
         row=row_of(run),
@@ -254,21 +225,23 @@ def page(actor: User, run: GpuCheckRun) -> Page:
         fix=str(unavailable.get("fix", "")),
         health=_health(report),
         software=", ".join(f"{name} {version}" for name, version in (report.get("software") or {}).items()),
-        may=actor.operates,
         cancellable=actor.operates and run.status == CheckStatus.QUEUED,
+        repeat=handler.repeat(run) if actor.operates and not run.open else None,
+        simulated_text=handler.simulated_text,
+        running_title=handler.running_title,
         peers=tuple((peer.pk, display_name(peer)) for peer in run.peers.order_by("index")),
         partner=_partner(run),
-        now=test_title(str(run.progress.get("test"))) if run.progress.get("test") else "",
+        now=handler.open_text or (test_title(str(test)) if test else ""),
         took_s=(run.finished_at - run.started_at).total_seconds()
         if run.finished_at and run.started_at
         else None,
     )
 
 
-def _partner(run: GpuCheckRun) -> tuple[UUID, str, UUID] | None:
-    """The run at the other end of a link, what its device is called, and its node."""
+def _partner(run: GpuCheckRun) -> tuple[UUID, str] | None:
+    """The run at the other end of a link, and the name of its device."""
     far = run.partner
-    return None if far is None else (far.pk, display_name(far.device), far.device.node_id)
+    return None if far is None else (far.pk, display_name(far.device))
 
 
 def _test(data: Mapping[str, Any]) -> TestRow:

@@ -8,6 +8,8 @@ from functools import partial
 from uuid import UUID
 
 from django.db import transaction
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
 
 from portal.common.actors import SYSTEM, SystemActor
 from portal.fleet.inventory.cordons import display_name, lift_cordon, notify_operators
@@ -25,6 +27,11 @@ DEADLINES_S: Mapping[str, float] = {
     CheckLevel.STANDARD: 300.0,
     CheckLevel.EXTENDED: 2400.0,
 }
+_LABELS: Mapping[CheckLevel, str | Promise] = {
+    CheckLevel.QUICK: _("Quick check"),
+    CheckLevel.STANDARD: _("Standard check"),
+    CheckLevel.EXTENDED: _("Extended check"),
+}
 
 
 class CheckHandler(DeviceProofHandler):
@@ -35,6 +42,7 @@ class CheckHandler(DeviceProofHandler):
     cordon_cause = CordonCause.CHECK
     passes_by_itself = frozenset({"", "none", "retry"})
     recheck_level = CheckLevel.STANDARD
+    repeat_label = _("Check again")
 
     def request(
         self,
@@ -81,6 +89,9 @@ class CheckHandler(DeviceProofHandler):
 
     def is_waited_for(self, run: GpuCheckRun) -> bool:
         return run.cause == CheckCause.HAND_OUT
+
+    def label(self, run: GpuCheckRun) -> str:
+        return str(_LABELS[CheckLevel(run.level)])
 
 
 def _warn_peers(run: GpuCheckRun, reading: Reading) -> None:

@@ -6,6 +6,9 @@ from abc import abstractmethod
 from typing import ClassVar
 from uuid import UUID
 
+from django.urls import reverse
+from django.utils.functional import Promise
+
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
 from portal.fleet.inventory.cordons import display_name, lift_cordon, notify_operators
@@ -13,6 +16,7 @@ from portal.fleet.inventory.domain_events import NodesChanged
 from portal.fleet.inventory.models import CheckLevel, Device, Pool
 from portal.gpu_checks import runs
 from portal.gpu_checks.kinds.judged import JudgedHandler
+from portal.gpu_checks.kinds.looks import Repeat
 from portal.gpu_checks.models import CheckCause, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.gpu_checks.report_reader import Reading
 from portal.people.accounts.models import User
@@ -26,6 +30,7 @@ class DeviceProofHandler(JudgedHandler):
     """The values of a device's `recovery` after which a run may pass without a repair."""
     recheck_level: ClassVar[CheckLevel]
     """The level of the run that brings a device back."""
+    repeat_label: ClassVar[str | Promise]
 
     @abstractmethod
     def request(
@@ -80,6 +85,15 @@ class DeviceProofHandler(JudgedHandler):
 
     def lost(self, run: GpuCheckRun, reason: str) -> None:
         self._keep_unproven(run, f"Its {self.noun} was lost: {reason}")
+
+    def repeat(self, run: GpuCheckRun) -> Repeat | None:
+        return Repeat(
+            url=reverse("gpu_checks:device-checks", args=[run.device_id]),
+            hidden=(("kind", self.kind.value),),
+            name="level",
+            value=run.level,
+            label=str(self.repeat_label),
+        )
 
     def _keep_unproven(self, run: GpuCheckRun, reason: str) -> None:
         """It could not be tested: the pool decides whether that keeps the device back."""

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
 from portal.fleet.inventory.models import Device
+from portal.gpu_checks.kinds.looks import Look, Repeat
 from portal.gpu_checks.models import CheckKind, GpuCheckRun
 from portal.workspaces.models import Workspace
 from provisioning.check_messages import CheckAnswer, CheckCommand
@@ -25,6 +30,15 @@ class KindHandler(Protocol):
 
     trend_kind: ClassVar[CheckKind] = CheckKind.CHECK
     """The kind of the earlier runs of the device that its figures are drawn with."""
+    looks: ClassVar[Mapping[str, Look]] = {}
+    """Looks of states and verdicts, where they are not those of all kinds."""
+    running_title: ClassVar[str | Promise] = ""
+    """The heading while it runs; empty: its progress."""
+    open_text: ClassVar[str | Promise] = ""
+    """The text while it is open; empty: its present test."""
+    simulated_text: ClassVar[str | Promise] = _(
+        "This device is simulated, and so is its check: it says nothing about any hardware."
+    )
 
     def described(self, level: str) -> str:
         """The noun with its article, as in “asks for … of GPU 0”."""
@@ -59,3 +73,15 @@ class KindHandler(Protocol):
     @abstractmethod
     def lost(self, run: GpuCheckRun, reason: str) -> None:
         """What follows for the device of a locked run that has just ended without a result."""
+
+    def label(self, run: GpuCheckRun) -> str:
+        """The short name of a run, beside its device."""
+        return str(self.kind.label)
+
+    def title(self, run: GpuCheckRun) -> str:
+        """The name of a run in lists and on its own page."""
+        return self.label(run)
+
+    def repeat(self, run: GpuCheckRun) -> Repeat | None:
+        """The form that asks for a run again that has ended; None: it cannot be asked for again here."""
+        return None

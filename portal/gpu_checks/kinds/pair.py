@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from django.urls import reverse
+from django.utils.translation import gettext
+
 from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.models import CordonCause
 from portal.gpu_checks import pairs, report_reader, runs
 from portal.gpu_checks.kinds.judged import JudgedHandler
+from portal.gpu_checks.kinds.looks import Repeat
 from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun
 from portal.gpu_checks.report_reader import Reading
 from provisioning import messages
@@ -59,3 +63,18 @@ class PairHandler(JudgedHandler):
 
     def lost(self, run: GpuCheckRun, reason: str) -> None:
         pairs.concluded(run)
+
+    def title(self, run: GpuCheckRun) -> str:
+        if run.partner is None:
+            return self.label(run)
+        return gettext("Link to %(node)s") % {"node": run.partner.device.node.name}
+
+    def repeat(self, run: GpuCheckRun) -> Repeat | None:
+        if run.partner is None:
+            return None
+        return Repeat(
+            url=reverse("gpu_checks:node-link", args=[run.device.node_id]),
+            name="with_node",
+            value=str(run.partner.device.node_id),
+            label=gettext("Check again"),
+        )

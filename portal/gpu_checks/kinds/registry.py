@@ -30,10 +30,14 @@ PROOFS = (CheckKind.CHECK, CheckKind.SCRUB)
 """Kinds that prove one device; operators, schedules and second looks ask for these."""
 
 
-@cache
 def handler_of(kind: str) -> KindHandler:
     """The handler of a kind of run. Raises `ValueError` for an unknown kind."""
-    handler: KindHandler = import_string(HANDLERS[CheckKind(kind)])()
+    return _made(CheckKind(kind))
+
+
+@cache
+def _made(kind: CheckKind) -> KindHandler:
+    handler: KindHandler = import_string(HANDLERS[kind])()
     return handler
 
 

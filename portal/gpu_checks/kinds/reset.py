@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from portal.common.actors import SYSTEM
 from portal.common.reasons.codes import CheckCode
@@ -18,6 +19,7 @@ from portal.fleet.inventory.cordons import cordon_device, display_name
 from portal.fleet.inventory.models import CordonCause, Device
 from portal.gpu_checks import resets, runs
 from portal.gpu_checks.kinds.handler import KindHandler
+from portal.gpu_checks.kinds.looks import Look
 from portal.gpu_checks.models import CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.workspaces.models import Workspace
 from provisioning import messages
@@ -48,6 +50,13 @@ class ResetHandler(KindHandler):
     kind = CheckKind.RESET
     noun = "reset"
     alone_on_node = True
+    looks = {
+        CheckVerdict.PASS: Look(_("Done"), "circle-check", "ok"),
+        CheckVerdict.INCONCLUSIVE: Look(_("Not done"), "circle-dashed", "wait"),
+    }
+    running_title = _("Is being reset")
+    open_text = _("It begins when nothing else is checked on its node, and ends within two minutes.")
+    simulated_text = _("This device is simulated: nothing is reset.")
 
     def deadline_s(self, run: GpuCheckRun) -> float:
         return DEADLINE_S

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
+from django.utils.translation import gettext_lazy as _
+
 from portal.common.actors import SystemActor
 from portal.fleet.inventory.models import CheckLevel, CordonCause, Pool
 from portal.gpu_checks import baselines, report_reader, runs
@@ -25,6 +27,7 @@ class ScrubHandler(DeviceProofHandler):
     cordon_cause = CordonCause.SCRUB
     passes_by_itself = frozenset({"", "none", "retry", "reset"})
     recheck_level = CheckLevel.QUICK
+    repeat_label = _("Scrub again")
 
     def request(
         self,

@@ -1,0 +1,31 @@
+"""Words, icons and colours of runs, and the form that repeats one: values that handlers and pages share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.utils.functional import Promise
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A state as word, icon and colour."""
+
+    word: str | Promise
+    icon: str
+    tone: str
+
+    @property
+    def spin(self) -> str:
+        return "spin" if self.icon == "loader-2" else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The form that asks for a run again: where it goes, its hidden fields, and its button."""
+
+    url: str
+    name: str
+    value: str
+    label: str
+    hidden: tuple[tuple[str, str], ...] = ()
