@@ -1,4 +1,4 @@
-"""Checks of the link between two nodes: which may be asked for, the two runs that one is, what both came to.
+"""Checks of the link between two nodes: which may be asked for, and the two runs that one is.
 
 A link has two ends, so nothing that it comes to takes a device or a node out. Each end is a run like a check
 of its device, which is nobody's meanwhile. Each is bounded by its own deadline, and waits here for nothing.
@@ -6,8 +6,7 @@ of its device, which is nobody's meanwhile. Each is bounded by its own deadline,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Collection
 from uuid import UUID
 
 from django.conf import settings
@@ -19,14 +18,13 @@ from portal.common.errors import NotFound, StateConflict
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import CheckCode, InventoryCode
 from portal.common.reasons.reason import Reason
-from portal.common.reasons.wording import message_of
-from portal.fleet.inventory.cordons import display_name, notify_operators
+from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.models import AllocatedDevice, Device, Node, PlacementLock
 from portal.fleet.machines.models import MachineState
 from portal.fleet.machines.selectors import by_name
 from portal.gpu_checks import runs
 from portal.gpu_checks.kinds.registry import handler_of
-from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, GpuCheckRun
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
 from provisioning import messages
@@ -35,8 +33,6 @@ from provisioning.gpu.host import RdmaPort, slowest_port_gb_s
 from provisioning.types import DeviceKind
 
 RDMA = "rdma"
-TEST = "two_nodes"
-_ORDER = (CheckVerdict.PASS, CheckVerdict.DEGRADED, CheckVerdict.INCONCLUSIVE)
 
 
 @transaction.atomic
@@ -182,75 +178,3 @@ def _port(address: str) -> int | None:
 def _carries(node: Node) -> float:
     """What the slowest of its ports that are up carries, GB/s; 0 where that is not told."""
     return slowest_port_gb_s(messages.load(each, RdmaPort) for each in node.facts.get("rdma") or ())
-
-
-# --- what comes of it ------------------------------------------------------------------------------
-
-
-def concluded(run: GpuCheckRun) -> None:
-    """A locked run of a link has ended. Once both have, each says of the link the worse of what both saw."""
-    other = run.partner
-    if other is None or run.open:
-        return
-    if other.open:
-        if other.status == CheckStatus.QUEUED and not other.lease:
-            # It waits for its turn on its node, and nobody would be there any more.
-            _end_unbegun(other, run)
-        return
-    for one, far in ((run, other), (other, run)):
-        _level(one, far)
-    _tell(run, other)
-
-
-def _end_unbegun(run: GpuCheckRun, ended: GpuCheckRun) -> None:
-    why = message_of(Reason(CheckCode.LINK_OTHER_END, {"node": ended.device.node.name}))
-    runs.end(run, CheckStatus.LOST, summary=why)
-    what = f"does not begin the check of a link of {display_name(run.device)}: {why}"
-    runs.record(run, run.device, "lost", what)
-
-
-def _level(run: GpuCheckRun, far: GpuCheckRun) -> None:
-    """Lift a run to what the link came to, as far as its other end has seen worse."""
-    if run.status != CheckStatus.DONE or run.verdict not in _ORDER:
-        return
-    # What speaks against the other end's own device says nothing about the link.
-    seen = far.verdict if far.verdict in _ORDER else CheckVerdict.INCONCLUSIVE
-    if _ORDER.index(CheckVerdict(seen)) <= _ORDER.index(CheckVerdict(run.verdict)):
-        return
-    run.summary = message_of(
-        Reason(CheckCode.LINK_OTHER_END_SAYS, {"node": far.device.node.name, "words": far.summary})
-    )[:2000]
-    run.verdict, run.action = seen, far.action or "retry"
-    run.save(update_fields=["verdict", "action", "summary"])
-
-
-def _tell(run: GpuCheckRun, other: GpuCheckRun) -> None:
-    """One notice for both ends, where the link is not as it should be."""
-    both = sorted((run, other), key=lambda each: each.plan.get("meeting", {}).get("rank", 0))
-    verdicts = {each.verdict for each in both}
-    if verdicts == {CheckVerdict.PASS}:
-        return
-    names = [each.device.node.name for each in both]
-    wrong = {each.device.node.name: wrong_words(each) for each in both}
-    saw = [name for name in names if wrong[name]]
-    if len(saw) == 2:
-        code = CheckCode.LINK_WRONG_AT_BOTH
-    elif saw and all(words is not None for words in wrong.values()):
-        code = CheckCode.LINK_WRONG_AT_ONE
-    else:
-        code = CheckCode.LINK_NOT_AS_IT_SHOULD_BE
-    first = next((each for each in both if each.verdict != CheckVerdict.PASS), both[0])
-    node = saw[0] if saw else names[0]
-    other_end = names[1] if node == names[0] else names[0]
-    body = message_of(Reason(code, {"node": node, "other": other_end, "words": first.summary}))
-    degraded = CheckVerdict.DEGRADED in verdicts
-    word = "is degraded" if degraded else "could not be checked"
-    kind = "device.pair_degraded" if degraded else "device.pair_inconclusive"
-    notify_operators(first.device, kind, f"The link between {names[0]} and {names[1]} {word}", body)
-
-
-def wrong_words(run: GpuCheckRun) -> int | None:
-    """How many words of the sums were wrong at this end; None where it compared none."""
-    report = run.report if isinstance(run.report, dict) else {}
-    tests: Iterable[Any] = report.get("tests") or ()
-    return next((each.get("errors") for each in tests if each.get("name") == TEST), None)

@@ -20,6 +20,7 @@ from portal.common.reasons.codes import CheckCode, PlacementCode
 from portal.fleet.inventory.cordons import cordon_device
 from portal.fleet.inventory.models import AllocatedDevice, Device, Node, Pool
 from portal.gpu_checks import lost_runs, pairs, resets, runs
+from portal.gpu_checks.kinds.pair import wrong_words
 from portal.gpu_checks.models import CheckStatus, CheckVerdict, GpuCheckRun
 from portal.scheduling import capacity
 from provisioning.check_messages import CheckCommand
@@ -298,7 +299,7 @@ def test_wrong_words_at_one_end_are_told_as_that(nodes, two, end, olga, wrong_at
     right = run_of(two[1 - wrong_at])
     assert right.verdict == CheckVerdict.DEGRADED
     assert right.summary.startswith(f"Right at this end. At the other, {bad}: 7 wrong words")
-    assert (pairs.wrong_words(run_of(two[wrong_at])), pairs.wrong_words(right)) == (7, 0)
+    assert (wrong_words(run_of(two[wrong_at])), wrong_words(right)) == (7, 0)
     (notice,) = notices()
     assert notice.body.startswith(f"{bad} alone saw wrong words, {good} none.")
     assert not Device.objects.filter(cordoned=True).exists()

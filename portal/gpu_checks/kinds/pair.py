@@ -1,25 +1,32 @@
-"""Ends of a check of the link between two nodes."""
+"""Ends of a check of the link between two nodes, and what both came to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from django.urls import reverse
 from django.utils.translation import gettext
 
-from portal.fleet.inventory.cordons import display_name
+from portal.common.reasons.codes import CheckCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of
+from portal.fleet.inventory.cordons import display_name, notify_operators
 from portal.fleet.inventory.models import CordonCause
-from portal.gpu_checks import pairs, report_reader, runs
+from portal.gpu_checks import report_reader, runs
 from portal.gpu_checks.kinds.judged import JudgedHandler
 from portal.gpu_checks.kinds.looks import Repeat
-from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.gpu_checks.report_reader import Reading
 from provisioning import messages
 from provisioning.check_messages import CheckAnswer, CheckCommand
 from provisioning.gpu.check.plan import PAIR_DEADLINE_S
 from provisioning.gpu.check.types import Meeting
 
+TEST = "two_nodes"
+_ORDER = (CheckVerdict.PASS, CheckVerdict.DEGRADED, CheckVerdict.INCONCLUSIVE)
+"""What a link can come to, the better first."""
 _STEPS: Mapping[str, str] = {
     CheckVerdict.PASS: "passed",
     CheckVerdict.DEGRADED: "degraded",
@@ -59,10 +66,10 @@ class PairHandler(JudgedHandler):
         runs.record(run, run.device, step, f"has checked the link of {name} to {far}: {run.summary}")
         if reading.verdict in (CheckVerdict.FAIL, CheckVerdict.HUNG):
             self.cordon(run.device, run.summary, reading.action)
-        pairs.concluded(run)
+        _conclude(run)
 
     def lost(self, run: GpuCheckRun, reason: str) -> None:
-        pairs.concluded(run)
+        _conclude(run)
 
     def title(self, run: GpuCheckRun) -> str:
         if run.partner is None:
@@ -78,3 +85,72 @@ class PairHandler(JudgedHandler):
             value=str(run.partner.device.node_id),
             label=gettext("Check again"),
         )
+
+
+def _conclude(run: GpuCheckRun) -> None:
+    """A locked run of a link has ended. Once both have, each says of the link the worse of what both saw."""
+    other = run.partner
+    if other is None or run.open:
+        return
+    if other.open:
+        if other.status == CheckStatus.QUEUED and not other.lease:
+            # It waits for its turn on its node, and nobody would be there any more.
+            _end_unbegun(other, run)
+        return
+    for one, far in ((run, other), (other, run)):
+        _lift(one, far)
+    _notify(run, other)
+
+
+def _end_unbegun(run: GpuCheckRun, ended: GpuCheckRun) -> None:
+    why = message_of(Reason(CheckCode.LINK_OTHER_END, {"node": ended.device.node.name}))
+    runs.end(run, CheckStatus.LOST, summary=why)
+    what = f"does not begin the check of a link of {display_name(run.device)}: {why}"
+    runs.record(run, run.device, "lost", what)
+
+
+def _lift(run: GpuCheckRun, far: GpuCheckRun) -> None:
+    """Lift a run to what the link came to, as far as its other end has seen worse."""
+    if run.status != CheckStatus.DONE or run.verdict not in _ORDER:
+        return
+    # What speaks against the other end's own device says nothing about the link.
+    seen = far.verdict if far.verdict in _ORDER else CheckVerdict.INCONCLUSIVE
+    if _ORDER.index(CheckVerdict(seen)) <= _ORDER.index(CheckVerdict(run.verdict)):
+        return
+    run.summary = message_of(
+        Reason(CheckCode.LINK_OTHER_END_SAYS, {"node": far.device.node.name, "words": far.summary})
+    )[:2000]
+    run.verdict, run.action = seen, far.action or "retry"
+    run.save(update_fields=["verdict", "action", "summary"])
+
+
+def _notify(run: GpuCheckRun, other: GpuCheckRun) -> None:
+    """One notice for both ends, where the link is not as it should be."""
+    both = sorted((run, other), key=lambda each: each.plan.get("meeting", {}).get("rank", 0))
+    verdicts = {each.verdict for each in both}
+    if verdicts == {CheckVerdict.PASS}:
+        return
+    names = [each.device.node.name for each in both]
+    wrong = {each.device.node.name: wrong_words(each) for each in both}
+    saw = [name for name in names if wrong[name]]
+    if len(saw) == 2:
+        code = CheckCode.LINK_WRONG_AT_BOTH
+    elif saw and all(words is not None for words in wrong.values()):
+        code = CheckCode.LINK_WRONG_AT_ONE
+    else:
+        code = CheckCode.LINK_NOT_AS_IT_SHOULD_BE
+    first = next((each for each in both if each.verdict != CheckVerdict.PASS), both[0])
+    node = saw[0] if saw else names[0]
+    other_end = names[1] if node == names[0] else names[0]
+    body = message_of(Reason(code, {"node": node, "other": other_end, "words": first.summary}))
+    degraded = CheckVerdict.DEGRADED in verdicts
+    word = "is degraded" if degraded else "could not be checked"
+    kind = "device.pair_degraded" if degraded else "device.pair_inconclusive"
+    notify_operators(first.device, kind, f"The link between {names[0]} and {names[1]} {word}", body)
+
+
+def wrong_words(run: GpuCheckRun) -> int | None:
+    """How many words of the sums were wrong at this end; None where it compared none."""
+    report = run.report if isinstance(run.report, dict) else {}
+    tests: Iterable[Any] = report.get("tests") or ()
+    return next((each.get("errors") for each in tests if each.get("name") == TEST), None)
