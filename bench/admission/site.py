@@ -39,7 +39,7 @@ def build(devices: int, workspaces: int, waiting: int, *, spare: int = 0, seed: 
         driver="local",
         state=PoolState.ONLINE,
         config={"node": "none"},
-        hand_out_max_age_h=0,
+        hand_out_max_age_hours=0,
     )
     teams, users = _teams()
     template = Template.objects.create(slug="bench", name="Bench", program="bash", argv=["bash"])

@@ -110,7 +110,7 @@ def with_history(pool: Pool, gpus: Sequence[Gpu], chance: random.Random) -> None
     rows = {row.uuid: row for row in Device.objects.select_related("node", "node__pool")}
     made: list[GpuCheckRun] = []
     for gpu in gpus:
-        at = now - timedelta(hours=chance.uniform(0, pool.check_every_h))
+        at = now - timedelta(hours=chance.uniform(0, pool.check_every_hours))
         device = rows[gpu.uuid]
         run = GpuCheckRun(
             device=device, level=pool.check_level, cause=CheckCause.SCHEDULE, status=CheckStatus.DONE,
@@ -121,7 +121,7 @@ def with_history(pool: Pool, gpus: Sequence[Gpu], chance: random.Random) -> None
             CheckAnswer(CHECK, str(run.pk), "lease", gpu.uuid, report=report.to_dict()), run
         )
         run.verdict, run.summary, run.measures = found.verdict, found.summary, found.measures
-        device.passed_at = now - timedelta(hours=chance.uniform(0, pool.hand_out_max_age_h))
+        device.passed_at = now - timedelta(hours=chance.uniform(0, pool.hand_out_max_age_hours))
         made.append(run)
     GpuCheckRun.objects.bulk_create(made, batch_size=BATCH)
     for run in made:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from django.db.models import QuerySet
@@ -13,7 +12,7 @@ from rest_framework.decorators import action
 from rest_framework.response import Response
 
 from portal.accounts.selectors import own_teams, team_by_slug
-from portal.catalog import documents, entries, selectors
+from portal.catalog import entries, selectors
 from portal.catalog.models import Flavor, Template
 from portal.catalog.policies import require_keep
 from portal.catalog.serializers import (
@@ -38,10 +37,8 @@ from portal.common.api import (
     operation,
 )
 from portal.common.etags import IF_MATCH, TaggedViewSet
-from portal.common.renamed import with_both
 from portal.common.scopes import Scope
 from portal.history import selectors as history
-from portal.history.selectors import Difference
 from portal.history.serializers import RevisionSerializer
 
 SCOPES = {"GET": Scope.CATALOG_READ, "*": Scope.CATALOG_WRITE}
@@ -120,8 +117,7 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
         rows = list(history.revisions(*selectors.revision_subject(entry))[: VERSIONS_SHOWN + 1])
         shown = history.with_predecessors(rows)[:VERSIONS_SHOWN]
         for row, changes in shown:
-            row.changes = [_renamed(each) for each in changes]  # type: ignore[attr-defined]
-            row.data = with_both(documents.RENAMED, row.data)
+            row.changes = changes  # type: ignore[attr-defined]
         return Response(RevisionSerializer([row for row, _ in shown], many=True).data)
 
     def _take_back(self, request: UserRequest, number: int) -> Response:
@@ -300,10 +296,6 @@ class FlavorViewSet(EntryViewSet):
     @action(detail=True, methods=["post"], url_path="versions/<int:number>/restore")
     def restore(self, request: UserRequest, slug: str, number: int) -> Response:
         return self._take_back(request, number)
-
-
-def _renamed(change: Difference) -> Difference:
-    return replace(change, field=documents.RENAMED.get(change.field, change.field))
 
 
 router = Router()

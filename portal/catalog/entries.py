@@ -110,7 +110,7 @@ def change(
         row.teams.set(teams)
     row = _read(type(row), row)
     after = documents.document_of(row)
-    changed = [documents.RENAMED.get(each.field, each.field) for each in history.differences(before, after)]
+    changed = [each.field for each in history.differences(before, after)]
     if not changed:
         # Also the time of the last change is as it was.
         type(row).objects.filter(pk=row.pk).update(updated_at=before_at)

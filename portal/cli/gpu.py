@@ -176,8 +176,8 @@ def _end(run: dict[str, Any], arguments: argparse.Namespace) -> int:
         if run["kind"] == "pair":
             what = f"{run['node']} – {run['partner_node']}  {run['uuid']}"
         print(f"{what}  {verdict}{simulated}: {run['summary']}")
-        if run["action"] not in ("", "none"):
-            print(f"  recovery: {run['action'].replace('_', ' ')}")
+        if run["recovery"] not in ("", "none"):
+            print(f"  recovery: {run['recovery'].replace('_', ' ')}")
     if run["status"] != "done":
         return EXIT_PORTAL
     if run.get("report", {}).get("unavailable"):

@@ -70,7 +70,7 @@ class GpuCheckRun(models.Model):
     cause = models.CharField(max_length=10, choices=CheckCause)
     status = models.CharField(max_length=8, choices=CheckStatus, default=CheckStatus.QUEUED)
     verdict = models.CharField(max_length=14, choices=CheckVerdict, blank=True)
-    action = models.CharField(max_length=20, blank=True)
+    recovery = models.CharField(max_length=20, blank=True)
     summary = models.TextField(blank=True)
     simulated = models.BooleanField(default=False)
     asked_by = models.ForeignKey(

@@ -218,8 +218,8 @@ def _level(run: GpuCheckRun, far: GpuCheckRun) -> None:
     run.summary = message_of(
         Reason(CheckCode.LINK_OTHER_END_SAYS, {"node": far.device.node.name, "words": far.summary})
     )[:2000]
-    run.verdict, run.action = seen, far.action or "retry"
-    run.save(update_fields=["verdict", "action", "summary"])
+    run.verdict, run.recovery = seen, far.recovery or "retry"
+    run.save(update_fields=["verdict", "recovery", "summary"])
 
 
 def _tell(run: GpuCheckRun, other: GpuCheckRun) -> None:

@@ -130,7 +130,7 @@ def _ask(wish: Wish) -> bool:
 def _idle(pool: Pool) -> QuerySet[Device]:
     """Devices that nobody uses and nothing else is done with; GPUs that are split are not among them."""
     devices = Device.objects.filter(node__pool=pool, node__online=True, present=True, checking=False)
-    if not pool.check_every_h:
+    if not pool.check_every_hours:
         # Only what a check or a scrub took out, or that waits for one, is looked at, so the others need
         # not be read.
         out = Q(cordoned=True, cordon_cause__in=[CordonCause.CHECK, CordonCause.SCRUB])
@@ -155,11 +155,11 @@ def _wishes(pool: Pool, devices: list[Device], now: datetime) -> Iterator[Wish]:
     for device in kept_back:
         # Its last holder has left, and nobody has scrubbed it since: that one never used it, say.
         yield Wish(0, device, CheckKind.SCRUB, CheckLevel.QUICK, CheckCause.RECLAIM)
-    if not pool.check_every_h:
+    if not pool.check_every_hours:
         return
     last = _last_checks(pool)
     returned = _returned(pool, now)
-    every = timedelta(hours=pool.check_every_h)
+    every = timedelta(hours=pool.check_every_hours)
     level = CheckLevel(pool.check_level)
     for device in devices:
         checked = last.get(device.pk)

@@ -118,7 +118,7 @@ def _shared(device: Device, asked: Sequence[UUID]) -> bool:
 def _stale(device: Device, now: datetime) -> bool:
     """Whether its last good check is too old, and another one may tell more."""
     pool = device.node.pool
-    since = now - timedelta(hours=pool.hand_out_max_age_h)
+    since = now - timedelta(hours=pool.hand_out_max_age_hours)
     if device.passed_at is not None and device.passed_at > since:
         return False
     last = device.checks.filter(kind=CheckKind.CHECK, status=CheckStatus.DONE).order_by("-created_at").first()
@@ -148,7 +148,7 @@ def may_have_checks(workspace: Workspace) -> bool:
     """Whether it is worth looking: no query is made for what has no accelerator, or is never checked."""
     wanted = workspace.resources.get("accelerators") or {}
     pool = workspace.pool
-    return bool(wanted.get("count")) and pool is not None and pool.hand_out_max_age_h > 0
+    return bool(wanted.get("count")) and pool is not None and pool.hand_out_max_age_hours > 0
 
 
 def proceed(event: PreflightDue) -> None:

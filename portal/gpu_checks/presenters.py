@@ -247,7 +247,7 @@ def page(actor: User, run: GpuCheckRun) -> Page:
     return Page(
         row=row_of(run),
         device_name=display_name(run.device),
-        recovery=str(RECOVERY.get(run.action, "")),
+        recovery=str(RECOVERY.get(run.recovery, "")),
         tests=tuple(map(_test, report.get("tests", ()))),
         measures=tuple(_measures(run, earlier)),
         notes=tuple(_note(each) for each in findings),

@@ -132,7 +132,7 @@ def is_called_for(device: Device) -> bool:
     if device.cordoned or device.recovery in ADVICE:
         return True
     checks = device.checks.filter(status=CheckStatus.DONE, kind__in=[CheckKind.CHECK, CheckKind.SCRUB])
-    return checks.order_by("-created_at").values_list("action", flat=True).first() in ADVICE
+    return checks.order_by("-created_at").values_list("recovery", flat=True).first() in ADVICE
 
 
 def siblings(device: Device) -> QuerySet[Device]:
@@ -183,7 +183,7 @@ def answered(run: GpuCheckRun, answer: CheckAnswer) -> None:
         CheckStatus.DONE,
         started_at=run.started_at or timezone.now(),
         verdict=verdict,
-        action=_action(verdict, device),
+        recovery=_recovery(verdict, device),
         summary=summary,
         report=report,
     )
@@ -208,7 +208,7 @@ def _sound(run: GpuCheckRun, answer: CheckAnswer) -> ResetResult:
     return said
 
 
-def _action(verdict: CheckVerdict, device: Device) -> str:
+def _recovery(verdict: CheckVerdict, device: Device) -> str:
     match verdict:
         case CheckVerdict.PASS:
             return CHECK_IT

@@ -129,7 +129,7 @@ def apply_answer(answer: CheckAnswer) -> bool:
             CheckStatus.DONE,
             started_at=run.started_at,
             verdict=found.verdict,
-            action=found.action,
+            recovery=found.action,
             summary=strip_nul(found.summary)[:2000],
             report=strip_nul_json(found.report),
             measures=found.measures,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
@@ -21,7 +20,7 @@ from portal.history import selectors as history
 from portal.history.models import SubjectKind
 from portal.history.serializers import RevisionSerializer
 from portal.inventory import cordons, pools, selectors, services
-from portal.inventory.device_states import FORMER_CODES, LOOKS, DeviceState
+from portal.inventory.device_states import LOOKS, DeviceState
 from portal.inventory.models import Device, Node, Pool
 from portal.inventory.serializers import (
     CordonSerializer,
@@ -190,16 +189,9 @@ class DeviceFilter(filters.FilterSet):
     cordoned = filters.BooleanFilter(label="Whether it has been taken out of placement.")
     checking = filters.BooleanFilter(label="Whether a check or a scrub is on it.")
     state = filters.ChoiceFilter(
-        choices=[
-            *((each.value, LOOKS[each].word) for each in DeviceState),
-            *((former, LOOKS[each].word) for former, each in FORMER_CODES.items()),
-        ],
-        method="in_state",
-        label="In this state, as the device's own `state` says; `gone` is the former name of `offline`.",
+        choices=[(each.value, LOOKS[each].word) for each in DeviceState],
+        label="In this state, as the device's own `state` says.",
     )
-
-    def in_state(self, found: QuerySet[Any], _: str, state: str) -> QuerySet[Any]:
-        return found.filter(state=FORMER_CODES.get(state, state))
 
 
 @documented(list="List devices", retrieve="Read a device")

@@ -56,8 +56,6 @@ BUSY = frozenset({DeviceState.ALLOCATED, DeviceState.SHARED})
 """In use: allocated, wholly or in part, and not known to be idle."""
 KNOWN = Q(present=True) | ~Q(kind=DeviceKind.MIG.value)
 """What is counted and shown: a GPU that its node lost is offline, an instance that is absent is dissolved."""
-FORMER_CODES = {"gone": DeviceState.OFFLINE}
-"""Former names of states in filters; still accepted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def create_pool(
     )
     if pool.simulated:
         # There is nothing to check behind a simulated device; trials turn these on.
-        pool.check_every_h = pool.hand_out_max_age_h = 0
+        pool.check_every_hours = pool.hand_out_max_age_hours = 0
         pool.check_required = pool.scrub_required = False
     try:
         pool.full_clean(validate_constraints=False)

@@ -34,7 +34,6 @@ EXAMPLES: Mapping[str, Any] = {
     "env": {"HF_HOME": "/home/me/.cache/huggingface"},
     "environment": "vision-tools",
     "expected_hours": 8,
-    "expected_s": 28_800,
     "expires_at": "2026-12-31T00:00:00Z",
     "flavor": "gpu-small",
     "for": "flavor:a100-full",

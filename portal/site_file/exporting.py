@@ -21,7 +21,6 @@ from portal.ledger.models import Budget, LedgerAccount
 from portal.quota_requests.models import AutoApproveRule
 from portal.quotas.models import WEIGHT_ONE, Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
 from portal.reclaim import policy_documents
-from portal.site_file.names import for_file
 from portal.site_file.schema import VERSION
 from portal.workspace_secrets import documents as vault_secrets
 
@@ -47,12 +46,12 @@ def current() -> dict[str, Any]:
         "rates": dict(ResourceRate.objects.order_by("resource").values_list("resource", "rate_milli")),
         "environments": environments.documents(),
         "flavors": {
-            entry.slug: for_file("flavors", without_secrets(documents.document_of(entry)))
+            entry.slug: without_secrets(documents.document_of(entry))
             for entry in selectors.all_flavors().order_by("slug")
         },
         "templates": {
             entry.slug: {
-                **for_file("templates", without_secrets(documents.document_of(entry))),
+                **without_secrets(documents.document_of(entry)),
                 "vault_secrets": of_templates.get(entry.pk, {}),
             }
             for entry in selectors.all_templates().order_by("slug")
@@ -104,7 +103,7 @@ def without_secrets(document: dict[str, Any]) -> dict[str, Any]:
 
 def _pool(pool: Pool) -> dict[str, Any]:
     checks = {name: getattr(pool, name) for name in CHECKS}
-    return {**without_secrets(pools.document_of(pool)), **for_file("pools", checks)}
+    return {**without_secrets(pools.document_of(pool)), **checks}
 
 
 def _quotas() -> dict[tuple[Any, Any], dict[str, Any]]:

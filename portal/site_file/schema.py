@@ -9,14 +9,11 @@ from django.db import models
 
 from portal.accounts.models import Team
 from portal.catalog.documents import FLAVOR_FIELDS, TEMPLATE_FIELDS
-from portal.catalog.documents import RENAMED as OF_ENTRIES
 from portal.catalog.models import LARGEST, Flavor, Template
 from portal.catalog.rules import ICONS
-from portal.common.renamed import Names, takes_its_place
 from portal.environments.documents import ABOUT
 from portal.environments.models import PYTHONS, Environment, SourceKind
 from portal.gpu_checks.settings import NAMES as CHECKS
-from portal.gpu_checks.settings import RENAMED as OF_POOLS
 from portal.inventory.models import PlacementPolicy, Pool, RebalancingPolicy
 from portal.ledger.models import Period
 from portal.reclaim.engine.week import DAYS
@@ -60,17 +57,6 @@ def _of(field: models.Field[Any, Any]) -> dict[str, Any]:
 
 def _fields(model: Any, names: tuple[str, ...], **special: dict[str, Any]) -> dict[str, Any]:
     return {name: special.get(name) or _of(model._meta.get_field(name)) for name in names}
-
-
-def _with_new_names(properties: dict[str, Any], renamed: Names) -> dict[str, Any]:
-    """Of what has got a better name, the new one and then, marked, the old one."""
-    found: dict[str, Any] = {}
-    for name, value in properties.items():
-        if new := renamed.get(name):
-            found[new] = value
-            value = {**value, "deprecated": True, "description": takes_its_place(new)}
-        found[name] = value
-    return found
 
 
 def _object(properties: dict[str, Any], required: tuple[str, ...] = (), words: str = "") -> dict[str, Any]:
@@ -150,22 +136,14 @@ def schema() -> dict[str, Any]:
         "rebalancing": {"enum": list(RebalancingPolicy.values)},
         "enabled": {"type": "boolean"},
         "retiring": {"type": "boolean"},
-        **_with_new_names(_fields(Pool, CHECKS), OF_POOLS),
+        **_fields(Pool, CHECKS),
     }
     entry = {"teams": _nullable(NAMES), "successor": {"type": ["string", "null"]}}
     template = {
         "team": {"type": ["string", "null"]},
         "environment": {"type": ["string", "null"]},
-        **_with_new_names(
-            _fields(
-                Template,
-                TEMPLATE_FIELDS,
-                argv=ARGV,
-                env=VARIABLES,
-                icon={"enum": ["", *ICONS]},
-                mounts=NAMES,
-            ),
-            OF_ENTRIES,
+        **_fields(
+            Template, TEMPLATE_FIELDS, argv=ARGV, env=VARIABLES, icon={"enum": ["", *ICONS]}, mounts=NAMES
         ),
         "vault_secrets": vault_secrets,
         **entry,
@@ -181,7 +159,7 @@ def schema() -> dict[str, Any]:
     environment["python"] = {"enum": list(PYTHONS)}
     flavor = {
         "pool": {"type": ["string", "null"]},
-        **_with_new_names(_fields(Flavor, FLAVOR_FIELDS, accelerator_models=NAMES), OF_ENTRIES),
+        **_fields(Flavor, FLAVOR_FIELDS, accelerator_models=NAMES),
         **entry,
     }
     rule = _object(

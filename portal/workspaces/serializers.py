@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.functional import cached_property
 from django.utils.translation import get_language
-from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 
@@ -217,7 +217,6 @@ class StageSerializer(serializers.Serializer[Any]):
     seconds = serializers.FloatField(allow_null=True)
 
 
-@extend_schema_serializer(deprecate_fields=["milli"])
 class HeldDeviceSerializer(serializers.Serializer[Any]):
     """An accelerator that the workspace holds, or a share of it in thousandths."""
 
@@ -227,7 +226,6 @@ class HeldDeviceSerializer(serializers.Serializer[Any]):
     share_milli = serializers.IntegerField(
         source="milli", help_text="Thousandths of it that the workspace holds; 1000 is the whole one."
     )
-    milli = serializers.IntegerField(help_text="As `share_milli`, which takes its place.")
 
 
 class QueueSerializer(serializers.Serializer[Any]):

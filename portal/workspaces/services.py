@@ -153,15 +153,11 @@ def create_once(
     check_order(expected_s, priority)
     asked_for = list(secrets)
     wished = name.strip().lower()
-    # The name as it was asked for: one that we choose would differ when the request is repeated.
-    parts = [team.slug, template.slug, flavor.slug, wished, str(expected_s or ""), str(priority)]
-    # Only where it was said, so that keys which were used before it could be said stay good.
-    said = [] if checkpointed is None else [str(checkpointed)]
-    said += [] if environment is None else [f"environment:{environment.slug}"]
-    said += [] if lifetime_s is None else [f"lifetime:{lifetime_s}"]
-    said += [] if git is None else [f"git:{git['url']} {git['ref']} {git['secret']}"]
-    said += ["start_without_gpu"] if start_without_gpu else []
-    digest = digest_of(*parts, *said, *(f"secret:{name}" for name in sorted(asked_for)))
+    # The requested name: a generated one would differ when the request is repeated.
+    digest = digest_of(
+        *(team.slug, template.slug, flavor.slug, wished, expected_s, lifetime_s, priority, checkpointed),
+        *(environment and environment.slug, git, start_without_gpu, sorted(asked_for)),
+    )
     runs_in = software.chosen(template, team, environment)
     lives_s = lifetime_of(template, flavor, lifetime_s, expected_s=expected_s)
     needed_s = min((said for said in (expected_s, lifetime_s) if said), default=None)
@@ -311,9 +307,9 @@ def _software_data(workspace: Workspace) -> dict[str, Any]:
     return {} if version is None else {"environment": version.environment.slug, "version": version.number}
 
 
-def digest_of(*parts: str) -> str:
-    """What an idempotency key stands for: it is refused with other `parts`."""
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+def digest_of(*parts: Any) -> str:
+    """What an idempotency key stands for: it is refused with other `parts`, which are JSON values."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def claim_key(actor: User, key: str, digest: str) -> Workspace | None:

@@ -77,7 +77,7 @@ def test_a_simulated_one_says_so_and_shows_its_devices(api: Any, bob: Any, team:
     body = api(bob).post("workspaces", {**BODY, "flavor": "sim-h100-x2"}).json()
 
     assert body["simulated"] is True
-    assert [device["milli"] for device in body["devices"]] == [1000, 1000]
+    assert [device["share_milli"] for device in body["devices"]] == [1000, 1000]
 
 
 @pytest.mark.parametrize("field", ["template", "flavor"])

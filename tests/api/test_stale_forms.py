@@ -56,7 +56,7 @@ FORMS = {
     "channel": Form("channel", "/channels/{id}/", "name", {"name": "Mine"}),
     "service account": Form("service account", "/{path}/", "description", {"description": "Mine"}),
     "user": Form("user", "/users/dora/", "email", {"email": "dora@mine.example"}),
-    "checks": Form("checks", "/pools/sim/", "check_every_h", {"check_every_h": "99"}),
+    "checks": Form("checks", "/pools/sim/", "check_every_hours", {"check_every_hours": "99"}),
 }
 
 

@@ -41,7 +41,7 @@ def node_with(name: str, count: int, *more: DeviceInfo, **fields: object):
 @pytest.fixture
 def lab(catalog) -> Pool:
     pool = local_pool_with(node_with("gpu-01", 8), node_with("gpu-02", 2))
-    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_h=0)
+    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_hours=0)
     FlavorFactory(slug="gpu-1", accelerator_count=1, accelerator_model=H100)
     return pool
 
@@ -302,7 +302,7 @@ def test_of_a_real_gpu_it_is_said_how_a_share_is_held(catalog, make, alice, as_u
     """Simulated ones run nothing: nothing is ended there."""
     simulated_pool(str(tmp_path))
     local_pool_with(node_info(gpus=1, provides=(PROVIDES_SHARES,)))
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     words = "Memory is held to its part by ending processes"
     FlavorFactory(slug="half", accelerator_count=1, accelerator_milli=500)
     of_it = {"pool": Pool.objects.get(slug="sim"), "cpu_milli": 100, "memory_mib": 64}

@@ -219,23 +219,26 @@ def test_a_simulated_check_is_called_so_everywhere(olga, as_user, operator, cata
 
 def test_operators_set_when_a_pool_is_checked(olga, bob, as_user, operator, h100):
     url = "/pools/this-machine/"
-    form = {"check_every_h": "24", "check_level": "quick", "hand_out_max_age_h": "0", "scrub_required": "on"}
+    form = {
+        "check_every_hours": "24",
+        "check_level": "quick",
+        "hand_out_max_age_hours": "0",
+        "scrub_required": "on",
+    }
     assert as_user(bob).post(f"{url}checks/", form).status_code == 403
     assert as_user(olga).post(f"{url}checks/", form).url == url
     pool = Pool.objects.get(slug="this-machine")
-    assert (pool.check_every_h, pool.check_level, pool.hand_out_max_age_h) == (24, "quick", 0)
+    assert (pool.check_every_hours, pool.check_level, pool.hand_out_max_age_hours) == (24, "quick", 0)
     assert (pool.check_required, pool.scrub_required) == (False, True)
     told = text(as_user(bob).get(url))
     assert "every 24 hours" in told and "Not before hand-out" in told
     page = as_user(olga)
-    page.post(f"{url}checks/", form | {"check_every_h": "often"})
+    page.post(f"{url}checks/", form | {"check_every_hours": "often"})
     assert "Hours are whole numbers" in text(page.get(url))
     assert operator.put("pools/this-machine/checks", {"check_required": True}).json() == {
         "check_every_hours": 24,
-        "check_every_h": 24,
         "check_level": "quick",
         "hand_out_max_age_hours": 0,
-        "hand_out_max_age_h": 0,
         "check_required": True,
         "scrub_required": True,
         "mig_repartition": False,

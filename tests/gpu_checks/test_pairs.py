@@ -221,7 +221,7 @@ def test_a_device_that_is_no_end(nodes, changed):
 
 
 def test_what_somebody_has_is_no_end(nodes, make, alice):
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     one = Flavor.objects.filter(accelerator_count=1).order_by("slug").first()
     for _ in range(2):
         assert make(alice, one.slug)
@@ -278,7 +278,7 @@ def test_wrong_words_at_both_ends_take_nobody_out(nodes, two, end, olga, order):
         end(two[each], wrong=7)
     for command in two:
         run = run_of(command)
-        assert (run.verdict, run.action) == (CheckVerdict.DEGRADED, "inspect")
+        assert (run.verdict, run.recovery) == (CheckVerdict.DEGRADED, "inspect")
         assert THIRD_NODE in run.summary
     assert (
         not Device.objects.filter(cordoned=True).exists() and not Node.objects.filter(cordoned=True).exists()

@@ -46,7 +46,7 @@ def hold(gpus, make, alice) -> Callable[[int], set[int]]:
     """Let so many workspaces have one GPU each; which ones have been taken."""
 
     def taken(number: int) -> set[int]:
-        Pool.objects.update(hand_out_max_age_h=0)
+        Pool.objects.update(hand_out_max_age_hours=0)
         one = Flavor.objects.filter(accelerator_count=1).order_by("slug").first()
         for _ in range(number):
             make(alice, one.slug)

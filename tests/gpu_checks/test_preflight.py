@@ -122,7 +122,7 @@ def run_device(workspace: Workspace):
 
 
 def test_it_is_off_where_the_pool_says_so(gpus, make, alice, sent):
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     make(alice, flavor(1))
     assert taken(sent, Op.START)
     assert not commands(sent)
@@ -405,7 +405,7 @@ def test_what_others_share_is_not_scrubbed_and_simulated_ones_only_where_asked_f
     assert scrubs_after(device.pk) == 0, "one is under way"
     Device.objects.filter(pk=gpus[0].pk).update(present=False)
     assert scrubs_after(gpus[0].pk) == 0
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     workspace = make(alice, flavor(1))
     assert scrubs_after(device_of(workspace).pk) == 0
 

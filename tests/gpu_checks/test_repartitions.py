@@ -142,7 +142,7 @@ def test_operators_allow_it_on_the_page_and_by_rest(pool, olga, as_user, operato
     allow(pool, False)
     page = as_user(olga)
     assert "Replace idle MIG instances" in page.get("/pools/sim/").content.decode()
-    form = {"check_every_h": "0", "check_level": "quick", "hand_out_max_age_h": "0"}
+    form = {"check_every_hours": "0", "check_level": "quick", "hand_out_max_age_hours": "0"}
     page.post("/pools/sim/checks/", form | {"mig_repartition": "on"})
     assert operator.get("pools/sim/checks").json()["mig_repartition"] is True
     assert operator.put("pools/sim/checks", {"mig_repartition": False}).json()["mig_repartition"] is False
@@ -333,7 +333,7 @@ def test_an_instance_that_is_not_clean_is_out_and_not_given(waiting, pool, sent,
 def test_the_new_instance_is_checked_where_the_pool_says_so(pool, large, make, alice, sent, settle):
     make(alice, large)
     settle()
-    Pool.objects.update(hand_out_max_age_h=24)
+    Pool.objects.update(hand_out_max_age_hours=24)
     rows_changed()
     waiting = make(alice, large)
     sent.deliver(*sent.take(TASK))

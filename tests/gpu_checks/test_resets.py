@@ -128,7 +128,7 @@ def test_what_was_not_done_stays_out_with_what_to_do(
     assert says(command_of(sent), said, "Somebody has it open.")
     run.refresh_from_db()
     now = fresh(gpu)
-    assert (run.verdict, run.action, run.summary) == (verdict, advice, "Somebody has it open.")
+    assert (run.verdict, run.recovery, run.summary) == (verdict, advice, "Somebody has it open.")
     assert (now.cordoned, now.checking, now.recovery) == (True, False, advice)
     assert not GpuCheckRun.objects.exclude(pk=run.pk).exists()
 
@@ -170,7 +170,7 @@ def test_only_what_is_out_or_advised(gpus: list[Device], sent: Any, alice: Any) 
         cause="operator",
         status=CheckStatus.DONE,
         verdict="degraded",
-        action="drain_and_reset",
+        recovery="drain_and_reset",
     )
     ask(gpus[1])
     assert fresh(gpus[1]).cordoned, "it is out from now on"
@@ -200,7 +200,7 @@ def test_not_under_a_check_and_not_under_a_workspace(
     check = runs.request_check(actor=SYSTEM, device_id=gpu.pk)
     assert refused(gpu) == CheckCode.CHECK_UNDER_WAY
     runs.cancel_check(actor=SYSTEM, run_id=check.pk)
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     workspace = make(alice, flavor_of_one_gpu())
     taken = Device.objects.get(allocated__allocation__workspace=workspace)
     out(taken)
@@ -291,7 +291,7 @@ def test_the_page_asks_with_what_it_would_interrupt(
     client: Any, olga: Any, alice: Any, gpu: Device, gpus: list[Device], sent: Any, make: Any
 ) -> None:
     Device.objects.update(island="nvlink-0")
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     workspace: Workspace = make(alice, flavor_of_one_gpu())
     client.force_login(olga)
     link = f"/gpus/devices/{gpu.pk}/reset/"

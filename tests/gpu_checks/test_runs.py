@@ -111,7 +111,7 @@ def test_a_device_that_is_gone_or_split_is_not_checked(gpu, sent):
 
 
 def test_what_a_workspace_uses_is_not_checked(gpus, make, alice, sent):
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     workspace = make(alice, flavor_of_one_gpu())
     taken = Device.objects.get(allocated__allocation__workspace=workspace)
     with pytest.raises(StateConflict, match="in use") as refused:
@@ -159,7 +159,7 @@ def test_a_pass_is_noted_and_clears_the_warning(gpu, sent):
     assert answer(command)
     run.refresh_from_db()
     device = fresh(gpu)
-    assert (run.status, run.verdict, run.action) == (CheckStatus.DONE, CheckVerdict.PASS, "none")
+    assert (run.status, run.verdict, run.recovery) == (CheckStatus.DONE, CheckVerdict.PASS, "none")
     assert (device.passed_at, device.warning, device.checking) == (run.finished_at, "", False)
     assert run.measures["copy_gb_s"]["value"] > run.measures["copy_gb_s"]["warn_below"] > 0
     assert run.measures["copy_gb_s"]["unit"] == "GB/s"

@@ -37,7 +37,7 @@ def _node(catalog, settings):
     settings.BERTH_RELEASED_CORES, settings.BERTH_RELEASED_MEMORY_GIB = 2, 32
     FlavorFactory(slug=FLAVOR, accelerator_count=1, cpu_milli=3000)
     local_pool_with(node_info(gpus=1))
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
 
 
 @pytest.fixture

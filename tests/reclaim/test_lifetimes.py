@@ -57,7 +57,9 @@ def test_its_time_begins_when_it_is_ready(make, alice, local_pool, sent, clock):
 )
 def test_flavor_and_site_say_how_long(make, alice, local_pool, settings, site, flavor, given):
     settings.BERTH_LIFETIME_HOURS, settings.BERTH_MAX_LIFETIME_HOURS = site
-    Flavor.objects.filter(slug="cpu-small").update(default_lifetime_h=flavor[0], max_lifetime_h=flavor[1])
+    Flavor.objects.filter(slug="cpu-small").update(
+        default_lifetime_hours=flavor[0], max_lifetime_hours=flavor[1]
+    )
     assert make(alice).lifetime_s == (None if given is None else given * HOUR)
 
 
@@ -81,7 +83,7 @@ def test_of_template_and_flavor_the_shorter_holds(
         (Template, "jupyterlab", template),
         (Flavor, "cpu-small", flavor),
     ):
-        model.objects.filter(slug=slug).update(default_lifetime_h=default_h, max_lifetime_h=max_h)
+        model.objects.filter(slug=slug).update(default_lifetime_hours=default_h, max_lifetime_hours=max_h)
     workspace = make(alice)
     assert workspace.template.slug == "jupyterlab"
     assert workspace.lifetime_s == (None if default is None else default * HOUR)

@@ -102,7 +102,7 @@ def test_applying_makes_the_site_and_applying_again_does_nothing(ada):
     assert Flavor.objects.get(slug="small").successor.slug == "tall"
     assert Template.objects.get(slug="vision_own").team.slug == "vision"
     assert Cohort.objects.get(slug="inner").parent.slug == "outer"
-    assert Pool.objects.get(slug="lab").check_every_h == 24
+    assert Pool.objects.get(slug="lab").check_every_hours == 24
     events = Event.objects.count()
     assert applying.compare(actor=ada, text=FILE) == []
     assert applying.apply(actor=ada, text=FILE) == []

@@ -25,7 +25,7 @@ class Migration(migrations.Migration):
                 ('cause', models.CharField(choices=[('schedule', 'On schedule'), ('new', 'New device'), ('returned', 'Device came back'), ('hand_out', 'Before hand-out'), ('reclaim', 'After reclaim'), ('operator', 'Asked for'), ('recheck', 'Second look')], max_length=10)),
                 ('status', models.CharField(choices=[('queued', 'Queued'), ('running', 'Running'), ('done', 'Done'), ('lost', 'Lost')], default='queued', max_length=8)),
                 ('verdict', models.CharField(blank=True, choices=[('pass', 'Passed'), ('degraded', 'Degraded'), ('fail', 'Failed'), ('inconclusive', 'Inconclusive'), ('hung', 'Hung')], max_length=14)),
-                ('action', models.CharField(blank=True, max_length=20)),
+                ('recovery', models.CharField(blank=True, max_length=20)),
                 ('summary', models.TextField(blank=True)),
                 ('simulated', models.BooleanField(default=False)),
                 ('asked_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),

@@ -22,7 +22,7 @@ from portal.inventory.cordons import lift_cordon
 from portal.inventory.models import Device, Pool
 
 # Only NVML is here: the device could be neither checked nor scrubbed, and would not be handed out.
-Pool.objects.update(check_every_h=0, hand_out_max_age_h=0, check_required=False, scrub_required=False)
+Pool.objects.update(check_every_hours=0, hand_out_max_age_hours=0, check_required=False, scrub_required=False)
 # One on schedule may have begun before that.
 while GpuCheckRun.objects.filter(status__in=runs.OPEN).exists():
     time.sleep(0.1)

@@ -14,13 +14,6 @@ TEXTS: dict[StrEnum, Text] = {
         _("Line %(line)s: anchors and references are not read."), _("Write it out where it is needed.")
     ),
     SiteCode.FILE_LINE: Text(_("Line %(line)s, %(where)s: %(why)s."), _("Correct it and try again.")),
-    SiteCode.FILE_NAMES_DIFFER: Text(
-        _(
-            "Line %(line)s, %(where)s: “%(old)s” is the former name of “%(new)s”, and the two do not say the "
-            "same."
-        ),
-        _("Keep “%(new)s” alone."),
-    ),
     SiteCode.FILE_NOT_YAML: Text(
         _("Line %(line)s: this is no YAML that can be read (%(why)s)."), _("Correct it and try again.")
     ),
