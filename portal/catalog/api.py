@@ -23,6 +23,7 @@ from portal.catalog.serializers import (
     TemplateCreateSerializer,
     TemplateSerializer,
     TemplateWrittenSerializer,
+    flavor_errors,
     kept_ids,
 )
 from portal.common import etags
@@ -250,7 +251,8 @@ class FlavorViewSet(EntryViewSet):
     )
     def create(self, request: UserRequest) -> Response:
         given = body_of(request, FlavorCreateSerializer)
-        made = entries.create(actor=request.user, model=Flavor, given=given)
+        with flavor_errors():
+            made = entries.create(actor=request.user, model=Flavor, given=given)
         return self.answer(made, status=201, Location=reverse("api:flavor-detail", args=[made.slug]))
 
     @operation(
@@ -262,7 +264,8 @@ class FlavorViewSet(EntryViewSet):
         errors=[400, 404, 409, 412, 415],
     )
     def partial_update(self, request: UserRequest, slug: str) -> Response:
-        return self._change(request)
+        with flavor_errors():
+            return self._change(request)
 
     @operation(
         "Delete a flavor",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
@@ -27,6 +28,7 @@ from portal.catalog.models import (
     WorkLost,
 )
 from portal.common.api import StrictSerializer
+from portal.common.errors import InvalidInput
 from portal.common.hours import HoursField
 from portal.common.problem_serializers import ReasonSerializer
 from portal.common.reasons.wording import message_of
@@ -218,15 +220,12 @@ class FlavorSerializer(EntrySerializer):
         allow_blank=True,
         help_text="When work of this size is lost if it has to make room; empty is as the template says.",
     )
-    accelerator_models = serializers.ListField(child=serializers.CharField())
     expected_hours = HoursField(source="expected_s", read_only=True, help_text=EXPECTED_WORDS)
 
     class Meta:
         model = Flavor
         fields = [
             *("slug", "name", "description", "resources", "pool", "simulated", "work_lost", "teams"),
-            *("cpu_milli", "memory_mib", "disk_mib", "nodes", "accelerator_count", "accelerator_model"),
-            *("accelerator_models", "accelerator_milli", "accelerator_memory_mib", "mig_profile", "within"),
             *("preemptible", "expected_hours", *LIFETIMES, "price_cents"),
             *("enabled", "position", "deprecated", "successor", "updated_at"),
         ]
@@ -395,22 +394,67 @@ class TemplateCreateSerializer(TemplateChangeSerializer):
     )
 
 
-class FlavorChangeSerializer(EntryChangeSerializer):
-    """The fields of a flavor that may be changed."""
+class FlavorAcceleratorsSerializer(StrictSerializer):
+    """Accelerators on each node, as a flavor is written."""
+
+    count = _whole(0, MAX_ACCELERATORS, source="accelerator_count")
+    model = serializers.CharField(source="accelerator_model", max_length=80, allow_blank=True, required=False)
+    models = serializers.ListField(
+        source="accelerator_models",
+        child=serializers.CharField(max_length=80),
+        max_length=MAX_ACCELERATORS,
+        required=False,
+        help_text="Several models of which any will do; then leave `model` empty.",
+    )
+    share_milli = _whole(1, WHOLE_DEVICE_MILLI, source="accelerator_milli")
+    memory_mib = _whole(source="accelerator_memory_mib")
+    mig_profile = serializers.CharField(max_length=40, allow_blank=True, required=False)
+    within = serializers.ChoiceField(Bond.choices, required=False)
+
+
+class FlavorResourcesChangeSerializer(StrictSerializer):
+    """What a flavor holds on each node, as it is changed: omitted fields stay."""
+
+    cpu_milli = _whole(100)
+    memory_mib = _whole(128)
+    disk_mib = _whole()
+    nodes = _whole(1, MAX_NODES)
+    accelerators = FlavorAcceleratorsSerializer(source="*", required=False)
+
+
+class FlavorResourcesSerializer(FlavorResourcesChangeSerializer):
+    """What a flavor holds on each node, as it is written."""
 
     cpu_milli = _whole(100, required=True)
     memory_mib = _whole(128, required=True)
-    disk_mib = _whole()
-    nodes = _whole(1, MAX_NODES)
-    accelerator_count = _whole(0, MAX_ACCELERATORS)
-    accelerator_model = serializers.CharField(max_length=80, allow_blank=True, required=False)
-    accelerator_models = serializers.ListField(
-        child=serializers.CharField(max_length=80), max_length=MAX_ACCELERATORS, required=False
-    )
-    accelerator_milli = _whole(1, 1000)
-    accelerator_memory_mib = _whole()
-    mig_profile = serializers.CharField(max_length=40, allow_blank=True, required=False)
-    within = serializers.ChoiceField(Bond.choices, required=False)
+
+
+def _paths(serializer: serializers.Serializer[Any], prefix: str) -> Iterator[tuple[str, str]]:
+    for name, field in serializer.fields.items():
+        if isinstance(field, serializers.Serializer):
+            yield from _paths(field, f"{prefix}{name}.")
+        else:
+            yield str(field.source), prefix + name
+
+
+@contextmanager
+def flavor_errors(prefix: str = "") -> Iterator[None]:
+    """Name fields in errors about a flavor's columns by their paths in its body, below `prefix`."""
+    try:
+        yield
+    except InvalidInput as error:
+        paths = dict(_paths(FlavorResourcesSerializer(), "resources."))
+        errors = error.extra.get("errors", {})
+        error.extra["errors"] = {
+            prefix + paths[column] if column in paths else column: found for column, found in errors.items()
+        }
+        raise
+
+
+class FlavorChangeSerializer(EntryChangeSerializer):
+    """The fields of a flavor that may be changed."""
+
+    resources = FlavorResourcesChangeSerializer(source="*")
     preemptible = serializers.BooleanField(required=False)
     work_lost = serializers.ChoiceField(WorkLost.choices, allow_blank=True, required=False)
     expected_hours = HoursField(
@@ -434,6 +478,7 @@ class FlavorCreateSerializer(FlavorChangeSerializer):
     """A new flavor."""
 
     slug = serializers.CharField(max_length=60)
+    resources = FlavorResourcesSerializer(source="*")
 
 
 def kept_ids(actor: Any, shown: Iterable[Template]) -> frozenset[Any]:

@@ -6,11 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 EXAMPLES: Mapping[str, Any] = {
-    "accelerator_count": 1,
-    "accelerator_memory_mib": 81_920,
-    "accelerator_milli": 1000,
-    "accelerator_model": "H100",
-    "accelerator_models": ["H100", "H200"],
     "after_hours_minutes": 30,
     "amount": 2000,
     "amount_at_most": 4000,

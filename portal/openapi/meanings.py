@@ -109,11 +109,6 @@ FIELDS: Mapping[str, str] = {
     "size_bytes": "Size in bytes.",
     "size_mib": "Size in MiB.",
     "duration_ms": "How long it took, in milliseconds.",
-    "accelerator_count": "How many accelerators on each node.",
-    "accelerator_model": "Model of the accelerator; empty for any.",
-    "accelerator_models": "Models of accelerators of which any will do.",
-    "accelerator_milli": "Thousandths of each accelerator.",
-    "accelerator_memory_mib": "Memory that each accelerator has to have, in MiB.",
     "mig_profile": "Profile of the MIG instance, as `1g.10gb`.",
     "model": "Model of the accelerator.",
     "uuid": "Of the accelerator, as its driver names it.",
@@ -219,7 +214,8 @@ def describe(result: dict[str, Any]) -> None:
                 field |= {"allOf": [{"$ref": field.pop("$ref")}]}
             if meaning:
                 field["description"] = meaning
-            if schema in takers and not {"example", "examples"} & field.keys():
+            written = schema in takers or schema.endswith("Request")
+            if written and not {"example", "examples"} & field.keys():
                 example = example_of(name, field)
                 if example is not None:
                     field["examples"] = [example]

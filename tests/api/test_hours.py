@@ -12,7 +12,7 @@ from portal.events.models import Event
 from tests.api.conftest import document, problem
 
 pytestmark = pytest.mark.django_db
-SMALL = {"slug": "small", "name": "Small", "cpu_milli": 1000, "memory_mib": 1024}
+SMALL = {"slug": "small", "name": "Small", "resources": {"cpu_milli": 1000, "memory_mib": 1024}}
 SHELL = {"slug": "shell", "name": "Shell", "program": "bash", "argv": ["bash", "{port}"]}
 CHECKS = "pools/sim/checks"
 

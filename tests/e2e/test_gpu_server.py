@@ -161,8 +161,11 @@ def test_from_the_driver_to_a_workspace_with_a_gpu(here: HowToMachine, driver: M
 
     # 5. A size that has one, a quota, and somebody who takes it.
     size = {
-        "slug": "one-t4", "name": "One T4", "cpu_milli": 100, "memory_mib": 256,
-        "accelerator_count": 1, "accelerator_model": MODEL, "accelerator_memory_mib": 15_000,
+        "slug": "one-t4", "name": "One T4",
+        "resources": {
+            "cpu_milli": 100, "memory_mib": 256,
+            "accelerators": {"count": 1, "model": MODEL, "memory_mib": 15_000},
+        },
     }  # fmt: skip
     preview = ask(here, secret, "POST", "catalog/preview", {"flavor_draft": size})
     (fit,) = preview["pools"]

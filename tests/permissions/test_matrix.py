@@ -540,7 +540,11 @@ class Stage:
                 "argv": ["bash", "{port}"],
             },
             ("PATCH", "api/v1/templates/<slug:slug>"): {"description": "Another"},
-            ("POST", "api/v1/flavors"): {"slug": "t", "name": "T", "cpu_milli": 500, "memory_mib": 512},
+            ("POST", "api/v1/flavors"): {
+                "slug": "t",
+                "name": "T",
+                "resources": {"cpu_milli": 500, "memory_mib": 512},
+            },
             ("PATCH", "api/v1/flavors/<slug:slug>"): {"description": "Another"},
             ("POST", "api/v1/cohorts"): {"slug": "new-cohort"},
             ("PUT", "api/v1/cohorts/<slug:slug>"): {"name": "Renamed"},
