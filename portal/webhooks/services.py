@@ -179,7 +179,7 @@ def send_test(*, actor: User | SystemActor, endpoint: Endpoint) -> Delivery:
 
 
 @transaction.atomic
-def send_again(*, actor: User | SystemActor, delivery: Delivery) -> Delivery:
+def redeliver(*, actor: User | SystemActor, delivery: Delivery) -> Delivery:
     """Send a delivery once more, under the same id. Raises `StateConflict` while it is on its way."""
     policies.require_endpoint(actor, delivery.endpoint)
     _require_enabled(delivery.endpoint)

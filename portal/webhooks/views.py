@@ -152,13 +152,13 @@ def test(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-def again(request: SignedInRequest, webhook_id: UUID, delivery_id: UUID) -> HttpResponse:
+def redeliver(request: SignedInRequest, webhook_id: UUID, delivery_id: UUID) -> HttpResponse:
     """Send a delivery once more. A GET only shows the webhook."""
     endpoint = selectors.managed_endpoint(request.user, webhook_id)
     delivery = selectors.delivery_by_id(endpoint, delivery_id)
     if request.method == "POST":
         try:
-            services.send_again(actor=request.user, delivery=delivery)
+            services.redeliver(actor=request.user, delivery=delivery)
         except PortalError as error:
             messages.error(request, error.sentence)
         else:

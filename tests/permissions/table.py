@@ -111,8 +111,8 @@ GET    webhooks/<uuid:webhook_id>/switch/                   302 404 403 403 403 
 POST   webhooks/<uuid:webhook_id>/switch/                   302 404 403 403 403 302 403 302   -
 GET    webhooks/<uuid:webhook_id>/delete/                   302 404 403 403 403 200 403 200   -
 POST   webhooks/<uuid:webhook_id>/delete/                   302 404 403 403 403 302 403 302   -
-GET    webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again/ 302 404 403 403 403 302 403 302   -
-POST   webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again/ 302 404 403 403 403 302 403 302   -
+GET    webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver/ 302 404 403 403 403 302 403 302   -
+POST   webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver/ 302 404 403 403 403 302 403 302   -
 
 # --- pages: environments; the one named here is vision's ---
 GET    environments/                                        302 200 200 200 200 200 200 200   -
@@ -464,7 +464,7 @@ POST   api/v1/webhooks/<uuid:webhook_id>/test               401 404 403 403 403 
 POST   api/v1/webhooks/<uuid:webhook_id>/rotate-secret      401 404 403 403 403 200 403 200   webhooks:write
 GET    api/v1/webhooks/<uuid:webhook_id>/deliveries         401 404 403 403 403 200 200 200   webhooks:read
 GET    api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id> 401 404 403 403 403 200 200 200   webhooks:read
-POST   api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again 401 404 403 403 403 202 403 202   webhooks:write
+POST   api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver 401 404 403 403 403 202 403 202   webhooks:write
 
 # --- pages: secrets; the one named here is bob's, and is known to nobody else ---
 GET    account/dotfiles/                                    302 200 200 200 200 200 200 200   -

@@ -170,7 +170,7 @@ def test_after_a_day_of_attempts_it_is_given_up_and_can_be_sent_again(hook, tell
     assert (delivery.status, delivery.due_at) == (DeliveryStatus.FAILED, None)
     assert round_trip()[0].attempt_count == deliveries.MAX_ATTEMPTS
     there.answer = None
-    services.send_again(actor=alice, delivery=delivery)
+    services.redeliver(actor=alice, delivery=delivery)
     (delivery,) = round_trip()
     assert delivery.status == DeliveryStatus.DELIVERED
     assert len({request.headers["webhook-id"] for request in there.requests}) == 1
