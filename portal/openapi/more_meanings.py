@@ -19,7 +19,7 @@ MORE: Mapping[str, str] = {
     "priority": "Higher ones go first in the queue; 0 is usual.",
     "checkpointed": "What its user said about checkpoints; null where nothing was said.",
     "loses_work": "Whether what it computes is lost when it has to make room.",
-    "wanted": "What its user wants it to be.",
+    "desired_state": "What its user wants it to be.",
     "own": "Whether it is yours.",
     "key": "Name of it for programs.",
     "label": "Name of it for people.",

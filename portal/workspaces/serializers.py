@@ -270,7 +270,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     """A workspace. Its `url` opens in the browser of its user, or with a bearer token of theirs."""
 
     state = serializers.ChoiceField(State.choices)
-    wanted = serializers.ChoiceField(DesiredState.choices, source="desired_state")
+    desired_state = serializers.ChoiceField(DesiredState.choices)
     reason = serializers.ChoiceField(
         TerminationReason.choices, source="termination_reason", help_text="Why it ended, or empty."
     )
@@ -325,7 +325,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     class Meta:
         model = Workspace
         fields = [
-            *("id", "name", "state", "wanted", "reason", "error", "simulated", "url", "portal_url"),
+            *("id", "name", "state", "desired_state", "reason", "error", "simulated", "url", "portal_url"),
             *("team", "owner", "template", "flavor", "pool", "nodes", "devices", "resources", "stages"),
             *("gpu_released", "gpu_overuse"),
             *("generation", "created_at", "state_since", "requested_at", "admitted_at", "placed_at"),
@@ -363,7 +363,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             "id": str(workspace.pk),
             "name": workspace.name,
             "state": workspace.state,
-            "wanted": workspace.desired_state,
+            "desired_state": workspace.desired_state,
             "reason": workspace.termination_reason,
             "error": self.get_error(workspace),
             "simulated": workspace.simulated,

@@ -32,7 +32,7 @@ def test_it_starts_and_says_all_about_itself(api: Any, bob: Any, place: None) ->
     assert body["id"] == str(workspace.pk)
     assert body["name"] == "trial"
     assert body["state"] == "provisioning"
-    assert body["wanted"] == "running"
+    assert body["desired_state"] == "running"
     assert body["url"] == f"http://ws-{workspace.pk.hex}.localhost:8000/lab"
     assert body["portal_url"] == f"http://localhost:8000/workspaces/{workspace.pk}/"
     assert (body["team"], body["template"], body["flavor"]) == ("vision", "jupyterlab", "cpu-small")

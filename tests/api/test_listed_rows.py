@@ -74,7 +74,9 @@ def test_a_row_is_what_the_workspace_says_of_itself(api: Any, olga: Any, one_of_
 
 CHANGES: dict[str, Callable[[Workspace], Any]] = {
     "name": lambda row: Workspace.objects.filter(pk=row.pk).update(name="renamed"),
-    "wanted": lambda row: Workspace.objects.filter(pk=row.pk).update(desired_state=DesiredState.STOPPED),
+    "desired_state": lambda row: Workspace.objects.filter(pk=row.pk).update(
+        desired_state=DesiredState.STOPPED
+    ),
     "resources": lambda row: Workspace.objects.filter(pk=row.pk).update(
         resources={**row.resources, "cpu_milli": 77}
     ),
