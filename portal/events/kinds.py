@@ -310,6 +310,6 @@ class AuditKind(StrEnum):
     WORKSPACE_CLAIMED = "workspace.claimed"
     WORKSPACE_UNCLAIMED = "workspace.unclaimed"
     WORKSPACE_PROMISED = "workspace.promised"
-    WORKSPACE_ASKED_TO_LEAVE = "workspace.asked_to_leave"
+    WORKSPACE_PREEMPTING = "workspace.preempting"
     WORKSPACE_MAY_STAY = "workspace.may_stay"
     WORKSPACE_CUT_OFF = "workspace.cut_off"

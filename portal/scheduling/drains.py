@@ -174,7 +174,7 @@ def _ask_all(
         why = f"{name} is drained" + (f": {reason}" if reason else "")
         events.record_all(
             actor=actor,
-            kind=AuditKind.WORKSPACE_ASKED_TO_LEAVE,
+            kind=AuditKind.WORKSPACE_PREEMPTING,
             entries=[
                 (row, f"asks it to leave within {max(0, int((_by(row) - now).total_seconds()))} s")
                 for row in asked
@@ -185,7 +185,7 @@ def _ask_all(
         for row in asked:
             events.notify(
                 [row.owner],
-                kind="workspace.asked_to_leave",
+                kind="workspace.preempting",
                 title=f"{row.name} has to move and stops at {format_clock(_by(row), now)}",
                 body=f"{why}. Save what is open: its files stay, it is queued again by itself, and it "
                 "starts elsewhere.",

@@ -241,7 +241,7 @@ class QueueSerializer(serializers.Serializer[Any]):
     resource = serializers.CharField(allow_blank=True)
 
 
-class LeavingSerializer(serializers.Serializer[Any]):
+class PreemptingSerializer(serializers.Serializer[Any]):
     """By when a running workspace has to make room, and why."""
 
     at = serializers.DateTimeField()
@@ -294,7 +294,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     )
     stages = serializers.SerializerMethodField()
     queue = serializers.SerializerMethodField(help_text="How it stands while it waits, or null.")
-    leaving = serializers.SerializerMethodField(help_text="That it has to make room, or null.")
+    preempting = serializers.SerializerMethodField(help_text="That it has to make room, or null.")
     expected_hours = serializers.SerializerMethodField(help_text="How long it is expected to run.")
     lifetime_hours = serializers.SerializerMethodField(
         help_text="How long it may run from ready on, extensions aside; null: it has no end."
@@ -330,7 +330,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             *("gpu_released", "gpu_overuse"),
             *("generation", "created_at", "state_since", "requested_at", "admitted_at", "placed_at"),
             *("launched_at", "ready_at", "heartbeat_at", "activity"),
-            *("queue", "leaving", "priority", "preemptible", "expected_hours"),
+            *("queue", "preempting", "priority", "preemptible", "expected_hours"),
             *("lifetime_hours", "ends_at"),
             *("checkpointed", "loses_work", "environment", "environment_version", "secrets"),
             *("git", "checkouts"),
@@ -391,7 +391,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             "heartbeat_at": stamp(workspace.status.heartbeat_at),
             "activity": dict(workspace.status.activity),
             "queue": self.get_queue(workspace),
-            "leaving": self.get_leaving(workspace),
+            "preempting": self.get_preempting(workspace),
             "priority": workspace.priority,
             "preemptible": workspace.preemptible,
             "expected_hours": self.get_expected_hours(workspace),
@@ -472,8 +472,8 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             "resource": entry.blocker.get("resource", ""),
         }
 
-    @extend_schema_field(LeavingSerializer(allow_null=True))
-    def get_leaving(self, workspace: Workspace) -> dict[str, Any] | None:
+    @extend_schema_field(PreemptingSerializer(allow_null=True))
+    def get_preempting(self, workspace: Workspace) -> dict[str, Any] | None:
         notice = workspace.preempting
         return {"at": notice.preempt_at, "reason": notice.cause} if notice is not None else None
 

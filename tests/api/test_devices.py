@@ -176,8 +176,8 @@ def test_drains_say_how_far_they_are(api: Any, olga: Any, bob: Any, make: Any, p
     assert first["until"] is not None
     again = api(olga).post(f"{what}s/{target.pk}/drain").json()
     assert again == {**first, "asked": 0}
-    leaving = api(bob).get(f"workspaces/{workspace.pk}").json()["leaving"]
-    assert (leaving["reason"], leaving["at"]) == ("drain", first["until"])
+    preempting = api(bob).get(f"workspaces/{workspace.pk}").json()["preempting"]
+    assert (preempting["reason"], preempting["at"]) == ("drain", first["until"])
     assert api(olga).post(f"{what}s/{target.pk}/uncordon").status_code == 200
     assert preempt_at(Workspace.objects.get()) is None
 

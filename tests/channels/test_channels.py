@@ -87,7 +87,7 @@ def test_what_is_rolled_back_is_sent_to_nobody(alice, process):
 
 def test_every_kind_of_notice_has_a_subject():
     for kind in (
-        "workspace.ready", "workspace.asked_to_leave", "workspace.device_lost", "quota.request_asked",
+        "workspace.ready", "workspace.preempting", "workspace.device_lost", "quota.request_asked",
         "quota.grant_ended", "reservation.soon", "ledger.warning", "device.check_degraded",
         "team.owner_passed", "session.locked_out", "webhook.disabled", "channel.disabled",
     ):  # fmt: skip

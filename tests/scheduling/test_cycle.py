@@ -295,8 +295,8 @@ def test_an_owner_gets_its_quota_back_and_the_borrower_waits_again(
     (victim,) = [row for row in map(again, borrowed) if preempt_at(row)]
     assert preempt_at(victim) == timezone.now() + dt.timedelta(seconds=120)
     assert preempt_cause(victim) == "reclaim"
-    assert Event.objects.get(kind="workspace.asked_to_leave").workspace == victim
-    assert Notification.objects.get(kind="workspace.asked_to_leave").user == alice
+    assert Event.objects.get(kind="workspace.preempting").workspace == victim
+    assert Notification.objects.get(kind="workspace.preempting").user == alice
     cycle.run()
     assert sum(preempt_at(row) is not None for row in map(again, borrowed)) == 1, "nobody else is asked"
     settle(200, resting=lambda: states(owner) == ["running"])
