@@ -85,7 +85,7 @@ def _here(arguments: argparse.Namespace) -> int:
 
 
 def _uuids() -> list[str]:
-    """Whatever can be checked here: MIG instances instead of the GPUs that are split into them."""
+    """Whatever can be checked here: MIG instances instead of the GPUs that are partitioned into them."""
     from provisioning.gpu.inventory import scan
 
     found = scan()

@@ -128,7 +128,7 @@ def _ask(wish: Wish) -> bool:
 
 
 def _idle(pool: Pool) -> QuerySet[Device]:
-    """Devices that nobody uses and nothing else is done with; GPUs that are split are not among them."""
+    """Devices that nobody uses and nothing else is done with; partitioned GPUs are not among them."""
     devices = Device.objects.filter(node__pool=pool, node__online=True, present=True, checking=False)
     if not pool.check_every_hours:
         # Only what a check or a scrub took out, or that waits for one, is looked at, so the others need

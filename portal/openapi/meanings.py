@@ -123,7 +123,7 @@ FIELDS: Mapping[str, str] = {
 }
 ELSE: Mapping[str, frozenset[str]] = {
     "amount": frozenset({"LedgerEntry", "Borrower"}),
-    "at": frozenset({"Leaving", "Checkout"}),
+    "at": frozenset({"Preempting", "Checkout"}),
     "detail": frozenset({"Orphan"}),
     "enabled": frozenset({"Provider"}),
     "memory_mib": frozenset({"SamplePoint"}),
@@ -146,7 +146,7 @@ OWN: Mapping[str, str] = {
     "ConditionRequest.value": "What the claim has to be.",
     "Grant.user": "Name of the account that it is for; null where it is for all of the team.",
     "JoinRequest.message": "What the asker says to the team's owners.",
-    "Leaving.at": "When it is stopped, unless it is spared until then.",
+    "Preempting.at": "When it is stopped, unless it is spared until then.",
     "OwnPackage.version": "Version of the package that is installed.",
     "Package.version": "Version of the package.",
     "Reservation.title": "What it is for.",

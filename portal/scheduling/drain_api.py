@@ -59,7 +59,7 @@ class DeviceDrainViewSet(ApiViewSet):
 
     @operation(
         "Drain a device",
-        description=DRAIN_SAYS + " A GPU that is split is drained with all its instances.",
+        description=DRAIN_SAYS + " A partitioned GPU is drained with all its instances.",
         request=CordonSerializer,
         responses={200: DrainSerializer},
         errors=[400, 404, 415],

@@ -113,7 +113,7 @@ def machine_leaving(event: MachineLeaving) -> None:
 
 
 def drain_device(*, actor: User | SystemActor, device_id: UUID, reason: str) -> Drain:
-    """Cordon a device and ask who holds any of it to leave; a GPU that is split, with all its instances.
+    """Cordon a device and ask who holds any of it to leave; a partitioned GPU, with all its instances.
 
     As `drain_node`. What a check or a scrub took out becomes the operator's to put back.
     """

@@ -131,7 +131,7 @@ def test_a_split_gpu_shows_its_instances(catalog, alice, as_user):
     Device.objects.filter(uuid="MIG-4").update(checking=True)
     (group,) = gpu_map.gpu_map(gpu_map.Filters(), None, timezone.now()).groups
     (cell,) = group.nodes[0].cells
-    assert cell.label == "GPU 0, split: 3g.40gb free, 1g.10gb being checked"
+    assert cell.label == "GPU 0, partitioned: 3g.40gb free, 1g.10gb being checked"
     assert [(part.start, part.size, part.state) for part in cell.segments] == [
         (0, 4, "free"), (4, 1, "checking"),
     ]  # fmt: skip

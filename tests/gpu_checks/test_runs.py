@@ -105,7 +105,7 @@ def test_a_device_that_is_gone_or_split_is_not_checked(gpu, sent):
     with pytest.raises(StateConflict, match="is gone"):
         ask(gpu)
     Device.objects.filter(pk=gpu.pk).update(present=True, mig_mode=True)
-    with pytest.raises(NotPossible, match="split"):
+    with pytest.raises(NotPossible, match="partitioned"):
         ask(gpu)
     assert not fresh(gpu).checking
 

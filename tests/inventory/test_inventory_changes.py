@@ -175,7 +175,7 @@ def test_a_gpu_that_is_split_anew_is_one_event(catalog):
     (told,) = report(pool, node_info(devices=(split, mig("M0", 0), mig("M1", 1), gpu("GPU-1", 1))))
     assert (told.kind, told.data["devices"]) == ("device.mig_changed", ["GPU-0"])
     assert told.data["layouts"] == {"GPU-0": ["1g.10gb", "1g.10gb"]}
-    assert told.message == "finds GPU 0 of node-1 split anew: 2 × 1g.10gb, whole before"
+    assert told.message == "finds GPU 0 of node-1 partitioned again: 2 × 1g.10gb, whole before"
     same = node_info(devices=(split, mig("M0", 0), mig("M1", 1), gpu("GPU-1", 1)))
     assert report(pool, same) == []
     (told,) = report(pool, node_info(devices=(split, mig("M2", 0, "3g.40gb"), gpu("GPU-1", 1))))

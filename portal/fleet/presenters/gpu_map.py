@@ -29,12 +29,12 @@ from provisioning.types import DeviceKind
 
 NODES_PER_PAGE = 128
 SLICES = 8
-"""The memory axis of a GPU that can be split; an A30's has half of that."""
+"""The memory axis of a GPU that can be partitioned; an A30's has half of that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """An instance of a split GPU on its memory axis, in eighths."""
+    """An instance of a partitioned GPU on its memory axis, in eighths."""
 
     state: DeviceState
     start: int
@@ -273,7 +273,10 @@ def _cell(row: _Row) -> Cell:
         for part in row.parts
     )
     return Cell(
-        row.index, row.state, _("%(gpu)s, split: %(instances)s") % {"gpu": name, "instances": parts}, segments
+        row.index,
+        row.state,
+        _("%(gpu)s, partitioned: %(instances)s") % {"gpu": name, "instances": parts},
+        segments,
     )
 
 
