@@ -101,7 +101,7 @@ def _teams() -> tuple[list[Team], list[User]]:
         TeamShare(team=team, cohort=cohorts[n % 10]) for n, team in enumerate(teams)
     )
     Quota.objects.bulk_create(
-        Quota(team=team, resource=resources.gpu(model), nominal=40_000)
+        Quota(team=team, resource=resources.gpu(model), quota=40_000)
         for team in teams
         for model in (*MODELS, SPARE)
     )

@@ -72,7 +72,7 @@ class Site:
         Membership.objects.create(team=self.team, user=self.user)
         TeamShare.objects.create(team=self.team, cohort=Cohort.objects.create(slug="all", name="All"))
         Quota.objects.bulk_create(
-            Quota(team=self.team, resource=resources.gpu(model.name), nominal=1_000_000) for model in MODELS
+            Quota(team=self.team, resource=resources.gpu(model.name), quota=1_000_000) for model in MODELS
         )
         self.template = Template.objects.create(slug="bench", name="Bench", program="bash", argv=["bash"])
         self.flavors = {

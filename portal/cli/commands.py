@@ -265,7 +265,7 @@ def budget(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_table(table, numbers_from=3)
 
 
-AMOUNTS = ("used", "nominal", "limit", "borrowed", "queued", "mine", "cap")
+AMOUNTS = ("used", "quota", "limit", "borrowed", "queued", "mine", "cap")
 
 
 def _amount(row: dict[str, Any], name: str) -> str:

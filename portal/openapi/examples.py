@@ -51,7 +51,7 @@ EXAMPLES: Mapping[str, Any] = {
     "mig_profile": "1g.10gb",
     "mounts": ["datasets"],
     "name": "trial",
-    "nominal": 8000,
+    "quota": 8000,
     "notice_minutes": 15,
     "note": "Until the deadline.",
     "open_path": "/lab",

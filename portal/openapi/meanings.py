@@ -59,7 +59,7 @@ FIELDS: Mapping[str, str] = {
     "workspace": "Id of the workspace.",
     "resource": "Which resource, as `gpu:h100`.",
     "amount": "How much, in the resource's base unit.",
-    "nominal": "How much is guaranteed, in the resource's base unit.",
+    "quota": "How much is guaranteed, in the resource's base unit.",
     "cohort": "Short name of the cohort.",
     # By whom.
     "actor": "Who did it, as people know them.",

@@ -262,8 +262,8 @@ def _standing(evidence: Evidence) -> str:
         "used": used,
         "quota": format_amount(name, evidence.quota),
     }
-    if evidence.granted:
-        text += _(", %(amount)s of it by grants") % {"amount": format_amount(name, evidence.granted)}
+    if evidence.grant:
+        text += _(", %(amount)s of it by grants") % {"amount": format_amount(name, evidence.grant)}
     return text
 
 

@@ -105,7 +105,7 @@ class EvidenceSerializer(serializers.Serializer[Evidence]):
         help_text="Of the GPU time that the team held and that was measured, the part in which a GPU worked."
     )
     quota = serializers.IntegerField(allow_null=True, help_text="Nominal and grants of the team.")
-    granted = serializers.IntegerField(help_text="Of it, by grants.")
+    grant = serializers.IntegerField(help_text="Part of the quota that comes from grants.")
     cohort_left = serializers.IntegerField(allow_null=True)
     site_size = serializers.IntegerField(source="size", allow_null=True, help_text="What is in service now.")
     site_free = serializers.IntegerField(source="free", allow_null=True)

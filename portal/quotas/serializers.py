@@ -42,7 +42,7 @@ class QuotaSerializer(serializers.ModelSerializer[Quota]):
 
     class Meta:
         model = Quota
-        fields = ["id", "team", "cohort", "resource", "label", "nominal", "borrowing_limit", "lending_limit"]
+        fields = ["id", "team", "cohort", "resource", "label", "quota", "borrowing_limit", "lending_limit"]
         read_only_fields = fields
 
     def get_label(self, quota: Quota) -> str:
@@ -60,7 +60,7 @@ class QuotaWrittenSerializer(QuotaSerializer):
 
 
 class QuotaChangeSerializer(StrictSerializer):
-    nominal = Amount()
+    quota = Amount()
     borrowing_limit = Amount(allow_null=True, default=None, help_text="Null: no limit.")
     lending_limit = Amount(allow_null=True, default=None, help_text="Null: lends all that is unused.")
 
@@ -129,9 +129,9 @@ class BarSerializer(serializers.Serializer[Any]):
     )
     used = serializers.IntegerField(help_text="Held by what runs, starts or stops.")
     queued = serializers.IntegerField(help_text="Asked for by what waits.")
-    borrowed = serializers.IntegerField(help_text="Of what is used, beyond the nominal quota.")
-    nominal = serializers.IntegerField(allow_null=True, help_text="With grants.")
-    granted = serializers.IntegerField(help_text="Of the nominal quota, by grants that end.")
+    borrowed = serializers.IntegerField(help_text="Of what is used, beyond the quota.")
+    quota = serializers.IntegerField(allow_null=True, help_text="Including grants.")
+    grant = serializers.IntegerField(help_text="Part of the quota that comes from grants, which end.")
     lendable = serializers.IntegerField(allow_null=True, help_text="What others may borrow of it.")
     lent = serializers.IntegerField(help_text="Its own that others hold now.")
     limit = serializers.IntegerField(allow_null=True, help_text="The most that it could ever hold.")

@@ -110,7 +110,7 @@ def _quotas() -> dict[tuple[Any, Any], dict[str, Any]]:
     found: dict[tuple[Any, Any], dict[str, Any]] = {}
     for quota in Quota.objects.order_by("resource"):
         found.setdefault((quota.team_id, quota.cohort_id), {})[quota.resource] = {
-            "nominal": quota.nominal,
+            "quota": quota.quota,
             "borrowing_limit": quota.borrowing_limit,
             "lending_limit": quota.lending_limit,
         }
@@ -149,7 +149,7 @@ def _teams(secrets: vault_secrets.Documents) -> dict[str, Any]:
             "reclaim": share.reclaim if share else True,
             "quotas": quotas.get((team.pk, None), {}),
             "member_caps": caps.get(team.pk, {}),
-            "ledger": {"granted": ledger.granted, "period": ledger.period} if ledger else None,
+            "ledger": {"quota": ledger.quota, "period": ledger.period} if ledger else None,
             "budget": {"amount_cents": budget.amount_cents, "blocks": budget.blocks} if budget else None,
             "vault_secrets": secrets.get(team.pk, {}),
         }

@@ -88,8 +88,8 @@ RESOURCE = r"^[a-z][a-z0-9:._+-]*$"
 def schema() -> dict[str, Any]:
     """The whole schema (JSON Schema 2020-12)."""
     quota = _object(
-        {"nominal": WHOLE, "borrowing_limit": _nullable(WHOLE), "lending_limit": _nullable(WHOLE)},
-        ("nominal",),
+        {"quota": WHOLE, "borrowing_limit": _nullable(WHOLE), "lending_limit": _nullable(WHOLE)},
+        ("quota",),
     )
     quotas = _map(quota, RESOURCE, "Amounts by resource, in base units: 4 GPUs are 4000.")
     weight = {"type": "integer", "minimum": 1, "maximum": LARGEST}
@@ -113,7 +113,7 @@ def schema() -> dict[str, Any]:
         "quotas": quotas,
         "member_caps": _map(WHOLE, RESOURCE, "What each member may hold."),
         "ledger": {
-            **_object({"granted": WHOLE, "period": {"enum": list(Period.values)}}, ("granted", "period")),
+            **_object({"quota": WHOLE, "period": {"enum": list(Period.values)}}, ("quota", "period")),
             "type": ["object", "null"],
         },
         "budget": {

@@ -72,10 +72,10 @@ RULE = {"resource": "gpu:h100", "amount_at_most": 2000, "hours_at_most": 24}
 SHARE = {"cohort": None, "weight_milli": 2000, "reclaim": True}
 KINDS = {
     "quota": Kind(
-        _made("quotas", {"team": "vision", "resource": "gpu:h100", "nominal": 4000}),
+        _made("quotas", {"team": "vision", "resource": "gpu:h100", "quota": 4000}),
         "PUT",
-        {"nominal": 2000},
-        {"nominal": 1000},
+        {"quota": 2000},
+        {"quota": 1000},
     ),
     "cap": Kind(_made("member-caps", CAP), "PUT", {"amount": 1000}, {"amount": 0}),
     "cohort": Kind(
@@ -88,10 +88,10 @@ KINDS = {
         _there("teams/vision/share"), "PUT", SHARE, {**SHARE, "reclaim": False}, deleted=False
     ),
     "ledger": Kind(
-        _put("ledgers/vision", {"granted": 3600, "period": "day"}),
+        _put("ledgers/vision", {"quota": 3600, "period": "day"}),
         "PUT",
-        {"granted": 7200, "period": "day"},
-        {"granted": 7200, "period": "week"},
+        {"quota": 7200, "period": "day"},
+        {"quota": 7200, "period": "week"},
     ),
     "budget": Kind(
         _put("budgets/vision", {"amount_cents": 100}),
@@ -197,7 +197,7 @@ def test_without_a_version_the_last_one_wins(api: Any, people: dict[str, User], 
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("ledgers/vision", {"granted": 3600, "period": "day"}),
+        ("ledgers/vision", {"quota": 3600, "period": "day"}),
         ("budgets/vision", {"amount_cents": 100}),
         ("site-limits/gpu:h100", {"amount": 1000}),
         ("rates/gpu:h100", {"rate_milli": 2000}),
@@ -212,7 +212,7 @@ def test_what_is_not_there_is_no_version(api: Any, people: dict[str, User], path
 
 def test_who_may_not_edit_is_told_so_and_not_that_it_changed(api: Any, people: dict[str, User]) -> None:
     path = KINDS["quota"].make(api(people["olga"]))
-    problem(api(people["bob"]).put(path, {"nominal": 0}, **{"If-Match": '"x"'}), 403, "not_allowed")
+    problem(api(people["bob"]).put(path, {"quota": 0}, **{"If-Match": '"x"'}), 403, "not_allowed")
 
 
 def test_a_title_that_is_hidden_cannot_be_guessed_at_by_the_version(

@@ -30,7 +30,7 @@ CREDITS = "ledgers/vision/credits"
 
 @pytest.fixture
 def opened(team: Team, olga: Any) -> None:
-    ledger.set_ledger(actor=olga, team=team, granted=10**9)
+    ledger.set_ledger(actor=olga, team=team, quota=10**9)
 
 
 def test_credit_comes_once(api: Any, olga: Any, opened: None) -> None:
@@ -60,7 +60,7 @@ def test_a_key_is_its_users_and_its_addresses(api: Any, olga: Any, petra: Any, o
 def test_a_refusal_is_not_kept(api: Any, olga: Any, team: Team) -> None:
     operator = api(olga)
     problem(operator.post(CREDITS, CREDIT, **KEY), 404, "not_found")
-    ledger.set_ledger(actor=olga, team=team, granted=10**9)
+    ledger.set_ledger(actor=olga, team=team, quota=10**9)
     assert operator.post(CREDITS, CREDIT, **KEY).json()["credit"] == 3_600_000
 
 

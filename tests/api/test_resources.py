@@ -196,8 +196,8 @@ class TestFlavors(DetailCase, CreateCase):
     path, read_scope, write_scope, key = "flavors", "catalog:read", "catalog:write", "slug"
     fixtures, max_queries = ("catalog",), 4
     filters = {"q=small": 1, "enabled=false": 0, "pool=sim": 0, "deprecated=true": 0}
-    body = {"slug": "tiny", "name": "Tiny", "cpu_milli": 500, "memory_mib": 512}
-    required = ("slug", "name", "cpu_milli", "memory_mib")
+    body = {"slug": "tiny", "name": "Tiny", "resources": {"cpu_milli": 500, "memory_mib": 512}}
+    required = ("slug", "name", "resources")
 
 
 class TestFlavorsForMembers(DetailCase):
@@ -498,11 +498,11 @@ class TestQuotas(DetailCase, CreateCase):
     path, read_scope, write_scope = "quotas", "quotas:read", "quotas:write"
     fixtures = ("team",)
     filters = {"team=vision": 1, "team=x": 0, "resource=disk_mib": 1, "cohort=x": 0}
-    body = {"team": "vision", "resource": "gpu:h100", "nominal": 1000}
-    required = ("resource", "nominal")
+    body = {"team": "vision", "resource": "gpu:h100", "quota": 1000}
+    required = ("resource", "quota")
 
     def stock(self) -> None:
-        Quota.objects.create(team=vision(), resource="disk_mib", nominal=1)
+        Quota.objects.create(team=vision(), resource="disk_mib", quota=1)
 
 
 class TestMemberCaps(DetailCase, CreateCase):
@@ -543,7 +543,7 @@ class TestLedgers(ListCase):
     max_queries = 8
 
     def stock(self) -> None:
-        ledger.set_ledger(actor=SYSTEM, team=vision(), granted=10**9)
+        ledger.set_ledger(actor=SYSTEM, team=vision(), quota=10**9)
 
 
 class TestBudgets(ListCase):
@@ -558,7 +558,7 @@ class TestLedgerEntries(ListCase):
     filters = {"team=vision": 1, "team=x": 0}
 
     def stock(self) -> None:
-        ledger.set_ledger(actor=SYSTEM, team=vision(), granted=10**9)
+        ledger.set_ledger(actor=SYSTEM, team=vision(), quota=10**9)
         assert LedgerEntry.objects.count() == 1
 
 

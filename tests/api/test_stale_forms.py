@@ -37,10 +37,10 @@ class Form:
 
 
 FORMS = {
-    "quota": Form("quota", f"{BOARD}&edit=team:vision", "nominal", {"nominal": "9", "action": "save"}),
-    "removal of a quota": Form("quota", f"{BOARD}&edit=team:vision", "nominal", {"action": "remove"}),
+    "quota": Form("quota", f"{BOARD}&edit=team:vision", "quota", {"quota": "9", "action": "save"}),
+    "removal of a quota": Form("quota", f"{BOARD}&edit=team:vision", "quota", {"action": "remove"}),
     "first quota": Form(
-        "quota", f"{BOARD}&edit=team:vision", "nominal", {"nominal": "9", "action": "save"}, made=False
+        "quota", f"{BOARD}&edit=team:vision", "quota", {"quota": "9", "action": "save"}, made=False
     ),
     "cohort": Form("cohort", f"{BOARD}&edit=cohort:research", "weight", {"weight": "7", "action": "save"}),
     "share": Form("share", f"{BOARD}&edit=team:vision", "weight", {"weight": "7", "action": "save"}),

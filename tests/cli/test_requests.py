@@ -41,7 +41,7 @@ def test_what_waits(as_bob: Any, pool: Any) -> None:
 
 
 def test_asking_and_deciding(as_bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=1000)
+    limits.set_quota(actor=SYSTEM, team=team, resource=H100, quota=1000)
     ran = as_bob("requests", "ask", "--resource", H100, "--amount", "2", "--why", "A paper", "--hours", "48")
     assert ran.code == 0, ran.err
     made = QuotaRequest.objects.get()
@@ -72,7 +72,7 @@ def test_asking_and_deciding(as_bob: Any, team: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_taking_it_back(as_bob: Any, team: Any) -> None:
-    limits.set_quota(actor=SYSTEM, team=team, resource="workspaces", nominal=1)
+    limits.set_quota(actor=SYSTEM, team=team, resource="workspaces", quota=1)
     asked = ("requests", "ask", "--resource", "workspaces", "--amount", "3", "--why", "More")
     made = as_bob(*asked, "--json").json
     assert "error" not in made, made

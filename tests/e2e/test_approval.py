@@ -28,7 +28,7 @@ from portal.common.actors import SYSTEM
 from portal.quotas.services import limits
 User.objects.filter(username="ben").update(is_approver=True)
 team = Team.objects.get(memberships__user__username="ada")
-limits.set_quota(actor=SYSTEM, team=team, resource="cpu_milli", nominal=1000)
+limits.set_quota(actor=SYSTEM, team=team, resource="cpu_milli", quota=1000)
 """
 CLEAN_UP = """
 from portal.accounts.models import User

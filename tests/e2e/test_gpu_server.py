@@ -171,8 +171,8 @@ def test_from_the_driver_to_a_workspace_with_a_gpu(here: HowToMachine, driver: M
     (fit,) = preview["pools"]
     assert (fit["devices_now"], fit["starts_now"]) == (1, 1), fit
     assert ask(here, secret, "POST", "flavors", size)["slug"] == "one-t4"
-    quota = {"team": "default", "resource": "gpu", "nominal": 1000}
-    assert ask(here, secret, "POST", "quotas", quota)["nominal"] == 1000
+    quota = {"team": "default", "resource": "gpu", "quota": 1000}
+    assert ask(here, secret, "POST", "quotas", quota)["quota"] == 1000
     body = {"template": "files", "flavor": "one-t4", "name": "first"}
     where = f"workspaces/{ask(here, secret, 'POST', 'workspaces', body)['id']}"
     comes_to(here, secret, where, "running")

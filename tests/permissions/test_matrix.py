@@ -128,7 +128,7 @@ def limited() -> dict[str, Any]:
     TeamShare.objects.create(team=team, cohort=cohort)
     SiteLimit.objects.create(resource="gpu:h100", amount=1 << 30)
     ResourceRate.objects.create(resource="gpu:h100", rate_milli=2000)
-    quota = Quota.objects.create(team=team, resource="disk_mib", nominal=1 << 30)
+    quota = Quota.objects.create(team=team, resource="disk_mib", quota=1 << 30)
     cap = MemberCap.objects.create(team=team, resource="disk_mib", amount=1 << 30)
     now = timezone.now()
     booked = Reservation.objects.create(
@@ -138,7 +138,7 @@ def limited() -> dict[str, Any]:
         starts_at=now + timedelta(days=1),
         ends_at=now + timedelta(days=2),
     )
-    services.set_ledger(actor=SYSTEM, team=team, granted=10**12)
+    services.set_ledger(actor=SYSTEM, team=team, quota=10**12)
     budgets.set_budget(actor=SYSTEM, team=team, amount_cents=10**6)
     percy = UserFactory(username="percy", is_approver=True)
     bob = User.objects.get(username="bob")
@@ -411,7 +411,7 @@ class Stage:
         wanted = {"template": "jupyterlab", "flavor": "cpu-small", "team": "vision"}
         team = {"name": "New team", "slug": "new-team"}
         more = {"team": "vision", "resource": "gpu:h100", "amount": 500, "why": "More"}
-        quota = {"team": "vision", "resource": "gpu:h100", "nominal": 1000}
+        quota = {"team": "vision", "resource": "gpu:h100", "quota": 1000}
         cap = {"team": "vision", "resource": "gpu:h100", "amount": 1000}
         first, last = (f"{timezone.now() + timedelta(days=days):%Y-%m-%dT%H:%M}" for days in (5, 6))
         booking = {"title": "Later", "starts": first, "ends": last}
@@ -514,7 +514,7 @@ class Stage:
             ("POST", "quotas/teams/<slug:slug>/caps/"): {"resource": "gpu:h100", "amount": "1"},
             ("POST", "quotas/teams/<slug:slug>/ledger/"): {"do": "credit", "hours": "1"},
             ("POST", "api/v1/join-requests/<uuid:join_id>/refuse"): {"reason": "No"},
-            ("PUT", "api/v1/ledgers/<slug:slug>"): {"granted": 1},
+            ("PUT", "api/v1/ledgers/<slug:slug>"): {"quota": 1},
             ("PUT", "api/v1/budgets/<slug:slug>"): {"amount_cents": 1},
             ("POST", "quotas/teams/<slug:slug>/budget/"): {"do": "set", "amount": "1"},
             ("POST", "api/v1/ledgers/<slug:slug>/credits"): {"amount": 1},
@@ -525,7 +525,7 @@ class Stage:
             ("POST", "api/v1/reservations/<uuid:reservation_id>/deny"): {"reason": "No"},
             ("POST", "api/v1/booking-permissions"): {"user": "dan"},
             ("POST", "api/v1/quotas"): quota,
-            ("PUT", "api/v1/quotas/<uuid:quota_id>"): {"nominal": 1},
+            ("PUT", "api/v1/quotas/<uuid:quota_id>"): {"quota": 1},
             ("POST", "api/v1/member-caps"): cap,
             ("PUT", "api/v1/member-caps/<uuid:cap_id>"): {"amount": 1},
             **{("POST", f"api/v1/site/{what}"): {"yaml": "berth: 1"} for what in ("plan", "apply")},

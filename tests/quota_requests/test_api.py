@@ -82,7 +82,7 @@ def test_what_is_wrong_is_named(bob, charlie, team, eight, with_token, field, va
 
 
 def test_a_workspace_waits_for_what_is_asked(bob, petra, team, eight, with_token):
-    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     start = {"template": "jupyterlab", "flavor": "gpu-2"}
     made = with_token(bob).post("/api/v1/quota-requests", {**BODY, "start": start}, **JSON).json()
     assert made["workspace"] == str(Workspace.objects.get(state="pending").pk)

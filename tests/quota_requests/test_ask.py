@@ -80,7 +80,7 @@ def test_more_than_the_site_has_is_refused_with_the_number(bob, team, eight):
 
 def test_gpu_hours_have_no_end(bob, team, eight):
     now = timezone.now()
-    LedgerAccount.objects.create(team=team, granted=0, period_started_at=now, charged_until=now)
+    LedgerAccount.objects.create(team=team, quota=0, period_started_at=now, charged_until=now)
     with pytest.raises(InvalidInput, match="until they are spent"):
         ask(bob, team, kind="ledger", resource="gpu_hours", amount=3_600_000)
     assert ask(bob, team, kind="ledger", resource="gpu_hours", amount=3_600_000, until=None)

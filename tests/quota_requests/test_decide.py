@@ -77,7 +77,7 @@ def test_gpu_hours_are_credited_and_make_no_grant(bob, petra, team, eight, monke
     now, credited = timezone.now(), []
     ledger = SimpleNamespace(credit=lambda **given: credited.append(given))
     monkeypatch.setattr(services, "ledger", ledger)
-    LedgerAccount.objects.create(team=team, granted=0, period_started_at=now, charged_until=now)
+    LedgerAccount.objects.create(team=team, quota=0, period_started_at=now, charged_until=now)
     made = ask(bob, team, kind="ledger", resource="gpu_hours", amount=36_000_000, until=None)
     requests.approve(actor=petra, request_id=made.pk, amount=3_600_000, note="For now")
     assert credited == [{"actor": petra, "team": team, "amount": 3_600_000, "note": "For now"}]
@@ -280,7 +280,7 @@ def test_a_short_grant_gives_no_warning_a_day_before(bob, alice, petra, team, ei
 @pytest.fixture
 def waiting(bob, team, eight):
     """bob's workspace of one GPU, of which the team has none, and the request that it waits for."""
-    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     workspace = workspaces.create_waiting(
         actor=bob,
         team=team,

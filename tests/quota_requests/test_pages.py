@@ -115,7 +115,7 @@ def test_asking_twice_leads_to_the_first(bob, team, eight, as_user):
 
 def test_the_form_says_what_is_approved_at_once(bob, team, petra, eight, as_user):
     AutoApproveRule.objects.create(resource="gpu:h100", amount_at_most=2000, hours_at_most=8)
-    Quota.objects.create(team=team, resource="gpu:h100", nominal=4000)
+    Quota.objects.create(team=team, resource="gpu:h100", quota=4000)
     hint = as_user(bob).get(
         "/quotas/ask/?team=vision&kind=quota&resource=gpu:h100", headers={**HTMX, "HX-Target": "hint"}
     )
@@ -130,7 +130,7 @@ def test_who_is_in_no_team_learns_what_to_do(petra, as_user):
 
 def test_hours_and_checkpoints_of_the_new_workspace_come_along(bob, team, eight, as_user):
     """From the form for new workspaces over the one that asks to the workspace that waits."""
-    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     browser = as_user(bob)
     wanted = {"template": "jupyterlab", "flavor": "gpu-1", "team": "vision", "name": "big", "ask": "1"}
     for hours in ("lots", "0", "9999"):
@@ -150,7 +150,7 @@ def test_hours_and_checkpoints_of_the_new_workspace_come_along(bob, team, eight,
 
 
 def test_without_hours_and_checkpoints_flavor_and_template_decide(bob, team, eight, as_user):
-    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}
     as_user(bob).post("/quotas/ask/", {**FORM, "amount": "1", **start})
     made = QuotaRequest.objects.get().workspace
@@ -166,7 +166,7 @@ def test_hours_that_are_none_are_said_where_one_asks(bob, team, eight, as_user):
 
 def test_refused_ask_approved_and_it_runs(bob, petra, team, eight, as_user, sent):
     """From the refusal to a running workspace, in forms alone."""
-    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}
     page = as_user(bob).get(
         "/quotas/ask/", {"team": "vision", "resource": "gpu:h100", "amount": 1000, **start}
@@ -219,7 +219,7 @@ def test_what_needs_no_approval_is_not_asked(bob, team, eight, as_user):
 
 
 def test_a_refused_question_leaves_no_workspace(bob, team, eight, as_user):
-    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}
     page = as_user(bob).post("/quotas/ask/", {**FORM, "amount": "9", **start})
     assert page.status_code == 400
@@ -232,9 +232,9 @@ def test_a_refused_question_leaves_no_workspace(bob, team, eight, as_user):
 def test_the_inbox_shows_what_helps_to_decide(bob, alice, petra, team, eight, as_user):
     lab = Cohort.objects.create(slug="lab", name="Lab")
     nlp = TeamFactory(slug="nlp", name="NLP")
-    for each, nominal in ((team, 4000), (nlp, 2000)):
+    for each, quota in ((team, 4000), (nlp, 2000)):
         TeamShare.objects.create(team=each, cohort=lab)
-        Quota.objects.create(team=each, resource="gpu:h100", nominal=nominal)
+        Quota.objects.create(team=each, resource="gpu:h100", quota=quota)
     held(team, bob, eight, days=10, ago=25)  # 5 of the 10 days are within the last 30
     held(team, alice, eight, days=1, active=True, devices=2, name="idle")
     held(nlp, UserFactory(), eight, days=1, active=True, devices=5)

@@ -193,7 +193,7 @@ def test_what_does_not_run_or_has_no_end_is_not_extended(running, alice):
 def test_a_team_without_hours_extends_nothing_that_uses_gpus(running, alice):
     now = timezone.now()
     LedgerAccount.objects.create(
-        team=running.team, granted=10, spent=10, period_started_at=now, charged_until=now
+        team=running.team, quota=10, spent=10, period_started_at=now, charged_until=now
     )
     assert lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
     running.resources["accelerators"]["count"] = 1

@@ -69,7 +69,7 @@ def test_five_hundred_cost_the_queries_of_five(crowd, as_user, bob, django_asser
 
 
 def test_a_waiting_workspace_shows_place_reason_and_the_way_on(make, as_user, with_token, alice, team, pool):
-    Quota.objects.create(team=team, resource=H100, nominal=2000)
+    Quota.objects.create(team=team, resource=H100, quota=2000)
     make(alice, "sim-h100-x2")
     row = make(alice, "sim-h100-x1")
     page = as_user(alice).get(f"/workspaces/{row.pk}/").content.decode()
@@ -115,7 +115,7 @@ def test_how_long_and_how_urgent(make, with_token, as_user, alice, bob, team, po
 
 
 def test_the_summary_of_the_form_shows_the_teams_quota(as_user, alice, team, pool):
-    Quota.objects.create(team=team, resource=H100, nominal=2000)
+    Quota.objects.create(team=team, resource=H100, quota=2000)
     page = as_user(alice).get("/workspaces/new/?team=vision&flavor=sim-h100-x4").content.decode()
     assert "Quota of Vision" in page
     assert "Ask for it" in page

@@ -44,7 +44,7 @@ def asked(bob: User, alice: User, petra: User, team: Team, gpus: None) -> dict[s
     """A filled inbox, something decided of each kind, a rule, a delegate, and notices."""
     lab = Cohort.objects.create(slug="lab", name="Lab")
     TeamShare.objects.create(team=team, cohort=lab)
-    Quota.objects.create(team=team, resource="gpu:h100", nominal=4000)
+    Quota.objects.create(team=team, resource="gpu:h100", quota=4000)
     denied = ask(bob, team, amount=8000)
     requests.deny(actor=petra, request_id=denied.pk, reason="More than half of all there is: ask for two.")
     less = ask(bob, team, amount=4000)
@@ -121,7 +121,7 @@ def test_an_approver_approves_less_by_keyboard_and_takes_it_back(
 
 def test_refused_asked_approved(visit: Visit, bob: User, petra: User, team: Team, gpus: None) -> None:
     """From the place that refused to a workspace that may start, in two browsers."""
-    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     member = visit(bob)
     member.goto(
         "/quotas/ask/?team=vision&resource=gpu:h100&amount=1000&template=jupyterlab&flavor=gpu-1&name=big"

@@ -126,12 +126,12 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
         examples=[
             OpenApiExample(
                 "Four H100 for a team that may borrow two more",
-                {"team": "vision", "resource": "gpu:h100", "nominal": 4000, "borrowing_limit": 2000},
+                {"team": "vision", "resource": "gpu:h100", "quota": 4000, "borrowing_limit": 2000},
                 request_only=True,
             ),
             OpenApiExample(
                 "64 GiB memory for all of a cohort",
-                {"cohort": "research", "resource": "memory_mib", "nominal": 65536},
+                {"cohort": "research", "resource": "memory_mib", "quota": 65536},
                 request_only=True,
             ),
         ],
@@ -145,7 +145,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
             team=team,
             cohort=cohort,
             resource=given["resource"],
-            nominal=given["nominal"],
+            quota=given["quota"],
             borrowing_limit=given["borrowing_limit"],
             lending_limit=given["lending_limit"],
             only_new=True,
@@ -165,7 +165,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
         examples=[
             OpenApiExample(
                 "Two H100, nothing borrowed, half of one lent",
-                {"nominal": 2000, "borrowing_limit": 0, "lending_limit": 500},
+                {"quota": 2000, "borrowing_limit": 0, "lending_limit": 500},
                 request_only=True,
             )
         ],

@@ -141,7 +141,7 @@ def delete_cohort(*, actor: User | SystemActor, cohort: Cohort, expected: frozen
         who = [*(f"the cohort {name}" for name in inside), *teams]
         params = {"name": cohort.name, "names": who[:MAX_NAMED], "more": max(0, len(who) - MAX_NAMED)}
         raise StateConflict(Reason(QuotaCode.COHORT_IN_USE, params), code=ProblemCode.COHORT_IN_USE)
-    quotas = list(cohort.quotas.values("resource", "nominal", "borrowing_limit", "lending_limit"))
+    quotas = list(cohort.quotas.values("resource", "quota", "borrowing_limit", "lending_limit"))
     name, slug = cohort.name, cohort.slug
     everything[cohort.pk].delete()
     events.record(

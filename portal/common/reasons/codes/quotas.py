@@ -53,7 +53,7 @@ class LedgerCode(StrEnum):
     """Refusals about GPU-hours."""
 
     CREDIT_OUT_OF_RANGE = "credit_out_of_range"
-    GRANTED_OUT_OF_RANGE = "granted_out_of_range"
+    QUOTA_OUT_OF_RANGE = "ledger_quota_out_of_range"
     HOURS_NOT_COUNTED = "hours_not_counted"
     LEDGER_NOT_OPEN = "ledger_not_open"
     NO_TEAM_OF_LEDGER = "no_team_of_ledger"
