@@ -184,7 +184,7 @@ class JoinSource(Source):
             _("Owners of %(team)s decide it; operators where it has none.") % named,
             row.expires_at,
             url,
-            _("Another role, or refuse"),
+            _("Another role, or deny"),
             (approve,),
         )
 

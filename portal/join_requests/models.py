@@ -20,7 +20,7 @@ class JoinStatus(models.TextChoices):
 
     OPEN = "open", _("Open")
     APPROVED = "approved", _("Approved")
-    REFUSED = "refused", _("Refused")
+    DENIED = "denied", _("Denied")
     WITHDRAWN = "withdrawn", _("Withdrawn")
     EXPIRED = "expired", _("Expired")
 

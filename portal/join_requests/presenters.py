@@ -17,7 +17,7 @@ MAX_ON_HOME = 20
 LOOKS: dict[str, tuple[str | Promise, str, str]] = {
     JoinStatus.OPEN: (_("Waits for an owner"), "hourglass", "wait"),
     JoinStatus.APPROVED: (_("Approved"), "circle-check", "ok"),
-    JoinStatus.REFUSED: (_("Refused"), "circle-x", "bad"),
+    JoinStatus.DENIED: (_("Denied"), "circle-x", "bad"),
     JoinStatus.WITHDRAWN: (_("Withdrawn"), "arrow-back-up", ""),
     JoinStatus.EXPIRED: (_("Expired"), "clock", ""),
 }

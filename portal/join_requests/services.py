@@ -1,4 +1,4 @@
-"""Asking to be taken into a team, and the decision: approve, refuse, withdraw, expire.
+"""Asking to be taken into a team, and the decision: approve, deny, withdraw, expire.
 
 Each tells the asker by a notice and refreshes the pages of those for whom the request waited.
 """
@@ -64,7 +64,7 @@ def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
     """Ask to be taken into the team `slug`; `text` is for its owners.
 
     Returns the request, and whether it is a new one: asking while one is open returns that. Raises `NotFound`
-    for a team that is not listed to the actor, `StateConflict` (in it already; refused a short while ago; an
+    for a team that is not listed to the actor, `StateConflict` (in it already; denied a short while ago; an
     auditor), `InvalidInput` and `TooManyJoinRequests`.
     """
     # One request of a user at a time, and none of somebody who is just being deactivated.
@@ -112,8 +112,8 @@ def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
 
 def _refuse_too_soon(theirs: QuerySet[JoinRequest], team: Team, now: datetime) -> None:
     since = now - timedelta(days=settings.BERTH_JOIN_AGAIN_DAYS)
-    refused = theirs.filter(team=team, status=JoinStatus.REFUSED, decided_at__gt=since)
-    last = refused.order_by("-decided_at").first()
+    denied = theirs.filter(team=team, status=JoinStatus.DENIED, decided_at__gt=since)
+    last = denied.order_by("-decided_at").first()
     if last is not None and last.decided_at is not None:
         until = (last.decided_at + timedelta(days=settings.BERTH_JOIN_AGAIN_DAYS)).isoformat()
         reason = Reason(JoinCode.ASK_TO_JOIN_LATER, {"team": team.name, "until": until})
@@ -161,24 +161,24 @@ def approve(*, actor: User, request_id: UUID, role: str = Role.MEMBER, note: str
 
 
 @transaction.atomic
-def refuse(*, actor: User, request_id: UUID, reason: str) -> JoinRequest:
-    """Refuse, with a reason that the asker reads. Raises what `approve` raises."""
-    reason = _note(reason)
-    if not reason:
-        missing = Reason(JoinCode.REFUSAL_NEEDS_REASON)
-        raise InvalidInput(missing, errors={"reason": [missing]})
+def deny(*, actor: User, request_id: UUID, note: str) -> JoinRequest:
+    """Deny, with a note that the requester reads. Raises what `approve` raises."""
+    note = _note(note)
+    if not note:
+        missing = Reason(JoinCode.DENIAL_NEEDS_NOTE)
+        raise InvalidInput(missing, errors={"note": [missing]})
     request = _locked(actor, request_id)
     policies.require_decide(actor, request)
     waited = list(policies.deciders_of(request))
-    _close(request, JoinStatus.REFUSED, actor, reason)
-    message = f"refused to take {request.requester.username} into {request.team_name}"
-    _record(actor, request, AuditKind.TEAM_JOIN_REFUSED, message, reason=reason)
+    _close(request, JoinStatus.DENIED, actor, note)
+    message = f"denied the request of {request.requester.username} to join {request.team_name}"
+    _record(actor, request, AuditKind.TEAM_JOIN_DENIED, message, reason=note)
     named = {"username": actor.username, "team": request.team_name}
     events.notify(
         [request.requester],
-        "team.join_refused",
-        _("%(username)s refused to take you into %(team)s") % named,
-        reason,
+        "team.join_denied",
+        _("%(username)s denied your request to join %(team)s") % named,
+        note,
         url_of(request),
     )
     events.refresh_pages(waited)
@@ -294,7 +294,7 @@ def _close(
 def _closed_already(request: JoinRequest) -> StateConflict:
     code = {
         JoinStatus.APPROVED: JoinCode.JOIN_APPROVED_ALREADY,
-        JoinStatus.REFUSED: JoinCode.JOIN_REFUSED_ALREADY,
+        JoinStatus.DENIED: JoinCode.JOIN_DENIED_ALREADY,
     }.get(JoinStatus(request.status), JoinCode.JOIN_CLOSED_ALREADY)
     who = request.decided_by.username if request.decided_by else _("Somebody")
     params = {} if code is JoinCode.JOIN_CLOSED_ALREADY else {"who": who}

@@ -291,7 +291,7 @@ TAGS: Mapping[str, Tag] = {
             "join-requests": {GET: "listJoinRequests"},
             "join-requests/{join_id}": {GET: "getJoinRequest"},
             "join-requests/{join_id}/approve": {POST: "approveJoinRequest"},
-            "join-requests/{join_id}/refuse": {POST: "refuseJoinRequest"},
+            "join-requests/{join_id}/deny": {POST: "denyJoinRequest"},
             "join-requests/{join_id}/withdraw": {POST: "withdrawJoinRequest"},
             "joinable-teams": {GET: "listJoinableTeams"},
         },

@@ -142,16 +142,16 @@ def test_an_owner_takes_the_asker_in(asked, fay, alice, team, role):
     assert not selectors.awaiting(alice).exists()
 
 
-def test_an_owner_refuses_with_a_reason(asked, fay, alice, team):
+def test_an_owner_denies_with_a_note(asked, fay, alice, team):
     with pytest.raises(InvalidInput):
-        services.refuse(actor=alice, request_id=asked.pk, reason="  ")
-    services.refuse(actor=alice, request_id=asked.pk, reason="We are full")
+        services.deny(actor=alice, request_id=asked.pk, note="  ")
+    services.deny(actor=alice, request_id=asked.pk, note="We are full")
     assert not team.memberships.filter(user=fay).exists()
     assert Notification.objects.get(user=fay).body == "We are full"
 
 
-def test_who_was_refused_asks_again_after_a_while(asked, fay, alice, clock):
-    services.refuse(actor=alice, request_id=asked.pk, reason="We are full")
+def test_who_was_denied_asks_again_after_a_while(asked, fay, alice, clock):
+    services.deny(actor=alice, request_id=asked.pk, note="We are full")
     with pytest.raises(StateConflict) as refused:
         services.ask(actor=fay, slug="vision")
     assert refused.value.code == "ask_to_join_later"
@@ -161,7 +161,7 @@ def test_who_was_refused_asks_again_after_a_while(asked, fay, alice, clock):
 
 def test_the_second_decision_says_who_was_faster(asked, alice, team):
     amy = MembershipFactory(team=team, role=Role.OWNER).user
-    services.refuse(actor=amy, request_id=asked.pk, reason="No")
+    services.deny(actor=amy, request_id=asked.pk, note="No")
     with pytest.raises(StateConflict) as late:
         services.approve(actor=alice, request_id=asked.pk)
     assert late.value.code == "decided_already" and amy.username in late.value.message
@@ -179,7 +179,7 @@ def test_members_owners_of_other_teams_and_approvers_do_not_even_see_it(request,
     for act in (
         lambda: selectors.request_by_id(actor, asked.pk),
         lambda: services.approve(actor=actor, request_id=asked.pk),
-        lambda: services.refuse(actor=actor, request_id=asked.pk, reason="x"),
+        lambda: services.deny(actor=actor, request_id=asked.pk, note="x"),
         lambda: services.withdraw(actor=actor, request_id=asked.pk),
     ):
         with pytest.raises(NotFound):

@@ -54,13 +54,13 @@ def test_six_owners_who_approve_at_once_take_the_asker_in_once(asked, owners, te
     assert Event.objects.filter(kind="team.join_approved").count() == 1
 
 
-def test_approved_and_refused_at_once_is_one_of_both(asked, owners, team, fay):
+def test_approved_and_denied_at_once_is_one_of_both(asked, owners, team, fay):
     approve = [lambda owner=owner: services.approve(actor=owner, request_id=asked.pk) for owner in owners[:3]]
-    refuse = [
-        lambda owner=owner: services.refuse(actor=owner, request_id=asked.pk, reason="Full")
+    deny = [
+        lambda owner=owner: services.deny(actor=owner, request_id=asked.pk, note="Full")
         for owner in owners[3:]
     ]
-    outcomes = at_once([*approve, *refuse])
+    outcomes = at_once([*approve, *deny])
     assert Counter(type(each) for each in outcomes) == {JoinRequest: 1, StateConflict: 5}, outcomes
     asked.refresh_from_db()
     taken = Membership.objects.filter(team=team, user=fay).exists()

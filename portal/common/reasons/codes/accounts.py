@@ -167,11 +167,11 @@ class JoinCode(StrEnum):
     JOIN_APPROVED_ALREADY = "join_approved_already"
     JOIN_CLOSED_ALREADY = "join_closed_already"
     JOIN_MESSAGE_TOO_LONG = "join_message_too_long"
-    JOIN_REFUSED_ALREADY = "join_refused_already"
+    JOIN_DENIED_ALREADY = "join_denied_already"
     NOBODY_JOINS_ALONE = "nobody_joins_alone"
     NO_SUCH_JOIN_REQUEST = "no_such_join_request"
     ONLY_REQUESTER_WITHDRAWS = "only_requester_withdraws"
-    REFUSAL_NEEDS_REASON = "refusal_needs_reason"
+    DENIAL_NEEDS_NOTE = "join_denial_needs_note"
     TOO_MANY_JOIN_REQUESTS = "too_many_join_requests"
     TOO_MANY_JOIN_REQUESTS_A_DAY = "too_many_join_requests_a_day"
 

@@ -29,7 +29,7 @@ TEXTS: dict[StrEnum, Text] = {
     JoinCode.JOIN_APPROVED_ALREADY: Text(_("%(who)s approved it already."), _LOOK_AT_IT),
     JoinCode.JOIN_CLOSED_ALREADY: Text(_("It was withdrawn or has expired."), _LOOK_AT_IT),
     JoinCode.JOIN_MESSAGE_TOO_LONG: Text(_("Write at most %(max)s characters.")),
-    JoinCode.JOIN_REFUSED_ALREADY: Text(_("%(who)s refused it already."), _LOOK_AT_IT),
+    JoinCode.JOIN_DENIED_ALREADY: Text(_("%(who)s denied it already."), _LOOK_AT_IT),
     JoinCode.NOBODY_JOINS_ALONE: Text(
         _("Nobody approves their own way into a team."), _("Wait for another owner, or for an operator.")
     ),
@@ -37,9 +37,9 @@ TEXTS: dict[StrEnum, Text] = {
         _("There is no such request to join that you may see."), _("Look at your inbox.")
     ),
     JoinCode.ONLY_REQUESTER_WITHDRAWS: Text(
-        _("Only %(username)s, who asks, can withdraw it."), _("Refuse it instead, with a reason.")
+        _("Only %(username)s, who asks, can withdraw it."), _("Deny it instead, with a note.")
     ),
-    JoinCode.REFUSAL_NEEDS_REASON: Text(_("Say why: who asks reads it.")),
+    JoinCode.DENIAL_NEEDS_NOTE: Text(_("Write a note for the requester.")),
     JoinCode.TOO_MANY_JOIN_REQUESTS: Text(
         ngettext_lazy(
             "You have %(limit)d request to join open already.",
