@@ -57,7 +57,7 @@ def requests(commands: Any, common: argparse.ArgumentParser) -> None:
         help="as `berth quota --json` has it, such as gpu:h100",
     )
     amount(ask, required=True, words="in GPUs, cores, GiB, workspaces or GPU-hours")
-    ask.add_argument("--why", required=True, metavar="TEXT", help="who decides reads it")
+    ask.add_argument("--note", required=True, metavar="TEXT", help="for the approver")
     ask.add_argument("--hours", type=hours, default=None, metavar="H", help="for so long; default: for good")
     ask.add_argument("--team", default="", metavar="SLUG", help="default: your only team")
     ask.add_argument(
@@ -74,7 +74,7 @@ def requests(commands: Any, common: argparse.ArgumentParser) -> None:
     amount(approve, required=False, words="less than was asked for")
     approve.add_argument("--hours", type=hours, default=None, metavar="H", help="for so long from now")
     approve.add_argument("--note", default="", metavar="TEXT", help="who asked reads it")
-    deny.add_argument("--reason", required=True, metavar="TEXT", help="who asked reads it")
+    deny.add_argument("--note", required=True, metavar="TEXT", help="for the requester")
 
 
 def user(commands: Any, common: argparse.ArgumentParser) -> None:

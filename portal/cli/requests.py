@@ -25,7 +25,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
         amount = f"{row['amount'] / _unit(row['resource']):g}"
         until = (row["until"] or "-")[:16]
         words = (row["id"][:8], row["status"], row["team"], row["requester"], row["resource"], amount, until)
-        table.append((*words, row["why"].splitlines()[0] if row["why"] else ""))
+        table.append((*words, row["note"].splitlines()[0] if row["note"] else ""))
     return print_table(table) if rows else 0
 
 
@@ -37,7 +37,7 @@ def ask(client: BerthClient, arguments: argparse.Namespace) -> int:
         "resource": arguments.resource,
         "amount": base_units(arguments.amount, arguments.resource),
         "until": _until(arguments.hours),
-        "why": arguments.why,
+        "note": arguments.note,
     }
     key = str(uuid.uuid4())
     try:
@@ -58,7 +58,7 @@ def approve(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def deny(client: BerthClient, arguments: argparse.Namespace) -> int:
     found = _find(client, arguments.request)
-    return _said(client.decide(found["id"], "deny", reason=arguments.reason), arguments)
+    return _said(client.decide(found["id"], "deny", note=arguments.note), arguments)
 
 
 def withdraw(client: BerthClient, arguments: argparse.Namespace) -> int:

@@ -112,7 +112,7 @@ class QuotaSource(Source):
             if cap
             else _role_of(actor)
         )
-        detail = row.why if row.workspace is None else f"{row.why} · {words.workspace_line}"
+        detail = row.note if row.workspace is None else f"{row.note} · {words.workspace_line}"
         return Item(
             key,
             self.kind,

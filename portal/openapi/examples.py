@@ -78,7 +78,6 @@ EXAMPLES: Mapping[str, Any] = {
     "username": "anna",
     "vault_key": "token",
     "vault_path": "teams/vision/huggingface",
-    "why": "Training for the paper",
     "with_node": "6f1c2a52-0f57-4f0e-8d4c-3b1f5a7e9c21",
     "workspaces": ["0b3e5c1e-2f7b-4c39-9d2e-0d6b6a9a5f10"],
     "yaml": "berth: 1\nteams:\n  vision:\n    name: Vision\n",

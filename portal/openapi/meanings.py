@@ -38,7 +38,6 @@ FIELDS: Mapping[str, str] = {
     "ready_path": "Path that answers once the program is ready.",
     "open_path": "Path that is opened in it.",
     "decision_note": "What was said with the decision.",
-    "why": "Why it is asked for, in words.",
     "simulated": "Whether it is simulated instead of real hardware.",
     "enabled": "Whether it is switched on.",
     "deprecated": "Whether another one should be chosen for what is new.",

@@ -128,7 +128,7 @@ class RequestViewSet(ReadViewSet):
             "resource": given["resource"],
             "amount": given["amount"],
             "until": given.get("until"),
-            "why": given["why"],
+            "note": given["note"],
         }
         if start := given.get("start"):
             made = services.ask_to_start(
@@ -179,7 +179,7 @@ class RequestViewSet(ReadViewSet):
 
     @operation(
         "Deny a request",
-        description="With a reason. A workspace that waits for it is deleted.",
+        description="With a note. A workspace that waits for it is deleted.",
         request=DenySerializer,
         responses={200: RequestSerializer},
         errors=[400, 404, 409, 415],
@@ -188,7 +188,7 @@ class RequestViewSet(ReadViewSet):
     def deny(self, request: UserRequest, request_id: UUID) -> Response:
         given = body_of(request, DenySerializer)
         self.get_object()
-        services.deny(actor=request.user, request_id=request_id, reason=given["reason"])
+        services.deny(actor=request.user, request_id=request_id, note=given["note"])
         return self.answer(self.get_object())
 
     @operation(
@@ -242,9 +242,9 @@ class GrantViewSet(ListViewSet):
     )
     @action(detail=True, methods=["post"])
     def revoke(self, request: UserRequest, grant_id: UUID) -> Response:
-        reason = body_of(request, RevokeSerializer).get("reason", "")
+        note = body_of(request, RevokeSerializer).get("note", "")
         self.get_object()
-        services.revoke_grant(actor=request.user, grant_id=grant_id, reason=reason)
+        services.revoke_grant(actor=request.user, grant_id=grant_id, note=note)
         return self.answer(self.get_object())
 
 

@@ -73,7 +73,9 @@ class QuotaRequestQuerySet(models.QuerySet["QuotaRequest"]):
 
 
 class QuotaRequest(models.Model):
-    """A member asks for `amount` more of `resource` (GPU-hours: `gpu_hours`, in ledger units), and why.
+    """A member asks for `amount` more of `resource` (GPU-hours: `gpu_hours`, in ledger units).
+
+    `note` says what for.
 
     `workspace` waits for it and starts by itself when it has been approved.
     """
@@ -87,7 +89,7 @@ class QuotaRequest(models.Model):
     resource = models.CharField(max_length=80)
     amount = models.PositiveBigIntegerField()
     until = models.DateTimeField(null=True, blank=True)
-    why = models.TextField(max_length=2000)
+    note = models.TextField(max_length=2000)
     workspace = models.ForeignKey(
         "workspaces.Workspace",
         null=True,

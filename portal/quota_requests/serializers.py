@@ -65,7 +65,18 @@ class RequestSerializer(serializers.ModelSerializer[QuotaRequest]):
     class Meta:
         model = QuotaRequest
         fields = [
-            *("id", "team", "requester", "kind", "resource", "amount", "until", "why", "workspace", "status"),
+            *(
+                "id",
+                "team",
+                "requester",
+                "kind",
+                "resource",
+                "amount",
+                "until",
+                "note",
+                "workspace",
+                "status",
+            ),
             *(
                 "decided_by",
                 "decided_at",
@@ -201,7 +212,7 @@ class AskSerializer(StrictSerializer):
     until = serializers.DateTimeField(
         required=False, allow_null=True, help_text="When the grant ends by itself; without it, never."
     )
-    why = serializers.CharField(max_length=2000)
+    note = serializers.CharField(max_length=2000, help_text="What it is for. The approver reads it.")
     start = StartSerializer(required=False, allow_null=True)
 
 
@@ -214,11 +225,11 @@ class ApproveSerializer(StrictSerializer):
 
 
 class DenySerializer(StrictSerializer):
-    reason = serializers.CharField(max_length=2000, help_text="Who asked reads it.")
+    note = serializers.CharField(max_length=2000, help_text="For the requester.")
 
 
 class RevokeSerializer(StrictSerializer):
-    reason = serializers.CharField(max_length=2000, required=False, allow_blank=True)
+    note = serializers.CharField(max_length=2000, required=False, allow_blank=True)
 
 
 class RuleSerializer(serializers.ModelSerializer[AutoApproveRule]):

@@ -80,7 +80,7 @@ class ReservationCreateSerializer(ReservationWriteSerializer):
 
 
 class DenialSerializer(StrictSerializer):
-    reason = serializers.CharField(max_length=2000)
+    note = serializers.CharField(max_length=2000, help_text="For the requester.")
 
 
 class ReservationFilter(filters.FilterSet):
@@ -195,7 +195,7 @@ class ReservationViewSet(ReadViewSet):
 
     @operation(
         "Deny what was asked for",
-        description="For approvers and operators, with a reason.",
+        description="For approvers and operators, with a note.",
         request=DenialSerializer,
         responses={200: ReservationSerializer},
         parameters=[IF_MATCH],

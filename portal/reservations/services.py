@@ -132,23 +132,23 @@ def approve(*, actor: User, reservation_id: UUID, expected: frozenset[str] = eta
 
 @transaction.atomic
 def deny(
-    *, actor: User, reservation_id: UUID, reason: str, expected: frozenset[str] = etags.ANY
+    *, actor: User, reservation_id: UUID, note: str, expected: frozenset[str] = etags.ANY
 ) -> Reservation:
-    """Refuse what was asked for, with a reason. Approvers and operators; raises as `approve` does."""
+    """Deny what was asked for, with a note. Approvers and operators; raises as `approve` does."""
     found = _locked(actor, reservation_id)
     decisions.require_decide(actor, found)
     _require_open(found)
     etags.require_expected(expected, found, name=found.title)
-    reason = strip_nul(reason).strip()[:2000]
-    if not reason:
-        missing = Reason(ReservationCode.DENIAL_WITHOUT_REASON)
-        raise InvalidInput(missing, errors={"reason": [missing]})
-    found.status, found.decided_by, found.note = ReservationStatus.CANCELLED, actor, reason
+    note = strip_nul(note).strip()[:2000]
+    if not note:
+        missing = Reason(ReservationCode.DENIAL_WITHOUT_NOTE)
+        raise InvalidInput(missing, errors={"note": [missing]})
+    found.status, found.decided_by, found.note = ReservationStatus.CANCELLED, actor, note
     found.save(update_fields=["status", "decided_by", "note"])
-    message = f"denies {found.team.name} “{found.title}”: {reason}"
+    message = f"denies {found.team.name} “{found.title}”: {note}"
     _record(actor, found, "denied", message, **_how(actor, found))
     _decided(found)
-    _notify(found, _("%(what)s is not booked") % {"what": _titled(found)}, actor, reason)
+    _notify(found, _("%(what)s is not booked") % {"what": _titled(found)}, actor, note)
     return found
 
 

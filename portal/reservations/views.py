@@ -182,8 +182,8 @@ def _act(request: SignedInRequest, found: Reservation) -> Reservation:
     if what == "approve":
         return services.approve(actor=request.user, reservation_id=found.pk, expected=expected)
     if what == "deny":
-        reason = request.POST.get("reason", "")
-        return services.deny(actor=request.user, reservation_id=found.pk, reason=reason, expected=expected)
+        note = request.POST.get("note", "")
+        return services.deny(actor=request.user, reservation_id=found.pk, note=note, expected=expected)
     if what == "cancel":
         return services.cancel(actor=request.user, reservation_id=found.pk, expected=expected)
     raise InvalidInput(Reason(CommonCode.CHOOSE_WHAT_TO_DO))

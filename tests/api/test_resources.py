@@ -287,7 +287,7 @@ class TestIdentityLinks(ListCase):
 class TestJoinRequests(DetailCase):
     path, read_scope = "join-requests", "teams:read"
     reader, fixtures = "alice", ("team",)
-    filters = {"team=vision": 2, "team=x": 0, "status=open": 2, "status=refused": 0, "requester=fay": 1}
+    filters = {"team=vision": 2, "team=x": 0, "status=open": 2, "status=denied": 0, "requester=fay": 1}
 
     def stock(self) -> None:
         for name in ("fay", "gus"):
@@ -597,13 +597,13 @@ class TestQuotaRequests(DetailCase, CreateCase):
     path, read_scope, write_scope = "quota-requests", "quotas:read", "quotas:write"
     reader, fixtures, only_detail = "bob", ("team", "eight"), frozenset({"evidence"})
     filters = {"team=vision": 1, "status=open": 1, "status=denied": 0, "kind=quota": 0, "requester=bob": 1}
-    body = {"team": "vision", "resource": "gpu:h100", "amount": 2000, "why": "The review"}
-    required = ("team", "resource", "amount", "why")
+    body = {"team": "vision", "resource": "gpu:h100", "amount": 2000, "note": "The review"}
+    required = ("team", "resource", "amount", "note")
 
     def stock(self) -> None:
         bob = User.objects.get(username="bob")
         QuotaRequest.objects.create(
-            team=vision(), requester=bob, kind="member_cap", resource="workspaces", amount=1, why="More"
+            team=vision(), requester=bob, kind="member_cap", resource="workspaces", amount=1, note="More"
         )
 
 

@@ -60,7 +60,7 @@ def test_from_refused_to_running(berth: Berth, ada: Api, small_quota: None, brow
     page.locator("#start", has_text="Ask for it").wait_for()
     asks.shot("refused")
     page.locator("#start").click()
-    page.fill("textarea[name=why]", "Training for the paper")
+    page.fill("textarea[name=note]", "Training for the paper")
     asks.shot("asks")
     page.locator("main form button.primary").first.click()
     page.get_by_text("Open", exact=True).first.wait_for()

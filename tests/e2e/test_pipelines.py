@@ -145,7 +145,7 @@ def test_one_that_needs_an_approval_ends_at_once_and_passes_when_it_has_it(
     assert refused.codes == [7, 0], refused
     assert nothing_is_left(ada, berth)
 
-    asked = ["requests", "ask", "--resource", "cpu_milli", "--amount", "1", "--why", "Training"]
+    asked = ["requests", "ask", "--resource", "cpu_milli", "--amount", "1", "--note", "Training"]
     request = json.loads(berth_says(berth, "ada", *asked, "--json"))
     berth_says(berth, "ben", "requests", "approve", request["id"])
     assert pipeline("gitlab", FLAVOR="cpu-large").passed

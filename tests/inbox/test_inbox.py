@@ -39,7 +39,7 @@ def kinds(user) -> list[str]:
 
 
 def quota_request(user, team, **fields) -> QuotaRequest:
-    wanted = {"kind": "quota", "resource": "gpu:h100", "amount": 1000, "why": "More"}
+    wanted = {"kind": "quota", "resource": "gpu:h100", "amount": 1000, "note": "More"}
     return QuotaRequest.objects.create(team=team, requester=user, **{**wanted, **fields})
 
 
@@ -101,8 +101,8 @@ def test_a_deactivated_user_has_nothing_to_decide(full, petra):
 def test_what_is_decided_leaves_every_inbox(full, petra, alice):
     other = UserFactory(username="paul", is_approver=True)
     before = selectors.keys(petra)
-    quota.deny(actor=other, request_id=QuotaRequest.objects.get(kind="quota").pk, reason="No")
-    reservations.deny(actor=other, reservation_id=Reservation.objects.get().pk, reason="No")
+    quota.deny(actor=other, request_id=QuotaRequest.objects.get(kind="quota").pk, note="No")
+    reservations.deny(actor=other, reservation_id=Reservation.objects.get().pk, note="No")
     for user in (petra, other):
         assert kinds(user) == []
     assert selectors.items(petra, before) == [], "an item that somebody has decided meanwhile is not shown"
@@ -319,7 +319,7 @@ def test_500_take_as_many_queries_as_a_few(team, alice, petra, pool, as_user):
     )
     QuotaRequest.objects.bulk_create(
         QuotaRequest(
-            team=team, requester=people[number % 10], resource=f"gpu:m{number}", amount=1000, why="More"
+            team=team, requester=people[number % 10], resource=f"gpu:m{number}", amount=1000, note="More"
         )
         for number in range(250)
     )

@@ -104,7 +104,7 @@ def requested(user: Any) -> dict[str, Any]:
     cap: dict[str, Any] = {"team": team, "user": user, "resource": "workspaces"}
     MemberCap.objects.create(**cap, amount=9)
     request = QuotaRequest.objects.create(
-        team=team, requester=user, kind="member_cap", resource="workspaces", amount=1, why="More"
+        team=team, requester=user, kind="member_cap", resource="workspaces", amount=1, note="More"
     )
     rule = AutoApproveRule.objects.create(resource="workspaces", amount_at_most=1, hours_at_most=1)
     petra, paul = (UserFactory(username=name, is_approver=True) for name in ("petra", "paul"))
@@ -410,7 +410,7 @@ class Stage:
     def body(self, row: Row) -> dict[str, Any]:
         wanted = {"template": "jupyterlab", "flavor": "cpu-small", "team": "vision"}
         team = {"name": "New team", "slug": "new-team"}
-        more = {"team": "vision", "resource": "gpu:h100", "amount": 500, "why": "More"}
+        more = {"team": "vision", "resource": "gpu:h100", "amount": 500, "note": "More"}
         quota = {"team": "vision", "resource": "gpu:h100", "quota": 1000}
         cap = {"team": "vision", "resource": "gpu:h100", "amount": 1000}
         first, last = (f"{timezone.now() + timedelta(days=days):%Y-%m-%dT%H:%M}" for days in (5, 6))
@@ -522,7 +522,7 @@ class Stage:
             ("POST", "calendar/<uuid:reservation_id>/"): {"do": "deny", "reason": "No"},
             ("POST", "api/v1/reservations"): {**wished, "team": "vision"},
             ("PUT", "api/v1/reservations/<uuid:reservation_id>"): wished,
-            ("POST", "api/v1/reservations/<uuid:reservation_id>/deny"): {"reason": "No"},
+            ("POST", "api/v1/reservations/<uuid:reservation_id>/deny"): {"note": "No"},
             ("POST", "api/v1/booking-permissions"): {"user": "dan"},
             ("POST", "api/v1/quotas"): quota,
             ("PUT", "api/v1/quotas/<uuid:quota_id>"): {"quota": 1},
@@ -555,7 +555,7 @@ class Stage:
             ("POST", "api/v1/nodes/<uuid:node_id>/check-link"): {
                 "with_node": str(self.values["<uuid:node_id>"])
             },
-            ("POST", "api/v1/quota-requests/<uuid:request_id>/deny"): {"reason": "No"},
+            ("POST", "api/v1/quota-requests/<uuid:request_id>/deny"): {"note": "No"},
         }
         return bodies.get((row.method, row.route), {})
 

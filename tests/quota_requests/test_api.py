@@ -12,7 +12,7 @@ from tests.quota_requests.helpers import ask, in_hours
 
 pytestmark = pytest.mark.django_db
 JSON = {"content_type": "application/json"}
-BODY = {"team": "vision", "resource": "gpu:h100", "amount": 2000, "why": "The review"}
+BODY = {"team": "vision", "resource": "gpu:h100", "amount": 2000, "note": "The review"}
 
 
 def test_ask_approve_less_and_take_back(bob, petra, team, eight, with_token):
@@ -39,13 +39,13 @@ def test_ask_approve_less_and_take_back(bob, petra, team, eight, with_token):
         500,
         "petra",
     )
-    again = approver.post(f"{url}/deny", {"reason": "No"}, **JSON)
+    again = approver.post(f"{url}/deny", {"note": "No"}, **JSON)
     assert (again.status_code, again.json()["code"]) == (409, "decided_already")
     assert "petra approved it" in again.json()["detail"]
 
     (grant,) = member.get("/api/v1/grants?active=true").json()["results"]
     assert (grant["id"], grant["amount"], grant["user"]) == (approved["grant"], 500, None)
-    taken = approver.post(f"/api/v1/grants/{grant['id']}/revoke", {"reason": "A mistake"}, **JSON)
+    taken = approver.post(f"/api/v1/grants/{grant['id']}/revoke", {"note": "A mistake"}, **JSON)
     assert taken.json()["ended_at"]
     assert member.get("/api/v1/grants?active=true").json()["results"] == []
     assert len(member.get("/api/v1/grants?active=false").json()["results"]) == 1
@@ -67,7 +67,7 @@ def test_asking_twice_is_a_conflict_that_names_the_first(bob, team, eight, with_
         ("amount", 0),
         ("amount", 10**18),
         ("amount", 9000),
-        ("why", ""),
+        ("note", ""),
         ("resource", "gpu:b200"),
         ("team", "robots"),
         ("kind", "friendship"),
@@ -87,7 +87,7 @@ def test_a_workspace_waits_for_what_is_asked(bob, petra, team, eight, with_token
     made = with_token(bob).post("/api/v1/quota-requests", {**BODY, "start": start}, **JSON).json()
     assert made["workspace"] == str(Workspace.objects.get(state="pending").pk)
     denied = with_token(petra).post(
-        f"/api/v1/quota-requests/{made['id']}/deny", {"reason": "Not this week"}, **JSON
+        f"/api/v1/quota-requests/{made['id']}/deny", {"note": "Not this week"}, **JSON
     )
     assert denied.json()["decision_note"] == "Not this week"
     assert Workspace.objects.get().state == "terminated"

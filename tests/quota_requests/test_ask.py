@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 
 def test_a_member_asks_and_approvers_are_told(bob, alice, team, petra, eight):
-    made = ask(bob, team, amount=2000, why="The review")
+    made = ask(bob, team, amount=2000, note="The review")
     assert (made.status, made.amount, made.resource) == (RequestStatus.OPEN, 2000, "gpu:h100")
     notice = Notification.objects.get()
     assert notice.user == petra
@@ -54,7 +54,7 @@ def test_only_members_ask(charlie, olga, team, eight):
         ("amount", {"amount": 8001}),
         ("amount", {"amount": True}),
         ("until", {"until": timezone.now() - dt.timedelta(seconds=1)}),
-        ("why", {"why": " \n "}),
+        ("note", {"note": " \n "}),
         ("resource", {"resource": "gpu_hours"}),
         ("resource", {"resource": "gpu:b200"}),
         ("resource", {"resource": "nonsense"}),

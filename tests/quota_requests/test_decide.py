@@ -84,11 +84,11 @@ def test_gpu_hours_are_credited_and_make_no_grant(bob, petra, team, eight, monke
     assert not Grant.objects.exists()
 
 
-def test_a_denial_needs_a_reason_that_reaches_who_asked(bob, petra, team, eight):
+def test_a_denial_needs_a_note_that_reaches_who_asked(bob, petra, team, eight):
     made = ask(bob, team)
     with pytest.raises(InvalidInput):
-        requests.deny(actor=petra, request_id=made.pk, reason="  ")
-    requests.deny(actor=petra, request_id=made.pk, reason="Use two A100")
+        requests.deny(actor=petra, request_id=made.pk, note="  ")
+    requests.deny(actor=petra, request_id=made.pk, note="Use two A100")
     made.refresh_from_db()
     assert (made.status, made.decision_note) == (RequestStatus.DENIED, "Use two A100")
     assert Notification.objects.get(user=bob).body == "Use two A100"
@@ -100,7 +100,7 @@ def test_what_was_decided_stays_and_says_by_whom(bob, petra, team, eight, clock)
     requests.approve(actor=petra, request_id=made.pk)
     other = UserFactory(username="paul", is_approver=True)
     with pytest.raises(StateConflict, match="petra approved it a moment ago"):
-        requests.deny(actor=other, request_id=made.pk, reason="No")
+        requests.deny(actor=other, request_id=made.pk, note="No")
     with pytest.raises(StateConflict, match="petra approved it"):
         requests.withdraw(actor=bob, request_id=made.pk)
     clock.shift(600)
@@ -137,7 +137,7 @@ def test_approvers_and_administrators_decide_and_nobody_else(bob, alice, charlie
         with pytest.raises(NotAllowed):
             requests.approve(actor=user, request_id=made.pk)
         with pytest.raises(NotAllowed):
-            requests.deny(actor=user, request_id=made.pk, reason="No")
+            requests.deny(actor=user, request_id=made.pk, note="No")
     requests.approve(actor=UserFactory(is_superuser=True), request_id=made.pk)
 
 
@@ -241,7 +241,7 @@ def test_a_grant_is_taken_back_and_counts_no_more(bob, alice, olga, petra, team,
         with pytest.raises(NotAllowed):
             grants.revoke_grant(actor=user, grant_id=grant.pk)
     sent.clear()
-    grants.revoke_grant(actor=petra, grant_id=grant.pk, reason="A mistake")
+    grants.revoke_grant(actor=petra, grant_id=grant.pk, note="A mistake")
     grants.revoke_grant(actor=petra, grant_id=grant.pk)
     assert not Grant.objects.active(in_hours(0)).exists()
     assert "control.schedule" in sent.tasks
@@ -308,7 +308,7 @@ def test_it_starts_by_itself_when_it_is_approved(waiting, petra, sent):
 def test_it_is_deleted_when_it_can_never_start(waiting, bob, petra, how):
     workspace, made = waiting
     if how == "denied":
-        requests.deny(actor=petra, request_id=made.pk, reason="No room this week")
+        requests.deny(actor=petra, request_id=made.pk, note="No room this week")
     else:
         requests.withdraw(actor=bob, request_id=made.pk)
     workspace.refresh_from_db()
@@ -320,7 +320,7 @@ def test_it_is_deleted_when_it_can_never_start(waiting, bob, petra, how):
 def test_it_stays_when_it_could_start_by_now(waiting, petra):
     workspace, made = waiting
     QueueEntry.objects.filter(pk=workspace.pk).update(outcome="queued")
-    requests.deny(actor=petra, request_id=made.pk, reason="No")
+    requests.deny(actor=petra, request_id=made.pk, note="No")
     workspace.refresh_from_db()
     assert workspace.state == State.PENDING
 

@@ -30,7 +30,7 @@ FORM = {
     "resource": "gpu:h100",
     "amount": "1.5",
     "lasts": "8",
-    "why": "The review",
+    "note": "The review",
 }
 
 
@@ -78,7 +78,7 @@ def test_a_member_asks_in_peoples_units(bob, team, petra, eight, as_user):
     answer = client.post("/quotas/ask/", FORM)
     made = QuotaRequest.objects.get()
     assert (answer.status_code, answer["Location"]) == (302, f"/quotas/requests/{made.pk}/")
-    assert (made.amount, made.why) == (1500, "The review")
+    assert (made.amount, made.note) == (1500, "The review")
     assert timedelta(hours=7, minutes=59) < made.until - timezone.now() <= timedelta(hours=8)
     assert "It waits for an approver" in text_of(client.get(answer["Location"]))
 
@@ -90,7 +90,7 @@ def test_a_member_asks_in_peoples_units(bob, team, petra, eight, as_user):
         ("amount", "9", "This site has 8 × H100 in all"),
         ("amount", "many", "Enter a number"),
         ("amount", "", "This field is required"),
-        ("why", " ", "This field is required"),
+        ("note", " ", "This field is required"),
         ("kind", "member_cap", "No cap on H100 holds you back"),
         ("kind", "ledger", "has no budget of GPU-hours"),
     ],
@@ -239,8 +239,8 @@ def test_the_inbox_shows_what_helps_to_decide(bob, alice, petra, team, eight, as
     held(team, alice, eight, days=1, active=True, devices=2, name="idle")
     held(nlp, UserFactory(), eight, days=1, active=True, devices=5)
     denied = ask(bob, team)
-    requests.deny(actor=petra, request_id=denied.pk, reason="Use A100")
-    ask(bob, team, amount=3000, why="The review")
+    requests.deny(actor=petra, request_id=denied.pk, note="Use A100")
+    ask(bob, team, amount=3000, note="The review")
 
     page = text_of(as_user(petra).get("/quotas/approvals/"))
     assert "bob asks for 3 × H100 more for Vision" in page
@@ -289,7 +289,7 @@ def test_fifty_requests_cost_the_queries_of_one(petra, team, eight, as_user, dja
         some = TeamFactory()
         user = MembershipFactory(team=some, user=UserFactory()).user
         TeamShare.objects.create(team=some)
-        ask(user, some, why=f"Number {number}")
+        ask(user, some, note=f"Number {number}")
     client = as_user(petra)
     with django_assert_max_num_queries(38):
         page = client.get("/quotas/approvals/")
@@ -321,11 +321,11 @@ def test_denying_without_a_reason_says_so_and_keeps_the_form(bob, petra, team, e
     url = f"/quotas/requests/{made.pk}/decide/"
     client = as_user(petra)
     row = client.post(url, {"decision": "deny", "amount": "1", "note": ""}, headers=HTMX)
-    assert "A denial needs a reason" in text_of(row)
+    assert "A denial needs a note" in text_of(row)
     assert "<form" in row.content.decode()
     plain = client.post(url, {"decision": "deny", "note": "", "next": "inbox"})
     assert plain["Location"] == f"/quotas/approvals/#r-{made.pk}"
-    assert "A denial needs a reason" in text_of(client.get("/quotas/approvals/"))
+    assert "A denial needs a note" in text_of(client.get("/quotas/approvals/"))
     client.post(url, {"decision": "deny", "note": "Use A100", "next": "inbox"})
     made.refresh_from_db()
     assert made.status == RequestStatus.DENIED

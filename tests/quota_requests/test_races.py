@@ -26,7 +26,7 @@ def test_two_approvers_at_once_make_one_grant(bob, petra, team, eight, sent):
             [
                 lambda made=made: requests.approve(actor=petra, request_id=made.pk),
                 lambda made=made: requests.approve(actor=paul, request_id=made.pk, amount=500),
-                lambda made=made: requests.deny(actor=paul, request_id=made.pk, reason="No"),
+                lambda made=made: requests.deny(actor=paul, request_id=made.pk, note="No"),
                 lambda made=made: requests.withdraw(actor=bob, request_id=made.pk),
             ]
         )

@@ -40,7 +40,7 @@ def refused(actor, row) -> bool:
     with pytest.raises(NotAllowed):
         services.approve(actor=actor, reservation_id=row.pk)
     with pytest.raises(NotAllowed):
-        services.deny(actor=actor, reservation_id=row.pk, reason="x")
+        services.deny(actor=actor, reservation_id=row.pk, note="x")
     row.refresh_from_db()
     return row.status == REQUESTED and row not in selectors.awaiting(actor)
 

@@ -46,7 +46,7 @@ def test_an_owner_asks_and_an_approver_books(alice, petra, team, pool):
     assert Reservation.objects.get().status == ReservationStatus.BOOKED
     assert Notification.objects.get(user=alice).kind == "reservation.changed"
     with pytest.raises(StateConflict):
-        services.deny(actor=petra, reservation_id=row.pk, reason="late")
+        services.deny(actor=petra, reservation_id=row.pk, note="late")
 
 
 def change(actor, row, gpus, title="Paper"):
@@ -63,7 +63,7 @@ def test_what_was_changed_after_it_was_read_is_not_decided(alice, petra, team, p
     page, http = services.url(row), as_user(petra)
     read = VERSION.findall(http.get(page).content.decode())
     change(alice, row, 8)
-    given = {"do": do, "reason": "No", "version": read[0]}
+    given = {"do": do, "note": "No", "version": read[0]}
     answered = http.post(page, given, follow=True)
     row.refresh_from_db()
     assert row.status == ReservationStatus.REQUESTED
@@ -78,7 +78,7 @@ def test_programs_decide_on_what_they_have_read(alice, petra, team, pool, with_t
     where, http = f"/api/v1/reservations/{row.pk}", with_token(petra)
     read = http.get(where)["ETag"]
     change(alice, row, 8)
-    for verb, body in (("approve", {}), ("deny", {"reason": "No"})):
+    for verb, body in (("approve", {}), ("deny", {"note": "No"})):
         refused = http.post(
             f"{where}/{verb}", body, content_type="application/json", headers={"If-Match": read}
         )

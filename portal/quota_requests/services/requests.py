@@ -40,7 +40,7 @@ from portal.quota_requests.services.grants import end_due_grants as end_due_gran
 from portal.quota_requests.services.grants import give
 from portal.quota_requests.services.grants import revoke_grant as revoke_grant
 from portal.quota_requests.services.rules import left_of, rules_for
-from portal.quota_requests.services.validation import MAX_WHY, check
+from portal.quota_requests.services.validation import MAX_NOTE, check
 from portal.repositories.rules import Source
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import QueueOutcome, State
@@ -62,17 +62,17 @@ def ask(
     resource: str,
     amount: int,
     until: datetime | None,
-    why: str,
+    note: str,
     workspace: Workspace | None = None,
 ) -> QuotaRequest:
     """Ask for `amount` more (base units). What a rule allows is approved at once.
 
-    Raises `NotAllowed` (not a member), `InvalidInput` (amount, resource, time, reason) and
+    Raises `NotAllowed` (not a member), `InvalidInput` (amount, resource, time, note) and
     `StateConflict` (the same has been asked and is open; `quota_request` names it).
     """
     require_work_in(actor, team)
-    why = strip_nul(why).strip()
-    check(actor, team, kind, resource, amount, until, why)
+    note = strip_nul(note).strip()
+    check(actor, team, kind, resource, amount, until, note)
     if workspace is not None and (workspace.owner_id != actor.pk or workspace.team_id != team.pk):
         raise InvalidInput(
             Reason(RequestCode.NOT_YOUR_WORKSPACE),
@@ -88,7 +88,7 @@ def ask(
         resource=resource,
         amount=amount,
         until=until,
-        why=why,
+        note=note,
         workspace=workspace,
     )
     wanted = format_resource_amount(resource, amount)
@@ -97,7 +97,7 @@ def ask(
         kind=AuditKind.QUOTA_REQUEST_ASKED,
         team=team,
         workspace=workspace,
-        message=f"asked for {wanted} more for {team.name}: {why}",
+        message=f"asked for {wanted} more for {team.name}: {note}",
         targets=[Target(TargetKind.QUOTA_REQUEST, str(request.pk))],
         data=_data(request, amount=amount, until=until),
     )
@@ -110,7 +110,7 @@ def ask(
         "quota.request_asked",
         _("%(username)s asks for %(amount)s more for %(team)s")
         % {"username": actor.username, "amount": wanted, "team": team.name},
-        why,
+        note,
         url_of(request),
     )
     return request
@@ -250,10 +250,10 @@ def approve(
         raise InvalidInput(
             Reason(RequestCode.CORRECT_AND_DECIDE, {"first": first.as_json()}), errors=problems
         )
-    note = strip_nul(note).strip()[:MAX_WHY]
+    note = strip_nul(note).strip()[:MAX_NOTE]
     _decide(request, RequestStatus.APPROVED, actor, note, granted_amount=granted, granted_until=ends)
     if request.kind == RequestKind.LEDGER:
-        ledger.credit(actor=actor, team=request.team, amount=granted, note=note or request.why[:200])
+        ledger.credit(actor=actor, team=request.team, amount=granted, note=note or request.note[:200])
     else:
         give(request=request, amount=granted, until=ends)
     words = format_resource_amount(request.resource, granted)
@@ -265,20 +265,20 @@ def approve(
 
 
 @transaction.atomic
-def deny(*, actor: User, request_id: UUID, reason: str) -> QuotaRequest:
-    """Refuse, with a reason that the requester reads. A workspace that waited for it is deleted."""
-    reason = strip_nul(reason).strip()[:MAX_WHY]
-    if not reason:
+def deny(*, actor: User, request_id: UUID, note: str) -> QuotaRequest:
+    """Deny, with a note that the requester reads. A workspace that waited for it is deleted."""
+    note = strip_nul(note).strip()[:MAX_NOTE]
+    if not note:
         raise InvalidInput(
-            Reason(RequestCode.DENIAL_NEEDS_REASON),
-            errors={"reason": [Reason(RequestCode.REASON_FOR_REQUESTER)]},
+            Reason(RequestCode.DENIAL_NEEDS_NOTE),
+            errors={"note": [Reason(RequestCode.NOTE_FOR_REQUESTER)]},
         )
     request = _request(request_id)
     policies.require_decide(actor, request)
-    _decide(request, RequestStatus.DENIED, actor, reason)
+    _decide(request, RequestStatus.DENIED, actor, note)
     words = format_resource_amount(request.resource, request.amount)
-    _notify_decision(actor, request, "denied", words, reason)
-    _end_waiting(request, f"{actor.username} denied what it waited for: {reason}")
+    _notify_decision(actor, request, "denied", words, note)
+    _end_waiting(request, f"{actor.username} denied what it waited for: {note}")
     return request
 
 
