@@ -18,11 +18,11 @@ from portal.accounts.mfa import services as mfa
 from portal.accounts.mfa.proof import require_fresh
 from portal.accounts.models import AccountKind, AccountStatus, SecondFactor, SiteRole, User, UserQuerySet
 from portal.accounts.user_serializers import (
+    DeactivateSerializer,
     EndedSerializer,
     EndSessionsSerializer,
     InvitedUserSerializer,
     LinkSerializer,
-    ReasonGivenSerializer,
     SignInSerializer,
     UserChangeSerializer,
     UserCreateSerializer,
@@ -196,13 +196,13 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
         description="Sessions, tokens, tickets, open connections and delegations end within seconds, "
         "workspaces stop with their files kept, waiting requests are withdrawn, and teams that had "
         "no other owner get one. Twice is success.",
-        request=ReasonGivenSerializer,
+        request=DeactivateSerializer,
         responses={200: UserSerializer},
         errors=[400, 404, 409, 415],
     )
     @action(detail=True, methods=["post"])
     def deactivate(self, request: UserRequest, username: str) -> Response:
-        reason = body_of(request, ReasonGivenSerializer).get("reason", "")
+        reason = body_of(request, DeactivateSerializer).get("note", "")
         found = deactivation.deactivate(actor=request.user, user=self.get_object(), reason=reason)
         return self.shown(found)
 

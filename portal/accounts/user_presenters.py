@@ -48,7 +48,7 @@ def _deactivate(actor: User, user: User) -> dict[str, Any]:
             _("the record of what happened"),
             _("the account: it can be reactivated, and nothing that ended comes back"),
         ],
-        "reason": _("For the audit log."),
+        "note": _("For the audit log."),
         "yes": _("Deactivate %(username)s") % named,
     }
 

@@ -126,8 +126,8 @@ class UserChangeSerializer(StrictSerializer):
     teams = PlaceSerializer(many=True, required=False, help_text="All places from now on.")
 
 
-class ReasonGivenSerializer(StrictSerializer):
-    reason = serializers.CharField(
+class DeactivateSerializer(StrictSerializer):
+    note = serializers.CharField(
         max_length=200, required=False, allow_blank=True, help_text="Why, for the audit log."
     )
 

@@ -229,7 +229,7 @@ def _done(request: SignedInRequest, user: User, action: str) -> HttpResponse:
     named = {"username": user.username}
     match action:
         case "deactivate":
-            reason = strip_nul(request.POST.get("reason", "")).strip()[:200]
+            reason = strip_nul(request.POST.get("note", "")).strip()[:200]
             deactivation.deactivate(actor=request.user, user=user, reason=reason)
             messages.success(request, _("%(username)s is deactivated.") % named)
         case "delete":

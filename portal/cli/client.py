@@ -98,7 +98,7 @@ class BerthClient:
         return self._object("POST", "/quota-requests", json=_given(request), headers=headers)
 
     def decide(self, request_id: str, verb: str, **given: Any) -> dict[str, Any]:
-        """`approve` (`amount`, `until`, `note`), `deny` (`reason`) or `withdraw` a request."""
+        """`approve` (`amount`, `until`, `note`), `deny` (`note`) or `withdraw` a request."""
         path = f"/quota-requests/{quote(request_id, safe='')}/{verb}"
         return self._object("POST", path, json=_given(given))
 
@@ -312,8 +312,8 @@ class BerthClient:
         """Make an account: `username`, where wanted `email`, `teams`, `roles`. The answer has the link."""
         return self._object("POST", "/users", json=_given(account))
 
-    def deactivate(self, username: str, *, reason: str = "") -> dict[str, Any]:
-        return self._object("POST", f"{_user(username)}/deactivate", json=_given({"reason": reason}))
+    def deactivate(self, username: str, *, note: str = "") -> dict[str, Any]:
+        return self._object("POST", f"{_user(username)}/deactivate", json=_given({"note": note}))
 
     def reactivate(self, username: str) -> dict[str, Any]:
         return self._object("POST", f"{_user(username)}/reactivate")
@@ -390,9 +390,9 @@ class BerthClient:
         """Make one: `name` and, where wanted, `description`."""
         return self._object("POST", _services(team), json=_given(account))
 
-    def deactivate_service_account(self, team: str, username: str, *, reason: str = "") -> dict[str, Any]:
+    def deactivate_service_account(self, team: str, username: str, *, note: str = "") -> dict[str, Any]:
         path = f"{_services(team, username)}/deactivate"
-        return self._object("POST", path, json=_given({"reason": reason}))
+        return self._object("POST", path, json=_given({"note": note}))
 
     def reactivate_service_account(self, team: str, username: str) -> dict[str, Any]:
         return self._object("POST", f"{_services(team, username)}/reactivate")

@@ -38,7 +38,7 @@ def deactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
     name = _account(arguments)
     confirm(arguments, f"Deactivate {name}? Its tokens end, its workspaces stop, their files stay.")
     team = _team(client, arguments)
-    return print_changed(client.deactivate_service_account(team, name, reason=arguments.reason), arguments)
+    return print_changed(client.deactivate_service_account(team, name, note=arguments.note), arguments)
 
 
 def reactivate(client: BerthClient, arguments: argparse.Namespace) -> int:

@@ -42,7 +42,7 @@ def deactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
         arguments,
         f"Deactivate {arguments.username}? Sessions and tokens end, workspaces stop, their files stay.",
     )
-    return print_changed(client.deactivate(arguments.username, reason=arguments.reason), arguments)
+    return print_changed(client.deactivate(arguments.username, note=arguments.note), arguments)
 
 
 def reactivate(client: BerthClient, arguments: argparse.Namespace) -> int:

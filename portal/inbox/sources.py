@@ -203,9 +203,9 @@ class _CapacitySource(Source):
         words = _("Look at it")
         return Item(key, self.kind, who, title, detail, why, None, url, words, simulated=simulated, **more)
 
-    def keep_out(self, url: str, name: str, reason: str) -> Action:
+    def keep_out(self, url: str, name: str, note: str) -> Action:
         """An operator's cordon: the trouble is decided, and stays out of use until it is lifted."""
-        return Action(_("Keep it out"), "lock", url, (("do", "cordon"), ("reason", reason[:200])), name)
+        return Action(_("Keep it out"), "lock", url, (("do", "cordon"), ("note", note[:200])), name)
 
 
 class DeviceSource(_CapacitySource):

@@ -36,8 +36,8 @@ VERSIONS_SHOWN = 50
 NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Of the version.")
 
 
-def reason_of(request: UserRequest) -> str:
-    return str(body_of(request, CordonSerializer).get("reason", ""))
+def note_of(request: UserRequest) -> str:
+    return str(body_of(request, CordonSerializer).get("note", ""))
 
 
 @documented(list="List pools", retrieve="Read a pool")
@@ -153,7 +153,7 @@ class NodeViewSet(ReadViewSet):
             actor=self.request.user,
             node_id=self.kwargs["node_id"],
             cordoned=cordoned,
-            reason=reason_of(self.request),
+            reason=note_of(self.request),
         )
         return self.answer(self.get_object())
 
@@ -217,7 +217,7 @@ class DeviceViewSet(ReadViewSet):
     )
     @action(detail=True, methods=["post"])
     def cordon(self, request: UserRequest, device_id: UUID) -> Response:
-        cordons.cordon_device(actor=request.user, device_id=device_id, reason=reason_of(request))
+        cordons.cordon_device(actor=request.user, device_id=device_id, reason=note_of(request))
         return self.answer(self.get_object())
 
     @operation(
@@ -230,7 +230,7 @@ class DeviceViewSet(ReadViewSet):
     )
     @action(detail=True, methods=["post"])
     def uncordon(self, request: UserRequest, device_id: UUID) -> Response:
-        cordons.lift_cordon(actor=request.user, device_id=device_id, reason=reason_of(request))
+        cordons.lift_cordon(actor=request.user, device_id=device_id, reason=note_of(request))
         return self.answer(self.get_object())
 
 

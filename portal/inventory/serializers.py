@@ -249,4 +249,4 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
 
 
 class CordonSerializer(StrictSerializer):
-    reason = serializers.CharField(required=False, allow_blank=True, max_length=200)
+    note = serializers.CharField(required=False, allow_blank=True, max_length=200)

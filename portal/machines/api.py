@@ -36,7 +36,7 @@ from portal.machines.models import JoinToken, Machine, MachineState
 from portal.machines.readiness import missing
 from portal.machines.serializers import (
     JoinTokenSerializer,
-    MachineReasonSerializer,
+    MachineNoteSerializer,
     MachineSerializer,
     NewJoinTokenSerializer,
 )
@@ -71,14 +71,14 @@ class MachineViewSet(ReadViewSet):
         "Revoke a machine",
         description="For operators. It is believed nothing more and its connections are cut, whatever runs "
         "there. Twice is success.",
-        request=MachineReasonSerializer,
+        request=MachineNoteSerializer,
         responses={200: MachineSerializer},
         errors=[400, 404, 415],
     )
     @action(detail=True, methods=["post"])
     def revoke(self, request: UserRequest, machine_id: UUID) -> Response:
         require_fresh(request)
-        reason = body_of(request, MachineReasonSerializer).get("reason", "")
+        reason = body_of(request, MachineNoteSerializer).get("note", "")
         services.revoke(actor=request.user, machine_id=machine_id, reason=reason)
         return self.answer(self.get_object())
 

@@ -61,7 +61,6 @@ EXAMPLES: Mapping[str, Any] = {
     "priority": 0,
     "rate_milli": 1000,
     "ready_path": "/api",
-    "reason": "The fan is being changed.",
     "release_gpu_minutes": 45,
     "resource": "gpu:h100",
     "source": "torch\npandas>=2",

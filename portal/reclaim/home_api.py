@@ -127,7 +127,7 @@ class HomeSerializer(serializers.ModelSerializer[HomePlace]):
 
 class HomeDeleteSerializer(StrictSerializer):
     confirm = serializers.CharField(max_length=300, help_text="The home: short name of the team, “/”, user.")
-    reason = serializers.CharField(
+    note = serializers.CharField(
         max_length=MAX_REASON,
         required=False,
         allow_blank=True,
@@ -201,7 +201,7 @@ class HomeViewSet(ReadViewSet):
     def delete_archived(self, request: UserRequest, home_id: int) -> Response:
         require_fresh(request)
         given = body_of(request, HomeDeleteSerializer)
-        homes.delete(actor=request.user, place_id=home_id, confirm=given["confirm"], reason=given["reason"])
+        homes.delete(actor=request.user, place_id=home_id, confirm=given["confirm"], reason=given["note"])
         return Response(status=204)
 
 

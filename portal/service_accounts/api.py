@@ -14,7 +14,7 @@ from portal.accounts.mfa.proof import require_fresh
 from portal.accounts.models import ApiToken, User
 from portal.accounts.serializers import NewTokenSerializer, TokenCreateSerializer, TokenSerializer
 from portal.accounts.token_api import TOKEN_SCOPES, new_token, token_of
-from portal.accounts.user_serializers import ReasonGivenSerializer
+from portal.accounts.user_serializers import DeactivateSerializer
 from portal.common import etags
 from portal.common.api import (
     ListViewSet,
@@ -108,14 +108,14 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
         "Deactivate a service account",
         description="Its tokens end, its rules let nothing in, its workspaces stop with their files kept. "
         "Twice is success.",
-        request=ReasonGivenSerializer,
+        request=DeactivateSerializer,
         responses={200: ServiceAccountSerializer},
         errors=[400, 404, 415],
     )
     @action(detail=True, methods=["post"])
     def deactivate(self, request: UserRequest, slug: str, username: str) -> Response:
         account = self.get_object()
-        reason = body_of(request, ReasonGivenSerializer).get("reason", "")
+        reason = body_of(request, DeactivateSerializer).get("note", "")
         return self.shown(deactivation.deactivate(actor=request.user, user=account, reason=reason))
 
     @operation(

@@ -140,7 +140,7 @@ def deactivate(request: SignedInRequest, slug: str, username: str) -> HttpRespon
     require_manage_account(request.user, found)
     if request.method != "POST":
         return _asked(request, found, "deactivate")
-    reason = strip_nul(request.POST.get("reason", "")).strip()[:200]
+    reason = strip_nul(request.POST.get("note", "")).strip()[:200]
     deactivation.deactivate(actor=request.user, user=found, reason=reason)
     messages.success(request, _("%(username)s is deactivated.") % {"username": username})
     return redirect("service_accounts:account", slug, username)

@@ -80,7 +80,7 @@ def test_deactivating_says_what_ends_and_who_takes_over(as_user, ada, alice, bob
         "home folders",
     ):
         assert words in page, words
-    browser.post("/users/alice/deactivate/", {"reason": "left"})
+    browser.post("/users/alice/deactivate/", {"note": "left"})
     shown = browser.get("/users/alice/")
     assert "alice is deactivated" in text_of(shown)
     assert "Reactivate" in text_of(shown)

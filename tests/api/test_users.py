@@ -92,7 +92,7 @@ def test_changes_keep_what_they_do_not_name(api: Any, ada: Any, team: Any, bob: 
 
 def test_deactivated_and_given_back(api: Any, ada: Any, bob: Any) -> None:
     for _ in range(2):
-        row = api(ada).post("users/bob/deactivate", {"reason": "left"}).json()
+        row = api(ada).post("users/bob/deactivate", {"note": "left"}).json()
         assert (row["status"], bool(row["deactivated_at"])) == ("deactivated", True)
     row = api(ada).post("users/bob/reactivate").json()
     assert (row["status"], row["deactivated_at"]) == ("active", None)

@@ -32,7 +32,7 @@ def test_from_its_making_to_its_end(as_alice, ci):
     listed = as_alice(SA, "ls").out.splitlines()
     assert listed[1].split() == ["svc-ci", "vision", "active", "0", "-", "Nightly", "training"]
     assert as_alice(SA, "deactivate", "ci").code == 2, "nobody was there to be asked"
-    assert as_alice(SA, "deactivate", "svc-ci", "-y", "--reason", "moved").out == "svc-ci is deactivated.\n"
+    assert as_alice(SA, "deactivate", "svc-ci", "-y", "--note", "moved").out == "svc-ci is deactivated.\n"
     assert as_alice(SA, "issue", "ci", "x").code == 1
     assert as_alice(SA, "reactivate", "ci").out == "svc-ci is active.\n"
     assert as_alice(SA, "ls", "--json").json[0]["status"] == "active"

@@ -234,11 +234,11 @@ def test_a_device_says_why_it_is_out_and_what_brings_it_back(lab, bob, olga, as_
 
 def test_an_operator_cordons_with_a_reason_and_a_member_may_not(lab, bob, olga, as_user):
     url = f"/gpus/devices/{device('gpu-01', 0).pk}/"
-    assert as_user(bob).post(url, {"do": "cordon", "reason": "mine"}).status_code == 403
-    as_user(olga).post(url, {"do": "cordon", "reason": "Fan is loud"})
+    assert as_user(bob).post(url, {"do": "cordon", "note": "mine"}).status_code == 403
+    as_user(olga).post(url, {"do": "cordon", "note": "Fan is loud"})
     assert "Fan is loud" in text(as_user(bob).get(url))
     node = f"/gpus/nodes/{Node.objects.get(name='gpu-02').pk}/"
-    as_user(olga).post(node, {"do": "cordon", "reason": "Firmware"})
+    as_user(olga).post(node, {"do": "cordon", "note": "Firmware"})
     assert "Firmware" in text(as_user(bob).get(node))
     as_user(olga).post(node, {"do": "uncordon"})
     assert not Node.objects.get(name="gpu-02").cordoned
@@ -286,9 +286,9 @@ def test_draining_asks_first_then_tells_everybody_there(lab, make, alice, olga, 
     node = Node.objects.get(allocations__workspace=workspace)
     url = f"/gpus/nodes/{node.pk}/drain/"
     question = text(as_user(olga).get(url))
-    assert f"Drain {node.name}?" in question and "home folder" in question and 'name="reason"' in question
+    assert f"Drain {node.name}?" in question and "home folder" in question and 'name="note"' in question
     client = as_user(olga)
-    assert client.post(url, {"reason": "Firmware"}).url == f"/gpus/nodes/{node.pk}/"
+    assert client.post(url, {"note": "Firmware"}).url == f"/gpus/nodes/{node.pk}/"
     said = text(client.get(f"/gpus/nodes/{node.pk}/"))
     assert f"{node.name} is cordoned; 1 workspace is there yet, until" in said and "Firmware" in said
     # Somebody is there yet, so it can be asked for again; once nobody is, there is nothing to drain.

@@ -284,7 +284,7 @@ def test_keeping_a_gpu_out_from_the_inbox_comes_back_to_it(pool, olga, as_user):
     cordons.cordon_device(actor=SYSTEM, device_id=bad.pk, reason="fails", cause=CordonCause.CHECK)
     page = body(as_user(olga).get("/inbox/"))
     assert "Keep it out" in page and "Check it again" in page
-    given = {"do": "cordon", "reason": "fails", "next": "/inbox/"}
+    given = {"do": "cordon", "note": "fails", "next": "/inbox/"}
     assert as_user(olga).post(f"/gpus/devices/{bad.pk}/", given).url == "/inbox/"
     given["next"] = "https://elsewhere.example/"
     assert as_user(olga).post(f"/gpus/devices/{bad.pk}/", given).url == f"/gpus/devices/{bad.pk}/"

@@ -89,7 +89,7 @@ def test_revoking_on_the_page(joined, olga, as_user):
     machine = Machine.objects.get()
     browser = as_user(olga)
     assert "Revoke gpu-07?" in browser.get(f"/machines/{machine.pk}/revoke/").content.decode()
-    page = browser.post(f"/machines/{machine.pk}/revoke/", {"reason": "stolen"}, follow=True)
+    page = browser.post(f"/machines/{machine.pk}/revoke/", {"note": "stolen"}, follow=True)
     assert "gpu-07 is revoked." in page.content.decode()
     machine.refresh_from_db()
     assert machine.state == MachineState.REVOKED
@@ -125,5 +125,5 @@ def test_over_rest(doors, local_pool, olga, api):
     assert program.get("pools/this-machine/join-tokens").json()["results"] == []
     (row,) = program.get("machines").json()["results"]
     assert (row["name"], row["condition"], row["gateway"]) == ("gpu-07", "waiting", "10.1.2.3:8646")
-    revoked = program.post(f"machines/{row['id']}/revoke", {"reason": "stolen"})
+    revoked = program.post(f"machines/{row['id']}/revoke", {"note": "stolen"})
     assert (revoked.status_code, revoked.json()["condition"]) == (200, "revoked")

@@ -519,7 +519,7 @@ class Stage:
             ("POST", "quotas/teams/<slug:slug>/budget/"): {"do": "set", "amount": "1"},
             ("POST", "api/v1/ledgers/<slug:slug>/credits"): {"amount": 1},
             ("POST", "calendar/"): {**booking, "team": "vision", "resource": "gpu:h100", "amount": "1"},
-            ("POST", "calendar/<uuid:reservation_id>/"): {"do": "deny", "reason": "No"},
+            ("POST", "calendar/<uuid:reservation_id>/"): {"do": "deny", "note": "No"},
             ("POST", "api/v1/reservations"): {**wished, "team": "vision"},
             ("PUT", "api/v1/reservations/<uuid:reservation_id>"): wished,
             ("POST", "api/v1/reservations/<uuid:reservation_id>/deny"): {"note": "No"},

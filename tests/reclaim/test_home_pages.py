@@ -69,12 +69,12 @@ def test_an_administrator_deletes_with_name_and_reason(place, ada, as_user, sent
     homes.run()
     browser, url = as_user(ada), f"/homes/{place.pk}/delete/"
     assert "cannot be restored any more" in page(browser, url)
-    early = browser.post(url, {"confirm": "vision/bob", "reason": "gone"}, follow=True)
+    early = browser.post(url, {"confirm": "vision/bob", "note": "gone"}, follow=True)
     assert "may not be deleted yet" in early.content.decode()
     unused(place, 301, told_days=20)
     assert f'href="{url}"' in page(browser, "/homes/archived/")
-    assert browser.post(url, {"confirm": "vision/x", "reason": "gone"}).status_code == 400
-    done = browser.post(url, {"confirm": "vision/bob", "reason": "gone"})
+    assert browser.post(url, {"confirm": "vision/x", "note": "gone"}).status_code == 400
+    done = browser.post(url, {"confirm": "vision/bob", "note": "gone"})
     assert done["Location"] == "/homes/archived/"
     assert HomeArchive.objects.get().state == "deleting"
     home_archives.sweep()

@@ -144,7 +144,7 @@ def test_an_account_that_is_switched_off(berth: Berth) -> None:
     )
     with admin, reading(berth, found, Authorization=f"Bearer {berth.tokens['ben']}") as open_still:
         began = time.monotonic()
-        assert admin.post("users/ben/deactivate", json={"reason": "left"}).status_code == 200
+        assert admin.post("users/ben/deactivate", json={"note": "left"}).status_code == 200
         answered = time.monotonic()
         assert open_still.cut_after(began) < CUT_S + (answered - began)
     ben.close()

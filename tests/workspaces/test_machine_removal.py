@@ -217,7 +217,7 @@ def test_the_page_names_what_is_given_up_and_asks_for_the_name(
     wrong = browser.post(url, {"confirm": "gpu-08"})
     assert wrong.status_code == 400 and "is not its name" in wrong.content.decode()
     assert Machine.objects.exists()
-    done = browser.post(url, {"confirm": " gpu-07 ", "reason": "stolen"}, follow=True).content.decode()
+    done = browser.post(url, {"confirm": " gpu-07 ", "note": "stolen"}, follow=True).content.decode()
     assert "gpu-07 is removed." in done and not Machine.objects.exists()
     own = as_user(alice)
     page = own.get(f"/workspaces/{workspace.pk}/").content.decode()

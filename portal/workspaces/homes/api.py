@@ -112,7 +112,7 @@ class LossesSerializer(serializers.Serializer[machine_removal.Losses]):
 
 class RemovalSerializer(StrictSerializer):
     confirm = serializers.CharField(max_length=120, help_text="The machine's name.")
-    reason = serializers.CharField(
+    note = serializers.CharField(
         max_length=MAX_REASON, required=False, allow_blank=True, default="", help_text="For the audit log."
     )
 
@@ -147,7 +147,7 @@ class RemovalViewSet(ApiViewSet):
         require_fresh(request)
         given = body_of(request, RemovalSerializer)
         machine_removal.remove(
-            actor=request.user, machine_id=machine_id, confirm=given["confirm"], reason=given["reason"]
+            actor=request.user, machine_id=machine_id, confirm=given["confirm"], reason=given["note"]
         )
         return Response(status=204)
 
