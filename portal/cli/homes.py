@@ -149,13 +149,13 @@ def _words(there: dict[str, Any]) -> str:
     ):
         if there[key]:
             parts.append(f"{there[key]} {words}")
-    if there["refused"]:
-        parts.append(there["why"].rstrip("."))
+    if there["reason"]:
+        parts.append(there["message"].rstrip("."))
     return "; ".join(parts) + "."
 
 
 def _progress(row: dict[str, Any]) -> str:
     more = f", {row['stayed']} stayed" if row["stayed"] else ""
     more += f", {row['left']} left" if row["state"] == "going" else f": {row['state']}"
-    why = f" ({row['why']})" if row["why"] else ""
+    why = f" ({row['message']})" if row["message"] else ""
     return f"{row['moved']} moved from {row['from_node']} to {row['to_node']}{more}{why}"
