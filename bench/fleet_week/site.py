@@ -14,7 +14,7 @@ from portal.accounts.models import Membership, Team, User
 from portal.catalog.models import Flavor, Template
 from portal.common.domain_events import emit
 from portal.gpu_checks import report_reader, runs
-from portal.gpu_checks.models import CheckCause, CheckStatus, GpuCheckRun
+from portal.gpu_checks.models import CheckCause, GpuCheckRun, RunState
 from portal.inventory.models import CheckLevel, Device, Pool, PoolState
 from portal.inventory.node_commands import config_of
 from portal.quotas import resources
@@ -113,7 +113,7 @@ def with_history(pool: Pool, gpus: Sequence[Gpu], chance: random.Random) -> None
         at = now - timedelta(hours=chance.uniform(0, pool.check_every_hours))
         device = rows[gpu.uuid]
         run = GpuCheckRun(
-            device=device, level=pool.check_level, cause=CheckCause.SCHEDULE, status=CheckStatus.DONE,
+            device=device, level=pool.check_level, cause=CheckCause.SCHEDULE, state=RunState.DONE,
             simulated=True, finished_at=at, started_at=at,
         )  # fmt: skip
         report, _ = check(gpu, command_of(run, pool), at.timestamp(), random.Random(gpu.uuid))

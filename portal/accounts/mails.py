@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 
 from portal.accounts import links, sessions
 from portal.accounts.links import LinkKind
-from portal.accounts.models import HAS_PASSWORD, AccountStatus, User
+from portal.accounts.models import HAS_PASSWORD, AccountState, User
 from portal.celery import app
 from portal.common.formatting import format_moment
 from portal.common.htmx import public_url
@@ -71,9 +71,7 @@ def send_forgotten(name: str) -> bool:
     if not name:
         return False
     asked = Q(username=name.lower()) | Q(email__iexact=name)
-    user = (
-        User.objects.with_status(AccountStatus.ACTIVE).filter(HAS_PASSWORD, asked).exclude(email="").first()
-    )
+    user = User.objects.with_state(AccountState.ACTIVE).filter(HAS_PASSWORD, asked).exclude(email="").first()
     if user is None:
         return False
     lately = Event.objects.filter(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.db import connection
 
-from portal.accounts.models import HAS_PASSWORD, AccountStatus, Role, Team, User
+from portal.accounts.models import HAS_PASSWORD, AccountState, Role, Team, User
 from portal.common.actors import SystemActor
 from portal.common.errors import NotAllowed, StateConflict
 from portal.common.problem_codes import ProblemCode
@@ -167,7 +167,7 @@ def is_last_administrator(user: User) -> bool:
     """
     if not user.administers:
         return False
-    others = User.objects.with_status(AccountStatus.ACTIVE).filter(HAS_PASSWORD, is_superuser=True)
+    others = User.objects.with_state(AccountState.ACTIVE).filter(HAS_PASSWORD, is_superuser=True)
     return not others.exclude(pk=user.pk).exists()
 
 

@@ -16,7 +16,7 @@ from portal.accounts.authentication import HasScope
 from portal.accounts.mfa import factors
 from portal.accounts.mfa import services as mfa
 from portal.accounts.mfa.proof import require_fresh
-from portal.accounts.models import AccountKind, AccountStatus, SecondFactor, SiteRole, User, UserQuerySet
+from portal.accounts.models import AccountKind, AccountState, SecondFactor, SiteRole, User, UserQuerySet
 from portal.accounts.user_serializers import (
     DeactivateSerializer,
     EndedSerializer,
@@ -64,8 +64,8 @@ class Administrates(HasScope):
 
 class UserFilter(filters.FilterSet):
     q = filters.CharFilter(method="search", label="Words in name or address.", max_length=100)
-    status = filters.ChoiceFilter(
-        choices=[choice for choice in AccountStatus.choices if choice[0] != AccountStatus.DELETED],
+    state = filters.ChoiceFilter(
+        choices=[choice for choice in AccountState.choices if choice[0] != AccountState.DELETED],
         method="of_status",
         label="How the account stands.",
     )
@@ -87,7 +87,7 @@ class UserFilter(filters.FilterSet):
         return selectors.search_users(found, value)
 
     def of_status(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
-        return found.with_status(value)
+        return found.with_state(value)
 
     def of_kind(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
         return found.of_kind(value)

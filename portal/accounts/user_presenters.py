@@ -8,14 +8,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from portal.accounts import deactivation, policies, sessions
-from portal.accounts.models import AccountStatus, User
+from portal.accounts.models import AccountState, User
 from portal.common.reasons.wording import sentence_of
 
 LOOKS = {
-    AccountStatus.INVITED: ("mail", "wait"),
-    AccountStatus.ACTIVE: ("circle-check", "ok"),
-    AccountStatus.DEACTIVATED: ("circle-off", ""),
-    AccountStatus.DELETED: ("trash", ""),
+    AccountState.INVITED: ("mail", "wait"),
+    AccountState.ACTIVE: ("circle-check", "ok"),
+    AccountState.DEACTIVATED: ("circle-off", ""),
+    AccountState.DELETED: ("trash", ""),
 }
 
 

@@ -8,7 +8,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from portal.accounts.mfa import factors
-from portal.accounts.models import AccountKind, AccountStatus, Role, SecondFactor, SiteRole, User
+from portal.accounts.models import AccountKind, AccountState, Role, SecondFactor, SiteRole, User
 from portal.common.api import StrictSerializer
 from portal.events.models import Event
 
@@ -27,7 +27,7 @@ class UserSerializer(serializers.ModelSerializer[User]):
     email = serializers.CharField(help_text="E-mail address of the account; empty where there is none.")
     kind = serializers.ChoiceField(AccountKind.choices)
     description = serializers.CharField(help_text="What a service account is for.")
-    status = serializers.ChoiceField(AccountStatus.choices)
+    state = serializers.ChoiceField(AccountState.choices)
     roles = serializers.ListField(child=serializers.ChoiceField(SiteRole.choices))
     teams = serializers.SerializerMethodField()
     mfa = serializers.SerializerMethodField(help_text="Whether there is a second factor.")
@@ -42,7 +42,7 @@ class UserSerializer(serializers.ModelSerializer[User]):
             "kind",
             "description",
             "email",
-            "status",
+            "state",
             "roles",
             "teams",
             "mfa",

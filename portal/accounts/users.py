@@ -22,7 +22,7 @@ from portal.accounts import deactivation, links, mails, policies, services, sess
 from portal.accounts.domain_events import UserDeleted
 from portal.accounts.links import LinkKind
 from portal.accounts.mfa import services as mfa
-from portal.accounts.models import ROLE_FIELDS, AccountStatus, ApiToken, Role, SiteRole, Team, User
+from portal.accounts.models import ROLE_FIELDS, AccountState, ApiToken, Role, SiteRole, Team, User
 from portal.common import etags
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
@@ -125,7 +125,7 @@ def invite_again(*, actor: User | SystemActor, user: User) -> Link:
     policies.require_person(user)
     user = deactivation.locked(user)
     _require_active(user)
-    if user.status != AccountStatus.INVITED:
+    if user.state != AccountState.INVITED:
         raise StateConflict(Reason(AccountCode.NOT_INVITED, {"username": user.username}))
     user.set_unusable_password()
     user.save(update_fields=["password"])

@@ -14,7 +14,7 @@ from rest_framework.response import Response
 
 from portal.accounts.models import Team
 from portal.channels import policies, selectors, services
-from portal.channels.models import Channel, Message, MessageStatus
+from portal.channels.models import Channel, Message, MessageState
 from portal.common import etags
 from portal.common.api import (
     ListViewSet,
@@ -89,7 +89,7 @@ class ChannelChangeSerializer(StrictSerializer):
 class MessageSerializer(serializers.ModelSerializer[Message]):
     """What was sent to a channel, and what the service answered to the last attempt."""
 
-    status = serializers.ChoiceField(MessageStatus.choices)
+    state = serializers.ChoiceField(MessageState.choices)
     next_attempt_at = serializers.DateTimeField(source="due_at", allow_null=True)
     answer = serializers.SerializerMethodField(
         help_text="Empty for an auditor: services repeat what they were sent."
@@ -101,7 +101,7 @@ class MessageSerializer(serializers.ModelSerializer[Message]):
             "id",
             "kind",
             "title",
-            "status",
+            "state",
             "attempts",
             "created_at",
             "ended_at",
@@ -208,7 +208,7 @@ class ChannelViewSet(TaggedViewSet, ReadViewSet):
 
 
 class MessageFilter(filters.FilterSet):
-    status = filters.ChoiceFilter(choices=MessageStatus.choices, label="What has become of it.")
+    state = filters.ChoiceFilter(choices=MessageState.choices, label="What has become of it.")
 
 
 @documented(list="List what was sent to a channel", of="Newest first.", errors=[404])

@@ -16,7 +16,7 @@ from portal.accounts.models import Team, User
 from portal.celery import app
 from portal.channels import policies, sending
 from portal.channels.kinds import SUBJECTS, TEAM_TYPES
-from portal.channels.models import Channel, Message, MessageStatus
+from portal.channels.models import Channel, Message, MessageState
 from portal.common import etags
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.htmx import public_url
@@ -130,7 +130,7 @@ def send_test(*, actor: User, channel: Channel) -> Message:
     policies.require_channel(actor, row)
     if not row.enabled:
         raise StateConflict(Reason(ChannelCode.ENDED), code=ProblemCode.CHANNEL_DISABLED)
-    if row.messages.filter(kind=TEST, status=MessageStatus.PENDING).exists():
+    if row.messages.filter(kind=TEST, state=MessageState.PENDING).exists():
         raise StateConflict(Reason(ChannelCode.ON_ITS_WAY), code=ProblemCode.ON_ITS_WAY)
     now = timezone.now()
     made = Message.objects.create(

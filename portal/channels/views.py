@@ -19,7 +19,7 @@ from portal.accounts.forms import add_problems, form_status
 from portal.accounts.models import Team
 from portal.channels import policies, presenters, selectors, services
 from portal.channels.forms import ChannelForm
-from portal.channels.models import Channel, MessageStatus
+from portal.channels.models import Channel, MessageState
 from portal.common import etags
 from portal.common.errors import PortalError
 from portal.common.htmx import partial_of
@@ -103,7 +103,7 @@ def detail(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
         "manages": not policies.only_sees(request.user, channel.team),
         "page": page,
         "rows": rows,
-        "waiting": any(each.message.status == MessageStatus.PENDING for each in rows),
+        "waiting": any(each.message.state == MessageState.PENDING for each in rows),
         "form": form,
         "groups": form.groups(),
         "back": list_url(channel),

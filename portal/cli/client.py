@@ -82,7 +82,7 @@ class BerthClient:
         return self._rows("/queue", filters)
 
     def quota_requests(self, **filters: str) -> Iterator[dict[str, Any]]:
-        """Requests for more, newest first (`status`, `team`, `requester`, …)."""
+        """Requests for more, newest first (`state`, `team`, `requester`, …)."""
         return self._rows("/quota-requests", filters)
 
     def quota_request(self, request_id: str) -> dict[str, Any]:
@@ -305,7 +305,7 @@ class BerthClient:
                     yield {}
 
     def users(self, **filters: str) -> Iterator[dict[str, Any]]:
-        """Accounts that pass the filters (`q`, `status`, `role`, `team`); for administrators."""
+        """Accounts that pass the filters (`q`, `state`, `role`, `team`); for administrators."""
         return self._rows("/users", filters)
 
     def invite(self, **account: Any) -> dict[str, Any]:

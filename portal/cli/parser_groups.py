@@ -94,7 +94,7 @@ def user(commands: Any, common: argparse.ArgumentParser) -> None:
 
     listed = verb("ls", "List accounts.", named=False)
     listed.add_argument("search", nargs="?", default="", help="words in name or address")
-    listed.add_argument("--status", default="", choices=("invited", "active", "deactivated"))
+    listed.add_argument("--state", default="", choices=("invited", "active", "deactivated"))
     listed.add_argument(
         "--second-factor", default="", choices=("none", "totp", "passkey"), help="who has set this up"
     )

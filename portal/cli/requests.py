@@ -17,14 +17,14 @@ THOUSANDTHS = 1000
 
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
-    rows = list(client.quota_requests(status="" if arguments.all else "open", team=arguments.team))
+    rows = list(client.quota_requests(state="" if arguments.all else "open", team=arguments.team))
     if arguments.json:
         return print_json(rows)
     table: list[tuple[str, ...]] = [("ID", "STATUS", "TEAM", "WHO", "RESOURCE", "AMOUNT", "UNTIL", "WHY")]
     for row in rows:
         amount = f"{row['amount'] / _unit(row['resource']):g}"
         until = (row["until"] or "-")[:16]
-        words = (row["id"][:8], row["status"], row["team"], row["requester"], row["resource"], amount, until)
+        words = (row["id"][:8], row["state"], row["team"], row["requester"], row["resource"], amount, until)
         table.append((*words, row["note"].splitlines()[0] if row["note"] else ""))
     return print_table(table) if rows else 0
 
@@ -71,7 +71,7 @@ def _find(client: BerthClient, wanted: str) -> dict[str, Any]:
         return client.quota_request(str(uuid.UUID(wanted)))
     except ValueError:
         pass
-    rows = [row for row in client.quota_requests(status="open") if row["id"].startswith(wanted.lower())]
+    rows = [row for row in client.quota_requests(state="open") if row["id"].startswith(wanted.lower())]
     if not rows or not wanted:
         raise Missing(f"No open request begins with “{wanted}”.", "`berth requests` lists them.")
     if len(rows) > 1:
@@ -83,11 +83,11 @@ def _said(request: dict[str, Any], arguments: argparse.Namespace) -> int:
     if arguments.json:
         return print_json(request)
     amount = request["amount"]
-    if request["status"] == "approved":
+    if request["state"] == "approved":
         amount = request["granted_amount"] or amount
     number = f"{amount / _unit(request['resource']):g}"
     return print_line(
-        f"{request['id'][:8]}: {request['status']}, {number} {request['resource']} for {request['team']}."
+        f"{request['id'][:8]}: {request['state']}, {number} {request['resource']} for {request['team']}."
     )
 
 

@@ -22,7 +22,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     table: list[tuple[str, ...]] = [("NAME", "TEAM", "STATUS", "TOKENS", "LAST USED", "DESCRIPTION")]
     for row in rows:
         tokens, used = str(row["token_count"]), _minute(row["last_used_at"])
-        table.append((row["username"], row["team"], row["status"], tokens, used, row["description"]))
+        table.append((row["username"], row["team"], row["state"], tokens, used, row["description"]))
     return print_table(table)
 
 

@@ -37,7 +37,7 @@ from portal.common.etags import IF_MATCH
 from portal.common.scopes import Scope
 from portal.events import live, stream
 from portal.gpu_checks import pairs, resets, runs, selectors, settings
-from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.inventory.models import CheckLevel, Device, Pool
 from portal.inventory.selectors import pool_by_slug
 from provisioning.gpu.check import schema
@@ -68,7 +68,7 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
     kind = serializers.ChoiceField(CheckKind.choices)
     level = serializers.ChoiceField(CheckLevel.choices)
     cause = serializers.ChoiceField(CheckCause.choices)
-    status = serializers.ChoiceField(CheckStatus.choices)
+    state = serializers.ChoiceField(RunState.choices)
     verdict = serializers.ChoiceField(CheckVerdict.choices, allow_blank=True, help_text="Empty until done.")
     recovery = serializers.CharField(
         allow_blank=True, help_text="What brings the device back, as it is called of devices."
@@ -94,7 +94,7 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
     class Meta:
         model = GpuCheckRun
         fields = [
-            *("id", "device", "uuid", "node", "pool", "kind", "level", "cause", "status", "verdict"),
+            *("id", "device", "uuid", "node", "pool", "kind", "level", "cause", "state", "verdict"),
             *(
                 "recovery",
                 "summary",
@@ -132,7 +132,7 @@ class GpuCheckFilter(filters.FilterSet):
     node = filters.CharFilter(field_name="device__node__name", label="Name of the node.")
     kind = filters.ChoiceFilter(choices=CheckKind.choices, label="Check or scrub.")
     cause = filters.ChoiceFilter(choices=CheckCause.choices, label="Why it was run.")
-    status = filters.ChoiceFilter(choices=CheckStatus.choices, label="How far it is.")
+    state = filters.ChoiceFilter(choices=RunState.choices, label="How far it is.")
     verdict = filters.ChoiceFilter(choices=CheckVerdict.choices, label="How it ended.")
 
 

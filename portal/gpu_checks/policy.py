@@ -20,7 +20,7 @@ from portal.common.errors import PortalError
 from portal.events.kinds import AuditKind
 from portal.events.models import EventTarget, TargetKind
 from portal.gpu_checks import lost_runs, runs, selectors
-from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.inventory.models import AllocatedDevice, CheckLevel, CordonCause, Device, Pool, PoolState
 from provisioning.types import DeviceKind
 
@@ -102,7 +102,7 @@ def _may_check(pool: Pool, free: int) -> int:
     """How many more of the free devices may be checked now."""
     under_way = (
         GpuCheckRun.objects.filter(
-            device__node__pool=pool, device__cordoned=False, device__unscrubbed=False, status__in=OPEN
+            device__node__pool=pool, device__cordoned=False, device__unscrubbed=False, state__in=OPEN
         )
         # These devices are somebody's.
         .exclude(cause=CheckCause.HAND_OUT)
@@ -184,12 +184,12 @@ def _last_checks(pool: Pool) -> dict[UUID, Checked]:
     """
     runs = GpuCheckRun.objects.filter(device__node__pool=pool, kind=CheckKind.CHECK)
     as_thorough = Q(level__in=CheckLevel.values[CheckLevel.values.index(pool.check_level) :])
-    decided = runs.filter(status=CheckStatus.DONE).order_by().values_list("device_id")
+    decided = runs.filter(state=RunState.DONE).order_by().values_list("device_id")
     rows = decided.annotate(
         last=Max("created_at"), first=Min("created_at"), thorough=Max("created_at", filter=as_thorough)
     )
     found = {device_id: Checked(last, thorough or first) for device_id, last, first, thorough in rows}
-    lost = runs.filter(status=CheckStatus.LOST, created_at__gte=timezone.now() - UNDECIDED_AGAIN)
+    lost = runs.filter(state=RunState.LOST, created_at__gte=timezone.now() - UNDECIDED_AGAIN)
     for device_id, at in lost.values_list("device_id").annotate(last=Max("created_at")).order_by():
         before = found.get(device_id, Checked(at, at))
         found[device_id] = Checked(max(at, before.last), max(at, before.scheduled))
@@ -222,7 +222,7 @@ def _second_looks(devices: list[Device], now: datetime) -> Iterator[Wish]:
 
 def _again_at(device: Device, kind: CheckKind) -> datetime:
     """After 5, 10, 20 … minutes, counted from the last failure."""
-    ended = GpuCheckRun.objects.filter(device=device, kind=kind).exclude(status__in=OPEN)
+    ended = GpuCheckRun.objects.filter(device=device, kind=kind).exclude(state__in=OPEN)
     failures = 0
     last: datetime | None = None
     for verdict, at in ended.order_by("-created_at").values_list("verdict", "finished_at")[:10]:

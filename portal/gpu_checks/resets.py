@@ -27,7 +27,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, sentence_of
 from portal.common.texts import strip_nul
 from portal.gpu_checks import selectors
-from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.gpu_checks.runs import end, make_run, record, request_check, request_scrub
 from portal.inventory.cordons import cordon_device, display_name, locked_device
 from portal.inventory.models import Allocation, CheckLevel, CordonCause, Device, Node, PlacementLock
@@ -79,7 +79,7 @@ def request_reset(
     require_operator(actor)
     PlacementLock.hold()
     device = locked_device(device_id)
-    under_way = device.checks.filter(status__in=OPEN, kind=CheckKind.RESET).first()
+    under_way = device.checks.filter(state__in=OPEN, kind=CheckKind.RESET).first()
     if under_way is not None:
         return under_way
     etags.require_expected(expected, seen_of(device), name=display_name(device))
@@ -131,7 +131,7 @@ def is_called_for(device: Device) -> bool:
         return False
     if device.cordoned or device.recovery in ADVICE:
         return True
-    checks = device.checks.filter(status=CheckStatus.DONE, kind__in=[CheckKind.CHECK, CheckKind.SCRUB])
+    checks = device.checks.filter(state=RunState.DONE, kind__in=[CheckKind.CHECK, CheckKind.SCRUB])
     return checks.order_by("-created_at").values_list("recovery", flat=True).first() in ADVICE
 
 
@@ -180,7 +180,7 @@ def answered(run: GpuCheckRun, answer: CheckAnswer) -> None:
     step, words = _STEPS[verdict]
     end(
         run,
-        CheckStatus.DONE,
+        RunState.DONE,
         started_at=run.started_at or timezone.now(),
         verdict=verdict,
         recovery=_recovery(verdict, device),

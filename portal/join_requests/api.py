@@ -28,7 +28,7 @@ from portal.common.api import (
 from portal.common.reasons.codes import JoinCode
 from portal.common.scopes import Scope
 from portal.join_requests import selectors, services
-from portal.join_requests.models import MAX_MESSAGE, JoinRequest, JoinStatus
+from portal.join_requests.models import MAX_MESSAGE, JoinRequest, JoinState
 
 SCOPES = {"GET": Scope.TEAMS_READ, "*": Scope.TEAMS_WRITE}
 
@@ -38,14 +38,14 @@ class JoinRequestSerializer(serializers.ModelSerializer[JoinRequest]):
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
     requester = serializers.CharField(source="requester.username")
-    status = serializers.ChoiceField(JoinStatus.choices)
+    state = serializers.ChoiceField(JoinState.choices)
     role = serializers.CharField(help_text="What an owner gave; empty where it was not approved.")
     decided_by = serializers.CharField(source="decided_by.username", allow_null=True, default=None)
 
     class Meta:
         model = JoinRequest
         fields = [
-            "id", "team", "team_name", "requester", "message", "status", "role", "decided_by", "decided_at",
+            "id", "team", "team_name", "requester", "message", "state", "role", "decided_by", "decided_at",
             "decision_note", "created_at", "expires_at",
         ]  # fmt: skip
         read_only_fields = fields
@@ -86,7 +86,7 @@ class JoinableTeamSerializer(serializers.ModelSerializer[Team]):
 
 class JoinFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
-    status = filters.ChoiceFilter(choices=JoinStatus.choices, label="What became of it.")
+    state = filters.ChoiceFilter(choices=JoinState.choices, label="What became of it.")
     requester = filters.CharFilter(field_name="requester__username", label="Name of who asks.")
 
 

@@ -32,7 +32,7 @@ from portal.events.kinds import AuditKind
 from portal.events.models import TargetKind
 from portal.events.services import Target
 from portal.join_requests import policies, selectors
-from portal.join_requests.models import MAX_MESSAGE, JoinRequest, JoinStatus
+from portal.join_requests.models import MAX_MESSAGE, JoinRequest, JoinState
 
 MAX_OPEN = 5
 """Requests that one user may have open at once."""
@@ -87,7 +87,7 @@ def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
     theirs = JoinRequest.objects.filter(requester=actor)
     # One whose time is over and that the clock has not closed yet is none any more.
     _expire(theirs.filter(team=team), now)
-    present = theirs.filter(team=team, status=JoinStatus.OPEN).select_related("team", "requester").first()
+    present = theirs.filter(team=team, state=JoinState.OPEN).select_related("team", "requester").first()
     if present is not None:
         return present, False
     _refuse_too_soon(theirs, team, now)
@@ -112,7 +112,7 @@ def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
 
 def _refuse_too_soon(theirs: QuerySet[JoinRequest], team: Team, now: datetime) -> None:
     since = now - timedelta(days=settings.BERTH_JOIN_AGAIN_DAYS)
-    denied = theirs.filter(team=team, status=JoinStatus.DENIED, decided_at__gt=since)
+    denied = theirs.filter(team=team, state=JoinState.DENIED, decided_at__gt=since)
     last = denied.order_by("-decided_at").first()
     if last is not None and last.decided_at is not None:
         until = (last.decided_at + timedelta(days=settings.BERTH_JOIN_AGAIN_DAYS)).isoformat()
@@ -121,7 +121,7 @@ def _refuse_too_soon(theirs: QuerySet[JoinRequest], team: Team, now: datetime) -
 
 
 def _refuse_too_many(theirs: QuerySet[JoinRequest], now: datetime) -> None:
-    if theirs.filter(status=JoinStatus.OPEN).count() >= MAX_OPEN:
+    if theirs.filter(state=JoinState.OPEN).count() >= MAX_OPEN:
         raise TooManyJoinRequests(Reason(JoinCode.TOO_MANY_JOIN_REQUESTS, {"limit": MAX_OPEN}))
     if theirs.filter(created_at__gt=now - timedelta(days=1)).count() >= MAX_A_DAY:
         raise TooManyJoinRequests(Reason(JoinCode.TOO_MANY_JOIN_REQUESTS_A_DAY, {"limit": MAX_A_DAY}))
@@ -138,7 +138,7 @@ def approve(*, actor: User, request_id: UUID, role: str = Role.MEMBER, note: str
     team = request.team
     assert team is not None, "policies.require_decide refuses a request to a team that is gone"
     waited = list(policies.deciders_of(request))
-    _close(request, JoinStatus.APPROVED, actor, _note(note), role=role)
+    _close(request, JoinState.APPROVED, actor, _note(note), role=role)
     accounts.set_member(actor=actor, team=team, username=request.requester.username, role=role)
     named = {"username": actor.username, "team": team.name}
     _record(
@@ -170,7 +170,7 @@ def deny(*, actor: User, request_id: UUID, note: str) -> JoinRequest:
     request = _locked(actor, request_id)
     policies.require_decide(actor, request)
     waited = list(policies.deciders_of(request))
-    _close(request, JoinStatus.DENIED, actor, note)
+    _close(request, JoinState.DENIED, actor, note)
     message = f"denied the request of {request.requester.username} to join {request.team_name}"
     _record(actor, request, AuditKind.TEAM_JOIN_DENIED, message, reason=note)
     named = {"username": actor.username, "team": request.team_name}
@@ -192,7 +192,7 @@ def withdraw(*, actor: User, request_id: UUID) -> JoinRequest:
     if request.requester_id != actor.pk:
         asker = {"username": request.requester.username}
         raise NotAllowed(Reason(JoinCode.ONLY_REQUESTER_WITHDRAWS, asker))
-    if request.status != JoinStatus.WITHDRAWN:
+    if request.state != JoinState.WITHDRAWN:
         _withdraw(request, actor)
     return request
 
@@ -208,7 +208,7 @@ def member_set(event: MemberSet) -> None:
     for request in _open().filter(requester=event.user, team=event.team):
         waited = list(policies.deciders_of(request))
         actor = event.actor if isinstance(event.actor, User) else None
-        _close(request, JoinStatus.APPROVED, actor, "", role=event.role)
+        _close(request, JoinState.APPROVED, actor, "", role=event.role)
         message = f"took {request.requester.username} into {request.team_name} as {event.role}"
         _record(event.actor, request, AuditKind.TEAM_JOIN_APPROVED, message, role=event.role)
         events.refresh_pages(waited)
@@ -224,7 +224,7 @@ def _expire(requests: QuerySet[JoinRequest], now: datetime) -> int:
     due = _open(requests).filter(expires_at__lte=now)[:BATCH]
     for request in due:
         waited = list(policies.deciders_of(request))
-        _close(request, JoinStatus.EXPIRED, None, "")
+        _close(request, JoinState.EXPIRED, None, "")
         named = {"team": request.team_name}
         message = f"closed the request of {request.requester.username} to join {request.team_name}"
         _record(SYSTEM, request, AuditKind.TEAM_JOIN_EXPIRED, message, reason="nobody decided it in time")
@@ -241,7 +241,7 @@ def _expire(requests: QuerySet[JoinRequest], now: datetime) -> int:
 
 def _withdraw(request: JoinRequest, actor: User | SystemActor, why: str = "") -> None:
     waited = list(policies.deciders_of(request))
-    _close(request, JoinStatus.WITHDRAWN, actor if isinstance(actor, User) else None, "")
+    _close(request, JoinState.WITHDRAWN, actor if isinstance(actor, User) else None, "")
     message = f"withdrew the request of {request.requester.username} to join {request.team_name}"
     _record(actor, request, AuditKind.TEAM_JOIN_WITHDRAWN, message, reason=why)
     events.refresh_pages([*waited, request.requester])
@@ -264,7 +264,7 @@ def _open(requests: QuerySet[JoinRequest] | None = None) -> QuerySet[JoinRequest
     """Those that are open, under row locks, in one order for everybody."""
     found = JoinRequest.objects.all() if requests is None else requests
     return (
-        found.filter(status=JoinStatus.OPEN)
+        found.filter(state=JoinState.OPEN)
         .select_related("team", "requester")
         .select_for_update(of=("self",))
         .order_by("created_at", "pk")
@@ -280,29 +280,27 @@ def _locked(actor: User, request_id: UUID) -> JoinRequest:
     return request
 
 
-def _close(
-    request: JoinRequest, status: JoinStatus, actor: User | None, note: str, *, role: str = ""
-) -> None:
+def _close(request: JoinRequest, state: JoinState, actor: User | None, note: str, *, role: str = "") -> None:
     """End an open request. Raises `StateConflict` that says who was faster."""
-    if request.status != JoinStatus.OPEN:
+    if request.state != JoinState.OPEN:
         raise _closed_already(request)
-    request.status, request.role = status, role
+    request.state, request.role = state, role
     request.decided_by, request.decided_at, request.decision_note = actor, timezone.now(), note
-    request.save(update_fields=["status", "role", "decided_by", "decided_at", "decision_note"])
+    request.save(update_fields=["state", "role", "decided_by", "decided_at", "decision_note"])
 
 
 def _closed_already(request: JoinRequest) -> StateConflict:
     code = {
-        JoinStatus.APPROVED: JoinCode.JOIN_APPROVED_ALREADY,
-        JoinStatus.DENIED: JoinCode.JOIN_DENIED_ALREADY,
-    }.get(JoinStatus(request.status), JoinCode.JOIN_CLOSED_ALREADY)
+        JoinState.APPROVED: JoinCode.JOIN_APPROVED_ALREADY,
+        JoinState.DENIED: JoinCode.JOIN_DENIED_ALREADY,
+    }.get(JoinState(request.state), JoinCode.JOIN_CLOSED_ALREADY)
     who = request.decided_by.username if request.decided_by else _("Somebody")
     params = {} if code is JoinCode.JOIN_CLOSED_ALREADY else {"who": who}
     return StateConflict(
         Reason(code, params),
         code=ProblemCode.DECIDED_ALREADY,
         join_request=str(request.pk),
-        status_of_request=request.status,
+        state_of_request=request.state,
     )
 
 

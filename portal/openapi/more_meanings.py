@@ -235,7 +235,6 @@ MORE: Mapping[str, str] = {
     "yaml": "The site as the text of a file.",
     # How it stands with it.
     "state": "Its state.",
-    "status": "Its status.",
 }
 """Names, and what they mean wherever they have no meaning of their own."""
 

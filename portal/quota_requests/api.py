@@ -35,7 +35,7 @@ from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.quota_requests import policies, selectors
-from portal.quota_requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestStatus
+from portal.quota_requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestState
 from portal.quota_requests.serializers import (
     ApproveSerializer,
     AskSerializer,
@@ -73,7 +73,7 @@ class WritesAsApprover(HasScope):
 
 
 class RequestFilter(filters.FilterSet):
-    status = filters.MultipleChoiceFilter(choices=RequestStatus.choices, label="One or more states.")
+    state = filters.MultipleChoiceFilter(choices=RequestState.choices, label="One or more states.")
     kind = filters.ChoiceFilter(choices=RequestKind.choices, label="What more is asked for.")
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
     requester = filters.CharFilter(field_name="requester__username", label="Name of who asked.")

@@ -21,7 +21,7 @@ from portal.inventory.device_states import flag, is_idle, is_measured
 from portal.inventory.models import AllocatedDevice, Allocation
 from portal.inventory.series import GpuUse, gpu_uses
 from portal.ledger.models import LedgerAccount
-from portal.quota_requests.models import QuotaRequest, RequestKind, RequestStatus
+from portal.quota_requests.models import QuotaRequest, RequestKind, RequestState
 from portal.quotas import resources
 from portal.quotas.models import Cohort, Grant, Quota, SiteLimit, TeamShare
 from portal.workspaces.lifecycle import HOLDING
@@ -409,7 +409,7 @@ def _earlier(requests: Sequence[QuotaRequest]) -> dict[tuple[UUID, str], list[Qu
             team__in={request.team_id for request in requests},
             resource__in={request.resource for request in requests},
         )
-        .exclude(status=RequestStatus.OPEN)
+        .exclude(state=RequestState.OPEN)
         .select_related("decided_by", "requester")
         .order_by("-created_at", "-id")[:EARLIER_READ]
     )

@@ -20,7 +20,7 @@ class RequestKind(models.TextChoices):
     LEDGER = "ledger", _("GPU-hours")
 
 
-class RequestStatus(models.TextChoices):
+class RequestState(models.TextChoices):
     """What became of a request for more."""
 
     OPEN = "open", _("Open")
@@ -69,7 +69,7 @@ class AutoApproveRule(models.Model):
 class QuotaRequestQuerySet(models.QuerySet["QuotaRequest"]):
     def open(self) -> QuotaRequestQuerySet:
         """Those that nobody has decided yet."""
-        return self.filter(status=RequestStatus.OPEN)
+        return self.filter(state=RequestState.OPEN)
 
 
 class QuotaRequest(models.Model):
@@ -97,7 +97,7 @@ class QuotaRequest(models.Model):
         on_delete=models.SET_NULL,
         related_name="quota_requests",
     )
-    status = models.CharField(max_length=10, choices=RequestStatus, default=RequestStatus.OPEN)
+    state = models.CharField(max_length=10, choices=RequestState, default=RequestState.OPEN)
     decided_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
@@ -114,7 +114,7 @@ class QuotaRequest(models.Model):
 
     class Meta:
         ordering = ["-created_at", "-id"]
-        indexes = [models.Index(fields=["status", "created_at"], name="quota_request_open")]
+        indexes = [models.Index(fields=["state", "created_at"], name="quota_request_open")]
         constraints = [
             models.CheckConstraint(condition=Q(amount__gt=0), name="quota_request_asks_for_something")
         ]

@@ -13,7 +13,7 @@ from portal.common.api import StrictSerializer
 from portal.common.hours import HoursField
 from portal.quota_requests import presenters
 from portal.quota_requests.evidence import Evidence
-from portal.quota_requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestStatus
+from portal.quota_requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestState
 from portal.quotas.models import Grant
 from portal.workspaces.serializers import GitSerializer
 
@@ -51,7 +51,7 @@ class RequestSerializer(serializers.ModelSerializer[QuotaRequest]):
     team = serializers.CharField(source="team.slug")
     requester = serializers.CharField(source="requester.username")
     kind = serializers.ChoiceField(RequestKind.choices)
-    status = serializers.ChoiceField(RequestStatus.choices)
+    state = serializers.ChoiceField(RequestState.choices)
     amount = serializers.IntegerField(help_text=AMOUNT_HELP)
     workspace = serializers.UUIDField(
         source="workspace_id", allow_null=True, help_text="It starts by itself when this is approved."
@@ -75,7 +75,7 @@ class RequestSerializer(serializers.ModelSerializer[QuotaRequest]):
                 "until",
                 "note",
                 "workspace",
-                "status",
+                "state",
             ),
             *(
                 "decided_by",

@@ -24,7 +24,7 @@ from portal.reclaim import keeping
 from portal.reclaim.effective import effective_of
 from portal.reclaim.engine.ladder import KEEPABLE, Cause
 from portal.reclaim.models import ReclaimNotice
-from portal.reservations.models import Reservation, ReservationStatus
+from portal.reservations.models import Reservation, ReservationState
 from portal.workspaces import policies
 from portal.workspaces.ends import move_end
 from portal.workspaces.lifecycle import State
@@ -139,7 +139,7 @@ def _check_bookings(workspace: Workspace, seconds: int) -> None:
         return
     booked = (
         Reservation.objects.filter(
-            status=ReservationStatus.BOOKED,
+            state=ReservationState.BOOKED,
             starts_at__lt=ends_at + timedelta(seconds=seconds),
             ends_at__gt=ends_at,
         )

@@ -32,7 +32,7 @@ from portal.common.scopes import Scope
 from portal.quotas import policies
 from portal.quotas.selectors import limits
 from portal.reservations import permissions, selectors, services, slots
-from portal.reservations.models import BookingPermission, Reservation, ReservationStatus
+from portal.reservations.models import BookingPermission, Reservation, ReservationState
 
 SCOPES = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
 DECIDING = {"*": Scope.QUOTAS_DECIDE}
@@ -42,7 +42,7 @@ class ReservationSerializer(serializers.ModelSerializer[Reservation]):
     """Capacity for a team and a time. Title and note are empty where the team is not yours to see."""
 
     team = serializers.CharField(source="team.slug")
-    status = serializers.ChoiceField(ReservationStatus.choices)
+    state = serializers.ChoiceField(ReservationState.choices)
     title = serializers.SerializerMethodField()
     note = serializers.SerializerMethodField()
     amounts = serializers.SerializerMethodField(
@@ -51,7 +51,7 @@ class ReservationSerializer(serializers.ModelSerializer[Reservation]):
 
     class Meta:
         model = Reservation
-        fields = ["id", "team", "title", "amounts", "starts_at", "ends_at", "status", "note", "created_at"]
+        fields = ["id", "team", "title", "amounts", "starts_at", "ends_at", "state", "note", "created_at"]
         read_only_fields = fields
 
     def _knows(self, row: Reservation) -> bool:
@@ -85,7 +85,7 @@ class DenialSerializer(StrictSerializer):
 
 class ReservationFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
-    status = filters.ChoiceFilter(choices=ReservationStatus.choices, label="Whether it holds.")
+    state = filters.ChoiceFilter(choices=ReservationState.choices, label="Whether it holds.")
     starts_before = MomentFilter(field_name="starts_at", lookup_expr="lt", label="Begins before.")
     ends_after = MomentFilter(field_name="ends_at", lookup_expr="gt", label="Ends after.")
 

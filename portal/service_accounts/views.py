@@ -186,7 +186,7 @@ def shown(request: SignedInRequest, found: User, *, secret: str = "", **forms: A
     context: dict[str, Any] = {
         "account": found,
         "team": team,
-        "look": LOOKS[found.status],
+        "look": LOOKS[found.state],
         "may_manage": may_manage_team(request.user, team),
         "sees_credentials": sees,
         "page": Paginator(listed, ROWS_PER_PAGE).get_page(request.GET.get("page")),

@@ -31,7 +31,7 @@ from portal.common.reasons.codes import WebhookCode
 from portal.common.scopes import Scope
 from portal.events.event_types import Audience, types_for
 from portal.webhooks import selectors, services
-from portal.webhooks.models import Delivery, DeliveryStatus, Endpoint
+from portal.webhooks.models import Delivery, DeliveryState, Endpoint
 from portal.webhooks.serializers import (
     AUDIENCES,
     DeliverySerializer,
@@ -190,7 +190,7 @@ class TeamWebhookViewSet(_Webhooks, ListViewSet):
 
 
 class DeliveryFilter(filters.FilterSet):
-    status = filters.ChoiceFilter(choices=DeliveryStatus.choices, label="What has become of it.")
+    state = filters.ChoiceFilter(choices=DeliveryState.choices, label="What has become of it.")
     type = filters.CharFilter(label="Exactly this type.", max_length=60)
 
 

@@ -26,7 +26,7 @@ from portal.events import services as events
 from portal.events.event_types import TYPES, Audience
 from portal.events.kinds import AuditKind
 from portal.webhooks import payloads, policies
-from portal.webhooks.models import Delivery, DeliveryStatus, Endpoint
+from portal.webhooks.models import Delivery, DeliveryState, Endpoint
 
 log = logging.getLogger(__name__)
 SECRET = "webhooks.endpoint.secret"  # noqa: S105
@@ -164,7 +164,7 @@ def send_test(*, actor: User | SystemActor, endpoint: Endpoint) -> Delivery:
     endpoint = _locked(endpoint)
     policies.require_endpoint(actor, endpoint)
     _require_enabled(endpoint)
-    if endpoint.deliveries.filter(entry_id=None, status=DeliveryStatus.PENDING).exists():
+    if endpoint.deliveries.filter(entry_id=None, state=DeliveryState.PENDING).exists():
         raise StateConflict(Reason(WebhookCode.ON_ITS_WAY), code=ProblemCode.ON_ITS_WAY)
     now = timezone.now()
     made = Delivery.objects.create(
@@ -183,8 +183,8 @@ def redeliver(*, actor: User | SystemActor, delivery: Delivery) -> Delivery:
     """Send a delivery once more, under the same id. Raises `StateConflict` while it is on its way."""
     policies.require_endpoint(actor, delivery.endpoint)
     _require_enabled(delivery.endpoint)
-    again = Delivery.objects.filter(pk=delivery.pk).exclude(status=DeliveryStatus.PENDING)
-    if not again.update(status=DeliveryStatus.PENDING, attempt_count=0, due_at=timezone.now(), ended_at=None):
+    again = Delivery.objects.filter(pk=delivery.pk).exclude(state=DeliveryState.PENDING)
+    if not again.update(state=DeliveryState.PENDING, attempt_count=0, due_at=timezone.now(), ended_at=None):
         raise StateConflict(Reason(WebhookCode.ON_ITS_WAY), code=ProblemCode.ON_ITS_WAY)
     delivery.refresh_from_db()
     transaction.on_commit(hint)

@@ -23,7 +23,7 @@ from portal.common.typed_requests import SignedInRequest
 from portal.events.event_types import types_for
 from portal.webhooks import policies, presenters, selectors, services
 from portal.webhooks.forms import WebhookForm
-from portal.webhooks.models import DeliveryStatus, Endpoint
+from portal.webhooks.models import DeliveryState, Endpoint
 
 ROWS_PER_PAGE = 50
 
@@ -105,10 +105,10 @@ def _detail(
     request: SignedInRequest, endpoint: Endpoint, *, form: WebhookForm | None = None, secret: str = ""
 ) -> HttpResponse:
     form = form or _form(request, endpoint.team, empty=True, endpoint=endpoint)
-    only = request.GET.get("status", "")
+    only = request.GET.get("state", "")
     log = selectors.deliveries_of(endpoint)
-    if only in DeliveryStatus.values:
-        log = log.filter(status=only)
+    if only in DeliveryState.values:
+        log = log.filter(state=only)
     page = Paginator(log, ROWS_PER_PAGE).get_page(request.GET.get("page"))
     manages = not policies.only_sees(request.user)
     rows = [presenters.delivery_row(each, secrets=manages) for each in page.object_list]
@@ -119,8 +119,8 @@ def _detail(
         "page": page,
         "rows": rows,
         "only": only,
-        "statuses": DeliveryStatus.choices,
-        "waiting": any(each.delivery.status == DeliveryStatus.PENDING for each in rows),
+        "statuses": DeliveryState.choices,
+        "waiting": any(each.delivery.state == DeliveryState.PENDING for each in rows),
         "form": form,
         "groups": form.groups(),
         "secret": secret,

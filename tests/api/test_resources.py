@@ -287,7 +287,7 @@ class TestIdentityLinks(ListCase):
 class TestJoinRequests(DetailCase):
     path, read_scope = "join-requests", "teams:read"
     reader, fixtures = "alice", ("team",)
-    filters = {"team=vision": 2, "team=x": 0, "status=open": 2, "status=denied": 0, "requester=fay": 1}
+    filters = {"team=vision": 2, "team=x": 0, "state=open": 2, "state=denied": 0, "requester=fay": 1}
 
     def stock(self) -> None:
         for name in ("fay", "gus"):
@@ -364,7 +364,7 @@ class TestTeamWebhooks(CreateCase):
 
 class TestDeliveries(DetailCase):
     read_scope, reader, fixtures, max_queries = "webhooks:read", "alice", ("team",), 6
-    filters = {"status=pending": 1, "status=failed": 0, "type=berth.test": 1, "type=x": 0}
+    filters = {"state=pending": 1, "state=failed": 0, "type=berth.test": 1, "type=x": 0}
     lacks = ("POST", "DELETE")
 
     @property
@@ -397,7 +397,7 @@ class TestChannels(DetailCase, CreateCase):
 
 class TestChannelMessages(ListCase):
     read_scope, reader, fixtures, max_queries = "webhooks:read", "alice", ("team",), 4
-    filters = {"status=pending": 1, "status=sent": 0}
+    filters = {"state=pending": 1, "state=sent": 0}
 
     @property
     def path(self) -> str:  # type: ignore[override]
@@ -596,7 +596,7 @@ class TestBookingPermissions(ListCase):
 class TestQuotaRequests(DetailCase, CreateCase):
     path, read_scope, write_scope = "quota-requests", "quotas:read", "quotas:write"
     reader, fixtures, only_detail = "bob", ("team", "eight"), frozenset({"evidence"})
-    filters = {"team=vision": 1, "status=open": 1, "status=denied": 0, "kind=quota": 0, "requester=bob": 1}
+    filters = {"team=vision": 1, "state=open": 1, "state=denied": 0, "kind=quota": 0, "requester=bob": 1}
     body = {"team": "vision", "resource": "gpu:h100", "amount": 2000, "note": "The review"}
     required = ("team", "resource", "amount", "note")
 

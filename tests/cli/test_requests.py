@@ -64,11 +64,11 @@ def test_asking_and_deciding(as_bob: Any, team: Any, monkeypatch: pytest.MonkeyP
     ran = as_bob("requests", "approve", short, "--amount", "1", "--note", "One will do")
     assert ran.code == 0, ran.err
     made.refresh_from_db()
-    assert (made.status, made.granted_amount, made.decision_note) == ("approved", 1000, "One will do")
+    assert (made.state, made.granted_amount, made.decision_note) == ("approved", 1000, "One will do")
     assert as_bob("requests", "deny", short, "--note", "late").code == 5
     assert as_bob("requests", "deny", str(made.pk), "--note", "late").code == 1
     assert as_bob("requests").out == ""
-    assert as_bob("requests", "--all", "--json").json[0]["status"] == "approved"
+    assert as_bob("requests", "--all", "--json").json[0]["state"] == "approved"
 
 
 def test_taking_it_back(as_bob: Any, team: Any) -> None:
@@ -77,7 +77,7 @@ def test_taking_it_back(as_bob: Any, team: Any) -> None:
     made = as_bob(*asked, "--json").json
     assert "error" not in made, made
     assert made["amount"] == 3
-    assert as_bob("requests", "withdraw", made["id"][:10], "--json").json["status"] == "withdrawn"
+    assert as_bob("requests", "withdraw", made["id"][:10], "--json").json["state"] == "withdrawn"
     assert as_bob(*asked[:-2]).code == 2
     assert as_bob("requests", "ask", *asked[2:5], "-1", "--note", "x").code == 2
 

@@ -35,7 +35,7 @@ def test_from_its_making_to_its_end(as_alice, ci):
     assert as_alice(SA, "deactivate", "svc-ci", "-y", "--note", "moved").out == "svc-ci is deactivated.\n"
     assert as_alice(SA, "issue", "ci", "x").code == 1
     assert as_alice(SA, "reactivate", "ci").out == "svc-ci is active.\n"
-    assert as_alice(SA, "ls", "--json").json[0]["status"] == "active"
+    assert as_alice(SA, "ls", "--json").json[0]["state"] == "active"
 
 
 def test_a_token_from_its_issue_to_its_end(as_alice, ci, monkeypatch):
@@ -80,7 +80,7 @@ def test_json_of_every_command(as_alice, ci):
     assert rotated["replaces"] == issued["id"]
     gone = as_alice(SA, "revoke", "cd", rotated["id"], "-y", "--json").json
     assert gone == {"id": rotated["id"], "prefix": rotated["prefix"], "revoked": True}
-    assert as_alice(SA, "deactivate", "cd", "-y", "--json").json["status"] == "deactivated"
+    assert as_alice(SA, "deactivate", "cd", "-y", "--json").json["state"] == "deactivated"
     assert as_alice(SA, "tokens", "svc-nobody", "--json").code == 5
 
 

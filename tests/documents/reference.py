@@ -219,17 +219,17 @@ def _safe(text: str) -> str:
 
 def states() -> str:
     """The values of states in REST, with the words that pages show for them."""
-    from portal.accounts.models import AccountStatus
+    from portal.accounts.models import AccountState
     from portal.environments.models import BuildState, VersionState
-    from portal.gpu_checks.models import CheckStatus, CheckVerdict
+    from portal.gpu_checks.models import CheckVerdict, RunState
     from portal.inventory.device_states import LOOKS
     from portal.inventory.models import PoolState
-    from portal.join_requests.models import JoinStatus
+    from portal.join_requests.models import JoinState
     from portal.machines.models import MachineState
     from portal.orphans.models import OrphanState
-    from portal.quota_requests.models import RequestStatus
-    from portal.reservations.models import ReservationStatus
-    from portal.webhooks.models import DeliveryStatus
+    from portal.quota_requests.models import RequestState
+    from portal.reservations.models import ReservationState
+    from portal.webhooks.models import DeliveryState
     from portal.workspaces.lifecycle import (
         TRANSITIONS,
         PreemptionCause,
@@ -264,19 +264,19 @@ def states() -> str:
         ("Why a workspace ended", TerminationReason),
         ("Pools", PoolState),
         ("Machines that join", MachineState),
-        ("GPU checks", CheckStatus),
+        ("GPU checks", RunState),
         ("Verdicts of GPU checks", CheckVerdict),
-        ("Quota requests", RequestStatus),
-        ("Reservations", ReservationStatus),
-        ("Requests to join a team", JoinStatus),
-        ("Accounts", AccountStatus),
+        ("Quota requests", RequestState),
+        ("Reservations", ReservationState),
+        ("Requests to join a team", JoinState),
+        ("Accounts", AccountState),
         ("Versions of software environments", VersionState),
         ("Builds of software environments", BuildState),
         ("Homes that are moved", HomeMoveState),
         ("All homes of a machine that are moved", EvacuationState),
         ("Archives of homes", HomeArchiveState),
         ("What is left over on nodes", OrphanState),
-        ("Deliveries of webhooks", DeliveryStatus),
+        ("Deliveries of webhooks", DeliveryState),
     ):
         parts += ["", f"## {title}", "| value | on pages |", "|---|---|"]
         parts += [f"| `{each.value}` | {each.label} |" for each in choices if each.value]

@@ -12,7 +12,7 @@ from portal.common.actors import SYSTEM
 from portal.events import services as events
 from portal.events.models import Event, Notification, TargetKind
 from portal.gpu_checks import policy, runs
-from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.inventory import services as inventory
 from portal.inventory.cordons import cordon_device
 from portal.inventory.models import AllocatedDevice, CheckLevel, CordonCause, Device, Pool
@@ -67,7 +67,7 @@ def test_new_devices_are_checked_a_few_at_a_time_until_all_have_been(site, sent,
 def test_then_they_are_checked_on_schedule_with_the_level_of_the_pool(site, sent, clock):
     for device in Device.objects.all():
         GpuCheckRun.objects.create(
-            device=device, cause=CheckCause.NEW, status=CheckStatus.DONE, verdict=CheckVerdict.PASS,
+            device=device, cause=CheckCause.NEW, state=RunState.DONE, verdict=CheckVerdict.PASS,
             finished_at=timezone.now(),
         )  # fmt: skip
     clock.shift(7 * DAY - timedelta(minutes=1))
@@ -90,7 +90,7 @@ def test_quick_checks_before_hand_outs_do_not_put_off_the_thorough_one(site, sen
 
     def checked(level: CheckLevel, cause: CheckCause) -> None:
         GpuCheckRun.objects.create(
-            device=device, level=level, cause=cause, status=CheckStatus.DONE, verdict=CheckVerdict.PASS,
+            device=device, level=level, cause=cause, state=RunState.DONE, verdict=CheckVerdict.PASS,
             finished_at=timezone.now(),
         )  # fmt: skip
 
@@ -155,7 +155,7 @@ def test_looking_takes_as_many_questions_for_many_devices_as_for_few(
     Pool.objects.filter(pk=pool.pk).update(check_every_hours=1)
     now = timezone.now()
     GpuCheckRun.objects.bulk_create(
-        GpuCheckRun(device=device, cause=CheckCause.NEW, status=CheckStatus.DONE, finished_at=now)
+        GpuCheckRun(device=device, cause=CheckCause.NEW, state=RunState.DONE, finished_at=now)
         for device in Device.objects.all()
     )
     with django_assert_max_num_queries(10):
@@ -196,7 +196,7 @@ def test_a_device_that_came_back_is_checked_even_after_a_check_had_cordoned_it(s
     Device.objects.update(passed_at=timezone.now())
     for each in Device.objects.all():
         GpuCheckRun.objects.create(
-            device=each, cause=CheckCause.NEW, status=CheckStatus.DONE, verdict=CheckVerdict.PASS
+            device=each, cause=CheckCause.NEW, state=RunState.DONE, verdict=CheckVerdict.PASS
         )
     runs.request_check(actor=SYSTEM, device_id=device.pk)
     assert answer(only(sent), "xid79")
@@ -224,7 +224,7 @@ def test_what_may_pass_by_itself_is_looked_at_again_less_and_less_often(site, se
         actor=SYSTEM, device_id=device.pk, reason="no verdict", cause=CordonCause.CHECK, recovery="retry"
     )
     GpuCheckRun.objects.create(
-        device=device, cause=CheckCause.HAND_OUT, status=CheckStatus.LOST, finished_at=timezone.now()
+        device=device, cause=CheckCause.HAND_OUT, state=RunState.LOST, finished_at=timezone.now()
     )
     waits = []
     for _ in range(3):
@@ -270,7 +270,7 @@ def test_a_lost_check_is_swept_and_not_asked_for_again_at_once(site, sent, clock
         clock.shift(runs.BEGIN_WITHIN_S + 1)
         stay_seen(site)
     assert GpuCheckRun.objects.count() == 1
-    assert GpuCheckRun.objects.get().status == CheckStatus.LOST
+    assert GpuCheckRun.objects.get().state == RunState.LOST
     clock.shift(policy.UNDECIDED_AGAIN)
     stay_seen(site)
     policy.run()

@@ -12,7 +12,7 @@ from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.events.models import Event
 from portal.gpu_checks import policy, preflight, results, runs
-from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, GpuCheckRun
+from portal.gpu_checks.models import CheckCause, CheckKind, GpuCheckRun, RunState
 from portal.inventory.cordons import cordon_device, lift_cordon
 from portal.inventory.models import CordonCause, Device, Pool
 from portal.inventory.services import create_pool
@@ -228,7 +228,7 @@ def test_a_silent_node_does_not_keep_it_for_ever(workspace, sent, clock):
     assert taken(sent, Op.START)
     assert Event.objects.filter(workspace=workspace, kind="workspace.unchecked").count() == 1
     assert not device_of(workspace).checking
-    assert preflight.runs_of(workspace).get().status == CheckStatus.LOST
+    assert preflight.runs_of(workspace).get().state == RunState.LOST
 
 
 def test_what_a_silent_node_holds_is_not_handed_out(workspace, sent, clock):

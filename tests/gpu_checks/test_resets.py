@@ -13,7 +13,7 @@ from portal.common.errors import NotAllowed, PreconditionFailed, StateConflict
 from portal.common.reasons.codes import CheckCode
 from portal.events.models import Event
 from portal.gpu_checks import lost_runs, policy, resets, results, runs
-from portal.gpu_checks.models import CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.inventory.cordons import cordon_device, lift_cordon
 from portal.inventory.models import CordonCause, Device, Node, Pool
 from portal.workspaces.models import Workspace
@@ -77,12 +77,12 @@ def test_a_reset_is_done_and_the_check_that_follows_lifts_the_cordon(gpu: Device
     Device.objects.filter(pk=gpu.pk).update(facts={"pci_bus_id": "0000:1b:00.0"})
     run = ask(gpu)
     assert ask(gpu) == run
-    assert (run.kind, run.status, fresh(gpu).checking) == (CheckKind.RESET, CheckStatus.QUEUED, True)
+    assert (run.kind, run.state, fresh(gpu).checking) == (CheckKind.RESET, RunState.QUEUED, True)
     command = command_of(sent)
     assert (command.kind, command.uuid, command.bus) == ("reset", gpu.uuid, "0000:1b:00.0")
     assert says(command, "done", "It was reset.")
     run.refresh_from_db()
-    assert (run.status, run.verdict, run.summary) == (CheckStatus.DONE, CheckVerdict.PASS, "It was reset.")
+    assert (run.state, run.verdict, run.summary) == (RunState.DONE, CheckVerdict.PASS, "It was reset.")
     assert fresh(gpu).cordoned, "nobody knows yet what it is worth"
     following = only(sent)
     assert (following.kind, following.level) == ("check", "standard")
@@ -168,7 +168,7 @@ def test_only_what_is_out_or_advised(gpus: list[Device], sent: Any, alice: Any) 
     GpuCheckRun.objects.create(
         device=gpus[1],
         cause="operator",
-        status=CheckStatus.DONE,
+        state=RunState.DONE,
         verdict="degraded",
         recovery="drain_and_reset",
     )
@@ -261,7 +261,7 @@ def test_killed_at_work_it_is_lost_and_never_done_a_second_time(gpu: Device, sen
 def is_lost(run: GpuCheckRun, device: Device) -> None:
     run.refresh_from_db()
     now = fresh(device)
-    assert (run.status, run.verdict) == (CheckStatus.LOST, "")
+    assert (run.state, run.verdict) == (RunState.LOST, "")
     assert (now.cordoned, now.checking, now.recovery) == (True, False, "reset")
     assert "nobody knows whether it was done" in now.cordon_reason
     assert "device.reset_lost" in kinds(device)

@@ -17,7 +17,7 @@ from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.events.models import Event, Notification
 from portal.join_requests import policies, selectors, services
-from portal.join_requests.models import MAX_MESSAGE, JoinRequest, JoinStatus
+from portal.join_requests.models import MAX_MESSAGE, JoinRequest, JoinState
 from tests.factories import MembershipFactory, TeamFactory, UserFactory
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
@@ -42,7 +42,7 @@ def kinds(request: JoinRequest) -> list[str]:
 
 def test_owners_are_told_and_members_are_not(team, fay, alice, bob, olga):
     asked, new = services.ask(actor=fay, slug="vision", text=" I train \x00the new detector ")
-    assert new and asked.status == JoinStatus.OPEN
+    assert new and asked.state == JoinState.OPEN
     assert asked.message == "I train the new detector"
     notice = Notification.objects.get(user=alice)
     assert (notice.kind, notice.url) == ("team.join_asked", services.url_of(asked))
@@ -117,7 +117,7 @@ def test_one_user_has_so_many_open_and_makes_so_many_a_day(fay):
     with pytest.raises(services.TooManyJoinRequests):
         services.ask(actor=fay, slug="more")
     # Taking them back and asking anew is a notice to the owners each time, too.
-    for mine in JoinRequest.objects.filter(status="open"):
+    for mine in JoinRequest.objects.filter(state="open"):
         services.withdraw(actor=fay, request_id=mine.pk)
     for _ in range(services.MAX_A_DAY - services.MAX_OPEN):
         again, _new = services.ask(actor=fay, slug="more")
@@ -135,7 +135,7 @@ def test_one_user_has_so_many_open_and_makes_so_many_a_day(fay):
 def test_an_owner_takes_the_asker_in(asked, fay, alice, team, role):
     services.approve(actor=alice, request_id=asked.pk, role=role)
     asked.refresh_from_db()
-    assert (asked.status, asked.role, asked.decided_by) == ("approved", role, alice)
+    assert (asked.state, asked.role, asked.decided_by) == ("approved", role, alice)
     assert team.memberships.get(user=fay).role == role
     assert notices(fay) == ["team.join_approved"]
     assert kinds(asked) == ["team.join_asked", "team.join_approved"]
@@ -184,7 +184,7 @@ def test_members_owners_of_other_teams_and_approvers_do_not_even_see_it(request,
     ):
         with pytest.raises(NotFound):
             act()
-    assert JoinRequest.objects.get().status == "open"
+    assert JoinRequest.objects.get().state == "open"
 
 
 def test_nobody_approves_their_own_way_into_a_team(team, charlie, olga):
@@ -231,7 +231,7 @@ def test_only_who_asks_withdraws(asked, alice):
 def test_deactivating_the_asker_withdraws_it(asked, fay, alice):
     deactivation.deactivate(actor=SYSTEM, user=fay)
     asked.refresh_from_db()
-    assert asked.status == "withdrawn"
+    assert asked.state == "withdrawn"
     with pytest.raises(StateConflict):
         services.approve(actor=alice, request_id=asked.pk)
 
@@ -239,7 +239,7 @@ def test_deactivating_the_asker_withdraws_it(asked, fay, alice):
 def test_deleting_the_team_withdraws_it_and_tells_the_asker(asked, fay):
     Team.objects.get(slug="vision").delete()
     asked.refresh_from_db()
-    assert (asked.status, asked.team, asked.team_name) == ("withdrawn", None, "Vision")
+    assert (asked.state, asked.team, asked.team_name) == ("withdrawn", None, "Vision")
     assert notices(fay) == ["team.join_withdrawn"]
     assert selectors.request_by_id(fay, asked.pk) == asked
 
@@ -247,7 +247,7 @@ def test_deleting_the_team_withdraws_it_and_tells_the_asker(asked, fay):
 def test_who_is_added_in_another_way_is_waited_for_no_more(asked, fay, alice, team):
     accounts.set_member(actor=alice, team=team, username="fay", role=Role.MEMBER)
     asked.refresh_from_db()
-    assert (asked.status, asked.decided_by, asked.role) == ("approved", alice, "member")
+    assert (asked.state, asked.decided_by, asked.role) == ("approved", alice, "member")
 
 
 def test_it_expires_by_itself(asked, fay, clock):
@@ -256,7 +256,7 @@ def test_it_expires_by_itself(asked, fay, clock):
     clock.shift(10)
     assert services.expire_due() == 1
     asked.refresh_from_db()
-    assert asked.status == "expired" and notices(fay) == ["team.join_expired"]
+    assert asked.state == "expired" and notices(fay) == ["team.join_expired"]
     assert services.expire_due() == 0
 
 
@@ -264,7 +264,7 @@ def test_one_that_is_over_but_not_closed_yet_keeps_nobody_from_asking(asked, fay
     clock.shift(django_settings.BERTH_JOIN_REQUEST_DAYS * 86400 + 1)
     assert services.ask(actor=fay, slug="vision")[1]
     asked.refresh_from_db()
-    assert asked.status == "expired"
+    assert asked.state == "expired"
 
 
 # --- teams ----------------------------------------------------------------------------------------

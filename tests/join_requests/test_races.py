@@ -13,7 +13,7 @@ from portal.common.errors import StateConflict
 from portal.common.reasons.codes import JoinCode
 from portal.events.models import Event
 from portal.join_requests import services
-from portal.join_requests.models import JoinRequest, JoinStatus
+from portal.join_requests.models import JoinRequest, JoinState
 from tests.factories import MembershipFactory, UserFactory
 from tests.races import Meanwhile, at_once
 
@@ -50,7 +50,7 @@ def test_six_owners_who_approve_at_once_take_the_asker_in_once(asked, owners, te
             assert each.reason.params == {"who": winner.username}
     assert Membership.objects.get(team=team, user=fay).role == Role.MEMBER
     asked.refresh_from_db()
-    assert (asked.status, asked.decided_by) == (JoinStatus.APPROVED, winner)
+    assert (asked.state, asked.decided_by) == (JoinState.APPROVED, winner)
     assert Event.objects.filter(kind="team.join_approved").count() == 1
 
 
@@ -64,7 +64,7 @@ def test_approved_and_denied_at_once_is_one_of_both(asked, owners, team, fay):
     assert Counter(type(each) for each in outcomes) == {JoinRequest: 1, StateConflict: 5}, outcomes
     asked.refresh_from_db()
     taken = Membership.objects.filter(team=team, user=fay).exists()
-    assert taken == (asked.status == JoinStatus.APPROVED)
+    assert taken == (asked.state == JoinState.APPROVED)
 
 
 def test_withdrawn_in_the_middle_of_an_approval(asked, team, fay, alice, monkeypatch):
@@ -86,6 +86,6 @@ def test_the_asker_is_deactivated_in_the_middle_of_an_approval(asked, team, fay,
     services.approve(actor=alice, request_id=asked.pk)
     assert not isinstance(meanwhile.outcome(), Exception), meanwhile.outcome()
     asked.refresh_from_db()
-    assert asked.status in (JoinStatus.APPROVED, JoinStatus.WITHDRAWN)
+    assert asked.state in (JoinState.APPROVED, JoinState.WITHDRAWN)
     fay.refresh_from_db()
     assert not fay.is_active

@@ -159,7 +159,7 @@ def hooked(owner: Any) -> dict[str, Any]:
     team = Team.objects.get(slug="vision")
     made = services.create(actor=owner, team=team, **HOOK).endpoint
     sent = Delivery.objects.create(
-        endpoint=made, type="berth.test", payload={}, status="failed", created_at=timezone.now()
+        endpoint=made, type="berth.test", payload={}, state="failed", created_at=timezone.now()
     )
     return {"<uuid:webhook_id>": made.pk, "<uuid:delivery_id>": sent.pk}
 

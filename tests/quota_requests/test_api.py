@@ -20,12 +20,12 @@ def test_ask_approve_less_and_take_back(bob, petra, team, eight, with_token):
     answer = member.post("/api/v1/quota-requests", {**BODY, "until": in_hours(5).isoformat()}, **JSON)
     assert answer.status_code == 201
     made = answer.json()
-    assert (made["status"], made["kind"], made["requester"]) == ("open", "quota", "bob")
+    assert (made["state"], made["kind"], made["requester"]) == ("open", "quota", "bob")
     assert answer["Location"] == f"/api/v1/quota-requests/{made['id']}"
     assert member.get(answer["Location"]).json()["evidence"] is None
 
     approver = with_token(petra, "quotas:read", "quotas:decide")
-    (listed,) = approver.get("/api/v1/quota-requests?status=open&team=vision").json()["results"]
+    (listed,) = approver.get("/api/v1/quota-requests?state=open&team=vision").json()["results"]
     assert listed == made
     evidence = approver.get(answer["Location"]).json()["evidence"]
     assert evidence["site_size"] == 8000
@@ -34,7 +34,7 @@ def test_ask_approve_less_and_take_back(bob, petra, team, eight, with_token):
     url = f"/api/v1/quota-requests/{made['id']}"
     assert approver.post(f"{url}/approve", {"amount": 3000}, **JSON).status_code == 400
     approved = approver.post(f"{url}/approve", {"amount": 500, "note": "For now"}, **JSON).json()
-    assert (approved["status"], approved["granted_amount"], approved["decided_by"]) == (
+    assert (approved["state"], approved["granted_amount"], approved["decided_by"]) == (
         "approved",
         500,
         "petra",
@@ -57,7 +57,7 @@ def test_asking_twice_is_a_conflict_that_names_the_first(bob, team, eight, with_
     second = client.post("/api/v1/quota-requests", BODY, **JSON)
     assert second.status_code == 409
     assert second.json()["quota_request"] == first["id"]
-    assert client.post(f"/api/v1/quota-requests/{first['id']}/withdraw").json()["status"] == "withdrawn"
+    assert client.post(f"/api/v1/quota-requests/{first['id']}/withdraw").json()["state"] == "withdrawn"
     assert client.post("/api/v1/quota-requests", BODY, **JSON).status_code == 201
 
 
@@ -102,7 +102,7 @@ def test_rules_are_made_changed_and_removed_by_approvers(bob, alice, petra, team
     member = with_token(bob)
     assert member.get(url).json()["amount_at_most"] == 2000
     made = member.post("/api/v1/quota-requests", {**BODY, "until": in_hours(5).isoformat()}, **JSON).json()
-    assert (made["status"], made["rule"], made["decided_by"]) == ("approved", answer.json()["id"], None)
+    assert (made["state"], made["rule"], made["decided_by"]) == ("approved", answer.json()["id"], None)
     assert Grant.objects.count() == 1
     changed = approver.patch(url, {"enabled": False, "hours_at_most": 4}, **JSON).json()
     assert (changed["enabled"], changed["hours_at_most"]) == (False, 4)

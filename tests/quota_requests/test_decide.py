@@ -15,7 +15,7 @@ from portal.common.reasons.codes import RequestCode
 from portal.events.models import Event, Notification
 from portal.ledger.models import LedgerAccount
 from portal.quota_requests import policies
-from portal.quota_requests.models import QuotaRequest, RequestStatus
+from portal.quota_requests.models import QuotaRequest, RequestState
 from portal.quota_requests.services import grants, requests, rules
 from portal.quota_requests.services import requests as services
 from portal.quotas.models import Grant, MemberCap, Quota
@@ -43,7 +43,7 @@ def test_approving_makes_a_grant_and_tells_who_asked(bob, petra, team, eight, se
     sent.clear()
     requests.approve(actor=petra, request_id=made.pk, note="Good luck")
     made.refresh_from_db()
-    assert (made.status, made.decided_by, made.granted_amount) == (RequestStatus.APPROVED, petra, 2000)
+    assert (made.state, made.decided_by, made.granted_amount) == (RequestState.APPROVED, petra, 2000)
     grant = Grant.objects.get()
     assert (grant.team, grant.user, grant.amount, grant.ends_at) == (team, None, 2000, made.until)
     assert told(bob) == ["petra approved 2 × H100 for Vision"]
@@ -90,7 +90,7 @@ def test_a_denial_needs_a_note_that_reaches_who_asked(bob, petra, team, eight):
         requests.deny(actor=petra, request_id=made.pk, note="  ")
     requests.deny(actor=petra, request_id=made.pk, note="Use two A100")
     made.refresh_from_db()
-    assert (made.status, made.decision_note) == (RequestStatus.DENIED, "Use two A100")
+    assert (made.state, made.decision_note) == (RequestState.DENIED, "Use two A100")
     assert Notification.objects.get(user=bob).body == "Use two A100"
     assert not Grant.objects.exists()
 

@@ -14,7 +14,7 @@ from portal.events.models import Notification
 from portal.inventory.device_states import IDLE_AFTER_S
 from portal.inventory.models import AllocatedDevice, Allocation, DeviceHour, DeviceSeries
 from portal.quota_requests import selectors as selectors
-from portal.quota_requests.models import AutoApproveRule, QuotaRequest, RequestStatus
+from portal.quota_requests.models import AutoApproveRule, QuotaRequest, RequestState
 from portal.quota_requests.services import requests
 from portal.quotas.models import Cohort, Grant, Quota, TeamShare
 from portal.workspaces.models import Workspace
@@ -328,7 +328,7 @@ def test_denying_without_a_reason_says_so_and_keeps_the_form(bob, petra, team, e
     assert "A denial needs a note" in text_of(client.get("/quotas/approvals/"))
     client.post(url, {"decision": "deny", "note": "Use A100", "next": "inbox"})
     made.refresh_from_db()
-    assert made.status == RequestStatus.DENIED
+    assert made.state == RequestState.DENIED
     assert "“Use A100”" in text_of(client.get("/quotas/approvals/"))
     own = as_user(bob).get(f"/quotas/requests/{made.pk}/").content.decode()
     assert "resource=gpu%3Ah100&amp;amount=1000" in own
@@ -369,14 +369,14 @@ def test_an_outsider_sees_nothing_and_a_colleague_may_not_decide(bob, charlie, t
     assert as_user(dan).get(f"/quotas/requests/{made.pk}/").status_code == 200
     as_user(dan).post(f"/quotas/requests/{made.pk}/decide/", {"decision": "approve"})
     made.refresh_from_db()
-    assert made.status == RequestStatus.OPEN
+    assert made.state == RequestState.OPEN
 
 
 def test_withdrawing_on_the_page(bob, team, eight, as_user):
     made = ask(bob, team)
     as_user(bob).post(f"/quotas/requests/{made.pk}/withdraw/")
     made.refresh_from_db()
-    assert made.status == RequestStatus.WITHDRAWN
+    assert made.state == RequestState.WITHDRAWN
 
 
 # --- Rules and delegates ----------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from portal.common.reasons.codes import LifetimeCode
 from portal.events.models import Event
 from portal.ledger.models import LedgerAccount
 from portal.reclaim import bar, lifetimes
-from portal.reservations.models import Reservation, ReservationStatus
+from portal.reservations.models import Reservation, ReservationState
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -212,7 +212,7 @@ def test_what_cannot_make_room_is_not_extended_into_a_booking_of_others(running,
         amounts={name: 1},
         starts_at=begins,
         ends_at=begins + timedelta(hours=5),
-        status=ReservationStatus.BOOKED,
+        state=ReservationState.BOOKED,
     )
     Workspace.objects.filter(pk=running.pk).update(preemptible=False)
     with pytest.raises(StateConflict) as refused:

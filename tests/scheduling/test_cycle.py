@@ -16,7 +16,7 @@ from portal.events.models import Event, Notification
 from portal.inventory.models import AllocatedDevice, Node
 from portal.ledger.models import LedgerAccount
 from portal.quotas.models import Cohort, Grant, MemberCap, Quota, SiteLimit, TeamShare
-from portal.reservations.models import Reservation, ReservationStatus
+from portal.reservations.models import Reservation, ReservationState
 from portal.scheduling import cycle, queue_status, snapshot_feed
 from portal.scheduling.admission import Outcome, assess
 from portal.scheduling.models import QueueState
@@ -261,7 +261,7 @@ def test_a_booking_keeps_its_capacity_free(make, alice, dora, team, other, pool,
         amounts={H100: 8000},
         starts_at=now - dt.timedelta(minutes=1),
         ends_at=now + dt.timedelta(hours=1),
-        status=ReservationStatus.BOOKED,
+        state=ReservationState.BOOKED,
     )
     blocked = make(alice, "sim-h100-x1")
     assert again(blocked).queue_entry.blocker["rule"] == "booking"

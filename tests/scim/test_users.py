@@ -10,7 +10,7 @@ from django.test import Client
 
 from portal.accounts import deactivation, users
 from portal.accounts.links import LinkKind
-from portal.accounts.models import AccountStatus, User
+from portal.accounts.models import AccountState, User
 from portal.common.actors import SYSTEM
 from portal.events.models import Event
 from portal.identity.models import GivenRole, IdentityLink
@@ -55,7 +55,7 @@ def test_a_user_is_made_as_the_rfc_shows_it(idp, ada):
     assert idp.get(f"Users/{made['id']}") == made
     user = User.objects.get(username="bjensen")
     assert not user.has_usable_password()
-    assert user.status == AccountStatus.INVITED
+    assert user.state == AccountState.INVITED
     assert user.email_confirmed
     asked = {"username": "bjensen", "password": "t1meMa$heen"}
     assert Client().post("/sign-in/", asked).status_code == 200
@@ -69,7 +69,7 @@ def test_who_has_been_made_comes_in_by_an_invitation(idp, ada):
     link = users.invite_again(actor=ada, user=User.objects.get(username="gina"))
     secret = link.url.rstrip("/").rpartition("/")[2]
     users.join(user=link.user, kind=LinkKind.INVITATION, link=secret, password=PASSWORD)
-    assert User.objects.get(username="gina").status == AccountStatus.ACTIVE
+    assert User.objects.get(username="gina").state == AccountState.ACTIVE
 
 
 def test_who_has_been_made_comes_in_by_the_provider_of_the_settings(idp, configure):
@@ -276,7 +276,7 @@ def test_a_removed_user_is_deleted_where_the_settings_say_so(idp, configure, cat
     configure("[scim]\ndelete_accounts = true\n")
     gina, hal = idp.user("gina"), idp.user("hal")
     idp.delete(f"Users/{gina['id']}")
-    assert User.objects.get(username="gina").status == AccountStatus.DELETED
+    assert User.objects.get(username="gina").state == AccountState.DELETED
     owner = User.objects.get(username="hal")
     MembershipFactory(team=team, user=owner)
     WorkspaceFactory(team=team, owner=owner, state=State.STOPPED)

@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from portal.accounts import deactivation, service_accounts, services, sessions, token_lookup, tokens, users
-from portal.accounts.models import AccountKind, AccountStatus, ApiToken, Role, User
+from portal.accounts.models import AccountKind, AccountState, ApiToken, Role, User
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.events.models import Event
@@ -36,7 +36,7 @@ def ci(team, alice) -> User:
 @pytest.mark.parametrize("name", ["ci", "svc-ci", " CI "])
 def test_its_name_says_what_it_is(team, alice, name):
     made = service_accounts.create(actor=alice, team=team, name=name)
-    assert (made.username, made.kind, made.status) == ("svc-ci", AccountKind.SERVICE, AccountStatus.ACTIVE)
+    assert (made.username, made.kind, made.state) == ("svc-ci", AccountKind.SERVICE, AccountState.ACTIVE)
     assert list(made.memberships.values_list("team__slug", "role")) == [("vision", "member")]
     entry = Event.objects.get(kind="service_account.created")
     assert (entry.actor, entry.team) == (alice, team)
@@ -192,7 +192,7 @@ def test_deactivated_it_ends_as_a_person_does(ci, alice, team):
     deactivation.deactivate(actor=alice, user=ci, reason="Leaked")
     ci.refresh_from_db()
     assert token_lookup.user_of_token(secret) is None
-    assert ci.status == AccountStatus.DEACTIVATED
+    assert ci.state == AccountState.DEACTIVATED
     with pytest.raises(StateConflict):
         tokens.create_token(actor=alice, user=ci, name="y")
     deactivation.reactivate(actor=alice, user=ci)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
-from portal.channels.models import Channel, Message, MessageStatus
+from portal.channels.models import Channel, Message, MessageState
 from portal.common.sealed_texts import seal
 from portal.webhooks.models import Delivery
 from portal.webhooks.presenters import without_secrets
@@ -53,7 +53,7 @@ def message(team, alice):
         channel=channel,
         kind="workspace.failed",
         title="It failed",
-        status=MessageStatus.FAILED,
+        state=MessageState.FAILED,
         created_at=timezone.now(),
         status_code=404,
         answer=f"no {URL} here",

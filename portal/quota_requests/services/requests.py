@@ -35,7 +35,7 @@ from portal.events.models import TargetKind
 from portal.events.services import Target
 from portal.ledger import services as ledger
 from portal.quota_requests import policies
-from portal.quota_requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestStatus
+from portal.quota_requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestState
 from portal.quota_requests.services.grants import end_due_grants as end_due_grants
 from portal.quota_requests.services.grants import give
 from portal.quota_requests.services.grants import revoke_grant as revoke_grant
@@ -161,7 +161,7 @@ def ask_to_start(
 
 def _refuse_twice(actor: User, team: Team, kind: str, resource: str, workspace: Workspace | None) -> None:
     same = QuotaRequest.objects.filter(
-        requester=actor, team=team, kind=kind, resource=resource, status=RequestStatus.OPEN
+        requester=actor, team=team, kind=kind, resource=resource, state=RequestState.OPEN
     )
     # Each workspace may wait for a request of its own.
     first = (same.filter(workspace=workspace) if workspace is not None else same).first()
@@ -196,7 +196,7 @@ def _approve_by(rule: AutoApproveRule, request: QuotaRequest) -> None:
     note = _("Approved at once: a rule allows it.")
     _set(
         request,
-        RequestStatus.APPROVED,
+        RequestState.APPROVED,
         rule=rule,
         decided_at=now,
         decision_note=note,
@@ -251,7 +251,7 @@ def approve(
             Reason(RequestCode.CORRECT_AND_DECIDE, {"first": first.as_json()}), errors=problems
         )
     note = strip_nul(note).strip()[:MAX_NOTE]
-    _decide(request, RequestStatus.APPROVED, actor, note, granted_amount=granted, granted_until=ends)
+    _decide(request, RequestState.APPROVED, actor, note, granted_amount=granted, granted_until=ends)
     if request.kind == RequestKind.LEDGER:
         ledger.credit(actor=actor, team=request.team, amount=granted, note=note or request.note[:200])
     else:
@@ -275,7 +275,7 @@ def deny(*, actor: User, request_id: UUID, note: str) -> QuotaRequest:
         )
     request = _request(request_id)
     policies.require_decide(actor, request)
-    _decide(request, RequestStatus.DENIED, actor, note)
+    _decide(request, RequestState.DENIED, actor, note)
     words = format_resource_amount(request.resource, request.amount)
     _notify_decision(actor, request, "denied", words, note)
     _end_waiting(request, f"{actor.username} denied what it waited for: {note}")
@@ -289,7 +289,7 @@ def withdraw(*, actor: User, request_id: UUID) -> QuotaRequest:
     if request.requester_id != actor.pk:
         asker = {"username": request.requester.username}
         raise NotAllowed(Reason(RequestCode.ONLY_ASKER_WITHDRAWS, asker))
-    if request.status == RequestStatus.WITHDRAWN:
+    if request.state == RequestState.WITHDRAWN:
         return request
     _withdraw(request, actor)
     return request
@@ -297,7 +297,7 @@ def withdraw(*, actor: User, request_id: UUID) -> QuotaRequest:
 
 def withdraw_all_of(event: UserDeactivated) -> None:
     """Take back whatever a deactivated user has asked for and nobody has decided yet."""
-    asked = QuotaRequest.objects.filter(requester=event.user, status=RequestStatus.OPEN)
+    asked = QuotaRequest.objects.filter(requester=event.user, state=RequestState.OPEN)
     for request_id in asked.order_by("created_at", "pk").values_list("pk", flat=True):
         _withdraw(_request(request_id), event.actor)
 
@@ -305,7 +305,7 @@ def withdraw_all_of(event: UserDeactivated) -> None:
 def _withdraw(request: QuotaRequest, actor: User | SystemActor) -> None:
     _set(
         request,
-        RequestStatus.WITHDRAWN,
+        RequestState.WITHDRAWN,
         decided_by=actor if isinstance(actor, User) else None,
         decided_at=timezone.now(),
         decision_note="",
@@ -334,14 +334,14 @@ def _request(request_id: UUID) -> QuotaRequest:
     return found
 
 
-def _decide(request: QuotaRequest, status: RequestStatus, actor: User, note: str, **fields: Any) -> None:
+def _decide(request: QuotaRequest, state: RequestState, actor: User, note: str, **fields: Any) -> None:
     """The conditional update that says who won; the loser learns who was faster."""
-    _set(request, status, decided_by=actor, decided_at=timezone.now(), decision_note=note, **fields)
+    _set(request, state, decided_by=actor, decided_at=timezone.now(), decision_note=note, **fields)
 
 
-def _set(request: QuotaRequest, status: RequestStatus, **fields: Any) -> None:
-    changes = {"status": status, **fields}
-    open_one = QuotaRequest.objects.filter(pk=request.pk, status=RequestStatus.OPEN)
+def _set(request: QuotaRequest, state: RequestState, **fields: Any) -> None:
+    changes = {"state": state, **fields}
+    open_one = QuotaRequest.objects.filter(pk=request.pk, state=RequestState.OPEN)
     if not open_one.update(**changes):
         raise _decided_already(request.pk)
     for name, value in changes.items():
@@ -352,17 +352,17 @@ def _set(request: QuotaRequest, status: RequestStatus, **fields: Any) -> None:
 def _decided_already(request_id: UUID) -> StateConflict:
     present = _request(request_id)
     code = {
-        RequestStatus.APPROVED: RequestCode.APPROVED_ALREADY,
-        RequestStatus.DENIED: RequestCode.DENIED_ALREADY,
-        RequestStatus.WITHDRAWN: RequestCode.WITHDRAWN_ALREADY,
-    }.get(RequestStatus(present.status), RequestCode.DECIDED_ALREADY)
+        RequestState.APPROVED: RequestCode.APPROVED_ALREADY,
+        RequestState.DENIED: RequestCode.DENIED_ALREADY,
+        RequestState.WITHDRAWN: RequestCode.WITHDRAWN_ALREADY,
+    }.get(RequestState(present.state), RequestCode.DECIDED_ALREADY)
     who = present.decided_by.username if present.decided_by else ""
     at = (present.decided_at or timezone.now()).isoformat()
     return StateConflict(
         Reason(code, {"who": who, "at": at}),
         code=ProblemCode.DECIDED_ALREADY,
         quota_request=str(request_id),
-        status_of_request=present.status,
+        state_of_request=present.state,
     )
 
 
@@ -402,7 +402,7 @@ def _end_waiting(request: QuotaRequest, why: str) -> None:
     waiting = locked(request.workspace_id)
     if waiting.state != State.PENDING or waiting.queue_entry.outcome != QueueOutcome.NEEDS_APPROVAL:
         return
-    if waiting.quota_requests.filter(status=RequestStatus.OPEN).exclude(pk=request.pk).exists():
+    if waiting.quota_requests.filter(state=RequestState.OPEN).exclude(pk=request.pk).exists():
         return
     events.record(
         actor=SYSTEM,

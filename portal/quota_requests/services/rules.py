@@ -22,7 +22,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.events import services as events
 from portal.events.kinds import AuditKind
-from portal.quota_requests.models import AutoApproveRule, RequestStatus
+from portal.quota_requests.models import AutoApproveRule, RequestState
 from portal.quotas import resources
 from portal.quotas.models import Grant
 
@@ -136,7 +136,7 @@ def left_of(rule: AutoApproveRule, team: Team, now: datetime) -> int:
         Grant.objects.active(now)
         # Nobody decided these. The rule itself may have been removed meanwhile.
         .filter(team=team, user=None, resource=rule.resource)
-        .filter(request__status=RequestStatus.APPROVED, request__decided_by=None)
+        .filter(request__state=RequestState.APPROVED, request__decided_by=None)
         .aggregate(held=Sum("amount"))["held"]
     )
     return max(0, rule.amount_at_most - (held or 0))

@@ -22,7 +22,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from portal.accounts.domain_events import UserDeleted
-from portal.accounts.models import AccountStatus, User
+from portal.accounts.models import AccountState, User
 from portal.common.actors import SYSTEM
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
@@ -206,7 +206,7 @@ def _troubled(deletion: HomeDeletion, reason: Reason) -> None:
         targets=_about(deletion.user),
         data=_data(deletion),
     )
-    administrators = User.objects.with_status(AccountStatus.ACTIVE).filter(is_superuser=True)
+    administrators = User.objects.with_state(AccountState.ACTIVE).filter(is_superuser=True)
     events.notify(
         administrators,
         "user.home_not_deleted",

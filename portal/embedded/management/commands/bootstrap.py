@@ -17,7 +17,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
 from portal.accounts import services, users
-from portal.accounts.models import AccountStatus, SiteRole, Team, User
+from portal.accounts.models import AccountState, SiteRole, Team, User
 from portal.catalog.services import ensure_starting_catalog, prefer_environment
 from portal.common.actors import SYSTEM
 from portal.common.formatting import format_date
@@ -70,7 +70,7 @@ class Command(BaseCommand):
     def _ensure_admin(self, *, link: bool) -> list[str]:
         """Create the administrator once. Returns what has to be shown of it."""
         admin = User.objects.filter(username=ADMIN).first()
-        if admin is not None and not (link and admin.status == AccountStatus.INVITED):
+        if admin is not None and not (link and admin.state == AccountState.INVITED):
             return []
         given = os.environ.get("BERTH_ADMIN_PASSWORD", "")
         if given and admin is None:
