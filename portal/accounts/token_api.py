@@ -38,9 +38,9 @@ class TokenFilter(filters.FilterSet):
         choices=WHOSE,
         method="of_whom",
         label="`all` that you may see: of service accounts of teams that you own, for operators of "
-        "everybody. Without it your own, unless `user`, `team` or `kind` is given.",
+        "everybody. Without it your own, unless `owner`, `team` or `kind` is given.",
     )
-    user = filters.CharFilter(field_name="user__username", label="Whose tokens.")
+    owner = filters.CharFilter(field_name="user__username", label="Whose tokens.")
     team = filters.CharFilter(
         field_name="user__memberships__team__slug", label="Short name of a team of theirs."
     )
@@ -92,7 +92,7 @@ class TokenViewSet(ReadViewSet):
     def get_queryset(self) -> QuerySet[ApiToken]:
         asked = self.request.query_params
         others = asked.get("whose") == "all" or (
-            "whose" not in asked and any(name in asked for name in ("user", "team", "kind"))
+            "whose" not in asked and any(name in asked for name in ("owner", "team", "kind"))
         )
         if self.action == "list" and not others:
             return selectors.tokens_of(self.request.user)

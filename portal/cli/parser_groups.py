@@ -207,7 +207,7 @@ def homes(commands: Any, common: argparse.ArgumentParser) -> None:
         one.set_defaults(function=f"homes_{name}")
         one.add_argument("team", metavar="TEAM", help="short name of the team whose home folder it is")
         one.add_argument("--pool", default="", metavar="SLUG", help="where you have one in several pools")
-        one.add_argument("--user", default="", metavar="NAME", help="whose; for operators")
+        one.add_argument("--owner", default="", metavar="NAME", help="whose; for operators")
         if name == "restore":
             one.add_argument("--no-wait", action="store_true", help="leave it going")
     words = "Move all home folders of a machine to another one, and wait; the same command goes on with it."

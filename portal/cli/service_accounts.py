@@ -78,7 +78,9 @@ def rotate(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def revoke(client: BerthClient, arguments: argparse.Namespace) -> int:
     token = _token(client, arguments)
-    confirm(arguments, f"Revoke the token {token['prefix']}… (“{token['name']}”) of {token['user']} at once?")
+    confirm(
+        arguments, f"Revoke the token {token['prefix']}… (“{token['name']}”) of {token['owner']} at once?"
+    )
     client.revoke_token(token["id"])
     if arguments.json:
         return print_json({"id": token["id"], "prefix": token["prefix"], "revoked": True})

@@ -48,8 +48,7 @@ FIELDS: Mapping[str, str] = {
     "warnings": "What to know about it that does not keep it from working.",
     # Whose, where and of what.
     "team": "Short name of the team.",
-    "user": "Name of the account.",
-    "owner": "Name of its user.",
+    "owner": "Name of the account that owns it.",
     "requester": "Name of whoever asked.",
     "template": "Short name of the template.",
     "flavor": "Short name of the flavor.",
@@ -131,7 +130,7 @@ ELSE: Mapping[str, frozenset[str]] = {
     "resource": frozenset({"Bar", "Queue"}),
     "team": frozenset({"Borrower", "ReclaimInterruption", "PreviewTeam", "GpuUse"}),
     "title": frozenset({"Reservation", "ReservationCreateRequest", "ReservationWriteRequest"}),
-    "user": frozenset({"Grant"}),
+    "username": frozenset({"Grant"}),
 }
 """Schemas in which a name means something else, or something of its own."""
 OWN: Mapping[str, str] = {
@@ -143,7 +142,7 @@ OWN: Mapping[str, str] = {
     "Condition.value": "What the claim has to be.",
     "ConditionRequest.claim": "Name of the claim.",
     "ConditionRequest.value": "What the claim has to be.",
-    "Grant.user": "Name of the account that it is for; null where it is for all of the team.",
+    "Grant.username": "Name of the account that it is for; null where it is for all of the team.",
     "JoinRequest.message": "What the asker says to the team's owners.",
     "Preempting.at": "When it is stopped, unless it is spared until then.",
     "OwnPackage.version": "Version of the package that is installed.",

@@ -207,7 +207,9 @@ class RequestViewSet(ReadViewSet):
 class GrantFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
     resource = filters.CharFilter(label="Exactly this resource.")
-    user = filters.CharFilter(field_name="user__username", label="Name of the member whose cap it raises.")
+    username = filters.CharFilter(
+        field_name="user__username", label="Name of the member whose cap it raises."
+    )
     active = filters.BooleanFilter(
         method="only_active", label="Only those that count now, or only the others."
     )

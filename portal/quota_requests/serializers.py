@@ -32,16 +32,26 @@ def amount_field(**more: Any) -> serializers.IntegerField:
 
 
 class GrantSerializer(serializers.ModelSerializer[Grant]):
-    """More than the quota says, for a team or as the cap of one member (`user`); ends by itself."""
+    """More than the quota says, for a team or as the cap of one member (`username`); ends by itself."""
 
     team = serializers.CharField(source="team.slug")
-    user = serializers.CharField(source="user.username", allow_null=True, default=None)
+    username = serializers.CharField(source="user.username", allow_null=True, default=None)
     request = serializers.UUIDField(source="request_id", allow_null=True)
     amount = serializers.IntegerField(help_text=AMOUNT_HELP)
 
     class Meta:
         model = Grant
-        fields = ["id", "team", "user", "resource", "amount", "starts_at", "ends_at", "ended_at", "request"]
+        fields = [
+            "id",
+            "team",
+            "username",
+            "resource",
+            "amount",
+            "starts_at",
+            "ends_at",
+            "ended_at",
+            "request",
+        ]
         read_only_fields = fields
 
 

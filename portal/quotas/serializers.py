@@ -155,15 +155,15 @@ class UsageSerializer(serializers.Serializer[Any]):
 
 
 class MemberCapSerializer(serializers.ModelSerializer[MemberCap]):
-    """The most that a member of a team may hold; without a user, each for whom no other is set."""
+    """The most that a member of a team may hold; without a `username`, each for whom no other is set."""
 
     team = serializers.CharField(source="team.slug")
-    user = serializers.CharField(source="user.username", default=None, allow_null=True)
+    username = serializers.CharField(source="user.username", default=None, allow_null=True)
     label = serializers.SerializerMethodField(help_text="The resource as people say it.")  # type: ignore[assignment]
 
     class Meta:
         model = MemberCap
-        fields = ["id", "team", "user", "resource", "label", "amount"]
+        fields = ["id", "team", "username", "resource", "label", "amount"]
         read_only_fields = fields
 
     def get_label(self, cap: MemberCap) -> str:
@@ -186,7 +186,7 @@ class MemberCapChangeSerializer(StrictSerializer):
 
 class MemberCapCreateSerializer(MemberCapChangeSerializer):
     team = serializers.CharField(max_length=40)
-    user = serializers.CharField(
+    username = serializers.CharField(
         max_length=32, allow_null=True, default=None, help_text="Null: each member for whom no other is set."
     )
     resource = serializers.CharField(max_length=80, help_text=RESOURCE_HELP)

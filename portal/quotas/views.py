@@ -44,7 +44,7 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
         return redirect("home:team", slug)
     team = accounts.team_by_slug(request.user, slug)
     policies.require_split(request.user, team)
-    username = strip_nul(request.POST.get("user", ""))
+    username = strip_nul(request.POST.get("username", ""))
     who = username or _("each member")
     expected = etags.expected_by(request)
     try:

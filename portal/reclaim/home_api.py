@@ -57,7 +57,7 @@ class Homes(serializers.ListSerializer[Any]):
 class HomeSerializer(serializers.ModelSerializer[HomePlace]):
     """A home folder on the machine where it lies."""
 
-    user = serializers.CharField(source="user.username")
+    owner = serializers.CharField(source="user.username")
     team = serializers.CharField(source="team.slug")
     pool = serializers.CharField(source="pool.slug")
     node = serializers.CharField(source="node.name")
@@ -78,7 +78,7 @@ class HomeSerializer(serializers.ModelSerializer[HomePlace]):
         model = HomePlace
         list_serializer_class = Homes
         fields = [
-            "id", "user", "team", "pool", "node", "used_at", "unused_s", "limit_s", "due_at", "warned",
+            "id", "owner", "team", "pool", "node", "used_at", "unused_s", "limit_s", "due_at", "warned",
             "deletable", "archive",
         ]  # fmt: skip
         read_only_fields = fields
@@ -139,7 +139,7 @@ class HomeDeleteSerializer(StrictSerializer):
 class HomeFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
     pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
-    user = filters.CharFilter(field_name="user__username", label="Name of its user.")
+    owner = filters.CharFilter(field_name="user__username", label="Name of its owner.")
     archived = filters.BooleanFilter(
         field_name="away", lookup_expr="isnull", exclude=True, label="Whether it is in an archive alone."
     )

@@ -213,18 +213,18 @@ class ReservationViewSet(ReadViewSet):
 class BookingPermissionSerializer(serializers.ModelSerializer[BookingPermission]):
     """Somebody books without approval: for a team, or (null) for every team that they are not in."""
 
-    user = serializers.CharField(source="user.username")
+    username = serializers.CharField(source="user.username")
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
     granted_by = serializers.CharField(source="granted_by.username")
 
     class Meta:
         model = BookingPermission
-        fields = ["id", "user", "team", "granted_by", "created_at"]
+        fields = ["id", "username", "team", "granted_by", "created_at"]
         read_only_fields = fields
 
 
 class PermitSerializer(StrictSerializer):
-    user = serializers.CharField(max_length=32, help_text="Name of somebody else.")
+    username = serializers.CharField(max_length=32, help_text="Name of somebody else.")
     team = serializers.CharField(
         max_length=40,
         required=False,
@@ -261,7 +261,7 @@ class BookingPermissionViewSet(ListViewSet):
         permissions.require_grant(request.user)
         with named_in("team"):
             team = limits.team_for(request.user, given["team"]) if "team" in given else None
-        made = permissions.permit(actor=request.user, username=given["user"], team=team)
+        made = permissions.permit(actor=request.user, username=given["username"], team=team)
         return self.answer(made, status=201)
 
     @operation(

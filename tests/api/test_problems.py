@@ -145,7 +145,7 @@ def test_a_token_in_the_url_is_not_looked_at(bob: Any) -> None:
         ("environments", {"name": "X", "source": "numpy"}),
         ("quotas", {"resource": "gpu:h100", "quota": 1}),
         ("member-caps", {"resource": "gpu:h100", "amount": 1}),
-        ("booking-permissions", {"user": "bob"}),
+        ("booking-permissions", {"username": "bob"}),
         (
             "reservations",
             {

@@ -96,7 +96,7 @@ class TestReclaimPolicies(DetailCase, CreateCase):
 class TestHomes(DetailCase):
     path, read_scope, write_scope = "homes", "workspaces:read", "workspaces:write"
     fixtures, lacks, max_queries = ("local_pool", "team"), ("POST", "PATCH", "DELETE"), 4
-    filters = {"team=vision": 2, "team=x": 0, "pool=this-machine": 2, "user=bob": 1, "archived=true": 0}
+    filters = {"team=vision": 2, "team=x": 0, "pool=this-machine": 2, "owner=bob": 1, "archived=true": 0}
 
     def stock(self) -> None:
         pool = Pool.objects.get(slug="this-machine")
@@ -149,7 +149,7 @@ class TestLostHomes(ListCase):
         "team=vision": 1,
         "team=x": 0,
         "pool=this-machine": 1,
-        "user=bob": 1,
+        "owner=bob": 1,
         "open=true": 1,
         "open=false": 0,
     }
@@ -314,7 +314,7 @@ class TestTokens(DetailCase, CreateCase):
     path, read_scope, write_scope = "tokens", "tokens:read", "tokens:write"
     reader = "bob"
     body, required, located = {"name": "ci"}, ("name",), False
-    filters = {"whose=mine": 1, "user=bob": 1, "user=alice": 0, "kind=service": 0, "unused_days=0": 1}
+    filters = {"whose=mine": 1, "owner=bob": 1, "owner=alice": 0, "kind=service": 0, "unused_days=0": 1}
 
 
 class TestServiceAccounts(DetailCase, CreateCase):
@@ -508,7 +508,7 @@ class TestQuotas(DetailCase, CreateCase):
 class TestMemberCaps(DetailCase, CreateCase):
     path, read_scope, write_scope = "member-caps", "quotas:read", "quotas:write"
     reader, fixtures = "alice", ("team",)
-    filters = {"team=vision": 1, "team=x": 0, "resource=disk_mib": 1, "user=bob": 0}
+    filters = {"team=vision": 1, "team=x": 0, "resource=disk_mib": 1, "username=bob": 0}
     body = {"team": "vision", "resource": "gpu:h100", "amount": 1000}
     required = ("team", "resource", "amount")
 

@@ -47,7 +47,7 @@ FORMS = {
     "site limit": Form("site limit", BOARD, "amount", {"amount": "9", "action": "site"}),
     "first site limit": Form("site limit", BOARD, "amount", {"amount": "9", "action": "site"}, made=False),
     "rate": Form("rate", BOARD, "rate", {"rate": "9", "action": "rate"}),
-    "cap": Form("cap", TEAM, "user", {"amount": "9"}),
+    "cap": Form("cap", TEAM, "resource", {"amount": "9"}),
     "ledger": Form("ledger", TEAM, "period", {"hours": "9", "do": "set"}),
     "first ledger": Form("ledger", TEAM, "period", {"hours": "9", "do": "set"}, made=False),
     "budget": Form("budget", TEAM, "amount", {"amount": "9", "do": "set"}),

@@ -73,7 +73,7 @@ def test_json_of_every_command(as_alice, ci):
     made = as_alice(SA, "create", "cd", "--json").json
     assert (made["username"], made["team"]) == ("svc-cd", "vision")
     issued = as_alice(SA, "issue", "cd", "deploy", "--json").json
-    assert issued["secret"].startswith("berth_") and issued["user"] == "svc-cd"
+    assert issued["secret"].startswith("berth_") and issued["owner"] == "svc-cd"
     [listed] = as_alice(SA, "tokens", "cd", "--json").json
     assert "secret" not in listed
     rotated = as_alice(SA, "rotate", "cd", issued["id"], "--json").json

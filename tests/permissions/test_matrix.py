@@ -523,7 +523,7 @@ class Stage:
             ("POST", "api/v1/reservations"): {**wished, "team": "vision"},
             ("PUT", "api/v1/reservations/<uuid:reservation_id>"): wished,
             ("POST", "api/v1/reservations/<uuid:reservation_id>/deny"): {"note": "No"},
-            ("POST", "api/v1/booking-permissions"): {"user": "dan"},
+            ("POST", "api/v1/booking-permissions"): {"username": "dan"},
             ("POST", "api/v1/quotas"): quota,
             ("PUT", "api/v1/quotas/<uuid:quota_id>"): {"quota": 1},
             ("POST", "api/v1/member-caps"): cap,

@@ -44,7 +44,7 @@ def test_ask_approve_less_and_take_back(bob, petra, team, eight, with_token):
     assert "petra approved it" in again.json()["detail"]
 
     (grant,) = member.get("/api/v1/grants?active=true").json()["results"]
-    assert (grant["id"], grant["amount"], grant["user"]) == (approved["grant"], 500, None)
+    assert (grant["id"], grant["amount"], grant["username"]) == (approved["grant"], 500, None)
     taken = approver.post(f"/api/v1/grants/{grant['id']}/revoke", {"note": "A mistake"}, **JSON)
     assert taken.json()["ended_at"]
     assert member.get("/api/v1/grants?active=true").json()["results"] == []

@@ -168,19 +168,20 @@ def test_usage_in_numbers_for_members_and_approvers(api, bob, petra, charlie, te
 
 def test_an_owner_caps_members(api, alice, bob, charlie, team):
     owner = api(alice)
-    made = owner.post("/member-caps", {"team": "vision", "user": "bob", "resource": H100, "amount": 2000})
-    assert made.status_code == 201 and made.json()["user"] == "bob"
+    made = owner.post("/member-caps", {"team": "vision", "username": "bob", "resource": H100, "amount": 2000})
+    assert made.status_code == 201 and made.json()["username"] == "bob"
     assert (
-        owner.post("/member-caps", {"team": "vision", "resource": H100, "amount": 1}).json()["user"] is None
+        owner.post("/member-caps", {"team": "vision", "resource": H100, "amount": 1}).json()["username"]
+        is None
     )
     twice = owner.post("/member-caps", {"team": "vision", "resource": H100, "amount": 2})
     assert twice.status_code == 409
     where = f"/member-caps/{made.json()['id']}"
     assert owner.put(where, {"amount": 1000}).json()["amount"] == 1000
     for name in ("charlie", "nobody", ""):
-        body = {"team": "vision", "user": name, "resource": H100, "amount": 1}
+        body = {"team": "vision", "username": name, "resource": H100, "amount": 1}
         assert owner.post("/member-caps", body).status_code == 400
-    rows = api(bob).get("/member-caps", user="bob").json()["results"]
+    rows = api(bob).get("/member-caps", username="bob").json()["results"]
     assert [row["amount"] for row in rows] == [1000]
     assert api(charlie).get("/member-caps").json()["results"] == []
     assert owner.delete(where).status_code == 204

@@ -151,13 +151,13 @@ def test_owners_split_the_quota_on_the_teams_page(as_user, alice, bob, team):
     services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=4000)
     client = as_user(alice)
     caps = "/quotas/teams/vision/caps/"
-    page = words(client.post(caps, {"user": "bob", "resource": H100, "amount": "9"}, follow=True))
+    page = words(client.post(caps, {"username": "bob", "resource": H100, "amount": "9"}, follow=True))
     assert "The cap of bob is 9 × H100." in page and "more than Vision may have" in page
     assert MemberCap.objects.get().amount == 9000
     assert "Type a number" in words(
-        client.post(caps, {"user": "bob", "resource": H100, "amount": "x"}, follow=True)
+        client.post(caps, {"username": "bob", "resource": H100, "amount": "x"}, follow=True)
     )
-    client.post(caps, {"user": "bob", "resource": H100, "remove": "1"})
+    client.post(caps, {"username": "bob", "resource": H100, "remove": "1"})
     assert not MemberCap.objects.exists()
 
 

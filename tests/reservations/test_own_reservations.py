@@ -201,9 +201,9 @@ def test_the_page_asks_and_says_that_another_decides(as_user, petra, olga, team,
 def test_permissions_by_page(as_user, petra, olga, team, pool):
     browser = as_user(petra)
     assert "Nobody books without approval" in browser.get("/calendar/permissions/").content.decode()
-    assert browser.post("/calendar/permissions/", {"user": "petra"}).status_code == 403
-    assert browser.post("/calendar/permissions/", {"user": "nobody"}).status_code == 400
-    assert browser.post("/calendar/permissions/", {"user": "olga", "team": "vision"}).status_code == 302
+    assert browser.post("/calendar/permissions/", {"username": "petra"}).status_code == 403
+    assert browser.post("/calendar/permissions/", {"username": "nobody"}).status_code == 400
+    assert browser.post("/calendar/permissions/", {"username": "olga", "team": "vision"}).status_code == 302
     page = as_user(olga).get("/calendar/permissions/").content.decode()
     assert "Vision" in page and "petra" in page
     given = BookingPermission.objects.get()

@@ -220,7 +220,7 @@ class TeamUsage(ApiView):
 
 class CapFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
-    user = filters.CharFilter(field_name="user__username", label="Name of the member.")
+    username = filters.CharFilter(field_name="user__username", label="Name of the member.")
     resource = filters.CharFilter(label="Exactly this resource.")
 
 
@@ -265,7 +265,7 @@ class CapViewSet(TaggedViewSet, ReadViewSet):
     def create(self, request: UserRequest) -> Response:
         given = body_of(request, MemberCapCreateSerializer)
         team = _own_team(request.user, given["team"])
-        user = _member(team, given["user"])
+        user = _member(team, given["username"])
         done = services.set_member_cap(
             actor=request.user,
             team=team,
@@ -332,7 +332,7 @@ def _member(team: Team, username: str | None) -> User | None:
     user = User.objects.filter(username=strip_nul(username).strip().lower()).first()
     if user is None:
         reason = Reason(QuotaCode.CAP_FOR_NO_MEMBER, {"username": username, "team": team.name})
-        raise InvalidInput(reason, errors={"user": [reason]})
+        raise InvalidInput(reason, errors={"username": [reason]})
     return user
 
 

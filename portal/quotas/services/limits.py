@@ -239,7 +239,7 @@ def set_member_cap(
     _lock(team)
     if user is not None and not team.memberships.filter(user=user).exists():
         params = {"username": user.username, "team": team.name}
-        raise _invalid("user", Reason(QuotaCode.CAP_FOR_NO_MEMBER, params))
+        raise _invalid("username", Reason(QuotaCode.CAP_FOR_NO_MEMBER, params))
     cap = MemberCap.objects.filter(team=team, user=user, resource=resource).first()
     etags.require_expected(expected, cap, name=_cap_name(team, user, resource))
     if cap is not None and only_new:

@@ -34,13 +34,13 @@ SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}
 class LostHomeSerializer(serializers.ModelSerializer[LostHome]):
     """A home folder that lies on a machine which was removed."""
 
-    user = serializers.CharField(source="user.username")
+    owner = serializers.CharField(source="user.username")
     team = serializers.CharField(source="team.slug")
     pool = serializers.CharField(source="pool.slug")
 
     class Meta:
         model = LostHome
-        fields = ["id", "user", "team", "pool", "node", "used_mib", "lost_at", "begun_anew_at"]
+        fields = ["id", "owner", "team", "pool", "node", "used_mib", "lost_at", "begun_anew_at"]
         read_only_fields = fields
         extra_kwargs = {
             "node": {"help_text": "The name that the removed machine had."},
@@ -54,7 +54,7 @@ class LostHomeSerializer(serializers.ModelSerializer[LostHome]):
 class LostHomeFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
     pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
-    user = filters.CharFilter(field_name="user__username", label="Name of its user.")
+    owner = filters.CharFilter(field_name="user__username", label="Name of its owner.")
     open = filters.BooleanFilter(
         field_name="begun_anew_at", lookup_expr="isnull", label="Whether it still waits for an answer."
     )
