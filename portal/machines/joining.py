@@ -314,7 +314,7 @@ def _signed(signer: Authority, csr: str, name: str) -> Signed:
     try:
         return signer.sign_node(csr, name)
     except BadRequest as error:
-        raise _coded(InvalidInput, MachineCode.CSR_INVALID, why=str(error)) from error
+        raise _coded(InvalidInput, MachineCode.CSR_INVALID, reason=str(error)) from error
 
 
 def _take_in(asked: Join, token: JoinToken, signed: Signed, password: str, address: str) -> Machine:

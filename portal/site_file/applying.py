@@ -125,9 +125,10 @@ def _refusals(section: str, name: str, lines: Lines) -> Iterator[None]:
     except PortalError as error:
         errors = error.field_errors
         line = lines.of((section, name, next(iter(errors), "")))
-        params = {"line": line, "section": section, "name": name, "why": error.sentence}
         problems = [f"{field}: {' '.join(texts)}" for field, texts in errors.items()]
-        reason = Reason(SiteCode.STEP_REFUSED, {**params, "why": " ".join([error.sentence, *problems])[:500]})
+        words = " ".join([error.sentence, *problems])[:500]
+        params = {"line": line, "section": section, "name": name, "reason": words}
+        reason = Reason(SiteCode.STEP_REFUSED, params)
         raise InvalidInput(reason, errors={"yaml": [reason]}) from error
 
 

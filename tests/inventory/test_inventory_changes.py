@@ -112,13 +112,13 @@ def test_a_device_that_comes_back_is_told_and_checked(catalog, sent):
     pool = checked_pool(node_info(gpus=2))
     Pool.objects.update(check_every_hours=168)
     for device in Device.objects.all():
-        GpuCheckRun.objects.create(device=device, cause=CheckCause.NEW, status="done", verdict="pass")
+        GpuCheckRun.objects.create(device=device, cause=CheckCause.NEW, state="done", verdict="pass")
     assert kinds(report(pool, node_info(gpus=1))) == ["device.disappeared"]
     (told,) = report(pool, node_info(gpus=2))
     assert (told.kind, told.data["devices"]) == ("device.returned", ["GPU-node-1-1"])
     assert told.message == "finds GPU 1 of node-1 again"
     assert policy.run() == 1
-    assert GpuCheckRun.objects.get(status="queued").cause == CheckCause.RETURNED
+    assert GpuCheckRun.objects.get(state="queued").cause == CheckCause.RETURNED
 
 
 def test_a_device_in_another_node_has_returned_there(catalog):

@@ -40,7 +40,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("Synchronise it (NTP), then join again with the same token."),
     ),
     MachineCode.CSR_INVALID: Text(
-        _("The request for a certificate cannot be signed: %(why)s."),
+        _("The request for a certificate cannot be signed: %(reason)s."),
         _("Join with the program `berth` of this version."),
     ),
     MachineCode.IDENTITY_REPLACED: Text(
