@@ -167,16 +167,18 @@ class ReservationViewSet(ReadViewSet):
 
     @operation(
         "Cancel a reservation",
-        description="Its capacity is free at once. Repeating it is success.",
-        responses={204: None},
+        description="Its capacity is free at once. Idempotent.",
+        request=None,
+        responses={200: ReservationSerializer},
         parameters=[IF_MATCH],
         errors=[404, 409, 412],
     )
-    def destroy(self, request: UserRequest, reservation_id: UUID) -> Response:
-        services.cancel(
-            actor=request.user, reservation_id=reservation_id, expected=etags.expected_by(request)
+    @action(detail=True, methods=["post"])
+    def cancel(self, request: UserRequest, reservation_id: UUID) -> Response:
+        expected = etags.expected_by(request)
+        return self.answer(
+            services.cancel(actor=request.user, reservation_id=reservation_id, expected=expected)
         )
-        return Response(status=204)
 
     @operation(
         "Book what was asked for",

@@ -33,6 +33,13 @@ class Kind:
     second: Any
     who: str = "olga"
     deleted: bool = True
+    verb: str = ""
+    """What ends it by a POST below its path, where it is not deleted: `cancel` or `revoke`."""
+
+    def end(self, program: Any, path: str, version: str) -> Any:
+        if self.verb:
+            return program.post(f"{path}/{self.verb}", **{"If-Match": version})
+        return program.delete(path, **{"If-Match": version})
 
 
 def _made(path: str, body: Any) -> Callable[[Any], str]:
@@ -108,6 +115,7 @@ KINDS = {
         {**BOOKED, "title": "Thesis"},
         {**BOOKED, "amounts": {"gpu:simulated-h100": 3000}},
         who="alice",
+        verb="cancel",
     ),
     "site limit": Kind(
         _put("site-limits/gpu:h100", {"amount": 8000}), "PUT", {"amount": 4000}, {"amount": 2000}
@@ -176,7 +184,7 @@ def test_of_two_who_edit_the_second_is_told(api: Any, people: dict[str, User], k
     assert first["ETag"] == program.get(path)["ETag"] != seen
     problem(program.send(kind.method, path, kind.second, **{"If-Match": seen}), 412, "changed_meanwhile")
     if kind.deleted:
-        problem(program.delete(path, **{"If-Match": seen}), 412, "changed_meanwhile")
+        problem(kind.end(program, path, seen), 412, "changed_meanwhile")
     after = program.get(path)
     assert after["ETag"] == first["ETag"]
     assert json.dumps(after.json()) == json.dumps(program.get(path).json())
@@ -184,7 +192,7 @@ def test_of_two_who_edit_the_second_is_told(api: Any, people: dict[str, User], k
     assert second.status_code == 200, second.content
     assert second["ETag"] != first["ETag"]
     if kind.deleted:
-        assert program.delete(path, **{"If-Match": second["ETag"]}).status_code == 204
+        assert kind.end(program, path, second["ETag"]).status_code in (200, 204)
 
 
 def test_without_a_version_the_last_one_wins(api: Any, people: dict[str, User], kind: Kind) -> None:

@@ -681,8 +681,8 @@ GET    api/v1/reservations                                  401 200 200 200 200 
 POST   api/v1/reservations                                  401 400 403 403 403 201 403 201   quotas:write
 GET    api/v1/reservations/<uuid:reservation_id>            401 404 200 200 200 200 200 200   quotas:read
 PUT    api/v1/reservations/<uuid:reservation_id>            401 404 403 403 403 200 403 200   quotas:write
-DELETE api/v1/reservations/<uuid:reservation_id>            401 404 403 403 403 204 403 204   quotas:write
 POST   api/v1/reservations/<uuid:reservation_id>/approve    401 404 403 403 403 403 403 200   quotas:decide
+POST   api/v1/reservations/<uuid:reservation_id>/cancel     401 404 403 403 403 200 403 200   quotas:write
 POST   api/v1/reservations/<uuid:reservation_id>/deny       401 404 403 403 403 403 403 200   quotas:decide
 GET    api/v1/booking-permissions                           401 200 200 200 200 200 200 200   quotas:read
 POST   api/v1/booking-permissions                           401 403 403 403 403 403 403 403 201 quotas:decide

@@ -235,4 +235,4 @@ def test_over_rest(with_token, alice, bob, charlie, petra, team, pool):
     seen = with_token(charlie).get("/api/v1/reservations").json()["results"]
     assert [(row["title"], row["amounts"]) for row in seen] == [("", {H100: 4000})]
     assert post(petra, "reservations", {**body, "amounts": {H100: 5000}}).status_code == 409
-    assert with_token(alice).delete(f"/api/v1/{one}").status_code == 204
+    assert [post(alice, f"{one}/cancel", {}).json()["status"] for _ in range(2)] == ["cancelled"] * 2
