@@ -104,7 +104,7 @@ def connect() -> None:
     in_transaction(
         UserDeactivated,
         join_requests.withdraw_all_of,
-        requests.withdraw_all_of,
+        requests.cancel_all_of,
         reservations.pass_on_all_of,
         workspaces.stop_all_of,
     )

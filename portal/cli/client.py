@@ -98,7 +98,7 @@ class BerthClient:
         return self._object("POST", "/quota-requests", json=_given(request), headers=headers)
 
     def decide(self, request_id: str, verb: str, **given: Any) -> dict[str, Any]:
-        """`approve` (`amount`, `until`, `note`), `deny` (`reason`) or `withdraw` a request."""
+        """`approve` (`amount`, `until`, `note`), `deny` (`reason`) or `cancel` a request."""
         path = f"/quota-requests/{quote(request_id, safe='')}/{verb}"
         return self._object("POST", path, json=_given(given))
 

@@ -68,8 +68,8 @@ def requests(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     approve = verb("approve", "Approve a request, whole or less of it. For who decides it.")
     deny = verb("deny", "Deny a request. For who decides it.")
-    withdraw = verb("withdraw", "Take back a request of your own.")
-    for each in (approve, deny, withdraw):
+    cancel = verb("cancel", "Cancel a request of your own.")
+    for each in (approve, deny, cancel):
         each.add_argument("request", metavar="ID", help="its id, or the beginning of it")
     amount(approve, required=False, words="less than was asked for")
     approve.add_argument("--hours", type=hours, default=None, metavar="H", help="for so long from now")

@@ -61,8 +61,8 @@ def deny(client: BerthClient, arguments: argparse.Namespace) -> int:
     return _said(client.decide(found["id"], "deny", reason=arguments.reason), arguments)
 
 
-def withdraw(client: BerthClient, arguments: argparse.Namespace) -> int:
-    return _said(client.decide(_find(client, arguments.request)["id"], "withdraw"), arguments)
+def cancel(client: BerthClient, arguments: argparse.Namespace) -> int:
+    return _said(client.decide(_find(client, arguments.request)["id"], "cancel"), arguments)
 
 
 def _find(client: BerthClient, wanted: str) -> dict[str, Any]:

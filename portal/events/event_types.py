@@ -70,7 +70,7 @@ def _types() -> Iterable[EventType]:
         _("A request for more was approved or denied."),
     )
     yield EventType(
-        "quota_request.withdrawn", (K.QUOTA_REQUEST_WITHDRAWN,), team, _("A request for more was withdrawn.")
+        "quota_request.cancelled", (K.QUOTA_REQUEST_CANCELLED,), team, _("A request for more was cancelled.")
     )
     yield EventType(
         "grant.ended",

@@ -235,7 +235,7 @@ class AuditKind(StrEnum):
     QUOTA_REQUEST_ASKED = "quota.request_asked"
     QUOTA_REQUEST_APPROVED = "quota.request_approved"
     QUOTA_REQUEST_DENIED = "quota.request_denied"
-    QUOTA_REQUEST_WITHDRAWN = "quota.request_withdrawn"
+    QUOTA_REQUEST_CANCELLED = "quota.request_cancelled"
     QUOTA_GRANT_ENDED = "quota.grant_ended"
     QUOTA_GRANT_REVOKED = "quota.grant_revoked"
     QUOTA_RULE_CREATED = "quota.rule_created"

@@ -105,7 +105,7 @@ class QuotaSource(Source):
         return workspace is not None or _soon(until, now)
 
     def item(self, actor: User, key: Key, row: QuotaRequest) -> Item:
-        words = Shown(row, None, may_decide=True, may_revoke=False, may_withdraw=False)
+        words = Shown(row, None, may_decide=True, may_revoke=False, may_cancel=False)
         cap = row.kind == RequestKind.MEMBER_CAP
         why = (
             _("Owners of %(team)s and operators decide it.") % {"team": row.team.name}

@@ -167,7 +167,7 @@ TAGS: Mapping[str, Tag] = {
             "quota-requests/{request_id}": {GET: "getQuotaRequest"},
             "quota-requests/{request_id}/approve": {POST: "approveQuotaRequest"},
             "quota-requests/{request_id}/deny": {POST: "denyQuotaRequest"},
-            "quota-requests/{request_id}/withdraw": {POST: "withdrawQuotaRequest"},
+            "quota-requests/{request_id}/cancel": {POST: "cancelQuotaRequest"},
             "grants": {GET: "listGrants"},
             "grants/{grant_id}/revoke": {POST: "revokeGrant"},
             "auto-approve-rules": {GET: "listAutoApproveRules", POST: "createAutoApproveRule"},

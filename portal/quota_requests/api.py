@@ -192,15 +192,15 @@ class RequestViewSet(ReadViewSet):
         return self.answer(self.get_object())
 
     @operation(
-        "Withdraw a request of your own",
-        description="A workspace that waits for it is deleted. Withdrawing twice is success.",
+        "Cancel a request of your own",
+        description="A workspace that waits for it is deleted. Idempotent.",
         responses={200: RequestSerializer},
         errors=[404, 409],
     )
     @action(detail=True, methods=["post"])
-    def withdraw(self, request: UserRequest, request_id: UUID) -> Response:
+    def cancel(self, request: UserRequest, request_id: UUID) -> Response:
         self.get_object()
-        services.withdraw(actor=request.user, request_id=request_id)
+        services.cancel(actor=request.user, request_id=request_id)
         return self.answer(self.get_object())
 
 
@@ -234,8 +234,8 @@ class GrantViewSet(ListViewSet):
         return selectors.grant_by_id(self.request.user, self.kwargs["grant_id"])
 
     @operation(
-        "Take a grant back",
-        description="What runs on it goes on; nothing new starts on it. Taking it back twice is success.",
+        "Revoke a grant",
+        description="What runs on it goes on; nothing new starts on it. Idempotent.",
         request=RevokeSerializer,
         responses={200: GrantSerializer},
         errors=[400, 404, 409, 415],

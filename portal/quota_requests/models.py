@@ -26,7 +26,7 @@ class RequestStatus(models.TextChoices):
     OPEN = "open", _("Open")
     APPROVED = "approved", _("Approved")
     DENIED = "denied", _("Denied")
-    WITHDRAWN = "withdrawn", _("Withdrawn")
+    CANCELLED = "cancelled", _("Cancelled")
 
 
 class AutoApproveRule(models.Model):

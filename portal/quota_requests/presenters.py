@@ -53,7 +53,7 @@ class Shown:
     evidence: Evidence | None
     may_decide: bool
     may_revoke: bool
-    may_withdraw: bool
+    may_cancel: bool
     problem: str = ""
     given: dict[str, str] | None = None
     focus: bool = False
@@ -160,7 +160,7 @@ def shown(actor: User, request: QuotaRequest, evidence: Evidence | None = None, 
         evidence=evidence,
         may_decide=selectors.may_decide(actor, request),
         may_revoke=grant is not None and selectors.may_revoke(actor, grant),
-        may_withdraw=request.status == RequestStatus.OPEN and request.requester_id == actor.pk,
+        may_cancel=request.status == RequestStatus.OPEN and request.requester_id == actor.pk,
         bar=limits.bar_of(request.team, request.resource) if barred else None,
         **more,
     )
@@ -182,7 +182,7 @@ def inbox(actor: User) -> list[Shown]:
             row.evidence,
             may_decide=True,
             may_revoke=False,
-            may_withdraw=row.request.requester_id == actor.pk,
+            may_cancel=row.request.requester_id == actor.pk,
             bar=found.get((row.request.team.slug, row.request.resource)),
         )
         for row in rows

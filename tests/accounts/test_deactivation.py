@@ -153,7 +153,7 @@ def test_requests_are_withdrawn_and_booked_time_stays_the_teams(ada, alice, bob,
     deactivation.deactivate(actor=ada, user=bob)
     for row in (asked, booked, wished):
         row.refresh_from_db()
-    assert asked.status == RequestStatus.WITHDRAWN
+    assert asked.status == RequestStatus.CANCELLED
     assert wished.status == ReservationStatus.CANCELLED
     assert (booked.status, booked.created_by) == (ReservationStatus.BOOKED, alice)
 

@@ -77,7 +77,7 @@ def test_taking_it_back(as_bob: Any, team: Any) -> None:
     made = as_bob(*asked, "--json").json
     assert "error" not in made, made
     assert made["amount"] == 3
-    assert as_bob("requests", "withdraw", made["id"][:10], "--json").json["status"] == "withdrawn"
+    assert as_bob("requests", "cancel", made["id"][:10], "--json").json["status"] == "cancelled"
     assert as_bob(*asked[:-2]).code == 2
     assert as_bob("requests", "ask", *asked[2:5], "-1", "--why", "x").code == 2
 

@@ -225,7 +225,7 @@ def test_all_who_could_decide_are_told_at_each_step(team, alice, bob, fay, petra
     asked = quota_request(bob, team)
     assert {petra.pk, paul.pk} <= committed(quota.approve, actor=paul, request_id=asked.pk)
     cap = quota_request(bob, team, kind="member_cap", resource="workspaces")
-    assert {alice.pk, amy.pk, olga.pk} <= committed(quota.withdraw, actor=bob, request_id=cap.pk)
+    assert {alice.pk, amy.pk, olga.pk} <= committed(quota.cancel, actor=bob, request_id=cap.pk)
 
 
 def test_whom_a_row_waits_for_is_whom_its_room_tells(full, alice, bob, charlie, fay, petra, olga, ada):

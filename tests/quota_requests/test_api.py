@@ -57,7 +57,7 @@ def test_asking_twice_is_a_conflict_that_names_the_first(bob, team, eight, with_
     second = client.post("/api/v1/quota-requests", BODY, **JSON)
     assert second.status_code == 409
     assert second.json()["quota_request"] == first["id"]
-    assert client.post(f"/api/v1/quota-requests/{first['id']}/withdraw").json()["status"] == "withdrawn"
+    assert client.post(f"/api/v1/quota-requests/{first['id']}/cancel").json()["status"] == "cancelled"
     assert client.post("/api/v1/quota-requests", BODY, **JSON).status_code == 201
 
 

@@ -105,7 +105,7 @@ def test_the_same_is_not_asked_twice(bob, alice, team, eight):
     assert refused.value.extra["url"] == f"/quotas/requests/{first.pk}/"
     ask(alice, team)  # another member may
     ask(bob, team, resource="cpu_milli", amount=4000)
-    requests.withdraw(actor=bob, request_id=first.pk)
+    requests.cancel(actor=bob, request_id=first.pk)
     ask(bob, team)
 
 
@@ -177,7 +177,7 @@ def test_nobody_is_approved_by_a_rule_of_their_own(bob, team, petra, eight, rule
     assert selectors.at_once(petra, team, "gpu:h100") is None
     first = ask(petra, team, until=in_hours(1))
     assert first.status == RequestStatus.OPEN
-    requests.withdraw(actor=petra, request_id=first.pk)
+    requests.cancel(actor=petra, request_id=first.pk)
     # Somebody else's touch does not make it another's rule; nor does a touch of her own on another's.
     rules.change_rule(actor=other, rule_id=rule.pk, hours_at_most=9)
     assert ask(petra, team, until=in_hours(1)).status == RequestStatus.OPEN

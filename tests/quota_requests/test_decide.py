@@ -102,7 +102,7 @@ def test_what_was_decided_stays_and_says_by_whom(bob, petra, team, eight, clock)
     with pytest.raises(StateConflict, match="petra approved it a moment ago"):
         requests.deny(actor=other, request_id=made.pk, reason="No")
     with pytest.raises(StateConflict, match="petra approved it"):
-        requests.withdraw(actor=bob, request_id=made.pk)
+        requests.cancel(actor=bob, request_id=made.pk)
     clock.shift(600)
     with pytest.raises(StateConflict, match="petra approved it 10 minutes ago"):
         requests.approve(actor=other, request_id=made.pk)
@@ -118,14 +118,14 @@ def test_a_time_that_is_over_wants_another_end(bob, petra, team, eight, clock):
     assert Grant.objects.get().ends_at == in_hours(1)
 
 
-def test_only_who_asked_withdraws(bob, alice, petra, team, eight):
+def test_only_who_asked_cancels(bob, alice, petra, team, eight):
     made = ask(bob, team)
     for user in (alice, petra):
         with pytest.raises(NotAllowed):
-            requests.withdraw(actor=user, request_id=made.pk)
-    requests.withdraw(actor=bob, request_id=made.pk)
-    requests.withdraw(actor=bob, request_id=made.pk)
-    assert Event.objects.filter(kind="quota.request_withdrawn").count() == 1
+            requests.cancel(actor=user, request_id=made.pk)
+    requests.cancel(actor=bob, request_id=made.pk)
+    requests.cancel(actor=bob, request_id=made.pk)
+    assert Event.objects.filter(kind="quota.request_cancelled").count() == 1
 
 
 # --- Who may ----------------------------------------------------------------------------------------
@@ -304,17 +304,17 @@ def test_it_starts_by_itself_when_it_is_approved(waiting, petra, sent):
     assert (error_code(workspace), error_message(workspace)) == ("", "")
 
 
-@pytest.mark.parametrize("how", ["denied", "withdrawn"])
+@pytest.mark.parametrize("how", ["denied", "cancelled"])
 def test_it_is_deleted_when_it_can_never_start(waiting, bob, petra, how):
     workspace, made = waiting
     if how == "denied":
         requests.deny(actor=petra, request_id=made.pk, reason="No room this week")
     else:
-        requests.withdraw(actor=bob, request_id=made.pk)
+        requests.cancel(actor=bob, request_id=made.pk)
     workspace.refresh_from_db()
     assert workspace.state == State.TERMINATED
     why = Event.objects.get(kind="workspace.not_approved", workspace=workspace).reason
-    assert ("No room this week" if how == "denied" else "withdrawn") in why
+    assert ("No room this week" if how == "denied" else "cancelled") in why
 
 
 def test_it_stays_when_it_could_start_by_now(waiting, petra):

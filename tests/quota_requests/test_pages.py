@@ -363,7 +363,7 @@ def test_who_decides_nothing_sees_their_own_requests(bob, alice, team, eight, as
 def test_an_outsider_sees_nothing_and_a_colleague_may_not_decide(bob, charlie, team, eight, as_user):
     made = ask(bob, team)
     dan = MembershipFactory(team=team, user=UserFactory(username="dan")).user
-    for path in ("", "decide/", "withdraw/"):
+    for path in ("", "decide/", "cancel/"):
         assert as_user(charlie).get(f"/quotas/requests/{made.pk}/{path}").status_code in {302, 404}
         assert as_user(charlie).post(f"/quotas/requests/{made.pk}/{path}").status_code in {404, 405}
     assert as_user(dan).get(f"/quotas/requests/{made.pk}/").status_code == 200
@@ -372,11 +372,11 @@ def test_an_outsider_sees_nothing_and_a_colleague_may_not_decide(bob, charlie, t
     assert made.status == RequestStatus.OPEN
 
 
-def test_withdrawing_on_the_page(bob, team, eight, as_user):
+def test_cancelling_on_the_page(bob, team, eight, as_user):
     made = ask(bob, team)
-    as_user(bob).post(f"/quotas/requests/{made.pk}/withdraw/")
+    as_user(bob).post(f"/quotas/requests/{made.pk}/cancel/")
     made.refresh_from_db()
-    assert made.status == RequestStatus.WITHDRAWN
+    assert made.status == RequestStatus.CANCELLED
 
 
 # --- Rules and delegates ----------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def test_two_approvers_at_once_make_one_grant(bob, petra, team, eight, sent):
                 lambda made=made: requests.approve(actor=petra, request_id=made.pk),
                 lambda made=made: requests.approve(actor=paul, request_id=made.pk, amount=500),
                 lambda made=made: requests.deny(actor=paul, request_id=made.pk, reason="No"),
-                lambda made=made: requests.withdraw(actor=bob, request_id=made.pk),
+                lambda made=made: requests.cancel(actor=bob, request_id=made.pk),
             ]
         )
         assert Counter(type(item) for item in outcome) == {QuotaRequest: 1, StateConflict: 3}, outcome

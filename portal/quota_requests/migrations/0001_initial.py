@@ -45,7 +45,7 @@ class Migration(migrations.Migration):
                 ('until', models.DateTimeField(blank=True, null=True)),
                 ('why', models.TextField(max_length=2000)),
                 ('workspace', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='quota_requests', to='workspaces.workspace')),
-                ('status', models.CharField(choices=[('open', 'Open'), ('approved', 'Approved'), ('denied', 'Denied'), ('withdrawn', 'Withdrawn')], default='open', max_length=10)),
+                ('status', models.CharField(choices=[('open', 'Open'), ('approved', 'Approved'), ('denied', 'Denied'), ('cancelled', 'Cancelled')], default='open', max_length=10)),
                 ('decided_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('decided_at', models.DateTimeField(blank=True, null=True)),
                 ('decision_note', models.TextField(blank=True)),

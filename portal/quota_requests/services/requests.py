@@ -1,7 +1,7 @@
-"""Asking for more, and the decision: approve, approve less, deny, withdraw.
+"""Asking for more, and the decision: approve, approve less, deny, cancel.
 
 A request may carry a workspace that waits for it (its queue entry says so). Approving lets the
-queue start it; denying or withdrawing deletes it, since it could never start.
+queue start it; denying or cancelling deletes it, since it could never start.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def approve(
 ) -> QuotaRequest:
     """Grant what was asked, or less: a smaller `amount`, another end. Says who was faster, if somebody was.
 
-    Raises `NotAllowed`, `InvalidInput` and `StateConflict` (it has been decided or withdrawn).
+    Raises `NotAllowed`, `InvalidInput` and `StateConflict` (it has been decided or cancelled).
     """
     request = _request(request_id)
     policies.require_decide(actor, request)
@@ -283,29 +283,29 @@ def deny(*, actor: User, request_id: UUID, reason: str) -> QuotaRequest:
 
 
 @transaction.atomic
-def withdraw(*, actor: User, request_id: UUID) -> QuotaRequest:
+def cancel(*, actor: User, request_id: UUID) -> QuotaRequest:
     """Take back a request of one's own. A workspace that waited for it is deleted."""
     request = _request(request_id)
     if request.requester_id != actor.pk:
         asker = {"username": request.requester.username}
-        raise NotAllowed(Reason(RequestCode.ONLY_ASKER_WITHDRAWS, asker))
-    if request.status == RequestStatus.WITHDRAWN:
+        raise NotAllowed(Reason(RequestCode.ONLY_REQUESTER_CANCELS, asker))
+    if request.status == RequestStatus.CANCELLED:
         return request
-    _withdraw(request, actor)
+    _cancel(request, actor)
     return request
 
 
-def withdraw_all_of(event: UserDeactivated) -> None:
+def cancel_all_of(event: UserDeactivated) -> None:
     """Take back whatever a deactivated user has asked for and nobody has decided yet."""
     asked = QuotaRequest.objects.filter(requester=event.user, status=RequestStatus.OPEN)
     for request_id in asked.order_by("created_at", "pk").values_list("pk", flat=True):
-        _withdraw(_request(request_id), event.actor)
+        _cancel(_request(request_id), event.actor)
 
 
-def _withdraw(request: QuotaRequest, actor: User | SystemActor) -> None:
+def _cancel(request: QuotaRequest, actor: User | SystemActor) -> None:
     _set(
         request,
-        RequestStatus.WITHDRAWN,
+        RequestStatus.CANCELLED,
         decided_by=actor if isinstance(actor, User) else None,
         decided_at=timezone.now(),
         decision_note="",
@@ -313,14 +313,14 @@ def _withdraw(request: QuotaRequest, actor: User | SystemActor) -> None:
     words = format_resource_amount(request.resource, request.amount)
     events.record(
         actor=actor,
-        kind=AuditKind.QUOTA_REQUEST_WITHDRAWN,
+        kind=AuditKind.QUOTA_REQUEST_CANCELLED,
         team=request.team,
         workspace=request.workspace,
-        message=f"withdrew the request for {words} more for {request.team.name}",
+        message=f"cancelled the request for {words} more for {request.team.name}",
         targets=[Target(TargetKind.QUOTA_REQUEST, str(request.pk))],
         data=_data(request),
     )
-    _end_waiting(request, "the request that it waited for was withdrawn")
+    _end_waiting(request, "the request that it waited for was cancelled")
 
 
 def _request(request_id: UUID) -> QuotaRequest:
@@ -354,7 +354,7 @@ def _decided_already(request_id: UUID) -> StateConflict:
     code = {
         RequestStatus.APPROVED: RequestCode.APPROVED_ALREADY,
         RequestStatus.DENIED: RequestCode.DENIED_ALREADY,
-        RequestStatus.WITHDRAWN: RequestCode.WITHDRAWN_ALREADY,
+        RequestStatus.CANCELLED: RequestCode.REQUEST_CANCELLED_ALREADY,
     }.get(RequestStatus(present.status), RequestCode.DECIDED_ALREADY)
     who = present.decided_by.username if present.decided_by else ""
     at = (present.decided_at or timezone.now()).isoformat()

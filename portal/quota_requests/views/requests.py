@@ -293,16 +293,16 @@ def _after(request: SignedInRequest, request_id: UUID, problem: str) -> HttpResp
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-def withdraw(request: SignedInRequest, request_id: UUID) -> HttpResponse:
+def cancel(request: SignedInRequest, request_id: UUID) -> HttpResponse:
     """Take one's request back. A GET, as after signing in anew, only shows it."""
     selectors.request_by_id(request.user, request_id)
     if request.method == "POST":
         try:
-            services.withdraw(actor=request.user, request_id=request_id)
+            services.cancel(actor=request.user, request_id=request_id)
         except PortalError as error:
             messages.error(request, error.sentence)
         else:
-            messages.success(request, _("The request is withdrawn."))
+            messages.success(request, _("The request is cancelled."))
     return redirect("quota_requests:request", request_id)
 
 

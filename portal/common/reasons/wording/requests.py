@@ -53,7 +53,7 @@ TEXTS: dict[StrEnum, Text] = {
     RequestCode.APPROVED_ALREADY: Text(_("%(who)s approved it %(when)s."), _LOOK_AT_IT, prepare=_decided),
     RequestCode.ASKED_ALREADY: Text(
         _("You have asked for %(amount)s more for %(team)s already, and that is still open."),
-        _("Look at that request, or withdraw it and ask anew."),
+        _("Open the existing request, or cancel it first."),
         prepare=_amounts,
     ),
     RequestCode.ASKED_TIME_OVER: Text(_("The time that was asked for is over. Choose an end in the future.")),
@@ -123,8 +123,8 @@ TEXTS: dict[StrEnum, Text] = {
     RequestCode.ONLY_APPROVERS_DECIDE_REQUEST: Text(
         _("Only an approver decides requests for more."), _("Wait until one has decided.")
     ),
-    RequestCode.ONLY_ASKER_WITHDRAWS: Text(
-        _("Only who asked may withdraw a request."), _("Ask %(username)s.")
+    RequestCode.ONLY_REQUESTER_CANCELS: Text(
+        _("Only the requester may cancel a request."), _("Ask %(username)s.")
     ),
     RequestCode.ONLY_DECIDERS_SEE_RULES: Text(
         _("Only who decides requests sees the rules."),
@@ -148,6 +148,8 @@ TEXTS: dict[StrEnum, Text] = {
     RequestCode.UNTIL_IN_FUTURE: Text(_("Choose a time in the future.")),
     RequestCode.WHY_MISSING: Text(_("Say in a few words what it is for.")),
     RequestCode.WHY_TOO_LONG: Text(_("Use at most %(max)s characters.")),
-    RequestCode.WITHDRAWN_ALREADY: Text(_("%(who)s withdrew it %(when)s."), _LOOK_AT_IT, prepare=_decided),
+    RequestCode.REQUEST_CANCELLED_ALREADY: Text(
+        _("%(who)s cancelled it %(when)s."), _LOOK_AT_IT, prepare=_decided
+    ),
     RequestCode.WORKSPACE_OF_YOURS: Text(_("Choose a workspace of your own in this team.")),
 }
