@@ -194,7 +194,7 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
     @operation(
         "Deactivate a user",
         description="Sessions, tokens, tickets, open connections and delegations end within seconds, "
-        "workspaces stop with their files kept, waiting requests are withdrawn, and teams that had "
+        "workspaces stop with their files kept, waiting requests are cancelled, and teams that had "
         "no other owner get one. Twice is success.",
         request=ReasonGivenSerializer,
         responses={200: UserSerializer},

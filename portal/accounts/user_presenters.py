@@ -39,7 +39,7 @@ def _deactivate(actor: User, user: User) -> dict[str, Any]:
             _("all sessions, open notebooks and links, within seconds"),
             *_tokens(user),
             *_workspaces_stop(user),
-            _("requests that wait for a decision are withdrawn"),
+            _("requests that wait for a decision are cancelled"),
             *_ownership(actor, user),
         ],
         "stays": [
@@ -61,7 +61,7 @@ def own_deletion_question(user: User) -> dict[str, Any]:
             _("your account, for good: roles, places in teams, API tokens, address and notices"),
             _("all your sessions, open notebooks and links, within seconds; you are signed out here"),
             *_workspaces_stop(user),
-            _("your requests that wait for a decision are withdrawn; what is booked stays the team's"),
+            _("your requests that wait for a decision are cancelled; what is booked stays the team's"),
             *_ownership(user, user),
         ],
         "stays": [

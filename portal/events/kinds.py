@@ -79,8 +79,8 @@ class AuditKind(StrEnum):
     TEAM_EGRESS_SET = "team.egress_set"
     TEAM_JOIN_ASKED = "team.join_asked"
     TEAM_JOIN_APPROVED = "team.join_approved"
-    TEAM_JOIN_REFUSED = "team.join_refused"
-    TEAM_JOIN_WITHDRAWN = "team.join_withdrawn"
+    TEAM_JOIN_DENIED = "team.join_denied"
+    TEAM_JOIN_CANCELLED = "team.join_cancelled"
     TEAM_JOIN_EXPIRED = "team.join_expired"
     TOKEN_CREATED = "token.created"  # noqa: S105
     TOKEN_REVOKED = "token.revoked"  # noqa: S105

@@ -62,7 +62,7 @@ class JoinApproveSerializer(StrictSerializer):
     note = serializers.CharField(required=False, allow_blank=True, default="", max_length=MAX_MESSAGE)
 
 
-class JoinRefuseSerializer(StrictSerializer):
+class JoinDenySerializer(StrictSerializer):
     reason = serializers.CharField(max_length=MAX_MESSAGE, help_text="Who asks reads it.")
 
 
@@ -144,26 +144,26 @@ class JoinRequestViewSet(ReadViewSet):
         return self.answer(services.approve(actor=request.user, request_id=join_id, **given))
 
     @operation(
-        "Refuse a request to join",
+        "Deny a request to join",
         description="For owners of the team and operators, with a reason.",
-        request=JoinRefuseSerializer,
+        request=JoinDenySerializer,
         responses={200: JoinRequestSerializer},
         errors=[400, 404, 409, 415],
     )
     @action(detail=True, methods=["post"])
-    def refuse(self, request: UserRequest, join_id: UUID) -> Response:
-        given = body_of(request, JoinRefuseSerializer)
-        return self.answer(services.refuse(actor=request.user, request_id=join_id, **given))
+    def deny(self, request: UserRequest, join_id: UUID) -> Response:
+        given = body_of(request, JoinDenySerializer)
+        return self.answer(services.deny(actor=request.user, request_id=join_id, **given))
 
     @operation(
-        "Withdraw a request to join of your own",
-        description="Withdrawing twice is success.",
+        "Cancel a request to join of your own",
+        description="Idempotent.",
         responses={200: JoinRequestSerializer},
         errors=[404, 409],
     )
     @action(detail=True, methods=["post"])
-    def withdraw(self, request: UserRequest, join_id: UUID) -> Response:
-        return self.answer(services.withdraw(actor=request.user, request_id=join_id))
+    def cancel(self, request: UserRequest, join_id: UUID) -> Response:
+        return self.answer(services.cancel(actor=request.user, request_id=join_id))
 
 
 class AskToJoin(ApiView):

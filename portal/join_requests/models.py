@@ -20,8 +20,8 @@ class JoinStatus(models.TextChoices):
 
     OPEN = "open", _("Open")
     APPROVED = "approved", _("Approved")
-    REFUSED = "refused", _("Refused")
-    WITHDRAWN = "withdrawn", _("Withdrawn")
+    DENIED = "denied", _("Denied")
+    CANCELLED = "cancelled", _("Cancelled")
     EXPIRED = "expired", _("Expired")
 
 

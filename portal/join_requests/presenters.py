@@ -17,8 +17,8 @@ MAX_ON_HOME = 20
 LOOKS: dict[str, tuple[str | Promise, str, str]] = {
     JoinStatus.OPEN: (_("Waits for an owner"), "hourglass", "wait"),
     JoinStatus.APPROVED: (_("Approved"), "circle-check", "ok"),
-    JoinStatus.REFUSED: (_("Refused"), "circle-x", "bad"),
-    JoinStatus.WITHDRAWN: (_("Withdrawn"), "arrow-back-up", ""),
+    JoinStatus.DENIED: (_("Denied"), "circle-x", "bad"),
+    JoinStatus.CANCELLED: (_("Cancelled"), "arrow-back-up", ""),
     JoinStatus.EXPIRED: (_("Expired"), "clock", ""),
 }
 """Word, icon and tone of each status."""
@@ -30,7 +30,7 @@ class Shown:
 
     request: JoinRequest
     may_decide: bool
-    may_withdraw: bool
+    may_cancel: bool
 
     @property
     def look(self) -> tuple[str | Promise, str, str]:
@@ -43,7 +43,7 @@ def shown(actor: User, request: JoinRequest) -> Shown:
     return Shown(
         request,
         may_decide=is_open and policies.may_decide(actor, request),
-        may_withdraw=is_open and request.requester_id == actor.pk,
+        may_cancel=is_open and request.requester_id == actor.pk,
     )
 
 

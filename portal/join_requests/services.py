@@ -1,4 +1,4 @@
-"""Asking to be taken into a team, and the decision: approve, refuse, withdraw, expire.
+"""Asking to be taken into a team, and the decision: approve, deny, cancel, expire.
 
 Each tells the asker by a notice and refreshes the pages of those for whom the request waited.
 """
@@ -37,7 +37,7 @@ from portal.join_requests.models import MAX_MESSAGE, JoinRequest, JoinStatus
 MAX_OPEN = 5
 """Requests that one user may have open at once."""
 MAX_A_DAY = 10
-"""Requests that one user may make in 24 hours, withdrawn ones included: each is a notice to all owners."""
+"""Requests that one user may make in 24 hours, cancelled ones included: each is a notice to all owners."""
 BATCH = 200
 
 
@@ -50,7 +50,7 @@ class TooManyJoinRequests(PortalError):
 
 
 def connect() -> None:
-    """Withdraw what asks for a team that is deleted, whoever deletes it; once, when Django is ready."""
+    """Cancel what asks for a team that is deleted, whoever deletes it; once, when Django is ready."""
     pre_delete.connect(_team_deleted, sender=Team, dispatch_uid="join_requests.services")
 
 
@@ -64,7 +64,7 @@ def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
     """Ask to be taken into the team `slug`; `text` is for its owners.
 
     Returns the request, and whether it is a new one: asking while one is open returns that. Raises `NotFound`
-    for a team that is not listed to the actor, `StateConflict` (in it already; refused a short while ago; an
+    for a team that is not listed to the actor, `StateConflict` (in it already; denied a short while ago; an
     auditor), `InvalidInput` and `TooManyJoinRequests`.
     """
     # One request of a user at a time, and none of somebody who is just being deactivated.
@@ -112,7 +112,7 @@ def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
 
 def _refuse_too_soon(theirs: QuerySet[JoinRequest], team: Team, now: datetime) -> None:
     since = now - timedelta(days=settings.BERTH_JOIN_AGAIN_DAYS)
-    refused = theirs.filter(team=team, status=JoinStatus.REFUSED, decided_at__gt=since)
+    refused = theirs.filter(team=team, status=JoinStatus.DENIED, decided_at__gt=since)
     last = refused.order_by("-decided_at").first()
     if last is not None and last.decided_at is not None:
         until = (last.decided_at + timedelta(days=settings.BERTH_JOIN_AGAIN_DAYS)).isoformat()
@@ -161,23 +161,23 @@ def approve(*, actor: User, request_id: UUID, role: str = Role.MEMBER, note: str
 
 
 @transaction.atomic
-def refuse(*, actor: User, request_id: UUID, reason: str) -> JoinRequest:
-    """Refuse, with a reason that the asker reads. Raises what `approve` raises."""
+def deny(*, actor: User, request_id: UUID, reason: str) -> JoinRequest:
+    """Deny, with a reason that the asker reads. Raises what `approve` raises."""
     reason = _note(reason)
     if not reason:
-        missing = Reason(JoinCode.REFUSAL_NEEDS_REASON)
+        missing = Reason(JoinCode.JOIN_DENIAL_NEEDS_REASON)
         raise InvalidInput(missing, errors={"reason": [missing]})
     request = _locked(actor, request_id)
     policies.require_decide(actor, request)
     waited = list(policies.deciders_of(request))
-    _close(request, JoinStatus.REFUSED, actor, reason)
-    message = f"refused to take {request.requester.username} into {request.team_name}"
-    _record(actor, request, AuditKind.TEAM_JOIN_REFUSED, message, reason=reason)
+    _close(request, JoinStatus.DENIED, actor, reason)
+    message = f"denied the request of {request.requester.username} to join {request.team_name}"
+    _record(actor, request, AuditKind.TEAM_JOIN_DENIED, message, reason=reason)
     named = {"username": actor.username, "team": request.team_name}
     events.notify(
         [request.requester],
-        "team.join_refused",
-        _("%(username)s refused to take you into %(team)s") % named,
+        "team.join_denied",
+        _("%(username)s denied your request to join %(team)s") % named,
         reason,
         url_of(request),
     )
@@ -186,21 +186,21 @@ def refuse(*, actor: User, request_id: UUID, reason: str) -> JoinRequest:
 
 
 @transaction.atomic
-def withdraw(*, actor: User, request_id: UUID) -> JoinRequest:
+def cancel(*, actor: User, request_id: UUID) -> JoinRequest:
     """Take back a request of one's own. Twice is success."""
     request = _locked(actor, request_id)
     if request.requester_id != actor.pk:
         asker = {"username": request.requester.username}
-        raise NotAllowed(Reason(JoinCode.ONLY_REQUESTER_WITHDRAWS, asker))
-    if request.status != JoinStatus.WITHDRAWN:
-        _withdraw(request, actor)
+        raise NotAllowed(Reason(JoinCode.ONLY_REQUESTER_CANCELS_JOIN, asker))
+    if request.status != JoinStatus.CANCELLED:
+        _cancel(request, actor)
     return request
 
 
-def withdraw_all_of(event: UserDeactivated) -> None:
+def cancel_all_of(event: UserDeactivated) -> None:
     """Take back whatever a deactivated user has asked for and nobody has decided yet."""
     for request in _open().filter(requester=event.user):
-        _withdraw(request, event.actor)
+        _cancel(request, event.actor)
 
 
 def member_set(event: MemberSet) -> None:
@@ -239,21 +239,21 @@ def _expire(requests: QuerySet[JoinRequest], now: datetime) -> int:
     return len(due)
 
 
-def _withdraw(request: JoinRequest, actor: User | SystemActor, why: str = "") -> None:
+def _cancel(request: JoinRequest, actor: User | SystemActor, why: str = "") -> None:
     waited = list(policies.deciders_of(request))
-    _close(request, JoinStatus.WITHDRAWN, actor if isinstance(actor, User) else None, "")
-    message = f"withdrew the request of {request.requester.username} to join {request.team_name}"
-    _record(actor, request, AuditKind.TEAM_JOIN_WITHDRAWN, message, reason=why)
+    _close(request, JoinStatus.CANCELLED, actor if isinstance(actor, User) else None, "")
+    message = f"cancelled the request of {request.requester.username} to join {request.team_name}"
+    _record(actor, request, AuditKind.TEAM_JOIN_CANCELLED, message, reason=why)
     events.refresh_pages([*waited, request.requester])
 
 
 def _team_deleted(*, instance: Team, **_more: Any) -> None:
     with transaction.atomic():
         for request in _open().filter(team=instance):
-            _withdraw(request, SYSTEM, "there is no such team any more")
+            _cancel(request, SYSTEM, "there is no such team any more")
             events.notify(
                 [request.requester],
-                "team.join_withdrawn",
+                "team.join_cancelled",
                 _("%(team)s, which you asked to join, is gone") % {"team": request.team_name},
                 "",
                 url_of(request),
@@ -294,7 +294,7 @@ def _close(
 def _closed_already(request: JoinRequest) -> StateConflict:
     code = {
         JoinStatus.APPROVED: JoinCode.JOIN_APPROVED_ALREADY,
-        JoinStatus.REFUSED: JoinCode.JOIN_REFUSED_ALREADY,
+        JoinStatus.DENIED: JoinCode.JOIN_DENIED_ALREADY,
     }.get(JoinStatus(request.status), JoinCode.JOIN_CLOSED_ALREADY)
     who = request.decided_by.username if request.decided_by else _("Somebody")
     params = {} if code is JoinCode.JOIN_CLOSED_ALREADY else {"who": who}

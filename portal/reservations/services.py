@@ -185,14 +185,14 @@ def cancel(*, actor: User, reservation_id: UUID, expected: frozenset[str] = etag
 
 
 def pass_on_all_of(event: UserDeactivated) -> None:
-    """Withdraw what a deactivated user has asked for; what is booked stays the team's, in an owner's name."""
+    """Cancel what a deactivated user has asked for; what is booked stays the team's, in an owner's name."""
     now = timezone.now()
     theirs = Reservation.objects.filter(created_by=event.user, ends_at__gt=now).select_related("team")
     for row in theirs.filter(status=ReservationStatus.REQUESTED).select_for_update(of=("self",)):
         row.status = ReservationStatus.CANCELLED
         row.save(update_fields=["status"])
         _decided(row)
-        _record(event.actor, row, "cancelled", f"withdraws “{row.title}” of {row.team.name}, {_span(row)}")
+        _record(event.actor, row, "cancelled", f"cancels “{row.title}” of {row.team.name}, {_span(row)}")
     for row in theirs.filter(status=ReservationStatus.BOOKED).select_for_update(of=("self",)):
         row.created_by = owners_of(row.team).order_by("username").first()
         row.save(update_fields=["created_by"])

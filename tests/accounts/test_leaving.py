@@ -103,7 +103,7 @@ def test_what_runs_stops_and_what_waits_is_withdrawn(as_user, bob, team, make, l
     workspace.refresh_from_db()
     asked.refresh_from_db()
     assert workspace.state in {State.STOPPING, State.TERMINATING}
-    assert asked.status == "withdrawn"
+    assert asked.status == "cancelled"
 
 
 @pytest.mark.parametrize("how", ["page", "rest"])

@@ -287,7 +287,7 @@ class TestIdentityLinks(ListCase):
 class TestJoinRequests(DetailCase):
     path, read_scope = "join-requests", "teams:read"
     reader, fixtures = "alice", ("team",)
-    filters = {"team=vision": 2, "team=x": 0, "status=open": 2, "status=refused": 0, "requester=fay": 1}
+    filters = {"team=vision": 2, "team=x": 0, "status=open": 2, "status=denied": 0, "requester=fay": 1}
 
     def stock(self) -> None:
         for name in ("fay", "gus"):

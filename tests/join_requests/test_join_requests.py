@@ -118,10 +118,10 @@ def test_one_user_has_so_many_open_and_makes_so_many_a_day(fay):
         services.ask(actor=fay, slug="more")
     # Taking them back and asking anew is a notice to the owners each time, too.
     for mine in JoinRequest.objects.filter(status="open"):
-        services.withdraw(actor=fay, request_id=mine.pk)
+        services.cancel(actor=fay, request_id=mine.pk)
     for _ in range(services.MAX_A_DAY - services.MAX_OPEN):
         again, _new = services.ask(actor=fay, slug="more")
-        services.withdraw(actor=fay, request_id=again.pk)
+        services.cancel(actor=fay, request_id=again.pk)
     with pytest.raises(services.TooManyJoinRequests):
         services.ask(actor=fay, slug=TeamFactory(slug="last").slug)
     JoinRequest.objects.update(created_at=timezone.now() - timedelta(days=2))
@@ -144,14 +144,14 @@ def test_an_owner_takes_the_asker_in(asked, fay, alice, team, role):
 
 def test_an_owner_refuses_with_a_reason(asked, fay, alice, team):
     with pytest.raises(InvalidInput):
-        services.refuse(actor=alice, request_id=asked.pk, reason="  ")
-    services.refuse(actor=alice, request_id=asked.pk, reason="We are full")
+        services.deny(actor=alice, request_id=asked.pk, reason="  ")
+    services.deny(actor=alice, request_id=asked.pk, reason="We are full")
     assert not team.memberships.filter(user=fay).exists()
     assert Notification.objects.get(user=fay).body == "We are full"
 
 
 def test_who_was_refused_asks_again_after_a_while(asked, fay, alice, clock):
-    services.refuse(actor=alice, request_id=asked.pk, reason="We are full")
+    services.deny(actor=alice, request_id=asked.pk, reason="We are full")
     with pytest.raises(StateConflict) as refused:
         services.ask(actor=fay, slug="vision")
     assert refused.value.code == "ask_to_join_later"
@@ -161,7 +161,7 @@ def test_who_was_refused_asks_again_after_a_while(asked, fay, alice, clock):
 
 def test_the_second_decision_says_who_was_faster(asked, alice, team):
     amy = MembershipFactory(team=team, role=Role.OWNER).user
-    services.refuse(actor=amy, request_id=asked.pk, reason="No")
+    services.deny(actor=amy, request_id=asked.pk, reason="No")
     with pytest.raises(StateConflict) as late:
         services.approve(actor=alice, request_id=asked.pk)
     assert late.value.code == "decided_already" and amy.username in late.value.message
@@ -179,8 +179,8 @@ def test_members_owners_of_other_teams_and_approvers_do_not_even_see_it(request,
     for act in (
         lambda: selectors.request_by_id(actor, asked.pk),
         lambda: services.approve(actor=actor, request_id=asked.pk),
-        lambda: services.refuse(actor=actor, request_id=asked.pk, reason="x"),
-        lambda: services.withdraw(actor=actor, request_id=asked.pk),
+        lambda: services.deny(actor=actor, request_id=asked.pk, reason="x"),
+        lambda: services.cancel(actor=actor, request_id=asked.pk),
     ):
         with pytest.raises(NotFound):
             act()
@@ -214,33 +214,33 @@ def test_operators_may_decide_but_it_does_not_wait_for_them(asked, olga, alice):
 # --- what ends it otherwise ---------------------------------------------------------------------------
 
 
-def test_who_asks_may_withdraw_twice_and_ask_anew(asked, fay, alice):
+def test_who_asks_may_cancel_twice_and_ask_anew(asked, fay, alice):
     for _ in range(2):
-        services.withdraw(actor=fay, request_id=asked.pk)
-    assert kinds(asked) == ["team.join_asked", "team.join_withdrawn"]
+        services.cancel(actor=fay, request_id=asked.pk)
+    assert kinds(asked) == ["team.join_asked", "team.join_cancelled"]
     with pytest.raises(StateConflict):
         services.approve(actor=alice, request_id=asked.pk)
     assert services.ask(actor=fay, slug="vision")[1]
 
 
-def test_only_who_asks_withdraws(asked, alice):
+def test_only_who_asks_cancels(asked, alice):
     with pytest.raises(NotAllowed):
-        services.withdraw(actor=alice, request_id=asked.pk)
+        services.cancel(actor=alice, request_id=asked.pk)
 
 
-def test_deactivating_the_asker_withdraws_it(asked, fay, alice):
+def test_deactivating_the_asker_cancels_it(asked, fay, alice):
     deactivation.deactivate(actor=SYSTEM, user=fay)
     asked.refresh_from_db()
-    assert asked.status == "withdrawn"
+    assert asked.status == "cancelled"
     with pytest.raises(StateConflict):
         services.approve(actor=alice, request_id=asked.pk)
 
 
-def test_deleting_the_team_withdraws_it_and_tells_the_asker(asked, fay):
+def test_deleting_the_team_cancels_it_and_tells_the_asker(asked, fay):
     Team.objects.get(slug="vision").delete()
     asked.refresh_from_db()
-    assert (asked.status, asked.team, asked.team_name) == ("withdrawn", None, "Vision")
-    assert notices(fay) == ["team.join_withdrawn"]
+    assert (asked.status, asked.team, asked.team_name) == ("cancelled", None, "Vision")
+    assert notices(fay) == ["team.join_cancelled"]
     assert selectors.request_by_id(fay, asked.pk) == asked
 
 

@@ -57,7 +57,7 @@ def test_six_owners_who_approve_at_once_take_the_asker_in_once(asked, owners, te
 def test_approved_and_refused_at_once_is_one_of_both(asked, owners, team, fay):
     approve = [lambda owner=owner: services.approve(actor=owner, request_id=asked.pk) for owner in owners[:3]]
     refuse = [
-        lambda owner=owner: services.refuse(actor=owner, request_id=asked.pk, reason="Full")
+        lambda owner=owner: services.deny(actor=owner, request_id=asked.pk, reason="Full")
         for owner in owners[3:]
     ]
     outcomes = at_once([*approve, *refuse])
@@ -67,9 +67,9 @@ def test_approved_and_refused_at_once_is_one_of_both(asked, owners, team, fay):
     assert taken == (asked.status == JoinStatus.APPROVED)
 
 
-def test_withdrawn_in_the_middle_of_an_approval(asked, team, fay, alice, monkeypatch):
+def test_cancelled_in_the_middle_of_an_approval(asked, team, fay, alice, monkeypatch):
     meanwhile = Meanwhile(
-        monkeypatch, services, "_close", lambda: services.withdraw(actor=fay, request_id=asked.pk)
+        monkeypatch, services, "_close", lambda: services.cancel(actor=fay, request_id=asked.pk)
     )
     services.approve(actor=alice, request_id=asked.pk)
     assert isinstance(meanwhile.outcome(), StateConflict)
@@ -86,6 +86,6 @@ def test_the_asker_is_deactivated_in_the_middle_of_an_approval(asked, team, fay,
     services.approve(actor=alice, request_id=asked.pk)
     assert not isinstance(meanwhile.outcome(), Exception), meanwhile.outcome()
     asked.refresh_from_db()
-    assert asked.status in (JoinStatus.APPROVED, JoinStatus.WITHDRAWN)
+    assert asked.status in (JoinStatus.APPROVED, JoinStatus.CANCELLED)
     fay.refresh_from_db()
     assert not fay.is_active

@@ -175,14 +175,14 @@ POST   join/teams/<slug:slug>/                              302 302 400 400 400 
 GET    join/requests/<uuid:join_id>/                        302 404 404 404 404 200 200 200   -
 GET    join/requests/<uuid:join_id>/decide/                 302 404 404 404 404 302 302 302   -
 POST   join/requests/<uuid:join_id>/decide/                 302 404 404 404 404 302 302 302   -
-GET    join/requests/<uuid:join_id>/withdraw/               302 404 404 404 404 302 302 302   -
-POST   join/requests/<uuid:join_id>/withdraw/               302 404 404 404 404 302 302 302   -
+GET    join/requests/<uuid:join_id>/cancel/                 302 404 404 404 404 302 302 302   -
+POST   join/requests/<uuid:join_id>/cancel/                 302 404 404 404 404 302 302 302   -
 POST   api/v1/teams/<slug:slug>/join-requests               401 201 409 409 409 409 409 201   teams:write
 GET    api/v1/join-requests                                 401 200 200 200 200 200 200 200   teams:read
 GET    api/v1/join-requests/<uuid:join_id>                  401 404 404 404 404 200 200 200   teams:read
 POST   api/v1/join-requests/<uuid:join_id>/approve          401 404 404 404 404 200 403 200   teams:write
-POST   api/v1/join-requests/<uuid:join_id>/refuse           401 404 404 404 404 200 403 200   teams:write
-POST   api/v1/join-requests/<uuid:join_id>/withdraw         401 404 404 404 404 403 403 403   -
+POST   api/v1/join-requests/<uuid:join_id>/deny             401 404 404 404 404 200 403 200   teams:write
+POST   api/v1/join-requests/<uuid:join_id>/cancel           401 404 404 404 404 403 403 403   -
 GET    api/v1/joinable-teams                                401 200 200 200 200 200 200 200   teams:read
 
 # --- pages: pools ---

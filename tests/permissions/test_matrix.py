@@ -513,7 +513,7 @@ class Stage:
             ("POST", "quotas/limits/"): {"action": "site", "resource": "gpu:h100", "amount": "4"},
             ("POST", "quotas/teams/<slug:slug>/caps/"): {"resource": "gpu:h100", "amount": "1"},
             ("POST", "quotas/teams/<slug:slug>/ledger/"): {"do": "credit", "hours": "1"},
-            ("POST", "api/v1/join-requests/<uuid:join_id>/refuse"): {"reason": "No"},
+            ("POST", "api/v1/join-requests/<uuid:join_id>/deny"): {"reason": "No"},
             ("PUT", "api/v1/ledgers/<slug:slug>"): {"granted": 1},
             ("PUT", "api/v1/budgets/<slug:slug>"): {"amount_cents": 1},
             ("POST", "quotas/teams/<slug:slug>/budget/"): {"do": "set", "amount": "1"},
