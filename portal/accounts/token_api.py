@@ -143,11 +143,13 @@ class TokenViewSet(ReadViewSet):
 
     @operation(
         "Revoke a token",
-        description="At once: your own, those of service accounts of your teams, any as an operator.",
+        description="At once: your own, those of service accounts of your teams, any as an operator. "
+        "Idempotent.",
         responses={204: None},
         errors=[404],
     )
-    def destroy(self, request: UserRequest, token_id: UUID) -> Response:
+    @action(detail=True, methods=["post"])
+    def revoke(self, request: UserRequest, token_id: UUID) -> Response:
         tokens.revoke_token(actor=request.user, token_id=token_id)
         return Response(status=204)
 

@@ -411,7 +411,7 @@ class BerthClient:
         return self._object("POST", path, json={"overlap_hours": overlap_hours})
 
     def revoke_token(self, token_id: str) -> None:
-        self._request("DELETE", f"/tokens/{quote(token_id, safe='')}")
+        self._request("POST", f"/tokens/{quote(token_id, safe='')}/revoke")
 
     def secrets(self, *, team: str = "", template: str = "") -> Iterator[dict[str, Any]]:
         """Names and facts of one's own secrets, a team's or a template's."""

@@ -318,7 +318,8 @@ TAGS: Mapping[str, Tag] = {
         "API tokens, service accounts and the exchange of a CI job's token.",
         {
             "tokens": {GET: "listTokens", POST: "createToken"},
-            "tokens/{token_id}": {GET: "getToken", DELETE: "revokeToken"},
+            "tokens/{token_id}": {GET: "getToken"},
+            "tokens/{token_id}/revoke": {POST: "revokeToken"},
             "tokens/{token_id}/rotate": {POST: "rotateToken"},
             "token-exchange": {POST: "exchangeToken"},
             "teams/{slug}/service-accounts": {GET: "listServiceAccounts", POST: "createServiceAccount"},

@@ -229,7 +229,7 @@ def test_a_port_is_led_here_for_its_user_alone_and_as_long_as_the_token_holds(
         line = http.client.HTTPConnection("127.0.0.1", local, timeout=30)
         line.request("GET", "/")
         assert line.getresponse().read() == b"from inside"
-        assert ada.ask("DELETE", f"tokens/{short['id']}").status_code == 204
+        assert ada.ask("POST", f"tokens/{short['id']}/revoke").status_code == 204
         # What is open is cut, and the command ends.
         assert line.sock is not None and line.sock.recv(1) == b""
         assert process.wait(60) == 3

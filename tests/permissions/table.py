@@ -448,8 +448,8 @@ DELETE api/v1/teams/<slug:slug>/members/<username:username> 401 404 403 204 403 
 GET    api/v1/tokens                                        401 200 200 200 200 200 200 200   tokens:read
 POST   api/v1/tokens                                        401 201 201 201 201 201 400 201   tokens:write
 GET    api/v1/tokens/<uuid:token_id>                        401 404 404 404 200 404 200 200   tokens:read
-DELETE api/v1/tokens/<uuid:token_id>                        401 404 404 404 204 404 403 204   tokens:write
 POST   api/v1/tokens/<uuid:token_id>/rotate                 401 404 404 404 201 404 403 403   tokens:write
+POST   api/v1/tokens/<uuid:token_id>/revoke                 401 404 404 404 204 404 403 204   tokens:write
 
 # --- REST: webhooks; the one named here is vision's ---
 GET    api/v1/webhook-event-types                           401 200 200 200 200 200 200 200   any
