@@ -280,13 +280,15 @@ class MemberViewSet(TaggedViewSet, ReadViewSet):
         return self.answer(row)
 
     @operation(
-        "Take a member out of a team",
+        "Revoke a membership",
         description="For owners of the team and operators; members may leave by themselves.",
+        request=None,
         responses={204: None},
         parameters=[USERNAME, IF_MATCH],
         errors=[404, 409, 412],
     )
-    def destroy(self, request: UserRequest, slug: str, username: str) -> Response:
+    @action(detail=True, methods=["post"])
+    def revoke(self, request: UserRequest, slug: str, username: str) -> Response:
         services.remove_member(
             actor=request.user,
             team=self._team(),

@@ -276,11 +276,8 @@ TAGS: Mapping[str, Tag] = {
             "teams": {GET: "listTeams", POST: "createTeam"},
             "teams/{slug}": {GET: "getTeam"},
             "teams/{slug}/members": {GET: "listTeamMembers"},
-            "teams/{slug}/members/{username}": {
-                GET: "getTeamMember",
-                PUT: "setTeamMember",
-                DELETE: "removeTeamMember",
-            },
+            "teams/{slug}/members/{username}": {GET: "getTeamMember", PUT: "setTeamMember"},
+            "teams/{slug}/members/{username}/revoke": {POST: "revokeTeamMember"},
             "teams/{slug}/egress": {GET: "getTeamEgress", PATCH: "updateTeamEgress"},
             "teams/{slug}/egress/versions": {GET: "listTeamEgressVersions"},
             "teams/{slug}/egress/versions/{number}/restore": {POST: "restoreTeamEgressVersion"},

@@ -124,7 +124,12 @@ KINDS = {
         _put("rates/gpu:h100", {"rate_milli": 2000}), "PUT", {"rate_milli": 2500}, {"rate_milli": 3000}
     ),
     "place": Kind(
-        _there("teams/vision/members/dora"), "PUT", {"role": "owner"}, {"role": "member"}, who="alice"
+        _there("teams/vision/members/dora"),
+        "PUT",
+        {"role": "owner"},
+        {"role": "member"},
+        who="alice",
+        verb="revoke",
     ),
     "dotfiles": Kind(
         _there("me/dotfiles"),
@@ -265,3 +270,15 @@ def test_what_is_edited_by_a_version_is_deleted_by_one() -> None:
         and any(edit in methods for edit in EDITS)
     }
     assert without == ENDS_AN_ACCOUNT
+
+
+def test_what_is_edited_by_a_version_is_cancelled_or_revoked_by_one() -> None:
+    paths = document()["paths"]
+    ends = {
+        path: methods["post"]
+        for path, methods in paths.items()
+        if path.endswith(("/cancel", "/revoke"))
+        and any(edit in paths.get(path.rpartition("/")[0], {}) for edit in EDITS)
+    }
+    assert {each["operationId"] for each in ends.values()} == {"cancelReservation", "revokeTeamMember"}
+    assert all(_takes_versions(each) for each in ends.values())

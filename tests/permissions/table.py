@@ -444,7 +444,7 @@ POST   api/v1/teams/<slug:slug>/egress/versions/<int:number>/restore 401 404 403
 GET    api/v1/teams/<slug:slug>/members                     401 404 200 200 200 200 200 200   teams:read
 GET    api/v1/teams/<slug:slug>/members/<username:username> 401 404 200 200 200 200 200 200   teams:read
 PUT    api/v1/teams/<slug:slug>/members/<username:username> 401 404 403 403 403 200 403 200   teams:write
-DELETE api/v1/teams/<slug:slug>/members/<username:username> 401 404 403 204 403 204 403 204   teams:write
+POST   api/v1/teams/<slug:slug>/members/<username:username>/revoke 401 404 403 204 403 204 403 204   teams:write
 GET    api/v1/tokens                                        401 200 200 200 200 200 200 200   tokens:read
 POST   api/v1/tokens                                        401 201 201 201 201 201 400 201   tokens:write
 GET    api/v1/tokens/<uuid:token_id>                        401 404 404 404 200 404 200 200   tokens:read
