@@ -354,12 +354,14 @@ class DelegationViewSet(ReadViewSet):
         return self.answer(made, status=201, Location=location)
 
     @operation(
-        "End a delegation",
-        description="Now. For who gave or holds it.",
+        "Revoke a delegation",
+        description="At once. For who gave or holds it. What was decided by it stays.",
+        request=None,
         responses={204: None},
         errors=[404],
     )
-    def destroy(self, request: UserRequest, delegation_id: UUID) -> Response:
+    @action(detail=True, methods=["post"])
+    def revoke(self, request: UserRequest, delegation_id: UUID) -> Response:
         self.get_object()
         rules.take_back(actor=request.user, delegation_id=delegation_id)
         return Response(status=204)

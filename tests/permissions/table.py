@@ -658,7 +658,7 @@ DELETE api/v1/auto-approve-rules/<uuid:rule_id>             401 403 403 403 403 
 GET    api/v1/delegations                                   401 200 200 200 200 200 200 200   quotas:read
 POST   api/v1/delegations                                   401 403 403 403 403 403 403 403 400 -
 GET    api/v1/delegations/<uuid:delegation_id>              401 404 404 404 404 404 200 200   quotas:read
-DELETE api/v1/delegations/<uuid:delegation_id>              401 404 404 404 404 404 403 403 204 quotas:decide
+POST   api/v1/delegations/<uuid:delegation_id>/revoke       401 404 404 404 404 404 403 403 204 quotas:decide
 
 # --- pages: quotas and limits ---
 GET    quotas/limits/                                       302 403 403 403 403 403 200 200   -

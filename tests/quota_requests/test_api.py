@@ -127,7 +127,7 @@ def test_delegations(bob, alice, olga, petra, team, eight, with_token):
     assert with_token(alice).post("/api/v1/delegations", body, **JSON).status_code == 403
     url = f"/api/v1/quota-requests/{made.pk}/approve"
     assert with_token(olga).post(url, {}, **JSON).json()["decided_by"] == "olga"
-    assert approver.delete(answer["Location"]).status_code == 204
+    assert approver.post(f"{answer['Location']}/revoke").status_code == 204
 
 
 @pytest.mark.parametrize(
