@@ -81,7 +81,7 @@ TAGS: Mapping[str, Tag] = {
             "reservations/{reservation_id}/cancel": {POST: "cancelReservation"},
             "reservations/{reservation_id}/deny": {POST: "denyReservation"},
             "booking-permissions": {GET: "listBookingPermissions", POST: "createBookingPermission"},
-            "booking-permissions/{permission_id}": {DELETE: "deleteBookingPermission"},
+            "booking-permissions/{permission_id}/revoke": {POST: "revokeBookingPermission"},
         },
     ),
     "catalog": Tag(

@@ -267,12 +267,14 @@ class BookingPermissionViewSet(ListViewSet):
         return self.answer(made, status=201)
 
     @operation(
-        "Take a permission back",
+        "Revoke a booking permission",
         description="For approvers and who holds it. What is booked stays.",
+        request=None,
         responses={204: None},
         errors=[404],
     )
-    def destroy(self, request: UserRequest, permission_id: UUID) -> Response:
+    @action(detail=True, methods=["post"])
+    def revoke(self, request: UserRequest, permission_id: UUID) -> Response:
         permissions.end(actor=request.user, permission_id=permission_id)
         return Response(status=204)
 

@@ -686,7 +686,7 @@ POST   api/v1/reservations/<uuid:reservation_id>/cancel     401 404 403 403 403 
 POST   api/v1/reservations/<uuid:reservation_id>/deny       401 404 403 403 403 403 403 200   quotas:decide
 GET    api/v1/booking-permissions                           401 200 200 200 200 200 200 200   quotas:read
 POST   api/v1/booking-permissions                           401 403 403 403 403 403 403 403 201 quotas:decide
-DELETE api/v1/booking-permissions/<uuid:permission_id>      401 404 404 404 204 404 403 403 204 quotas:decide
+POST   api/v1/booking-permissions/<uuid:permission_id>/revoke 401 404 404 404 204 404 403 403 204 quotas:decide
 GET    api/v1/queue                                         401 200 200 200 200 200 200 200   quotas:read
 GET    api/v1/quotas                                        401 200 200 200 200 200 200 200   quotas:read
 POST   api/v1/quotas                                        401 403 403 403 403 403 403 201   quotas:write
