@@ -169,7 +169,7 @@ class AuditKind(StrEnum):
 
     # Machines that join.
     MACHINE_TOKEN_CREATED = "machine.token_created"  # noqa: S105
-    MACHINE_TOKEN_CANCELLED = "machine.token_cancelled"  # noqa: S105
+    MACHINE_TOKEN_REVOKED = "machine.token_revoked"  # noqa: S105
     MACHINE_JOINED = "machine.joined"
     MACHINE_ROTATED = "machine.rotated"
     MACHINE_LEFT = "machine.left"

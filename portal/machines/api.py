@@ -127,10 +127,17 @@ class JoinTokenViewSet(ListViewSet):
         )
         return Response(shown.data, status=201)
 
-    @operation("Cancel a token to join", responses={204: None}, errors=[404])
-    def destroy(self, request: UserRequest, slug: str, join_token_id: UUID) -> Response:
+    @operation(
+        "Revoke a join token",
+        description="For operators. No machine joins with it any more.",
+        request=None,
+        responses={204: None},
+        errors=[404],
+    )
+    @action(detail=True, methods=["post"])
+    def revoke(self, request: UserRequest, slug: str, join_token_id: UUID) -> Response:
         pool = inventory.pool_by_slug(slug)
-        services.cancel_join_token(actor=request.user, pool=pool, token_id=join_token_id)
+        services.revoke_join_token(actor=request.user, pool=pool, token_id=join_token_id)
         return Response(status=204)
 
 

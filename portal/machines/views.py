@@ -53,13 +53,13 @@ def token_create(request: SignedInRequest, slug: str) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-def token_cancel(request: SignedInRequest, slug: str, join_token_id: UUID) -> HttpResponse:
+def token_revoke(request: SignedInRequest, slug: str, join_token_id: UUID) -> HttpResponse:
     """No machine joins with it any more. A GET only shows the list."""
     pool = inventory.pool_by_slug(slug)
     require_operator(request.user)
     if request.method == "POST":
-        services.cancel_join_token(actor=request.user, pool=pool, token_id=join_token_id)
-        messages.success(request, _("The token is cancelled."))
+        services.revoke_join_token(actor=request.user, pool=pool, token_id=join_token_id)
+        messages.success(request, _("Token revoked."))
     return redirect("machines:list", slug)
 
 

@@ -252,7 +252,7 @@ TAGS: Mapping[str, Tag] = {
             "machines/{machine_id}/removal": {GET: "previewMachineRemoval", POST: "removeMachineWithHomes"},
             "machines/{machine_id}/revoke": {POST: "revokeMachine"},
             "pools/{slug}/join-tokens": {GET: "listJoinTokens", POST: "createJoinToken"},
-            "pools/{slug}/join-tokens/{join_token_id}": {DELETE: "deleteJoinToken"},
+            "pools/{slug}/join-tokens/{join_token_id}/revoke": {POST: "revokeJoinToken"},
             "nodes/{node_id}/homes": {GET: "getNodeHomes", POST: "evacuateNodeHomes"},
             "home-moves": {GET: "listHomeMoves", POST: "moveHome"},
             "home-moves/{home_move_id}": {GET: "getHomeMove"},

@@ -62,7 +62,7 @@ def test_the_command_is_shown_once(doors, local_pool, olga, as_user):
     assert "berth-join." not in again
     assert "Tokens that wait for a machine" in again
     token = JoinToken.objects.get()
-    browser.post(f"{LIST}tokens/{token.pk}/cancel/")
+    browser.post(f"{LIST}tokens/{token.pk}/revoke/")
     assert not JoinToken.objects.exists()
     command = page.split("--token ")[1].split('"')[0]
     assert Newcomer().join(command).json()["code"] == "join_token_unknown"
@@ -123,6 +123,8 @@ def test_over_rest(doors, local_pool, olga, api):
     newcomer = Newcomer()
     assert newcomer.join(body["token"]).status_code == 201
     assert program.get("pools/this-machine/join-tokens").json()["results"] == []
+    spare = f"pools/this-machine/join-tokens/{program.post('pools/this-machine/join-tokens').json()['id']}"
+    assert [program.post(f"{spare}/revoke").status_code for _ in range(2)] == [204, 404]
     (row,) = program.get("machines").json()["results"]
     assert (row["name"], row["condition"], row["gateway"]) == ("gpu-07", "waiting", "10.1.2.3:8646")
     revoked = program.post(f"machines/{row['id']}/revoke", {"reason": "stolen"})
