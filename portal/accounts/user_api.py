@@ -18,11 +18,11 @@ from portal.accounts.mfa import services as mfa
 from portal.accounts.mfa.proof import require_fresh
 from portal.accounts.models import AccountKind, AccountStatus, SecondFactor, SiteRole, User, UserQuerySet
 from portal.accounts.user_serializers import (
-    EndedSerializer,
-    EndSessionsSerializer,
     InvitedUserSerializer,
     LinkSerializer,
     ReasonGivenSerializer,
+    RevokedSessionsSerializer,
+    RevokeSessionsSerializer,
     SignInSerializer,
     UserChangeSerializer,
     UserCreateSerializer,
@@ -229,10 +229,10 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
         return self._invited(users.invite_again(actor=request.user, user=self.get_object()), status=200)
 
     @operation(
-        "End a user's password",
+        "Reset a user's password",
         once=True,
-        description="At once, and all sessions with it. The answer holds a link, this once, by which the "
-        "user chooses another one. Tokens stay.",
+        description="At once; all sessions are revoked with it. The answer holds a link, this once, by which "
+        "the user chooses another one. Tokens stay.",
         responses={200: LinkSerializer},
         errors=[404, 409],
     )
@@ -243,7 +243,7 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
         return Response(LinkSerializer(link).data, headers=NO_STORE)
 
     @operation(
-        "Take off a user's second factors",
+        "Reset a user's second factors",
         description="For somebody who has lost them: app, passkeys and recovery codes go, all sessions end. "
         "The user is told. Nothing to take off is success.",
         responses={200: UserSerializer},
@@ -257,16 +257,17 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
         return self.shown(user)
 
     @operation(
-        "Sign a user out everywhere",
-        request=EndSessionsSerializer,
-        responses={200: EndedSerializer},
+        "Revoke a user's sessions",
+        description="Signs the user out everywhere, within seconds.",
+        request=RevokeSessionsSerializer,
+        responses={200: RevokedSessionsSerializer},
         errors=[400, 404, 415],
     )
-    @action(detail=True, methods=["post"], url_path="end-sessions")
-    def end_sessions(self, request: UserRequest, username: str) -> Response:
-        tokens = body_of(request, EndSessionsSerializer)["tokens"]
-        ended = users.end_sessions(actor=request.user, user=self.get_object(), tokens=tokens)
-        return Response({"ended": ended})
+    @action(detail=True, methods=["post"], url_path="sessions/revoke")
+    def revoke_sessions(self, request: UserRequest, username: str) -> Response:
+        tokens = body_of(request, RevokeSessionsSerializer)["tokens"]
+        revoked = users.end_sessions(actor=request.user, user=self.get_object(), tokens=tokens)
+        return Response({"revoked": revoked})
 
 
 def _places(given: list[dict[str, Any]]) -> dict[str, str]:

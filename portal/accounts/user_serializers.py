@@ -132,12 +132,12 @@ class ReasonGivenSerializer(StrictSerializer):
     )
 
 
-class EndSessionsSerializer(StrictSerializer):
+class RevokeSessionsSerializer(StrictSerializer):
     tokens = serializers.BooleanField(default=False, help_text="Revoke the user's API tokens too.")
 
 
-class EndedSerializer(serializers.Serializer[Any]):
-    ended = serializers.IntegerField(help_text="How many sessions were listed.")
+class RevokedSessionsSerializer(serializers.Serializer[Any]):
+    revoked = serializers.IntegerField(help_text="How many sessions were listed.")
 
 
 class SignInSerializer(serializers.ModelSerializer[Event]):

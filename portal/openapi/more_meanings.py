@@ -355,7 +355,7 @@ SCHEMAS: Mapping[str, str] = {
     "Borrower": "A team that has borrowed what is missing.",
     "CheckedCondition": "A condition of a trust rule, and whether a token meets it.",
     "Condition": "What a claim of a token has to be.",
-    "Ended": "How many sessions have ended.",
+    "RevokedSessions": "How many sessions were revoked.",
     "FileTransfer": "Where a file is sent to or fetched from, once and soon.",
     "InboxPage": "What waits for you, in pages.",
     "LedgerEntry": "A movement of a team's GPU-hours.",

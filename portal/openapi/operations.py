@@ -298,7 +298,7 @@ TAGS: Mapping[str, Tag] = {
             "users": {GET: "listUsers", POST: "inviteUser"},
             "users/{username}": {GET: "getUser", PATCH: "updateUser", DELETE: "deleteUser"},
             "users/{username}/deactivate": {POST: "deactivateUser"},
-            "users/{username}/end-sessions": {POST: "endUserSessions"},
+            "users/{username}/sessions/revoke": {POST: "revokeUserSessions"},
             "users/{username}/invite": {POST: "inviteUserAgain"},
             "users/{username}/reactivate": {POST: "reactivateUser"},
             "users/{username}/reset-mfa": {POST: "resetUserMfa"},

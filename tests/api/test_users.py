@@ -98,7 +98,7 @@ def test_deactivated_and_given_back(api: Any, ada: Any, bob: Any) -> None:
     assert (row["status"], row["deactivated_at"]) == ("active", None)
     reset = api(ada).post("users/bob/reset-password").json()
     assert "/welcome/" in reset["reset_url"]
-    assert api(ada).post("users/bob/end-sessions", {"tokens": True}).json() == {"ended": 0}
+    assert api(ada).post("users/bob/sessions/revoke", {"tokens": True}).json() == {"revoked": 0}
 
 
 def test_workspaces_keep_an_account_from_being_deleted(api: Any, ada: Any, bob: Any, team: Any) -> None:

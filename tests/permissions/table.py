@@ -560,7 +560,7 @@ POST   api/v1/users/<username:username>/reactivate          401 403 403 403 403 
 POST   api/v1/users/<username:username>/invite              401 403 403 403 403 403 403 403 409 -
 POST   api/v1/users/<username:username>/reset-password      401 403 403 403 403 403 403 403 200 users:write
 POST   api/v1/users/<username:username>/reset-mfa           401 403 403 403 403 403 403 403 200 users:write
-POST   api/v1/users/<username:username>/end-sessions        401 403 403 403 403 403 403 403 200 users:write
+POST   api/v1/users/<username:username>/sessions/revoke     401 403 403 403 403 403 403 403 200 users:write
 GET    api/v1/users/<username:username>/sign-ins            401 403 403 403 403 403 200 403 200 users:read
 GET    api/v1/events                                        401 200 200 200 200 200 200 200   events:read
 GET    api/v1/events/stream                                 401 200 200 200 200 200 200 200   events:read
