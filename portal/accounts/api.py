@@ -172,25 +172,21 @@ class TeamViewSet(ReadViewSet):
         return _egress(self.get_object())
 
     @operation(
-        "Change what a team's workspaces may reach",
+        "Set what a team's workspaces may reach",
         description="For operators; owners of the team may close more and open nothing. What runs goes on as "
         "it was started.",
-        request=TeamEgressChangeSerializer(partial=True),
+        request=TeamEgressChangeSerializer,
         responses={200: TeamEgressSerializer},
         parameters=[IF_MATCH],
         errors=[400, 404, 412, 415],
     )
-    @egress.mapping.patch
-    def change_egress(self, request: UserRequest, slug: str) -> Response:
+    @egress.mapping.put
+    def set_egress(self, request: UserRequest, slug: str) -> Response:
         team = self.get_object()
         policies.require_manage_team(request.user, team)
-        body = TeamEgressChangeSerializer(data=request.data, partial=True)
-        body.is_valid(raise_exception=True)
-        return _egress(
-            team_egress.set_egress(
-                actor=request.user, team=team, **body.validated_data, expected=etags.expected_by(request)
-            )
-        )
+        body = body_of(request, TeamEgressChangeSerializer)
+        expected = etags.expected_by(request)
+        return _egress(team_egress.set_egress(actor=request.user, team=team, **body, expected=expected))
 
     @operation(
         "List the versions of what a team's workspaces may reach",

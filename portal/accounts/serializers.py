@@ -69,13 +69,12 @@ class TeamEgressChangeSerializer(StrictSerializer):
     egress = serializers.ChoiceField(
         [choice for choice in TeamEgress.choices if choice[0]],
         allow_blank=True,
-        required=False,
         help_text="Empty: what their pool allows.",
     )
     egress_allow = serializers.CharField(
         max_length=team_egress.MAX_ALLOW,
         allow_blank=True,
-        required=False,
+        default="",
         help_text="With `list`: hosts such as `*.example.org`, and networks, with commas between.",
     )
 

@@ -279,7 +279,7 @@ TAGS: Mapping[str, Tag] = {
             "teams/{slug}/members": {GET: "listTeamMembers"},
             "teams/{slug}/members/{username}": {GET: "getTeamMember", PUT: "setTeamMember"},
             "teams/{slug}/members/{username}/revoke": {POST: "revokeTeamMember"},
-            "teams/{slug}/egress": {GET: "getTeamEgress", PATCH: "updateTeamEgress"},
+            "teams/{slug}/egress": {GET: "getTeamEgress", PUT: "setTeamEgress"},
             "teams/{slug}/egress/versions": {GET: "listTeamEgressVersions"},
             "teams/{slug}/egress/versions/{number}/restore": {POST: "restoreTeamEgressVersion"},
             "teams/{slug}/join-requests": {POST: "requestToJoinTeam"},
