@@ -360,7 +360,8 @@ class PoolChecks(ApiView):
 
     @operation(
         "Set when a pool's devices are checked",
-        description="For operators. What is left out stays as it is.",
+        description="For operators. Replaces all of them. What is left out gets its default: 168 hours, "
+        "`standard`, 24 hours, check and scrub required, no repartition.",
         request=PoolChecksSerializer,
         responses={200: PoolChecksSerializer},
         parameters=[IF_MATCH],
@@ -369,7 +370,7 @@ class PoolChecks(ApiView):
     def put(self, request: UserRequest, slug: str) -> Response:
         pool = pool_by_slug(slug)
         current = {name: getattr(pool, name) for name in settings.RENAMED}
-        given = body_of(request, PoolChecksSerializer, current=current)
+        given = settings.DEFAULTS | body_of(request, PoolChecksSerializer, current=current)
         expected = etags.expected_by(request)
         return _checks(settings.set_checks(actor=request.user, slug=slug, expected=expected, **given))
 

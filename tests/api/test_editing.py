@@ -162,7 +162,7 @@ KINDS = {
         deleted=False,
     ),
     "checks": Kind(
-        _there("pools/sim/checks"), "PUT", {"check_every_hours": 5}, {"check_level": "quick"}, deleted=False
+        _there("pools/sim/checks"), "PUT", {"check_every_hours": 5}, {"check_every_hours": 6}, deleted=False
     ),
 }  # fmt: skip
 

@@ -129,7 +129,7 @@ def test_when_a_pool_is_checked_is_set_by_either_name(
     told = Event.objects.filter(kind=AuditKind.POOL_CHECKS_SET).latest("pk").data
     assert [told[name] for both in OF_CHECKS.items() for name in both] == [5, 5, 6, 6]
     tag = {"If-Match": seen["ETag"]}
-    changed = operator.send("PUT", CHECKS, named(check_every=7), **tag)
+    changed = operator.send("PUT", CHECKS, named(check_every=7, hand_out_max_age=6), **tag)
     assert changed.json() == seen.json() | {"check_every_hours": 7, "check_every_h": 7}
     problem(operator.send("PUT", CHECKS, named(check_every=8), **tag), 412, "changed_meanwhile")
     for wrong in (None, -1, 10_000):

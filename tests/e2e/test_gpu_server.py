@@ -156,7 +156,7 @@ def test_from_the_driver_to_a_workspace_with_a_gpu(here: HowToMachine, driver: M
     # 4. What the pool requires, and when it checks.
     checks = ask(here, secret, "GET", "pools/this-machine/checks")
     assert checks["check_required"] and checks["scrub_required"], checks
-    wanted = {"check_every_hours": 24, "hand_out_max_age_hours": 12}
+    wanted = {**checks, "check_every_hours": 24, "hand_out_max_age_hours": 12}
     former = {"check_every_h": 24, "hand_out_max_age_h": 12}
     assert ask(here, secret, "PUT", "pools/this-machine/checks", wanted) == checks | wanted | former
 

@@ -230,13 +230,13 @@ def test_operators_set_when_a_pool_is_checked(olga, bob, as_user, operator, h100
     page = as_user(olga)
     page.post(f"{url}checks/", form | {"check_every_h": "often"})
     assert "Hours are whole numbers" in text(page.get(url))
-    assert operator.put("pools/this-machine/checks", {"check_required": True}).json() == {
-        "check_every_hours": 24,
-        "check_every_h": 24,
-        "check_level": "quick",
-        "hand_out_max_age_hours": 0,
-        "hand_out_max_age_h": 0,
-        "check_required": True,
+    assert operator.put("pools/this-machine/checks", {"check_required": False}).json() == {
+        "check_every_hours": 168,
+        "check_every_h": 168,
+        "check_level": "standard",
+        "hand_out_max_age_hours": 24,
+        "hand_out_max_age_h": 24,
+        "check_required": False,
         "scrub_required": True,
         "mig_repartition": False,
     }
