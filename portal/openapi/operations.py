@@ -364,7 +364,7 @@ TAGS: Mapping[str, Tag] = {
             "webhooks/{webhook_id}/test": {POST: "testWebhook"},
             "webhooks/{webhook_id}/deliveries": {GET: "listWebhookDeliveries"},
             "webhooks/{webhook_id}/deliveries/{delivery_id}": {GET: "getWebhookDelivery"},
-            "webhooks/{webhook_id}/deliveries/{delivery_id}/again": {POST: "redeliverWebhook"},
+            "webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver": {POST: "redeliverWebhook"},
             "webhook-event-types": {GET: "listWebhookEventTypes"},
             "events": {GET: "listEvents"},
             "events/stream": {GET: "followEvents"},

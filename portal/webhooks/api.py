@@ -220,7 +220,7 @@ class DeliveryViewSet(ReadViewSet):
         return selectors.delivery_by_id(self._endpoint(), self.kwargs["delivery_id"])
 
     @operation(
-        "Send a delivery again",
+        "Redeliver a delivery",
         once=True,
         description="Under the same `webhook-id`, by a worker.",
         request=None,
@@ -228,8 +228,8 @@ class DeliveryViewSet(ReadViewSet):
         goes_on_s=2,
         errors=[404, 409],
     )
-    @action(detail=True, methods=["post"], url_path="again")
-    def send_again(self, request: UserRequest, webhook_id: UUID, delivery_id: UUID) -> Response:
+    @action(detail=True, methods=["post"])
+    def redeliver(self, request: UserRequest, webhook_id: UUID, delivery_id: UUID) -> Response:
         endpoint = selectors.managed_endpoint(request.user, webhook_id)
         delivery = selectors.delivery_by_id(endpoint, delivery_id)
         again = services.send_again(actor=request.user, delivery=delivery)

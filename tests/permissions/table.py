@@ -464,7 +464,7 @@ POST   api/v1/webhooks/<uuid:webhook_id>/test               401 404 403 403 403 
 POST   api/v1/webhooks/<uuid:webhook_id>/rotate-secret      401 404 403 403 403 200 403 200   webhooks:write
 GET    api/v1/webhooks/<uuid:webhook_id>/deliveries         401 404 403 403 403 200 200 200   webhooks:read
 GET    api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id> 401 404 403 403 403 200 200 200   webhooks:read
-POST   api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again 401 404 403 403 403 202 403 202   webhooks:write
+POST   api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver 401 404 403 403 403 202 403 202   webhooks:write
 
 # --- pages: secrets; the one named here is bob's, and is known to nobody else ---
 GET    account/dotfiles/                                    302 200 200 200 200 200 200 200   -

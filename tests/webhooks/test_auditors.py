@@ -151,7 +151,7 @@ def test_an_auditor_changes_nothing(as_user, una, delivered, message):
         ("delete", f"/webhooks/{hook.pk}"),
         ("post", f"/webhooks/{hook.pk}/rotate-secret"),
         ("post", f"/webhooks/{hook.pk}/test"),
-        ("post", f"/webhooks/{hook.pk}/deliveries/{delivered.pk}/again"),
+        ("post", f"/webhooks/{hook.pk}/deliveries/{delivered.pk}/redeliver"),
         ("patch", f"/notice-channels/{channel.pk}"),
         ("delete", f"/notice-channels/{channel.pk}"),
         ("post", f"/notice-channels/{channel.pk}/test"),

@@ -198,7 +198,7 @@ def test_what_goes_over_rest(api, alice, team, there):
     delivery = program.get(f"{path}/deliveries/{tested.json()['id']}").json()
     assert delivery["status"] == "delivered"
     assert delivery["attempts"][0]["status_code"] == 200
-    assert program.post(f"{path}/deliveries/{delivery['id']}/again", {}).status_code == 202
+    assert program.post(f"{path}/deliveries/{delivery['id']}/redeliver", {}).status_code == 202
     assert program.post(f"{path}/rotate-secret", {}).json()["secret"] != made.json()["secret"]
     assert program.send("DELETE", path).status_code == 204
     problem(program.get(path), 404, "not_found")
