@@ -365,9 +365,9 @@ class BerthClient:
     def orphan(self, orphan_id: str) -> dict[str, Any]:
         return self._object("GET", f"/orphans/{quote(orphan_id, safe='')}")
 
-    def remove_orphan(self, orphan_id: str, *, confirm: str = "") -> dict[str, Any]:
+    def delete_orphan(self, orphan_id: str, *, confirm: str = "") -> dict[str, Any]:
         """Have its node remove it; of a home folder `confirm` is its name."""
-        path = f"/orphans/{quote(orphan_id, safe='')}/remove"
+        path = f"/orphans/{quote(orphan_id, safe='')}/delete"
         return self._object("POST", path, json=_given({"confirm": confirm}))
 
     def efficiency(self, workspace_id: str) -> dict[str, Any]:

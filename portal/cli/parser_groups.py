@@ -232,9 +232,9 @@ def orphans(commands: Any, common: argparse.ArgumentParser) -> None:
     top.add_argument("--all", action="store_true", help="also what has gone of late")
     words = "Have its node remove one; the node looks once more whether anybody owns it."
     gone = top.add_subparsers(metavar="COMMAND").add_parser(
-        "remove", help=words, description=words, parents=[common]
+        "rm", help=words, description=words, parents=[common]
     )
-    gone.set_defaults(function="orphans_remove")
+    gone.set_defaults(function="orphans_rm")
     gone.add_argument("orphan", metavar="ID", help="its id, the beginning of it, or its name")
     gone.add_argument("--confirm", default="", metavar="NAME", help="of a home folder: its name, typed")
     gone.add_argument("-y", "--yes", action="store_true", help="do not ask; of a home folder, see --confirm")

@@ -264,7 +264,7 @@ TAGS: Mapping[str, Tag] = {
             "lost-homes/{lost_home_id}/begin-anew": {POST: "beginHomeAnew"},
             "orphans": {GET: "listOrphans"},
             "orphans/{orphan_id}": {GET: "getOrphan"},
-            "orphans/{orphan_id}/remove": {POST: "removeOrphan"},
+            "orphans/{orphan_id}/delete": {POST: "deleteOrphan"},
             "rebalance-proposals": {GET: "listRebalanceProposals"},
             "rebalance-proposals/{proposal_id}": {GET: "getRebalanceProposal"},
             "rebalance-proposals/{proposal_id}/apply": {POST: "applyRebalanceProposal"},
