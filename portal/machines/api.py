@@ -83,9 +83,9 @@ class MachineViewSet(ReadViewSet):
         return self.answer(self.get_object())
 
     @operation(
-        "Remove a machine",
+        "Delete a machine",
         description="For operators. What is left of one that has left or is revoked; its name is free again. "
-        "Refused while workspaces are placed there or homes lie only there: `removal` says what is given up.",
+        "Refused while workspaces are placed there or homes lie only there: `losses` says what is lost.",
         responses={204: None},
         errors=[404, 409, 503],
     )

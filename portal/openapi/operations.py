@@ -249,7 +249,8 @@ TAGS: Mapping[str, Tag] = {
         {
             "machines": {GET: "listMachines"},
             "machines/{machine_id}": {GET: "getMachine", DELETE: "deleteMachine"},
-            "machines/{machine_id}/removal": {GET: "previewMachineRemoval", POST: "removeMachineWithHomes"},
+            "machines/{machine_id}/delete": {POST: "deleteMachineWithLosses"},
+            "machines/{machine_id}/losses": {GET: "getMachineLosses"},
             "machines/{machine_id}/revoke": {POST: "revokeMachine"},
             "pools/{slug}/join-tokens": {GET: "listJoinTokens", POST: "createJoinToken"},
             "pools/{slug}/join-tokens/{join_token_id}/revoke": {POST: "revokeJoinToken"},
@@ -261,7 +262,7 @@ TAGS: Mapping[str, Tag] = {
             "home-evacuations/{home_evacuation_id}": {GET: "getHomeEvacuation"},
             "home-evacuations/{home_evacuation_id}/cancel": {POST: "cancelHomeEvacuation"},
             "lost-homes": {GET: "listLostHomes"},
-            "lost-homes/{lost_home_id}/begin-anew": {POST: "beginHomeAnew"},
+            "lost-homes/{lost_home_id}/recreate": {POST: "recreateLostHome"},
             "orphans": {GET: "listOrphans"},
             "orphans/{orphan_id}": {GET: "getOrphan"},
             "orphans/{orphan_id}/delete": {POST: "deleteOrphan"},

@@ -533,7 +533,7 @@ class Stage:
             ("POST", "api/v1/pools"): {"slug": "more", "name": "More", "driver": "local", "config": {}},
             ("PATCH", "api/v1/pools/<slug:slug>"): {"name": "Another"},
             ("POST", "api/v1/catalog/preview"): {"flavor": "cpu-small"},
-            ("POST", "api/v1/machines/<uuid:machine_id>/removal"): {"confirm": "gpu-07"},
+            ("POST", "api/v1/machines/<uuid:machine_id>/delete"): {"confirm": "gpu-07"},
             ("POST", "api/v1/templates"): {
                 "slug": "shell",
                 "name": "Shell",
