@@ -211,7 +211,7 @@ TAGS: Mapping[str, Tag] = {
             "homes/{home_id}": {GET: "getHome"},
             "homes/{home_id}/keep": {POST: "keepHome"},
             "homes/{home_id}/restore": {POST: "restoreHome"},
-            "homes/{home_id}/delete-archived": {POST: "deleteArchivedHome"},
+            "homes/{home_id}/delete": {POST: "deleteHome"},
             "reports/gpu-use": {GET: "getGpuUseReport"},
         },
     ),

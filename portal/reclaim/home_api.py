@@ -190,15 +190,15 @@ class HomeViewSet(ReadViewSet):
         return self.answer(homes.restore(actor=request.user, place_id=home_id))
 
     @operation(
-        "Delete an archived home folder for good",
+        "Delete an archived home folder",
         description="For administrators, once its time by policy is over and its user was told for the whole "
         "notice (`deletable`). Nothing brings it back.",
         request=HomeDeleteSerializer,
         responses={204: None},
         errors=[400, 404, 409, 415],
     )
-    @action(detail=True, methods=["post"], url_path="delete-archived")
-    def delete_archived(self, request: UserRequest, home_id: int) -> Response:
+    @action(detail=True, methods=["post"], url_path="delete")
+    def delete_home(self, request: UserRequest, home_id: int) -> Response:
         require_fresh(request)
         given = body_of(request, HomeDeleteSerializer)
         homes.delete(actor=request.user, place_id=home_id, confirm=given["confirm"], reason=given["reason"])

@@ -745,7 +745,7 @@ GET    api/v1/homes                                         401 200 200 200 200 
 GET    api/v1/homes/<int:home_id>                           401 404 404 404 200 404 200 200   workspaces:read
 POST   api/v1/homes/<int:home_id>/keep                      401 404 404 404 200 404 403 200   workspaces:write
 POST   api/v1/homes/<int:home_id>/restore                   401 404 404 404 409 404 403 409   workspaces:write
-POST   api/v1/homes/<int:home_id>/delete-archived           401 403 403 403 403 403 403 403 409 workspaces:write
+POST   api/v1/homes/<int:home_id>/delete                    401 403 403 403 403 403 403 403 409 workspaces:write
 GET    api/v1/home-moves                                    401 200 200 200 200 200 200 200   workspaces:read
 POST   api/v1/home-moves                                    401 400 400 400 400 400 400 400   workspaces:write
 GET    api/v1/home-moves/<uuid:home_move_id>                401 404 404 404 200 404 200 200   workspaces:read

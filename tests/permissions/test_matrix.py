@@ -443,7 +443,7 @@ class Stage:
             },
             ("PATCH", "api/v1/reclaim-policies/<uuid:policy_id>"): {"idle_minutes": 50},
             ("POST", "reclaim-policies/new/"): {"for": "site", "idle_minutes": 60},
-            ("POST", "api/v1/homes/<int:home_id>/delete-archived"): {"confirm": "moving/bob"},
+            ("POST", "api/v1/homes/<int:home_id>/delete"): {"confirm": "moving/bob"},
             ("POST", "reclaim-policies/<uuid:policy_id>/edit/"): {"idle_minutes": 50},
             **{("POST", route): HOOK for route in ("webhooks/", "teams/<slug:slug>/webhooks/")},
             **{("POST", f"api/v1/{of}webhooks"): HOOK for of in ("", "teams/<slug:slug>/")},

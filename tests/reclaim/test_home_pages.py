@@ -96,13 +96,10 @@ def test_rest(place, bob, ada, sent):
     unused(place, 301, told_days=20)
     (row,) = adas.get("/api/v1/homes?archived=true").json()["results"]
     assert row["deletable"] and row["archive"]["state"] == "ready" and row["archive"]["away_at"]
-    assert (
-        bobs.post(f"/api/v1/homes/{place.pk}/delete-archived", {"confirm": "vision/bob"}, JSON).status_code
-        == 403
-    )
-    assert adas.post(f"/api/v1/homes/{place.pk}/delete-archived", {"confirm": "bob"}, JSON).status_code == 400
+    assert bobs.post(f"/api/v1/homes/{place.pk}/delete", {"confirm": "vision/bob"}, JSON).status_code == 403
+    assert adas.post(f"/api/v1/homes/{place.pk}/delete", {"confirm": "bob"}, JSON).status_code == 400
     restored = bobs.post(f"/api/v1/homes/{place.pk}/restore")
     assert restored.status_code == 200 and restored.json()["archive"]["state"] == "restoring"
-    early = adas.post(f"/api/v1/homes/{place.pk}/delete-archived", {"confirm": "vision/bob"}, JSON)
+    early = adas.post(f"/api/v1/homes/{place.pk}/delete", {"confirm": "vision/bob"}, JSON)
     assert early.status_code == 409
     assert HomePlace.objects.exists()
