@@ -169,7 +169,7 @@ class BerthClient:
 
     def reset_packages(self, workspace_id: str, *, keep: bool = False) -> dict[str, Any]:
         """Have the next start remove them; with `keep`, take that back."""
-        return self._object("POST", f"{_path(workspace_id)}/packages/{'keep' if keep else 'reset'}")
+        return self._object("POST", f"{_path(workspace_id)}/packages/reset{'/cancel' if keep else ''}")
 
     def save_packages(self, workspace_id: str, *, name: str, everybody: bool = False) -> dict[str, Any]:
         """Make an environment of them, for the workspace's team or for everybody."""
