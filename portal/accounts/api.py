@@ -98,7 +98,7 @@ class Me(ApiView):
         return Response(MeSerializer(data).data)
 
     @operation(
-        "Delete your account for good",
+        "Delete your account",
         description="Where the portal lets people do so (`BERTH_ACCOUNT_DELETION`), and administrators "
         "anywhere. With the session of a browser and a fresh proof only: an API token is refused (403). "
         "Refused (409) to the last administrator, to the only owner of a team that others are in, and where "
@@ -257,8 +257,9 @@ class MemberViewSet(TaggedViewSet, ReadViewSet):
         return selectors.membership_of(self._team(), self.kwargs["username"])
 
     @operation(
-        "Add a member or change the role",
-        description="For owners of the team and operators. A team keeps at least one owner.",
+        "Set a member's role",
+        description="Adds a member, or changes the role. For owners of the team and operators. A team keeps "
+        "at least one owner.",
         request=MemberSetSerializer,
         responses={200: MemberSerializer},
         parameters=[USERNAME, IF_MATCH],

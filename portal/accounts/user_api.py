@@ -173,7 +173,7 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
         return self.shown(user)
 
     @operation(
-        "Delete a user's account for good",
+        "Delete a user",
         description="Roles, teams, tokens and address go; the name stays, and nobody else can get it. "
         "Workspaces keep it from being deleted unless `workspaces=delete`. Home folders stay on their nodes "
         "unless `homes=delete`: then they are deleted there as soon as no workspace uses them.",

@@ -166,7 +166,7 @@ class TemplateViewSet(EntryViewSet):
         return serializer
 
     @operation(
-        "Make a template",
+        "Create a template",
         once=True,
         description="The site's for operators; a team's own, with `team`, for its owners too. Its short name "
         "then begins with the team's and an underscore.",
@@ -245,7 +245,7 @@ class FlavorViewSet(EntryViewSet):
         return selectors.flavor_seen(self.request.user, self.kwargs["slug"])
 
     @operation(
-        "Make a flavor",
+        "Create a flavor",
         once=True,
         description="For operators.",
         request=FlavorCreateSerializer,

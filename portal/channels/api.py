@@ -158,7 +158,7 @@ class ChannelViewSet(TaggedViewSet, ReadViewSet):
         return selectors.managed_channel(self.request.user, self.kwargs["channel_id"])
 
     @operation(
-        "Make a channel",
+        "Create a channel",
         once=True,
         description="Your own, or with `team` one of a team's, for its owners and operators.",
         request=ChannelCreateSerializer,

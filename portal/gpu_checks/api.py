@@ -195,7 +195,7 @@ class GpuCheckViewSet(ReadViewSet):
         return self.answer(selectors.check_by_id(run.pk), status=202, Location=location)
 
     @operation(
-        "Take back a GPU check that has not begun",
+        "Cancel a GPU check that has not begun",
         description="For operators. What runs goes on to its end.",
         request=None,
         responses={200: GpuCheckSerializer},

@@ -83,7 +83,7 @@ class ArchivesView(ApiView):
         return Response(HomeArchiveSerializer(found, many=True).data)
 
     @operation(
-        "Make an archive of a home folder",
+        "Create an archive of a home folder",
         description="While no workspace uses it. What is started meanwhile waits.",
         request=NewHomeArchiveSerializer,
         responses={201: HomeArchiveSerializer},

@@ -57,7 +57,7 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
         return selectors.pool_by_slug(self.kwargs["slug"])
 
     @operation(
-        "Add a pool",
+        "Create a pool",
         once=True,
         description="For operators. Its inventory is asked for at once.",
         request=PoolCreateSerializer,

@@ -132,8 +132,8 @@ class JoinRequestViewSet(ReadViewSet):
         return selectors.requests_for(self.request.user)
 
     @operation(
-        "Take the asker into the team",
-        description="For owners of the team and operators. 409 says who was faster.",
+        "Approve a request to join",
+        description="The requester joins the team. For its owners and operators. 409 says who was faster.",
         request=JoinApproveSerializer,
         responses={200: JoinRequestSerializer},
         errors=[400, 404, 409, 415],
@@ -156,8 +156,8 @@ class JoinRequestViewSet(ReadViewSet):
         return self.answer(services.deny(actor=request.user, request_id=join_id, **given))
 
     @operation(
-        "Cancel a request to join of your own",
-        description="Idempotent.",
+        "Cancel a request to join",
+        description="For the requester. Idempotent.",
         responses={200: JoinRequestSerializer},
         errors=[404, 409],
     )

@@ -99,7 +99,7 @@ class LedgerViewSet(TaggedViewSet, ReadViewSet):
         return self.get_paginated_response(rows.data)
 
     @operation(
-        "Open a team's ledger, or change its grant",
+        "Set a team's ledger",
         description="For operators. A new grant counts from now on; what has been spent stays spent.",
         request=LedgerChangeSerializer,
         responses={200: LedgerSerializer},
@@ -122,7 +122,7 @@ class LedgerViewSet(TaggedViewSet, ReadViewSet):
         return self.answer(selectors.statement(team))
 
     @operation(
-        "Close a team's ledger",
+        "Delete a team's ledger",
         description="For operators: hours are not counted any more.",
         responses={204: None},
         parameters=[IF_MATCH],

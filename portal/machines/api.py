@@ -95,7 +95,7 @@ class MachineViewSet(ReadViewSet):
 
 
 @documented(
-    list="List a pool's tokens to join",
+    list="List a pool's join tokens",
     of="Those with which a machine can still join, without their secrets.",
     errors=[404],
 )
@@ -111,7 +111,7 @@ class JoinTokenViewSet(ListViewSet):
         return selectors.waiting_tokens(self.request.user, inventory.pool_by_slug(self.kwargs["slug"]))
 
     @operation(
-        "Make a token to join a pool",
+        "Create a join token",
         once=True,
         description="For operators. The answer holds the token, this once: one machine joins with it, within "
         "an hour.",

@@ -2,7 +2,8 @@
 
 A name is a verb and what it is done to, as a person would say it, in camelCase (`startWorkspace`): `list` for
 pages of rows, `get` for one thing, `create`, `update` (PATCH: what is left out stays), `set` (PUT: all of
-it), `delete`, and else the verb of the button. Operations stand below the tag that documents and clients
+it), `delete` for a thing, `cancel` for what waits or runs, `revoke` for a right, and else the verb of the
+button. docs/api.md has the rules ("Verbs"). Operations stand below the tag that documents and clients
 group them by; paths are without `/api/v1/`.
 """
 
@@ -186,11 +187,11 @@ TAGS: Mapping[str, Tag] = {
         "Ledgers of GPU-hours, what an hour costs, and budgets in money.",
         {
             "ledgers": {GET: "listLedgers"},
-            "ledgers/{slug}": {GET: "getLedger", PUT: "setLedger", DELETE: "closeLedger"},
+            "ledgers/{slug}": {GET: "getLedger", PUT: "setLedger", DELETE: "deleteLedger"},
             "ledgers/{slug}/credits": {POST: "creditLedger"},
             "ledger-entries": {GET: "listLedgerEntries"},
             "budgets": {GET: "listBudgets"},
-            "budgets/{slug}": {GET: "getBudget", PUT: "setBudget", DELETE: "removeBudget"},
+            "budgets/{slug}": {GET: "getBudget", PUT: "setBudget", DELETE: "deleteBudget"},
             "rates": {GET: "listRates"},
             "rates/{resource}": {GET: "getRate", PUT: "setRate", DELETE: "deleteRate"},
         },

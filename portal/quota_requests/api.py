@@ -152,7 +152,7 @@ class RequestViewSet(ReadViewSet):
         return self.answer(self.get_object(), status=201, Location=location)
 
     @operation(
-        "Read a request",
+        "Read a request for more",
         description="With evidence for who may decide it.",
         responses={200: RequestDetailSerializer},
         errors=[404],
@@ -163,7 +163,7 @@ class RequestViewSet(ReadViewSet):
         return Response(RequestDetailSerializer(found, context={"evidence": evidence}).data)
 
     @operation(
-        "Approve a request",
+        "Approve a request for more",
         description="Whole, or less: a smaller amount, another end. 409 says who was faster.",
         request=ApproveSerializer,
         responses={200: RequestSerializer},
@@ -178,7 +178,7 @@ class RequestViewSet(ReadViewSet):
         return self.answer(self.get_object())
 
     @operation(
-        "Deny a request",
+        "Deny a request for more",
         description="With a reason. A workspace that waits for it is deleted.",
         request=DenySerializer,
         responses={200: RequestSerializer},
@@ -192,8 +192,8 @@ class RequestViewSet(ReadViewSet):
         return self.answer(self.get_object())
 
     @operation(
-        "Cancel a request of your own",
-        description="A workspace that waits for it is deleted. Idempotent.",
+        "Cancel a request for more",
+        description="For the requester. A workspace that waits for it is deleted. Idempotent.",
         responses={200: RequestSerializer},
         errors=[404, 409],
     )
@@ -272,7 +272,7 @@ class RuleViewSet(TaggedViewSet, ReadViewSet):
         return selectors.rule_by_id(self.request.user, self.kwargs["rule_id"])
 
     @operation(
-        "Make an auto-approve rule",
+        "Create an auto-approve rule",
         once=True,
         description="For approvers.",
         request=RuleCreateSerializer,
@@ -300,7 +300,7 @@ class RuleViewSet(TaggedViewSet, ReadViewSet):
         return self.answer(self.get_object())
 
     @operation(
-        "Remove an auto-approve rule",
+        "Delete an auto-approve rule",
         description="For approvers. Grants that it has made stay until they end.",
         responses={204: None},
         parameters=[IF_MATCH],
@@ -341,9 +341,9 @@ class DelegationViewSet(ReadViewSet):
         return selectors.delegation_by_id(self.request.user, self.kwargs["delegation_id"])
 
     @operation(
-        "Let somebody decide in your place",
+        "Create a delegation",
         once=True,
-        description="For approvers, who may still decide themselves.",
+        description="The delegate decides in your place. For approvers, who may still decide themselves.",
         request=DelegateSerializer,
         responses={201: DelegationSerializer},
         errors=[400, 409, 415],

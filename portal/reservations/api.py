@@ -151,7 +151,7 @@ class ReservationViewSet(ReadViewSet):
         return self.answer(made, status=201, Location=location)
 
     @operation(
-        "Change a reservation",
+        "Replace a reservation",
         description="An owner changes what waits for approval, and gives back a part of what is booked.",
         request=ReservationWriteSerializer,
         responses={200: ReservationSerializer},
@@ -181,7 +181,7 @@ class ReservationViewSet(ReadViewSet):
         )
 
     @operation(
-        "Book what was asked for",
+        "Approve a reservation",
         description="For approvers and operators, but for what they asked for or changed themselves.",
         request=None,
         responses={200: ReservationSerializer},
@@ -196,7 +196,7 @@ class ReservationViewSet(ReadViewSet):
         )
 
     @operation(
-        "Deny what was asked for",
+        "Deny a reservation",
         description="For approvers and operators, with a reason.",
         request=DenialSerializer,
         responses={200: ReservationSerializer},
@@ -235,7 +235,7 @@ class PermitSerializer(StrictSerializer):
 
 
 @documented(
-    list="List permissions to book without approval",
+    list="List booking permissions",
     of="Your own; all for who decides or operates.",
 )
 class BookingPermissionViewSet(ListViewSet):
@@ -250,8 +250,8 @@ class BookingPermissionViewSet(ListViewSet):
         return permissions.permissions_for(self.request.user)
 
     @operation(
-        "Let somebody book without approval",
-        description="For approvers, never for themselves. Giving it twice is success.",
+        "Create a booking permission",
+        description="Its holder books without approval. For approvers, never for themselves. Idempotent.",
         request=PermitSerializer,
         responses={201: BookingPermissionSerializer},
         located=False,

@@ -108,7 +108,7 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
         return selectors.managed_endpoint(self.request.user, self.kwargs["webhook_id"])
 
     @operation(
-        "Make a webhook of the site",
+        "Create a webhook of the site",
         once=True,
         description="For operators; types about people's accounts for administrators. The answer holds the "
         "secret that signs, this once.",
@@ -160,7 +160,7 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
         return Response(DeliverySerializer(made).data, status=202, headers=headers)
 
     @operation(
-        "Make another secret for a webhook",
+        "Rotate the secret of a webhook",
         once=True,
         description="The answer holds it, this once. Both sign for a day.",
         request=None,
@@ -178,7 +178,7 @@ class TeamWebhookViewSet(_Webhooks, ListViewSet):
         return selectors.team_of(self.request.user, self.kwargs["slug"])
 
     @operation(
-        "Make a webhook of a team",
+        "Create a webhook of a team",
         once=True,
         description="For its owners and operators. The answer holds the secret that signs, this once.",
         request=WebhookCreateSerializer,

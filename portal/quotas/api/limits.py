@@ -117,7 +117,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
         return etags.tagged(answered, quota)
 
     @operation(
-        "Give a team or a cohort a quota",
+        "Create a quota",
         once=True,
         description="For operators. Amounts are in base units: 4 GPUs are 4000.",
         request=QuotaCreateSerializer,
@@ -156,7 +156,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
         return self._written(quota, done, status=201, headers={"Location": location})
 
     @operation(
-        "Change a quota",
+        "Replace a quota",
         description="For operators. A quota below use stops nobody; `notes` say what is over.",
         request=QuotaChangeSerializer,
         responses={200: QuotaWrittenSerializer},
@@ -183,7 +183,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
         return self._written(self.get_object(), done)
 
     @operation(
-        "Take a quota away",
+        "Delete a quota",
         description="For operators. What no quota names is not limited by quota.",
         responses={204: None},
         parameters=[IF_MATCH],
@@ -248,7 +248,7 @@ class CapViewSet(TaggedViewSet, ReadViewSet):
         return etags.tagged(answered, cap)
 
     @operation(
-        "Cap what a member may hold",
+        "Create a cap",
         once=True,
         description="For owners of the team and operators.",
         request=MemberCapCreateSerializer,
@@ -281,7 +281,7 @@ class CapViewSet(TaggedViewSet, ReadViewSet):
         return self._written(cap, done, status=201, headers={"Location": location})
 
     @operation(
-        "Change a cap",
+        "Replace a cap",
         description="For owners of the team and operators.",
         request=MemberCapChangeSerializer,
         responses={200: MemberCapWrittenSerializer},
@@ -302,7 +302,7 @@ class CapViewSet(TaggedViewSet, ReadViewSet):
         return self._written(self.get_object(), done)
 
     @operation(
-        "Take a cap away",
+        "Delete a cap",
         description="For owners of the team and operators.",
         responses={204: None},
         parameters=[IF_MATCH],
