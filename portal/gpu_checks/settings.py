@@ -26,7 +26,7 @@ NAMES = (
     "check_every_h", "check_level", "hand_out_max_age_h", "check_required", "scrub_required",
     "mig_repartition",
 )  # fmt: skip
-DEFAULTS: dict[str, Any] = {name: Pool._meta.get_field(name).get_default() for name in NAMES}
+DEFAULTS: dict[str, Any] = {name: getattr(Pool(), name) for name in NAMES}
 RENAMED = {"check_every_h": "check_every_hours", "hand_out_max_age_h": "hand_out_max_age_hours"}
 """What REST and the site file call them: hours are `_hours` there."""
 
