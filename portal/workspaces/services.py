@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,8 +23,9 @@ from portal.common import rate_limits
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, StateConflict, TooMany
+from portal.common.idempotency import KeyUse, digest_of
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import AccountCode, CatalogCode, CommonCode, WorkspaceCode
+from portal.common.reasons.codes import AccountCode, CatalogCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.environments.models import Environment
 from portal.environments.selectors import digest_for
@@ -56,7 +55,8 @@ from portal.workspaces.lifecycle import (
     TerminationReason,
     Trigger,
 )
-from portal.workspaces.models import IdempotencyKey, QueueEntry, Workspace, WorkspaceQuerySet, WorkspaceStatus
+from portal.workspaces.models import QueueEntry, Workspace, WorkspaceQuerySet, WorkspaceStatus
+from portal.workspaces.selectors import CREATION
 from portal.workspaces.transitions import advance, locked
 
 NAME_MAX = 60
@@ -162,6 +162,7 @@ def create_once(
     said += [] if git is None else [f"git:{git['url']} {git['ref']} {git['secret']}"]
     said += ["start_without_gpu"] if start_without_gpu else []
     digest = digest_of(*parts, *said, *(f"secret:{name}" for name in sorted(asked_for)))
+    use = KeyUse(actor, CREATION, idempotency_key, digest) if idempotency_key else None
     runs_in = software.chosen(template, team, environment)
     lives_s = lifetime_of(template, flavor, lifetime_s, expected_s=expected_s)
     needed_s = min((said for said in (expected_s, lifetime_s) if said), default=None)
@@ -170,10 +171,10 @@ def create_once(
         try:
             with transaction.atomic():
                 policies.require_active_owner(actor)
-                if idempotency_key:
-                    repeated = claim_key(actor, idempotency_key, digest)
-                    if repeated is not None:
+                if use is not None:
+                    if (repeated := repeated_of(use)) is not None:
                         return Creation(repeated, replayed=True)
+                    use.claim()
                 row = Workspace(
                     name=name,
                     owner=actor,
@@ -196,14 +197,12 @@ def create_once(
                     unapproved=unapproved,
                     start_without_gpu=start_without_gpu,
                 )
-                if idempotency_key:
-                    IdempotencyKey.objects.filter(user=actor, key=idempotency_key).update(workspace=workspace)
+                if use is not None:
+                    use.record(workspace=str(workspace.pk))
                 emit(WorkspaceQueued(workspace))
         except IntegrityError as error:
-            if idempotency_key:
-                found = IdempotencyKey.objects.filter(user=actor, key=idempotency_key).first()
-                if found is not None:
-                    return Creation(_repeated(found, digest), replayed=True)
+            if use is not None and (repeated := repeated_of(use)) is not None:
+                return Creation(repeated, replayed=True)
             if not wished and tries_left:
                 # Somebody took the free name between our look and our write: look again.
                 continue
@@ -311,27 +310,13 @@ def _software_data(workspace: Workspace) -> dict[str, Any]:
     return {} if version is None else {"environment": version.environment.slug, "version": version.number}
 
 
-def digest_of(*parts: str) -> str:
-    """What an idempotency key stands for: it is refused with other `parts`."""
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+def repeated_of(use: KeyUse) -> Workspace | None:
+    """Return the workspace that an earlier request with the key made or changed, or None for the first one.
 
-
-def claim_key(actor: User, key: str, digest: str) -> Workspace | None:
-    """Take the key for this request, or return the workspace that an earlier one made or changed.
-
-    Raises `StateConflict` where it came with another request.
+    Raises `StateConflict` where the key came with another request.
     """
-    found = IdempotencyKey.objects.filter(user=actor, key=key).select_related("workspace").first()
-    if found is not None:
-        return _repeated(found, digest)
-    IdempotencyKey.objects.create(user=actor, key=key, request_digest=digest)
-    return None
-
-
-def _repeated(found: IdempotencyKey, digest: str) -> Workspace:
-    if found.request_digest != digest or found.workspace is None:
-        raise StateConflict(Reason(CommonCode.IDEMPOTENCY_KEY_REUSED), code=CommonCode.IDEMPOTENCY_KEY_REUSED)
-    return found.workspace
+    answer = use.answer()
+    return None if answer is None else Workspace.objects.get(pk=answer["workspace"])
 
 
 def refuse_deletion(event: EntryDeleting) -> None:

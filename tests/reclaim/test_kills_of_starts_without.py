@@ -12,13 +12,14 @@ from collections import Counter
 import pytest
 from django.utils import timezone
 
+from portal.common.models import IdempotencyRecord
 from portal.events.models import Event, Notification
 from portal.inventory.models import AllocatedDevice, Device, Pool
 from portal.reclaim import free_gpus
 from portal.scheduling import snapshot_cache
 from portal.workspaces import gpus, reconcile, services
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import IdempotencyKey, Workspace
+from portal.workspaces.models import Workspace
 from tests.factories import FlavorFactory, local_pool_with, node_info
 from tests.reclaim import test_kills
 from tests.reclaim.test_kills import killed_before, undone
@@ -60,7 +61,7 @@ def standing() -> list[object]:
         AllocatedDevice.objects.filter(active=True).count(),
         Counter(Notification.objects.values_list("user", "kind")),
         Counter(Event.objects.values_list("kind", flat=True)),
-        IdempotencyKey.objects.filter(workspace__isnull=False).count(),
+        IdempotencyRecord.objects.exclude(sealed="").count(),
     ]
 
 

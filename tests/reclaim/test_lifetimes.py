@@ -163,6 +163,13 @@ def test_the_same_key_extends_once(running, alice):
     assert refused.value.code == "idempotency_key_reused"
 
 
+def test_a_key_of_a_new_workspace_is_another_one_for_its_extension(make, alice, sent, local_pool):
+    made = make(alice, idempotency_key="k")
+    run_until_ready(sent, made)
+    extended = lifetimes.extend(actor=alice, workspace_id=made.pk, seconds=HOUR, idempotency_key="k")
+    assert not extended.replayed and make(alice, idempotency_key="k") == made
+
+
 def test_a_refused_extension_does_not_use_up_its_key(running, alice):
     with pytest.raises(InvalidInput):
         lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=1, idempotency_key="k")
