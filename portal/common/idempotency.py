@@ -22,6 +22,7 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from portal.common.constraints import violates
 from portal.common.errors import InvalidInput, StateConflict
 from portal.common.json_output import JsonRenderer
 from portal.common.models import IdempotencyRecord
@@ -94,9 +95,14 @@ class KeyUse:
         """Take the key, in the transaction that does the work.
 
         Waits for another request that has taken it at this moment, and raises `IntegrityError` if that one
-        succeeds: `answer` has its answer then.
+        succeeds (`was_claimed`): `answer` has its answer then.
         """
         IdempotencyRecord.objects.create(user=self.user, endpoint=self.endpoint, key=self.key)
+
+    @staticmethod
+    def was_claimed(error: IntegrityError) -> bool:
+        """Return whether `error` was raised by `claim`."""
+        return violates(error, IdempotencyRecord, "idempotency_record_unique")
 
     def record(self, **answer: Any) -> None:
         """Keep the answer, in the transaction that has claimed the key."""
@@ -140,8 +146,8 @@ def answer_once(request: Request, act: Callable[[], Response]) -> Response:
                 body=JsonRenderer().render(response.data).decode(),
             )
             return response
-    except IntegrityError:
-        if (answer := use.answer()) is None:
+    except IntegrityError as error:
+        if not use.was_claimed(error) or (answer := use.answer()) is None:
             raise
         return _replayed(answer)
 

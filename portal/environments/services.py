@@ -13,6 +13,7 @@ from django.utils import timezone
 from portal.accounts import policies as accounts
 from portal.accounts.models import Team, User
 from portal.common.actors import SystemActor, label_of
+from portal.common.constraints import violates
 from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.etags import ANY, require_expected
 from portal.common.problem_codes import ProblemCode
@@ -94,6 +95,8 @@ def create(
         with transaction.atomic():
             environment.save(force_insert=True)
     except IntegrityError as error:
+        if not violates(error, Environment, "slug"):
+            raise
         taken = Reason(EnvironmentCode.NAME_TAKEN, {"slug": environment.slug})
         raise StateConflict(taken, code=ProblemCode.NAME_TAKEN, errors={"slug": [taken]}) from error
     _record(actor, AuditKind.ENVIRONMENT_CREATED, environment, f"made the environment {environment.slug}")

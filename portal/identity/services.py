@@ -15,6 +15,7 @@ from portal.accounts import services as accounts
 from portal.accounts.models import ROLE_FIELDS, Membership, Role, Team, User
 from portal.accounts.policies import require_administrator
 from portal.common.actors import SystemActor
+from portal.common.constraints import violates
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import IdentityCode
@@ -30,6 +31,7 @@ from portal.identity.models import GivenPlace, GivenRole, IdentityLink, LinkedBy
 from portal.identity.rules import Grants
 
 RULES_NOT_MET = "identity.rules_not_met"
+LINK_UNIQUE = ("identity_subject_unique", "identity_expected_unique", "identity_user_unique")
 
 
 def sign_in(*, provider: Provider, claims: Mapping[str, Any]) -> tuple[User, Decision]:
@@ -296,6 +298,8 @@ def link(
         with transaction.atomic():
             row.save(force_insert=True)
     except IntegrityError as error:
+        if not violates(error, IdentityLink, *LINK_UNIQUE):
+            raise
         named = {"provider": provider.name}
         raise StateConflict(Reason(IdentityCode.LINK_TAKEN, named), code=ProblemCode.LINK_TAKEN) from error
     if subject and not user.linked:

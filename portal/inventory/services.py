@@ -16,6 +16,7 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.accounts.policies import require_operator
 from portal.common.actors import SYSTEM, SystemActor
+from portal.common.constraints import violates
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.problem_codes import ProblemCode
@@ -82,6 +83,8 @@ def create_pool(
         with transaction.atomic():
             pool.save()
     except IntegrityError as error:
+        if not violates(error, Pool, "pool_slug_unique"):
+            raise
         reason = Reason(InventoryCode.POOL_SLUG_TAKEN, {"slug": slug})
         raise StateConflict(reason, code=ProblemCode.SLUG_TAKEN, errors={"slug": [reason]}) from error
     pools.keep_created(actor, pool)

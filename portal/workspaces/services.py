@@ -21,6 +21,7 @@ from portal.catalog.models import Flavor, Template
 from portal.catalog.policies import require_use
 from portal.common import rate_limits
 from portal.common.actors import SystemActor
+from portal.common.constraints import violates
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, StateConflict, TooMany
 from portal.common.idempotency import KeyUse, digest_of
@@ -60,6 +61,7 @@ from portal.workspaces.selectors import CREATION
 from portal.workspaces.transitions import advance, locked
 
 NAME_MAX = 60
+NAME_UNIQUE = "workspace_name_unique"
 MAX_EXPECTED_S = 30 * 86_400
 MAX_PRIORITY = 100
 FREE_NAME_TRIES = 10
@@ -201,8 +203,10 @@ def create_once(
                     use.record(workspace=str(workspace.pk))
                 emit(WorkspaceQueued(workspace))
         except IntegrityError as error:
-            if use is not None and (repeated := repeated_of(use)) is not None:
+            if use is not None and use.was_claimed(error) and (repeated := repeated_of(use)) is not None:
                 return Creation(repeated, replayed=True)
+            if not violates(error, Workspace, NAME_UNIQUE):
+                raise
             if not wished and tries_left:
                 # Somebody took the free name between our look and our write: look again.
                 continue

@@ -370,11 +370,21 @@ def test_a_body_of_another_kind_or_too_large_is_refused(idp):
 def test_two_who_make_the_same_user_at_once_are_told_apart(idp, monkeypatch):
     """The second has looked before the first was done."""
 
-    def meanwhile(**_: object) -> None:
-        raise IntegrityError
+    def meanwhile(**_: object) -> User:
+        UserFactory(username="gina")
+        return User.objects.create(username="gina")
 
     monkeypatch.setattr(services.users, "create", meanwhile)
     assert idp.post("Users", {"schemas": [USER], "userName": "gina"}, 409)["scimType"] == "uniqueness"
+
+
+def test_another_violation_is_no_taken_name(idp, monkeypatch):
+    def broken(**_: object) -> User:
+        return User.objects.create(username="gina", is_auditor=True, is_operator=True)
+
+    monkeypatch.setattr(services.users, "create", broken)
+    with pytest.raises(IntegrityError, match="user_auditor_holds_no_other_role"):
+        idp.post("Users", {"schemas": [USER], "userName": "gina"}, 409)
 
 
 def test_a_token_of_a_deactivated_administrator_ends(ada):

@@ -8,6 +8,7 @@ from django.db import IntegrityError, transaction
 from portal.accounts.models import Team, User
 from portal.common import etags
 from portal.common.actors import SystemActor
+from portal.common.constraints import violates
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.formatting import format_thousandths
@@ -54,7 +55,9 @@ def create_cohort(
     try:
         with transaction.atomic():
             cohort.save()
-    except IntegrityError:
+    except IntegrityError as error:
+        if not violates(error, Cohort, "slug"):
+            raise
         taken = Reason(QuotaCode.SHORT_NAME_TAKEN)
         raise InvalidInput(taken, errors={"slug": [taken]}) from None
     where = f" in {parent.name}" if parent else ""
