@@ -25,7 +25,7 @@ from portal.fleet.inventory.models import AllocatedDevice, Device, Node, Placeme
 from portal.fleet.machines.models import MachineState
 from portal.fleet.machines.selectors import by_name
 from portal.gpu_checks import runs
-from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
 from provisioning import messages
@@ -51,7 +51,7 @@ def request_link_check(*, actor: User | SystemActor, node_id: UUID, with_node_id
     PlacementLock.hold()
     node, other = _node(node_id), _node(with_node_id)
     under_way = GpuCheckRun.objects.filter(
-        kind=CheckKind.PAIR, status__in=OPEN, device__node=node, partner__device__node=other
+        kind=CheckKind.PAIR, state__in=OPEN, device__node=node, partner__device__node=other
     ).first()
     if under_way is not None:
         return under_way
@@ -101,7 +101,7 @@ def _refusal_of_end(node: Node) -> Reason | None:
         return Reason(CheckCode.LINK_NO_RDMA, {"node": node.name})
     if not node.online:
         return Reason(CheckCode.NODE_NOT_ANSWERING, {"node": node.name})
-    open_runs = GpuCheckRun.objects.filter(device__node=node, status__in=OPEN)
+    open_runs = GpuCheckRun.objects.filter(device__node=node, state__in=OPEN)
     kinds = list(open_runs.values_list("kind", flat=True))
     if CheckKind.RESET in kinds or len(kinds) >= runs.AT_ONCE_ON_NODE:
         return Reason(CheckCode.LINK_NODE_BUSY, {"node": node.name})
@@ -171,7 +171,7 @@ def address_of(node: Node) -> str:
 
 def _port(address: str) -> int | None:
     """A port at which no open check meets there, sure under `PlacementLock` alone; None: all are taken."""
-    open_runs = GpuCheckRun.objects.filter(kind=CheckKind.PAIR, status__in=OPEN)
+    open_runs = GpuCheckRun.objects.filter(kind=CheckKind.PAIR, state__in=OPEN)
     meetings = [plan.get("meeting", {}) for plan in open_runs.values_list("plan", flat=True)]
     taken = {each.get("port") for each in meetings if each.get("address") == address}
     return next((port for port in settings.BERTH_CHECK_PORTS if port not in taken), None)
@@ -191,7 +191,7 @@ def concluded(run: GpuCheckRun) -> None:
     if other is None or run.open:
         return
     if other.open:
-        if other.status == CheckStatus.QUEUED and not other.lease:
+        if other.state == RunState.QUEUED and not other.lease:
             # It waits for its turn on its node, and nobody would be there any more.
             _end_unbegun(other, run)
         return
@@ -202,14 +202,14 @@ def concluded(run: GpuCheckRun) -> None:
 
 def _end_unbegun(run: GpuCheckRun, ended: GpuCheckRun) -> None:
     why = message_of(Reason(CheckCode.LINK_OTHER_END, {"node": ended.device.node.name}))
-    runs.end(run, CheckStatus.LOST, summary=why)
+    runs.end(run, RunState.LOST, summary=why)
     what = f"does not begin the check of a link of {display_name(run.device)}: {why}"
     runs.record(run, run.device, "lost", what)
 
 
 def _level(run: GpuCheckRun, far: GpuCheckRun) -> None:
     """Lift a run to what the link came to, as far as its other end has seen worse."""
-    if run.status != CheckStatus.DONE or run.verdict not in _ORDER:
+    if run.state != RunState.DONE or run.verdict not in _ORDER:
         return
     # What speaks against the other end's own device says nothing about the link.
     seen = far.verdict if far.verdict in _ORDER else CheckVerdict.INCONCLUSIVE
@@ -218,8 +218,8 @@ def _level(run: GpuCheckRun, far: GpuCheckRun) -> None:
     run.summary = message_of(
         Reason(CheckCode.LINK_OTHER_END_SAYS, {"node": far.device.node.name, "words": far.summary})
     )[:2000]
-    run.verdict, run.action = seen, far.action or "retry"
-    run.save(update_fields=["verdict", "action", "summary"])
+    run.verdict, run.recovery = seen, far.recovery or "retry"
+    run.save(update_fields=["verdict", "recovery", "summary"])
 
 
 def _tell(run: GpuCheckRun, other: GpuCheckRun) -> None:

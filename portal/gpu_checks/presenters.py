@@ -17,7 +17,7 @@ from portal.common.svg import Sparkline, sparkline
 from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.models import CheckLevel, Device
 from portal.gpu_checks import resets, selectors
-from portal.gpu_checks.models import CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.people.accounts.models import User
 from provisioning.gpu.check.thresholds import ALL_PAIRS
 
@@ -39,9 +39,9 @@ _LOOKS: Mapping[str, tuple[str | Promise, str, str]] = {
     CheckVerdict.FAIL: (_("Failed"), "circle-x", "bad"),
     CheckVerdict.INCONCLUSIVE: (_("Undecided"), "circle-dashed", "wait"),
     CheckVerdict.HUNG: (_("Hung"), "alert-circle", "bad"),
-    CheckStatus.QUEUED: (_("Queued"), "hourglass", "wait"),
-    CheckStatus.RUNNING: (_("Running"), "loader-2", "busy"),
-    CheckStatus.LOST: (_("Not finished"), "circle-off", ""),
+    RunState.QUEUED: (_("Queued"), "hourglass", "wait"),
+    RunState.RUNNING: (_("Running"), "loader-2", "busy"),
+    RunState.LOST: (_("Not finished"), "circle-off", ""),
 }
 _RESET_LOOKS: Mapping[str, tuple[str | Promise, str, str]] = {
     CheckVerdict.PASS: (_("Done"), "circle-check", "ok"),
@@ -195,7 +195,7 @@ class Page:
 
 
 def look_of(run: GpuCheckRun) -> Look:
-    key = run.verdict if run.status == CheckStatus.DONE else run.status
+    key = run.verdict if run.state == RunState.DONE else run.state
     if run.kind == CheckKind.RESET and key in _RESET_LOOKS:
         return Look(*_RESET_LOOKS[key])
     return Look(*_LOOKS.get(key, (str(key), "circle-dashed", "")))
@@ -247,7 +247,7 @@ def page(actor: User, run: GpuCheckRun) -> Page:
     return Page(
         row=row_of(run),
         device_name=display_name(run.device),
-        recovery=str(RECOVERY.get(run.action, "")),
+        recovery=str(RECOVERY.get(run.recovery, "")),
         tests=tuple(map(_test, report.get("tests", ()))),
         measures=tuple(_measures(run, earlier)),
         notes=tuple(_note(each) for each in findings),
@@ -255,7 +255,7 @@ def page(actor: User, run: GpuCheckRun) -> Page:
         health=_health(report),
         software=", ".join(f"{name} {version}" for name, version in (report.get("software") or {}).items()),
         may=actor.operates,
-        cancellable=actor.operates and run.status == CheckStatus.QUEUED,
+        cancellable=actor.operates and run.state == RunState.QUEUED,
         peers=tuple((peer.pk, display_name(peer)) for peer in run.peers.order_by("index")),
         partner=_partner(run),
         now=test_title(str(run.progress.get("test"))) if run.progress.get("test") else "",

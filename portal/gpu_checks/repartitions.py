@@ -25,7 +25,7 @@ from portal.fleet.inventory import polling
 from portal.fleet.inventory.cordons import cordon_device, display_name
 from portal.fleet.inventory.domain_events import NodesChanged
 from portal.fleet.inventory.models import AllocatedDevice, Allocation, CordonCause, Device, Pool
-from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.gpu_checks.runs import SILENT_S, change_of, end, make_run, record
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
@@ -88,11 +88,11 @@ def answered(run: GpuCheckRun, answer: CheckAnswer) -> None:
         _failed(run, sentence_of(Reason(CheckCode.REPORT_UNSOUND, {"kind": run.kind, "problem": problem})))
         return
     now = timezone.now()
-    run.status, run.report = CheckStatus.RUNNING, messages.dump(said)
+    run.state, run.report = RunState.RUNNING, messages.dump(said)
     run.started_at = run.started_at or now
     # Whoever takes no stock until then is asked once more; the node finds it done already.
     run.lease_expires_at = now + timedelta(seconds=SILENT_S)
-    run.save(update_fields=["status", "report", "started_at", "lease_expires_at"])
+    run.save(update_fields=["state", "report", "started_at", "lease_expires_at"])
     transaction.on_commit(partial(_ask, run.device.node.pool_id))
 
 
@@ -139,7 +139,7 @@ def conclude(run: GpuCheckRun, workspace: Workspace | None) -> bool:
     name = display_name(run.device)
     end(
         run,
-        CheckStatus.DONE,
+        RunState.DONE,
         verdict=CheckVerdict.PASS,
         summary=f"{len(change.destroy)} instances destroyed, {len(change.create)} created.",
     )
@@ -167,7 +167,7 @@ def _failed(run: GpuCheckRun, why: str) -> None:
     summary = strip_nul(why)[:2000]
     _fix(run.device, timezone.now())
     name = display_name(run.device)
-    end(run, CheckStatus.DONE, verdict=CheckVerdict.FAIL, summary=summary)
+    end(run, RunState.DONE, verdict=CheckVerdict.FAIL, summary=summary)
     record(run, run.device, "failed", f"cannot change the MIG layout of {name}: {summary}")
 
 
@@ -190,6 +190,6 @@ def _fix(device: Device, now: datetime) -> None:
 def to_conclude(pool: Pool) -> list[UUID]:
     """The open runs of a pool of which a node has said that they are done."""
     found = GpuCheckRun.objects.filter(
-        kind=CheckKind.REPARTITION, status__in=OPEN, device__node__pool=pool
+        kind=CheckKind.REPARTITION, state__in=OPEN, device__node__pool=pool
     ).exclude(report={})
     return list(found.order_by("pk").values_list("pk", flat=True))

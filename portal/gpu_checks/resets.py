@@ -27,7 +27,7 @@ from portal.common.texts import strip_nul
 from portal.fleet.inventory.cordons import cordon_device, display_name, locked_device
 from portal.fleet.inventory.models import Allocation, CheckLevel, CordonCause, Device, Node, PlacementLock
 from portal.gpu_checks import selectors
-from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.gpu_checks.runs import end, make_run, record, request_check, request_scrub
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
@@ -79,7 +79,7 @@ def request_reset(
     require_operator(actor)
     PlacementLock.hold()
     device = locked_device(device_id)
-    under_way = device.checks.filter(status__in=OPEN, kind=CheckKind.RESET).first()
+    under_way = device.checks.filter(state__in=OPEN, kind=CheckKind.RESET).first()
     if under_way is not None:
         return under_way
     etags.require_expected(expected, seen_of(device), name=display_name(device))
@@ -131,8 +131,8 @@ def is_called_for(device: Device) -> bool:
         return False
     if device.cordoned or device.recovery in ADVICE:
         return True
-    checks = device.checks.filter(status=CheckStatus.DONE, kind__in=[CheckKind.CHECK, CheckKind.SCRUB])
-    return checks.order_by("-created_at").values_list("action", flat=True).first() in ADVICE
+    checks = device.checks.filter(state=RunState.DONE, kind__in=[CheckKind.CHECK, CheckKind.SCRUB])
+    return checks.order_by("-created_at").values_list("recovery", flat=True).first() in ADVICE
 
 
 def siblings(device: Device) -> QuerySet[Device]:
@@ -180,10 +180,10 @@ def answered(run: GpuCheckRun, answer: CheckAnswer) -> None:
     step, words = _STEPS[verdict]
     end(
         run,
-        CheckStatus.DONE,
+        RunState.DONE,
         started_at=run.started_at or timezone.now(),
         verdict=verdict,
-        action=_action(verdict, device),
+        recovery=_recovery(verdict, device),
         summary=summary,
         report=report,
     )
@@ -208,7 +208,7 @@ def _sound(run: GpuCheckRun, answer: CheckAnswer) -> ResetResult:
     return said
 
 
-def _action(verdict: CheckVerdict, device: Device) -> str:
+def _recovery(verdict: CheckVerdict, device: Device) -> str:
     match verdict:
         case CheckVerdict.PASS:
             return CHECK_IT

@@ -24,7 +24,7 @@ from portal.fleet.inventory.domain_events import InventoryApplied, NodesChanged
 from portal.fleet.inventory.models import CordonCause, Device
 from portal.gpu_checks import pairs, repartitions, report_reader, resets
 from portal.gpu_checks.domain_events import HandOutCheckEnded
-from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.gpu_checks.runs import (
     MAX_ATTEMPTS,
     NOUN,
@@ -64,19 +64,19 @@ def apply_progress(*, run_id: UUID, lease: str, progress: dict[str, Any]) -> boo
         return False
     now = timezone.now()
     fields: dict[str, Any] = {
-        "status": CheckStatus.RUNNING,
+        "state": RunState.RUNNING,
         "lease_expires_at": now + timedelta(seconds=SILENT_S),
         "progress": _progress(progress),
     }
     its = GpuCheckRun.objects.filter(pk=run_id, lease=lease)
-    if its.filter(status=CheckStatus.QUEUED).update(**fields, started_at=now):
+    if its.filter(state=RunState.QUEUED).update(**fields, started_at=now):
         live.publish_check(run_id)
         return True
-    run = its.filter(status=CheckStatus.RUNNING).only("kind", "level", "started_at").first()
+    run = its.filter(state=RunState.RUNNING).only("kind", "level", "started_at").first()
     if run is None or _too_long(run, now):
         # One that tells for ever that it goes on is given up too, when its lease has run out.
         return False
-    if not its.filter(status=CheckStatus.RUNNING).update(**fields):
+    if not its.filter(state=RunState.RUNNING).update(**fields):
         return False
     live.publish_check(run_id)
     return True
@@ -126,10 +126,10 @@ def apply_answer(answer: CheckAnswer) -> bool:
         found = reading_of(answer, run)
         end(
             run,
-            CheckStatus.DONE,
+            RunState.DONE,
             started_at=run.started_at,
             verdict=found.verdict,
-            action=found.action,
+            recovery=found.action,
             summary=strip_nul(found.summary)[:2000],
             report=strip_nul_json(found.report),
             measures=found.measures,
@@ -180,9 +180,9 @@ def silent(run_id: UUID) -> bool:
         once = run.kind == CheckKind.PAIR or (run.kind == CheckKind.RESET and run.started_at is not None)
         if run.attempts < MAX_ATTEMPTS and not once and not _too_long(run, now):
             # What comes under the old lease from now on is too late.
-            run.status, run.lease = CheckStatus.QUEUED, ""
+            run.state, run.lease = RunState.QUEUED, ""
             run.lease_expires_at = run.started_at = None
-            run.save(update_fields=["status", "lease", "lease_expires_at", "started_at"])
+            run.save(update_fields=["state", "lease", "lease_expires_at", "started_at"])
             send_on_commit(run.device.node_id)
             return False
         give_up(run, Reason(CheckCode.NODE_NOT_ANSWERING, {"node": run.device.node.name}))
@@ -193,7 +193,7 @@ def silent(run_id: UUID) -> bool:
 def give_up(run: GpuCheckRun, reason: Reason) -> None:
     """Close a locked run without a result: what is not known is no pass."""
     device, noun, why = run.device, NOUN[CheckKind(run.kind)], sentence_of(reason)
-    end(run, CheckStatus.LOST, summary=why)
+    end(run, RunState.LOST, summary=why)
     record(run, device, "lost", f"has no result of the {noun} of {display_name(device)}: {why}")
     if run.kind == CheckKind.REPARTITION:
         repartitions.lost(run)
@@ -363,7 +363,7 @@ def _lift_parent(device: Device) -> None:
 def _notified_before(run: GpuCheckRun) -> bool:
     """Whether the last run of this kind ended with the very same words: it is told once for each device."""
     last = (
-        GpuCheckRun.objects.filter(device=run.device_id, kind=run.kind, status=CheckStatus.DONE)
+        GpuCheckRun.objects.filter(device=run.device_id, kind=run.kind, state=RunState.DONE)
         .exclude(pk=run.pk)
         .order_by("-created_at")
         .first()

@@ -73,9 +73,9 @@ class Pool(models.Model):
     )
     rebalancing = models.CharField(max_length=10, choices=RebalancingPolicy, default=RebalancingPolicy.SITE)
     # When devices are checked; hours, 0 for never.
-    check_every_h = models.PositiveIntegerField(default=168)
+    check_every_hours = models.PositiveIntegerField(default=168)
     check_level = models.CharField(max_length=10, choices=CheckLevel, default=CheckLevel.STANDARD)
-    hand_out_max_age_h = models.PositiveIntegerField(default=24)
+    hand_out_max_age_hours = models.PositiveIntegerField(default=24)
     # Whether a device is kept back when its check, or its scrub, could not be run at all. Who takes it out of
     # these hands devices out that nobody has seen to be good, or memory that nobody has seen to be clean.
     check_required = models.BooleanField(default=True)
