@@ -27,7 +27,7 @@ from typing import Any
 
 from provisioning import proxy_inside
 from provisioning.drivers.local import processes
-from provisioning.drivers.local.egress import CLOSED, Egress, Network, Policy
+from provisioning.egress_rules import CLOSED, Egress, Network, Policy
 from provisioning.errors import StartFailed
 
 JOIN = Path(__file__).resolve().with_name("join_network.py")
