@@ -28,7 +28,7 @@ from provisioning.drivers.local.isolation import probe
 from provisioning.egress_rules import Policy, policy_of
 from provisioning.endpoints import PORTAL_SOCKET, SOCKET_HEADER, socket_name
 from provisioning.errors import InvalidSpec, MissingDependency
-from provisioning.node.gateway import Certificates, caddy_config, node_name
+from provisioning.node_gateway import Certificates, caddy_config, node_name
 from provisioning.types import Observation, ObservedState
 from tests.certificates import Authority
 from tests.instance import eventually
