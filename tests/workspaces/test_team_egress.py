@@ -21,7 +21,7 @@ from portal.people.accounts import team_egress
 from portal.people.accounts.models import Role, Team
 from portal.site_file import applying, exporting
 from portal.workspaces import dispatch, egress
-from provisioning.drivers.local.egress import Policy, named, no_looser, policy_of, reachable, tightest
+from provisioning.egress_rules import Policy, named, no_looser, policy_of, reachable, tightest
 from provisioning.types import EgressLimit
 from tests.factories import MembershipFactory, TemplateFactory, UserFactory, WorkspaceFactory, local_pool_with
 

@@ -120,6 +120,16 @@ class Pool(models.Model):
         """Whether its driver works on the node itself, through that node's own worker."""
         return driver_class(self.driver).plane is Plane.NODE
 
+    @property
+    def limits_egress(self) -> bool:
+        """Whether its driver holds workspaces to what they may reach."""
+        return driver_class(self.driver).limits_egress
+
+    @property
+    def limits_homes(self) -> bool:
+        """Whether its driver holds home folders to a limit."""
+        return driver_class(self.driver).limits_homes
+
 
 class Node(models.Model):
     """A host. `online` is what inventory saw; `cordoned` is an operator's decision."""
