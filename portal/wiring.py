@@ -103,8 +103,8 @@ def connect() -> None:
     # Requests go before the workspaces that wait for them.
     in_transaction(
         UserDeactivated,
-        join_requests.withdraw_all_of,
-        requests.withdraw_all_of,
+        join_requests.cancel_all_of,
+        requests.cancel_all_of,
         reservations.pass_on_all_of,
         workspaces.stop_all_of,
     )

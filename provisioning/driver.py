@@ -59,6 +59,10 @@ class Driver(ABC):
     simulated: ClassVar[bool] = False
     settings: ClassVar[frozenset[str]] = frozenset()
     """What a pool's configuration may hold, refused where it is written; empty: the driver looks itself."""
+    limits_egress: ClassVar[bool] = False
+    """Whether it holds workspaces to `WorkspaceSpec.egress` and to its pool's `egress`."""
+    limits_homes: ClassVar[bool] = False
+    """Whether it holds home folders to `HOME_LIMIT` of its pool's configuration."""
 
     def __init__(self, pool: PoolConfig) -> None:
         self.pool = pool
@@ -80,6 +84,14 @@ class Driver(ABC):
 
         Called by the node's worker alone. Raises nothing for what cannot be done: the inventory tells.
         """
+
+    def release_host(self, *, keep_workspaces: bool) -> int:
+        """Undo what `arrange` did and end what serves no workspace; return how many processes still end.
+
+        Called once the node's worker has ended; idempotent. With `keep_workspaces`, what running workspaces
+        need stays. Raises `OSError`.
+        """
+        return 0
 
     @abstractmethod
     def inventory(self) -> Inventory:

@@ -2,7 +2,7 @@
 
 A socket endpoint is `node:ws-<id>.<generation>`. It names one start of one workspace and no port or path:
 the gateway of the node on which the workspace is placed knows where its socket is
-(`provisioning.node.gateway`).
+(`provisioning.node_gateway`).
 """
 
 from __future__ import annotations

@@ -337,15 +337,8 @@ class WorkspaceSpec:
         body = asdict(self)
         body.pop("app_token")
         body.pop("reset_packages")
-        for name in ("egress", "mounts"):
-            if not body[name]:
-                body.pop(name)
         body.pop("secrets")
         body.pop("checkouts")
-        for name in ("environment", "environment_name"):
-            if not body[name]:
-                # As it was before there were environments: workspaces that run since then keep their digest.
-                body.pop(name)
         body["agent"].pop("token")
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

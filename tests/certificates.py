@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from provisioning.node.gateway import FRONT_DOOR_NAME, Certificates, node_name
+from provisioning.node_gateway import FRONT_DOOR_NAME, Certificates, node_name
 
 _PEM = serialization.Encoding.PEM
 

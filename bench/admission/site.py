@@ -39,7 +39,7 @@ def build(devices: int, workspaces: int, waiting: int, *, spare: int = 0, seed: 
         driver="local",
         state=PoolState.ONLINE,
         config={"node": "none"},
-        hand_out_max_age_h=0,
+        hand_out_max_age_hours=0,
     )
     teams, users = _teams()
     template = Template.objects.create(slug="bench", name="Bench", program="bash", argv=["bash"])
@@ -101,7 +101,7 @@ def _teams() -> tuple[list[Team], list[User]]:
         TeamShare(team=team, cohort=cohorts[n % 10]) for n, team in enumerate(teams)
     )
     Quota.objects.bulk_create(
-        Quota(team=team, resource=resources.gpu(model), nominal=40_000)
+        Quota(team=team, resource=resources.gpu(model), quota=40_000)
         for team in teams
         for model in (*MODELS, SPARE)
     )

@@ -64,7 +64,7 @@ def build(nodes: Sequence[NodeCapacity]) -> None:
         driver="local",
         state=PoolState.ONLINE,
         config={"node": "none"},
-        hand_out_max_age_h=0,
+        hand_out_max_age_hours=0,
     )
     Template.objects.create(slug="bench", name="Bench", program="bash", argv=["bash"])
     Flavor.objects.create(slug="any", name="Any", cpu_milli=1000, memory_mib=1024, pool=pool)

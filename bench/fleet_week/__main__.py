@@ -53,7 +53,7 @@ def main() -> None:
             if arguments.json:
                 arguments.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
-        policy = {"check_every_h": arguments.check_every} if arguments.check_every else {}
+        policy = {"check_every_hours": arguments.check_every} if arguments.check_every else {}
         began = time.process_time()
         Fleet(
             arguments.devices,

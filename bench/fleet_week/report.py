@@ -12,7 +12,7 @@ from bench.fleet_week.faults import CLASSES
 from bench.fleet_week.run import HOUR_S, START, Case, Week
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event
-from portal.gpu_checks.models import CheckKind, CheckStatus, GpuCheckRun
+from portal.gpu_checks.models import CheckKind, GpuCheckRun, RunState
 
 OUT = (AuditKind.DEVICE_CORDONED, AuditKind.DEVICE_DISAPPEARED)
 IN = (AuditKind.DEVICE_UNCORDONED, AuditKind.DEVICE_RETURNED)
@@ -32,7 +32,7 @@ class Outage:
 
 def outages(week: Week) -> list[Outage]:
     """In the order of their beginnings; that of a device which is out already is the same one."""
-    runs = GpuCheckRun.objects.filter(status=CheckStatus.DONE, verdict__in=["fail", "hung", "inconclusive"])
+    runs = GpuCheckRun.objects.filter(state=RunState.DONE, verdict__in=["fail", "hung", "inconclusive"])
     by_run = {
         (uuid, finished): f"{level if kind == CheckKind.CHECK else 'scrub'} ({cause})"
         for uuid, finished, kind, level, cause in runs.values_list(

@@ -16,7 +16,7 @@ from portal.fleet.inventory.models import CheckLevel, Device, Pool, PoolState
 from portal.fleet.inventory.node_commands import config_of
 from portal.gpu_checks import report_reader
 from portal.gpu_checks.kinds.registry import handler_of
-from portal.gpu_checks.models import CheckCause, CheckStatus, GpuCheckRun
+from portal.gpu_checks.models import CheckCause, GpuCheckRun, RunState
 from portal.people.accounts.models import Membership, Team, User
 from portal.quota.limits import resources
 from portal.quota.limits.models import Cohort, Quota, TeamShare
@@ -73,7 +73,7 @@ class Site:
         Membership.objects.create(team=self.team, user=self.user)
         TeamShare.objects.create(team=self.team, cohort=Cohort.objects.create(slug="all", name="All"))
         Quota.objects.bulk_create(
-            Quota(team=self.team, resource=resources.gpu(model.name), nominal=1_000_000) for model in MODELS
+            Quota(team=self.team, resource=resources.gpu(model.name), quota=1_000_000) for model in MODELS
         )
         self.template = Template.objects.create(slug="bench", name="Bench", program="bash", argv=["bash"])
         self.flavors = {
@@ -111,10 +111,10 @@ def with_history(pool: Pool, gpus: Sequence[Gpu], chance: random.Random) -> None
     rows = {row.uuid: row for row in Device.objects.select_related("node", "node__pool")}
     made: list[GpuCheckRun] = []
     for gpu in gpus:
-        at = now - timedelta(hours=chance.uniform(0, pool.check_every_h))
+        at = now - timedelta(hours=chance.uniform(0, pool.check_every_hours))
         device = rows[gpu.uuid]
         run = GpuCheckRun(
-            device=device, level=pool.check_level, cause=CheckCause.SCHEDULE, status=CheckStatus.DONE,
+            device=device, level=pool.check_level, cause=CheckCause.SCHEDULE, state=RunState.DONE,
             simulated=True, finished_at=at, started_at=at,
         )  # fmt: skip
         report, _ = check(gpu, command_of(run, pool), at.timestamp(), random.Random(gpu.uuid))
@@ -122,7 +122,7 @@ def with_history(pool: Pool, gpus: Sequence[Gpu], chance: random.Random) -> None
             CheckAnswer(CHECK, str(run.pk), "lease", gpu.uuid, report=report.to_dict()), run
         )
         run.verdict, run.summary, run.measures = found.verdict, found.summary, found.measures
-        device.passed_at = now - timedelta(hours=chance.uniform(0, pool.hand_out_max_age_h))
+        device.passed_at = now - timedelta(hours=chance.uniform(0, pool.hand_out_max_age_hours))
         made.append(run)
     GpuCheckRun.objects.bulk_create(made, batch_size=BATCH)
     for run in made:

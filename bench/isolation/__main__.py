@@ -30,12 +30,12 @@ from bench.api.proxies import traefik_program
 from bench.start_latency.contestants import free_port
 from portal.embedded import authority, proxy
 from portal.embedded.preflight import find_binaries
+from provisioning import node_gateway
 from provisioning.drivers.local import driver as local
 from provisioning.drivers.local import network, processes
 from provisioning.drivers.local.driver import LocalDriver
 from provisioning.drivers.local.isolation import SandboxProbe, probe
 from provisioning.endpoints import PORTAL_SOCKET, socket_name
-from provisioning.node import gateway
 from provisioning.types import (
     AgentSpec,
     AppSpec,
@@ -231,7 +231,7 @@ def front_door(folder: Path, base: Path, auth_port: int, name: str) -> tuple[lis
     if not auth_port:
         workspace, _, generation = name.partition(".")
         upstreams = [{"dial": f"unix/{workspace}/app.{generation}.sock"}]
-        servers["front-door"]["routes"] = [{"handle": [{**gateway.to_socket(), "upstreams": upstreams}]}]
+        servers["front-door"]["routes"] = [{"handle": [{**node_gateway.to_socket(), "upstreams": upstreams}]}]
     path = folder / f"front-door-{port}.json"
     path.write_text(json.dumps(config))
     return [str(find_binaries().caddy), "run", "--config", str(path)], port

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from django.db.models import QuerySet
@@ -12,7 +11,7 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.decorators import action
 from rest_framework.response import Response
 
-from portal.catalog import documents, entries, selectors
+from portal.catalog import entries, selectors
 from portal.catalog.models import Flavor, Template
 from portal.catalog.policies import require_keep
 from portal.catalog.serializers import (
@@ -23,6 +22,7 @@ from portal.catalog.serializers import (
     TemplateCreateSerializer,
     TemplateSerializer,
     TemplateWrittenSerializer,
+    flavor_errors,
     kept_ids,
 )
 from portal.common import etags
@@ -38,9 +38,7 @@ from portal.common.api import (
 )
 from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.history import selectors as history
-from portal.common.history.selectors import Difference
 from portal.common.history.serializers import RevisionSerializer
-from portal.common.renamed import with_both
 from portal.common.scopes import Scope
 from portal.people.accounts.selectors import own_teams, team_by_slug
 
@@ -120,8 +118,7 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
         rows = list(history.revisions(*selectors.revision_subject(entry))[: VERSIONS_SHOWN + 1])
         shown = history.with_predecessors(rows)[:VERSIONS_SHOWN]
         for row, changes in shown:
-            row.changes = [_renamed(each) for each in changes]  # type: ignore[attr-defined]
-            row.data = with_both(documents.RENAMED, row.data)
+            row.changes = changes  # type: ignore[attr-defined]
         return Response(RevisionSerializer([row for row, _ in shown], many=True).data)
 
     def _take_back(self, request: UserRequest, number: int) -> Response:
@@ -166,7 +163,7 @@ class TemplateViewSet(EntryViewSet):
         return serializer
 
     @operation(
-        "Make a template",
+        "Create a template",
         once=True,
         description="The site's for operators; a team's own, with `team`, for its owners too. Its short name "
         "then begins with the team's and an underscore.",
@@ -245,7 +242,7 @@ class FlavorViewSet(EntryViewSet):
         return selectors.flavor_seen(self.request.user, self.kwargs["slug"])
 
     @operation(
-        "Make a flavor",
+        "Create a flavor",
         once=True,
         description="For operators.",
         request=FlavorCreateSerializer,
@@ -254,7 +251,8 @@ class FlavorViewSet(EntryViewSet):
     )
     def create(self, request: UserRequest) -> Response:
         given = body_of(request, FlavorCreateSerializer)
-        made = entries.create(actor=request.user, model=Flavor, given=given)
+        with flavor_errors():
+            made = entries.create(actor=request.user, model=Flavor, given=given)
         return self.answer(made, status=201, Location=reverse("api:flavor-detail", args=[made.slug]))
 
     @operation(
@@ -266,7 +264,8 @@ class FlavorViewSet(EntryViewSet):
         errors=[400, 404, 409, 412, 415],
     )
     def partial_update(self, request: UserRequest, slug: str) -> Response:
-        return self._change(request)
+        with flavor_errors():
+            return self._change(request)
 
     @operation(
         "Delete a flavor",
@@ -300,10 +299,6 @@ class FlavorViewSet(EntryViewSet):
     @action(detail=True, methods=["post"], url_path="versions/<int:number>/restore")
     def restore(self, request: UserRequest, slug: str, number: int) -> Response:
         return self._take_back(request, number)
-
-
-def _renamed(change: Difference) -> Difference:
-    return replace(change, field=documents.RENAMED.get(change.field, change.field))
 
 
 router = Router()

@@ -20,9 +20,7 @@ from portal.people.accounts.models import Team
 E = TypeVar("E", Template, Flavor)
 Document = dict[str, Any]
 FIXED = ("slug", "team")
-RENAMED = {"default_lifetime_h": "default_lifetime_hours", "max_lifetime_h": "max_lifetime_hours"}
-"""Fields whose columns, and so documents, have another name than REST and the site file give them."""
-COMMON = ("default_lifetime_h", "max_lifetime_h", "enabled", "position", "deprecated")
+COMMON = ("default_lifetime_hours", "max_lifetime_hours", "enabled", "position", "deprecated")
 TEMPLATE_FIELDS = (
     "name", "description", "icon", "program", "install_hint", "min_cuda", "min_compute_capability", "argv",
     "env", "startup", "ready_path", "open_path", "upstream_auth", "service_workers", "activity", "egress",

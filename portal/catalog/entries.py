@@ -14,6 +14,7 @@ from portal.catalog.domain_events import EntryChanged, EntryDeleting
 from portal.catalog.models import TEAM_SIGN, Flavor, Template
 from portal.common import etags
 from portal.common.actors import SYSTEM, SystemActor
+from portal.common.constraints import violates
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, StateConflict
 from portal.common.events import services as events
@@ -58,6 +59,8 @@ def create(
         with transaction.atomic():
             entry.save(force_insert=True)
     except IntegrityError as error:
+        if not violates(error, model, f"{model._meta.model_name}_slug_unique"):
+            raise
         raise _taken(entry.slug) from error
     entry.teams.set(teams or [])
     entry = _read(model, entry)
@@ -110,7 +113,7 @@ def change(
         row.teams.set(teams)
     row = _read(type(row), row)
     after = documents.document_of(row)
-    changed = [documents.RENAMED.get(each.field, each.field) for each in history.differences(before, after)]
+    changed = [each.field for each in history.differences(before, after)]
     if not changed:
         # Also the time of the last change is as it was.
         type(row).objects.filter(pk=row.pk).update(updated_at=before_at)

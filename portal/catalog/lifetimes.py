@@ -30,9 +30,11 @@ def terms_of(template: Template, flavor: Flavor) -> LifetimeTerms:
     Where neither says anything the site's settings hold. The default is never longer than what is allowed.
     """
     default_s = _seconds(
-        (template.default_lifetime_h, flavor.default_lifetime_h), settings.BERTH_LIFETIME_HOURS
+        (template.default_lifetime_hours, flavor.default_lifetime_hours), settings.BERTH_LIFETIME_HOURS
     )
-    max_s = _seconds((template.max_lifetime_h, flavor.max_lifetime_h), settings.BERTH_MAX_LIFETIME_HOURS)
+    max_s = _seconds(
+        (template.max_lifetime_hours, flavor.max_lifetime_hours), settings.BERTH_MAX_LIFETIME_HOURS
+    )
     if max_s is not None:
         default_s = max_s if default_s is None else min(default_s, max_s)
     return LifetimeTerms(default_s, max_s)

@@ -94,13 +94,13 @@ class Entry(models.Model):
     deprecated = models.BooleanField(
         default=False, help_text=_("Still to be had, but marked: its successor is proposed instead.")
     )
-    default_lifetime_h = models.PositiveIntegerField(
+    default_lifetime_hours = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MaxValueValidator(MAX_LIFETIME_H)],
         help_text=_("Hours after which such a workspace stops, where nothing is asked for; 0 is no end."),
     )
-    max_lifetime_h = models.PositiveIntegerField(
+    max_lifetime_hours = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MaxValueValidator(MAX_LIFETIME_H)],

@@ -21,7 +21,7 @@ from portal.common.json_input import storable
 from portal.common.reasons.codes import CatalogCode, EnvironmentCode
 from portal.common.reasons.reason import Reason
 from provisioning import mounts
-from provisioning.drivers.local.egress import policy_of
+from provisioning.egress_rules import policy_of
 from provisioning.errors import InvalidSpec
 from provisioning.types import WHOLE_DEVICE_MILLI
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from portal.catalog import documents, rules, selectors
+from portal.catalog import rules, selectors
 from portal.catalog.models import (
     COMPUTE_CAPABILITIES,
     LARGEST,
@@ -26,10 +27,11 @@ from portal.catalog.models import (
     UpstreamAuth,
     WorkLost,
 )
+from portal.common.api import StrictSerializer
+from portal.common.errors import InvalidInput
 from portal.common.hours import HoursField
 from portal.common.problem_serializers import ReasonSerializer
 from portal.common.reasons.wording import message_of
-from portal.common.renamed import RenamedSerializer, takes_its_place
 from provisioning import mounts as folders
 from provisioning.git_urls import MAX_REF, MAX_URL
 from provisioning.types import WHOLE_DEVICE_MILLI
@@ -91,18 +93,12 @@ class ResourcesSerializer(serializers.Serializer[Any]):
         }
 
 
-def _hours(column: str, words: str) -> serializers.IntegerField:
-    return serializers.IntegerField(source=column, allow_null=True, read_only=True, help_text=words)
-
-
-def _former_hours(column: str) -> serializers.IntegerField:
-    words = takes_its_place(documents.RENAMED[column])
+def _hours(words: str) -> serializers.IntegerField:
     return serializers.IntegerField(allow_null=True, read_only=True, help_text=words)
 
 
-EXPECTED = {"expected_s": "expected_hours"}
 EXPECTED_WORDS = "How long such a workspace is expected to run, in hours, where nobody says otherwise."
-LIFETIMES = tuple(name for both in documents.RENAMED.items() for name in both)
+LIFETIMES = ("default_lifetime_hours", "max_lifetime_hours")
 
 
 class EntrySerializer(serializers.ModelSerializer[Any]):
@@ -119,15 +115,8 @@ class EntrySerializer(serializers.ModelSerializer[Any]):
         "and auditors are told."
     )
     deprecated = serializers.BooleanField(help_text="Still to be had, but marked.")
-    default_lifetime_hours = _hours(
-        "default_lifetime_h",
-        "Hours after which such a workspace stops, where nothing is asked for; 0 is no end.",
-    )
-    default_lifetime_h = _former_hours("default_lifetime_h")
-    max_lifetime_hours = _hours(
-        "max_lifetime_h", "Hours that may be asked for at most, extensions included; 0 is no end."
-    )
-    max_lifetime_h = _former_hours("max_lifetime_h")
+    default_lifetime_hours = _hours("Hours after which such a workspace stops by default; 0 means no limit.")
+    max_lifetime_hours = _hours("Maximum lifetime in hours, extensions included; 0 means no limit.")
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField(), allow_null=True))
     def get_teams(self, entry: Template | Flavor) -> list[str] | None:
@@ -140,19 +129,11 @@ class EntrySerializer(serializers.ModelSerializer[Any]):
 COMMAND = ("argv", "env", "startup")
 
 
-@extend_schema_serializer(deprecate_fields=[*documents.RENAMED, "cuda_version", "compute_capability"])
 class TemplateSerializer(EntrySerializer):
     """What can be run. Where no node has its program, `available` is false and `reason` says so."""
 
     min_compute_capability = serializers.CharField(
         read_only=True, help_text="The least that a device must have; empty is any."
-    )
-    # The names of these two before 2026-11, kept for clients that read them.
-    cuda_version = serializers.CharField(
-        source="min_cuda", read_only=True, help_text=takes_its_place("min_cuda")
-    )
-    compute_capability = serializers.CharField(
-        source="min_compute_capability", help_text=takes_its_place("min_compute_capability")
     )
     team = serializers.CharField(
         source="team.slug", allow_null=True, default=None, help_text="Whose own it is; null: the site's."
@@ -175,8 +156,16 @@ class TemplateSerializer(EntrySerializer):
         model = Template
         fields = [
             *("slug", "name", "description", "icon", "program", "min_cuda", "min_compute_capability"),
-            *("cuda_version", "compute_capability", "open_path", "start_timeout_s"),
-            *("stop_timeout_s", "work_lost", "service_workers", "available", "reason", "next_action"),
+            *(
+                "open_path",
+                "start_timeout_s",
+                "stop_timeout_s",
+                "work_lost",
+                "service_workers",
+                "available",
+                "reason",
+                "next_action",
+            ),
             *("egress", "egress_allow", "git_url", "git_ref", "git_secret", "dotfiles_url", "mounts"),
             *("team", "teams", "argv", "env", "startup", "install_hint", "ready_path", "upstream_auth"),
             *("activity", "enabled", "position", "deprecated", "successor", "updated_at", "environment"),
@@ -220,7 +209,6 @@ class TemplateSerializer(EntrySerializer):
         return selectors.TemplateOffer(template, blocker)
 
 
-@extend_schema_serializer(deprecate_fields=[*documents.RENAMED, *EXPECTED])
 class FlavorSerializer(EntrySerializer):
     """The size of a workspace. With `pool` it can be had only there."""
 
@@ -232,19 +220,13 @@ class FlavorSerializer(EntrySerializer):
         allow_blank=True,
         help_text="When work of this size is lost if it has to make room; empty is as the template says.",
     )
-    accelerator_models = serializers.ListField(child=serializers.CharField())
     expected_hours = HoursField(source="expected_s", read_only=True, help_text=EXPECTED_WORDS)
-    expected_s = serializers.IntegerField(
-        read_only=True, help_text=f"In seconds, as `{EXPECTED['expected_s']}`, which takes its place."
-    )
 
     class Meta:
         model = Flavor
         fields = [
             *("slug", "name", "description", "resources", "pool", "simulated", "work_lost", "teams"),
-            *("cpu_milli", "memory_mib", "disk_mib", "nodes", "accelerator_count", "accelerator_model"),
-            *("accelerator_models", "accelerator_milli", "accelerator_memory_mib", "mig_profile", "within"),
-            *("preemptible", "expected_hours", "expected_s", *LIFETIMES, "price_cents"),
+            *("preemptible", "expected_hours", *LIFETIMES, "price_cents"),
             *("enabled", "position", "deprecated", "successor", "updated_at"),
         ]
         read_only_fields = fields
@@ -297,11 +279,9 @@ def _lifetime(words: str, **options: Any) -> serializers.IntegerField:
     return _whole(0, MAX_LIFETIME_H, allow_null=True, help_text=words, **options)
 
 
-@extend_schema_serializer(deprecate_fields=[*documents.RENAMED])
-class EntryChangeSerializer(RenamedSerializer):
+class EntryChangeSerializer(StrictSerializer):
     """What may be written of templates and flavors alike."""
 
-    renamed = documents.RENAMED
     name = serializers.CharField(max_length=80)
     description = serializers.CharField(max_length=200, allow_blank=True, required=False)
     enabled = serializers.BooleanField(required=False)
@@ -310,16 +290,12 @@ class EntryChangeSerializer(RenamedSerializer):
     teams = _slugs(help_text="Short names of the teams that may use it; null: everybody.")
     default_lifetime_hours = _lifetime(
         "Hours after which such a workspace stops where nothing is asked for; 0: no end. Of "
-        "template and flavor the shorter holds; null in both: as the site says.",
-        source="default_lifetime_h",
+        "template and flavor the shorter holds; null in both: as the site says."
     )
-    default_lifetime_h = _lifetime(takes_its_place("default_lifetime_hours"))
     max_lifetime_hours = _lifetime(
         "Hours that may be asked for at most, with extensions; 0: no end. Of template and flavor "
-        "the shorter holds; null in both: as the site says.",
-        source="max_lifetime_h",
+        "the shorter holds; null in both: as the site says."
     )
-    max_lifetime_h = _lifetime(takes_its_place("max_lifetime_hours"))
 
 
 class TemplateChangeSerializer(EntryChangeSerializer):
@@ -418,24 +394,67 @@ class TemplateCreateSerializer(TemplateChangeSerializer):
     )
 
 
-@extend_schema_serializer(deprecate_fields=[*documents.RENAMED, *EXPECTED])
+class FlavorAcceleratorsSerializer(StrictSerializer):
+    """Accelerators on each node, as a flavor is written."""
+
+    count = _whole(0, MAX_ACCELERATORS, source="accelerator_count")
+    model = serializers.CharField(source="accelerator_model", max_length=80, allow_blank=True, required=False)
+    models = serializers.ListField(
+        source="accelerator_models",
+        child=serializers.CharField(max_length=80),
+        max_length=MAX_ACCELERATORS,
+        required=False,
+        help_text="Several models of which any will do; then leave `model` empty.",
+    )
+    share_milli = _whole(1, WHOLE_DEVICE_MILLI, source="accelerator_milli")
+    memory_mib = _whole(source="accelerator_memory_mib")
+    mig_profile = serializers.CharField(max_length=40, allow_blank=True, required=False)
+    within = serializers.ChoiceField(Bond.choices, required=False)
+
+
+class FlavorResourcesChangeSerializer(StrictSerializer):
+    """What a flavor holds on each node, as it is changed: omitted fields stay."""
+
+    cpu_milli = _whole(100)
+    memory_mib = _whole(128)
+    disk_mib = _whole()
+    nodes = _whole(1, MAX_NODES)
+    accelerators = FlavorAcceleratorsSerializer(source="*", required=False)
+
+
+class FlavorResourcesSerializer(FlavorResourcesChangeSerializer):
+    """What a flavor holds on each node, as it is written."""
+
+    cpu_milli = _whole(100, required=True)
+    memory_mib = _whole(128, required=True)
+
+
+def _paths(serializer: serializers.Serializer[Any], prefix: str) -> Iterator[tuple[str, str]]:
+    for name, field in serializer.fields.items():
+        if isinstance(field, serializers.Serializer):
+            yield from _paths(field, f"{prefix}{name}.")
+        else:
+            yield str(field.source), prefix + name
+
+
+@contextmanager
+def flavor_errors(prefix: str = "") -> Iterator[None]:
+    """Name fields in errors about a flavor's columns by their paths in its body, below `prefix`."""
+    try:
+        yield
+    except InvalidInput as error:
+        paths = dict(_paths(FlavorResourcesSerializer(), "resources."))
+        errors = error.extra.get("errors", {})
+        error.extra["errors"] = {
+            prefix + paths[column] if column in paths else column: found for column, found in errors.items()
+        }
+        raise
+
+
 class FlavorChangeSerializer(EntryChangeSerializer):
     """The fields of a flavor that may be changed."""
 
-    renamed = documents.RENAMED | EXPECTED
-    cpu_milli = _whole(100, required=True)
-    memory_mib = _whole(128, required=True)
-    disk_mib = _whole()
-    nodes = _whole(1, MAX_NODES)
-    accelerator_count = _whole(0, MAX_ACCELERATORS)
-    accelerator_model = serializers.CharField(max_length=80, allow_blank=True, required=False)
-    accelerator_models = serializers.ListField(
-        child=serializers.CharField(max_length=80), max_length=MAX_ACCELERATORS, required=False
-    )
-    accelerator_milli = _whole(1, 1000)
-    accelerator_memory_mib = _whole()
-    mig_profile = serializers.CharField(max_length=40, allow_blank=True, required=False)
-    within = serializers.ChoiceField(Bond.choices, required=False)
+    resources = FlavorResourcesChangeSerializer(source="*")
     preemptible = serializers.BooleanField(required=False)
     work_lost = serializers.ChoiceField(WorkLost.choices, allow_blank=True, required=False)
     expected_hours = HoursField(
@@ -444,9 +463,6 @@ class FlavorChangeSerializer(EntryChangeSerializer):
         max_value=MAX_EXPECTED_S / 3600,
         required=False,
         help_text=EXPECTED_WORDS,
-    )
-    expected_s = _whole(
-        60, MAX_EXPECTED_S, help_text=f"In seconds, as `{EXPECTED['expected_s']}`, which takes its place."
     )
     price_cents = _whole(
         0,
@@ -462,6 +478,7 @@ class FlavorCreateSerializer(FlavorChangeSerializer):
     """A new flavor."""
 
     slug = serializers.CharField(max_length=60)
+    resources = FlavorResourcesSerializer(source="*")
 
 
 def kept_ids(actor: Any, shown: Iterable[Template]) -> frozenset[Any]:

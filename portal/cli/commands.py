@@ -263,7 +263,7 @@ def budget(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_table(table, numbers_from=3)
 
 
-AMOUNTS = ("used", "nominal", "limit", "borrowed", "queued", "mine", "cap")
+AMOUNTS = ("used", "quota", "limit", "borrowed", "queued", "mine", "cap")
 
 
 def _amount(row: dict[str, Any], name: str) -> str:
@@ -368,7 +368,7 @@ def packages(client: BerthClient, arguments: argparse.Namespace) -> int:
         said = f"The environment {made['slug']} is made, and its build is asked for."
         return print_json(made) if arguments.json else print_line(said)
     if arguments.reset or arguments.keep:
-        act = client.packages.keep if arguments.keep else client.packages.reset
+        act = client.packages.cancel_reset if arguments.keep else client.packages.reset
         answer = act(workspace["id"])
         said = f"{workspace['name']}: " + ("they stay." if arguments.keep else "the next start removes them.")
         return print_json(answer) if arguments.json else print_line(said)

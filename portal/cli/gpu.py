@@ -85,7 +85,7 @@ def _here(arguments: argparse.Namespace) -> int:
 
 
 def _uuids() -> list[str]:
-    """Whatever can be checked here: MIG instances instead of the GPUs that are split into them."""
+    """Whatever can be checked here: MIG instances instead of the GPUs that are partitioned into them."""
     from provisioning.gpu.inventory import scan
 
     found = scan()
@@ -149,17 +149,17 @@ def _node(client: BerthClient, name: str) -> str:
 def _goes_on(client: BerthClient, run: dict[str, Any]) -> bool:
     """Whether a check has not ended; that of a link has when it has at both ends."""
     goes_on = ("queued", "running")
-    if run["status"] in goes_on:
+    if run["state"] in goes_on:
         return True
     try:
-        return bool(run.get("partner")) and client.gpu_checks.get(run["partner"])["status"] in goes_on
+        return bool(run.get("partner")) and client.gpu_checks.get(run["partner"])["state"] in goes_on
     except Unreachable:
         return True
 
 
 def _words(run: dict[str, Any]) -> str:
     progress = run["progress"]
-    if run["status"] == "queued":
+    if run["state"] == "queued":
         return "queued"
     return (
         f"  [{progress['done'] + 1}/{progress['total']}] {progress['test']}" if progress["test"] else "begins"
@@ -171,14 +171,14 @@ def _end(run: dict[str, Any], arguments: argparse.Namespace) -> int:
         print(json.dumps(run, indent=2))
     else:
         simulated = " (simulated)" if run["simulated"] else ""
-        verdict = (run["verdict"] or run["status"]).upper()
+        verdict = (run["verdict"] or run["state"]).upper()
         what = f"{run['uuid']}  {run['level']}"
         if run["kind"] == "pair":
             what = f"{run['node']} – {run['partner_node']}  {run['uuid']}"
         print(f"{what}  {verdict}{simulated}: {run['summary']}")
-        if run["action"] not in ("", "none"):
-            print(f"  recovery: {run['action'].replace('_', ' ')}")
-    if run["status"] != "done":
+        if run["recovery"] not in ("", "none"):
+            print(f"  recovery: {run['recovery'].replace('_', ' ')}")
+    if run["state"] != "done":
         return EXIT_PORTAL
     if run.get("report", {}).get("unavailable"):
         return EXIT_UNAVAILABLE

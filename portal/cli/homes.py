@@ -44,7 +44,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     """A line for each; with --json what REST has."""
     filters = {"archived": "true"} if arguments.archived else {}
     if not arguments.all:
-        filters["user"] = client.users.me()["username"]
+        filters["owner"] = client.users.me()["username"]
     rows = list(client.homes.list(**filters))
     if arguments.json:
         return print_json(rows)
@@ -77,8 +77,8 @@ def restore(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _one(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
-    user = arguments.user or client.users.me()["username"]
-    rows = list(client.homes.list(team=arguments.team, user=user, pool=arguments.pool))
+    owner = arguments.owner or client.users.me()["username"]
+    rows = list(client.homes.list(team=arguments.team, owner=owner, pool=arguments.pool))
     if not rows:
         raise Missing(f"There is no home folder in “{arguments.team}”.", "See: berth homes ls")
     if len(rows) > 1:
@@ -102,7 +102,7 @@ def _line(row: dict[str, Any]) -> str:
     elif days is not None and row["limit_s"]:
         state = f"not used for {days} of {row['limit_s'] // 86_400} days"
         state += f", archived from {row['due_at'][:10]} on" if row["warned"] else ""
-    return f"{row['team']}/{row['user']}  {row['pool']}  {row['node']}  {state}"
+    return f"{row['team']}/{row['owner']}  {row['pool']}  {row['node']}  {state}"
 
 
 def _node(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -149,13 +149,13 @@ def _words(there: dict[str, Any]) -> str:
     ):
         if there[key]:
             parts.append(f"{there[key]} {words}")
-    if there["refused"]:
-        parts.append(there["why"].rstrip("."))
+    if there["reason"]:
+        parts.append(there["message"].rstrip("."))
     return "; ".join(parts) + "."
 
 
 def _progress(row: dict[str, Any]) -> str:
     more = f", {row['stayed']} stayed" if row["stayed"] else ""
     more += f", {row['left']} left" if row["state"] == "going" else f": {row['state']}"
-    why = f" ({row['why']})" if row["why"] else ""
+    why = f" ({row['message']})" if row["message"] else ""
     return f"{row['moved']} moved from {row['from_node']} to {row['to_node']}{more}{why}"

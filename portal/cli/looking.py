@@ -86,9 +86,9 @@ def flavors(client: BerthClient, arguments: argparse.Namespace) -> int:
     lines = [
         (
             row["slug"],
-            f"{row['cpu_milli'] / 1000:g}",
-            f"{row['memory_mib'] / 1024:g} GiB",
-            _gpus(row),
+            f"{row['resources']['cpu_milli'] / 1000:g}",
+            f"{row['resources']['memory_mib'] / 1024:g} GiB",
+            _gpus(row["resources"]),
             row["name"] + (" (simulated)" if row["simulated"] else ""),
         )
         for row in rows
@@ -96,14 +96,15 @@ def flavors(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_table([("FLAVOR", "CPU", "MEMORY", "GPU", "NAME"), *lines])
 
 
-def _gpus(flavor: dict[str, Any]) -> str:
-    if not flavor["accelerator_count"]:
+def _gpus(resources: dict[str, Any]) -> str:
+    accelerators = resources["accelerators"]
+    if not accelerators["count"]:
         return "-"
-    count = flavor["accelerator_count"] * flavor["nodes"]
-    words = f"{count} × {flavor['accelerator_model'] or 'any'}"
-    if flavor["mig_profile"]:
-        return f"{words} {flavor['mig_profile']}"
-    share = flavor["accelerator_milli"]
+    models = [accelerators["model"]] if accelerators["model"] else accelerators["models"]
+    words = f"{accelerators['count'] * resources['nodes']} × {' or '.join(models) or 'any'}"
+    if accelerators["mig_profile"]:
+        return f"{words} {accelerators['mig_profile']}"
+    share = accelerators["share_milli"]
     return f"{words}, {share / 10:g} %, not isolated" if share < 1000 else words
 
 

@@ -17,7 +17,7 @@ from portal.cli.users import confirm
 POLL_S = 2.0
 THERE = ("found", "removing")
 SHORT, SHORTEST = 8, 4
-"""So much of an id is shown; `remove` takes any beginning from the second on that only one has."""
+"""So much of an id is shown; `rm` takes any beginning from the second on that only one has."""
 Orphan = dict[str, Any]
 
 
@@ -41,13 +41,13 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_table(table)
 
 
-def remove(client: BerthClient, arguments: argparse.Namespace) -> int:
+def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Ask, of a home folder for its name, and have it removed; with --wait until it is. 1 where it stays."""
     row = _one(client.orphans.list(), arguments.orphan)
     typed = _typed(row, arguments) if row["kind"] == "home" else ""
     if not typed:
         confirm(arguments, f"Remove the {row['kind'].replace('_', ' ')} {row['name']} on {row['node']}?")
-    row = client.orphans.remove(row["id"], confirm=typed)
+    row = client.orphans.delete(row["id"], confirm=typed)
     if arguments.wait:
         row = _ended(client, row, arguments.timeout)
     if arguments.json:

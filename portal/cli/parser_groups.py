@@ -57,7 +57,7 @@ def requests(commands: Any, common: argparse.ArgumentParser) -> None:
         help="as `berth quota --json` has it, such as gpu:h100",
     )
     amount(ask, required=True, words="in GPUs, cores, GiB, workspaces or GPU-hours")
-    ask.add_argument("--why", required=True, metavar="TEXT", help="who decides reads it")
+    ask.add_argument("--note", required=True, metavar="TEXT", help="for the approver")
     ask.add_argument("--hours", type=hours, default=None, metavar="H", help="for so long; default: for good")
     ask.add_argument("--team", default="", metavar="SLUG", help="default: your only team")
     ask.add_argument(
@@ -68,13 +68,13 @@ def requests(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     approve = verb("approve", "Approve a request, whole or less of it. For who decides it.")
     deny = verb("deny", "Deny a request. For who decides it.")
-    withdraw = verb("withdraw", "Take back a request of your own.")
-    for each in (approve, deny, withdraw):
+    cancel = verb("cancel", "Cancel a request of your own.")
+    for each in (approve, deny, cancel):
         each.add_argument("request", metavar="ID", help="its id, or the beginning of it")
     amount(approve, required=False, words="less than was asked for")
     approve.add_argument("--hours", type=hours, default=None, metavar="H", help="for so long from now")
     approve.add_argument("--note", default="", metavar="TEXT", help="who asked reads it")
-    deny.add_argument("--reason", required=True, metavar="TEXT", help="who asked reads it")
+    deny.add_argument("--note", required=True, metavar="TEXT", help="for the requester")
 
 
 def user(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -94,7 +94,7 @@ def user(commands: Any, common: argparse.ArgumentParser) -> None:
 
     listed = verb("ls", "List accounts.", named=False)
     listed.add_argument("search", nargs="?", default="", help="words in name or address")
-    listed.add_argument("--status", default="", choices=("invited", "active", "deactivated"))
+    listed.add_argument("--state", default="", choices=("invited", "active", "deactivated"))
     listed.add_argument(
         "--second-factor", default="", choices=("none", "totp", "passkey"), help="who has set this up"
     )
@@ -108,7 +108,7 @@ def user(commands: Any, common: argparse.ArgumentParser) -> None:
         "--role", action="append", default=[], choices=("administrator", "operator", "approver", "auditor")
     )
     leave = verb("deactivate", "End all that somebody may do; workspaces stop, files stay.", asks=True)
-    leave.add_argument("--reason", default="", help="for the audit log")
+    leave.add_argument("--note", default="", help="for the audit log")
     verb("reactivate", "Give an account back.")
     gone = verb("rm", "Delete an account for good.", asks=True)
     gone.add_argument("--workspaces", action="store_true", help="delete the user's workspaces too")
@@ -207,7 +207,7 @@ def homes(commands: Any, common: argparse.ArgumentParser) -> None:
         one.set_defaults(function=f"homes_{name}")
         one.add_argument("team", metavar="TEAM", help="short name of the team whose home folder it is")
         one.add_argument("--pool", default="", metavar="SLUG", help="where you have one in several pools")
-        one.add_argument("--user", default="", metavar="NAME", help="whose; for operators")
+        one.add_argument("--owner", default="", metavar="NAME", help="whose; for operators")
         if name == "restore":
             one.add_argument("--no-wait", action="store_true", help="leave it going")
     words = "Move all home folders of a machine to another one, and wait; the same command goes on with it."
@@ -232,9 +232,9 @@ def orphans(commands: Any, common: argparse.ArgumentParser) -> None:
     top.add_argument("--all", action="store_true", help="also what has gone of late")
     words = "Have its node remove one; the node looks once more whether anybody owns it."
     gone = top.add_subparsers(metavar="COMMAND").add_parser(
-        "remove", help=words, description=words, parents=[common]
+        "rm", help=words, description=words, parents=[common]
     )
-    gone.set_defaults(function="orphans_remove")
+    gone.set_defaults(function="orphans_rm")
     gone.add_argument("orphan", metavar="ID", help="its id, the beginning of it, or its name")
     gone.add_argument("--confirm", default="", metavar="NAME", help="of a home folder: its name, typed")
     gone.add_argument("-y", "--yes", action="store_true", help="do not ask; of a home folder, see --confirm")
@@ -263,7 +263,7 @@ def service_account(commands: Any, common: argparse.ArgumentParser) -> None:
     create = verb("create", "Make a service account and print its name.")
     create.add_argument("--description", default="", metavar="TEXT", help="what it is for")
     leave = verb("deactivate", "End its tokens and stop its workspaces; files stay.", asks=True)
-    leave.add_argument("--reason", default="", help="for the audit log")
+    leave.add_argument("--note", default="", help="for the audit log")
     verb("reactivate", "Give it back; it needs new tokens.")
     verb("tokens", "List its tokens, without their secrets.")
     issue = verb("issue", "Make a token and print its secret, this once.")

@@ -17,15 +17,15 @@ THOUSANDTHS = 1000
 
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
-    rows = list(client.quota_requests.list(status="" if arguments.all else "open", team=arguments.team))
+    rows = list(client.quota_requests.list(state="" if arguments.all else "open", team=arguments.team))
     if arguments.json:
         return print_json(rows)
     table: list[tuple[str, ...]] = [("ID", "STATUS", "TEAM", "WHO", "RESOURCE", "AMOUNT", "UNTIL", "WHY")]
     for row in rows:
         amount = f"{row['amount'] / _unit(row['resource']):g}"
         until = (row["until"] or "-")[:16]
-        words = (row["id"][:8], row["status"], row["team"], row["requester"], row["resource"], amount, until)
-        table.append((*words, row["why"].splitlines()[0] if row["why"] else ""))
+        words = (row["id"][:8], row["state"], row["team"], row["requester"], row["resource"], amount, until)
+        table.append((*words, row["note"].splitlines()[0] if row["note"] else ""))
     return print_table(table) if rows else 0
 
 
@@ -37,7 +37,7 @@ def ask(client: BerthClient, arguments: argparse.Namespace) -> int:
         "resource": arguments.resource,
         "amount": base_units(arguments.amount, arguments.resource),
         "until": _until(arguments.hours),
-        "why": arguments.why,
+        "note": arguments.note,
     }
     return _said(client.quota_requests.create(**request), arguments)
 
@@ -52,11 +52,11 @@ def approve(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def deny(client: BerthClient, arguments: argparse.Namespace) -> int:
     found = _find(client, arguments.request)
-    return _said(client.quota_requests.deny(found["id"], reason=arguments.reason), arguments)
+    return _said(client.quota_requests.deny(found["id"], note=arguments.note), arguments)
 
 
-def withdraw(client: BerthClient, arguments: argparse.Namespace) -> int:
-    return _said(client.quota_requests.withdraw(_find(client, arguments.request)["id"]), arguments)
+def cancel(client: BerthClient, arguments: argparse.Namespace) -> int:
+    return _said(client.quota_requests.cancel(_find(client, arguments.request)["id"]), arguments)
 
 
 def _find(client: BerthClient, wanted: str) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _find(client: BerthClient, wanted: str) -> dict[str, Any]:
         return client.quota_requests.get(str(uuid.UUID(wanted)))
     except ValueError:
         pass
-    rows = [row for row in client.quota_requests.list(status="open") if row["id"].startswith(wanted.lower())]
+    rows = [row for row in client.quota_requests.list(state="open") if row["id"].startswith(wanted.lower())]
     if not rows or not wanted:
         raise Missing(f"No open request begins with “{wanted}”.", "`berth requests` lists them.")
     if len(rows) > 1:
@@ -77,11 +77,11 @@ def _said(request: dict[str, Any], arguments: argparse.Namespace) -> int:
     if arguments.json:
         return print_json(request)
     amount = request["amount"]
-    if request["status"] == "approved":
+    if request["state"] == "approved":
         amount = request["granted_amount"] or amount
     number = f"{amount / _unit(request['resource']):g}"
     return print_line(
-        f"{request['id'][:8]}: {request['status']}, {number} {request['resource']} for {request['team']}."
+        f"{request['id'][:8]}: {request['state']}, {number} {request['resource']} for {request['team']}."
     )
 
 

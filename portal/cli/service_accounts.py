@@ -22,7 +22,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     table: list[tuple[str, ...]] = [("NAME", "TEAM", "STATUS", "TOKENS", "LAST USED", "DESCRIPTION")]
     for row in rows:
         tokens, used = str(row["token_count"]), _minute(row["last_used_at"])
-        table.append((row["username"], row["team"], row["status"], tokens, used, row["description"]))
+        table.append((row["username"], row["team"], row["state"], tokens, used, row["description"]))
     return print_table(table)
 
 
@@ -38,7 +38,7 @@ def deactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
     name = _account(arguments)
     confirm(arguments, f"Deactivate {name}? Its tokens end, its workspaces stop, their files stay.")
     team = _team(client, arguments)
-    return print_changed(client.service_accounts.deactivate(team, name, reason=arguments.reason), arguments)
+    return print_changed(client.service_accounts.deactivate(team, name, note=arguments.note), arguments)
 
 
 def reactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -78,7 +78,9 @@ def rotate(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def revoke(client: BerthClient, arguments: argparse.Namespace) -> int:
     token = _token(client, arguments)
-    confirm(arguments, f"Revoke the token {token['prefix']}… (“{token['name']}”) of {token['user']} at once?")
+    confirm(
+        arguments, f"Revoke the token {token['prefix']}… (“{token['name']}”) of {token['owner']} at once?"
+    )
     client.tokens.revoke(token["id"])
     if arguments.json:
         return print_json({"id": token["id"], "prefix": token["prefix"], "revoked": True})

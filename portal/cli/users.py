@@ -13,7 +13,7 @@ from portal.cli.errors import CliError, Usage
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     rows = list(
-        client.users.list(q=arguments.search, status=arguments.status, second_factor=arguments.second_factor)
+        client.users.list(q=arguments.search, state=arguments.state, second_factor=arguments.second_factor)
     )
     if arguments.json:
         return print_json(rows)
@@ -23,7 +23,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
         held = row["second_factors"]
         factors = "-" if held is None else ", ".join(held) or "none"
         roles = ", ".join(row["roles"])
-        table.append((row["username"], row["status"], factors, row["email"], roles, teams))
+        table.append((row["username"], row["state"], factors, row["email"], roles, teams))
     return print_table(table)
 
 
@@ -42,7 +42,7 @@ def deactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
         arguments,
         f"Deactivate {arguments.username}? Sessions and tokens end, workspaces stop, their files stay.",
     )
-    return print_changed(client.users.deactivate(arguments.username, reason=arguments.reason), arguments)
+    return print_changed(client.users.deactivate(arguments.username, note=arguments.note), arguments)
 
 
 def reactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -60,7 +60,7 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def print_changed(user: dict[str, Any], arguments: argparse.Namespace) -> int:
     """An account as it is now."""
-    return print_json(user) if arguments.json else print_line(f"{user['username']} is {user['status']}.")
+    return print_json(user) if arguments.json else print_line(f"{user['username']} is {user['state']}.")
 
 
 def confirm(arguments: argparse.Namespace, question: str) -> None:

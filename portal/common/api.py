@@ -28,7 +28,6 @@ from rest_framework.routers import SimpleRouter
 from rest_framework.views import APIView
 
 from portal.common import idempotency, rate_limits, storage
-from portal.common.deprecation import HEADERS, Deprecated
 from portal.common.errors import InvalidInput, NotFound
 from portal.common.pagination import Pages
 from portal.common.problem_codes import ProblemCode
@@ -326,7 +325,6 @@ def operation(
     once: bool = False,
     located: bool = True,
     goes_on_s: int = 0,
-    deprecated: Deprecated | None = None,
     **more: Any,
 ) -> Callable[[F], F]:
     """Document one method. Errors are problems; those of authentication come by themselves.
@@ -336,19 +334,15 @@ def operation(
 
     What answers 201 or 202 says in `Location` where that is, unless what is made has no address of its own or
     the one that was asked (not `located`). Where it goes on after the answer, `goes_on_s` is after how many
-    seconds there may be something new: it is sent as `Retry-After`. What is `deprecated` says so with each
-    answer of its own; `description` names what takes its place.
+    seconds there may be something new: it is sent as `Retry-After`.
     """
     given = [*parameters, idempotency.PARAMETER] if once else list(parameters)
     made = any((each[0] if isinstance(each, tuple) else each) in MADE for each in responses)
     told = [*([LOCATION] if made and located else []), *([RETRY_AFTER] if goes_on_s else [])]
-    told += HEADERS if deprecated else ()
     problems = {*ALWAYS, *errors, *((400, 409) if once else ())}
 
     def documented_method(method: F) -> F:
         chosen: Any = _looked_at_again(method, goes_on_s) if goes_on_s else method
-        if deprecated:
-            chosen = deprecated.announced(chosen)
         if once:
             chosen = _carried_out_once(chosen)
         if idempotency.PARAMETER in given:
@@ -362,7 +356,6 @@ def operation(
                 **{(status, CONTENT_TYPE): ProblemSerializer for status in sorted(problems)},
             },
             parameters=[*given, *told],
-            deprecated=True if deprecated else None,
             **more,
         )
         found: F = described(chosen)

@@ -1,8 +1,9 @@
 """Requests that may be repeated without being carried out twice (`Idempotency-Key`).
 
-A key belongs to its user and to one address. What the first request was answered is kept for a day in the
-transaction that did its work, so a process that is killed leaves both or neither. Refusals are not kept: who
-has mended the cause may ask again with the same key.
+A key belongs to its user and to one endpoint: an address of REST (`answer_once`), or an act of a service
+(`KeyUse`). The first answer is recorded for a day in the transaction that did its work, so a process that is
+killed leaves both or neither. Refusals are not recorded: the same key can be used again once the cause is
+fixed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -20,9 +22,10 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from portal.common.constraints import violates
 from portal.common.errors import InvalidInput, StateConflict
 from portal.common.json_output import JsonRenderer
-from portal.common.models import KeptAnswer
+from portal.common.models import IdempotencyRecord
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.sealed_texts import SealedColumn, Unreadable, seal, unseal
@@ -31,8 +34,8 @@ KEPT_FOR = timedelta(days=1)
 HEADER = "Idempotency-Key"
 META = "HTTP_IDEMPOTENCY_KEY"
 REPLAYED = "Idempotent-Replayed"
-PURPOSE = "kept-answer"
-SEALED = SealedColumn(KeptAnswer, "sealed", lambda _row: PURPOSE)
+PURPOSE = "idempotency-record"
+SEALED = SealedColumn(IdempotencyRecord, "sealed", lambda _row: PURPOSE)
 
 PARAMETER = OpenApiParameter(
     HEADER,
@@ -65,8 +68,62 @@ def require_no_key(request: Request) -> None:
         raise InvalidInput(Reason(code), code=code)
 
 
+@dataclass(frozen=True, slots=True)
+class KeyUse:
+    """A request of `user` to `endpoint` with `key`. `digest` identifies the request (`digest_of`)."""
+
+    user: Any
+    endpoint: str
+    key: str
+    digest: str
+
+    def answer(self) -> dict[str, Any] | None:
+        """Return the recorded answer to this request, or None for the first one.
+
+        Raises `StateConflict` where the key came with another request.
+        """
+        record = _record(self.user, self.endpoint, self.key)
+        if record is None:
+            return None
+        answer = _opened(record)
+        if answer.get("asked") != self.digest:
+            code = CommonCode.IDEMPOTENCY_KEY_REUSED
+            raise StateConflict(Reason(code), code=code)
+        return answer
+
+    def claim(self) -> None:
+        """Take the key, in the transaction that does the work.
+
+        Waits for another request that has taken it at this moment, and raises `IntegrityError` if that one
+        succeeds (`was_claimed`): `answer` has its answer then.
+        """
+        IdempotencyRecord.objects.create(user=self.user, endpoint=self.endpoint, key=self.key)
+
+    @staticmethod
+    def was_claimed(error: IntegrityError) -> bool:
+        """Return whether `error` was raised by `claim`."""
+        return violates(error, IdempotencyRecord, "idempotency_record_unique")
+
+    def record(self, **answer: Any) -> None:
+        """Keep the answer, in the transaction that has claimed the key."""
+        sealed = seal(json.dumps({"asked": self.digest, **answer}), purpose=PURPOSE)
+        rows = IdempotencyRecord.objects.filter(user=self.user, endpoint=self.endpoint, key=self.key)
+        rows.update(sealed=sealed)
+
+
+def recorded(*, user: Any, endpoint: str, key: str) -> dict[str, Any]:
+    """Return the answer that the user's key has at this endpoint, whatever the request; empty without one."""
+    record = _record(user, endpoint, key)
+    return {} if record is None else _opened(record)
+
+
+def digest_of(*parts: Any) -> str:
+    """Return what identifies a request: its key is refused with other parts."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
 def answer_once(request: Request, act: Callable[[], Response]) -> Response:
-    """What `act` answers, or what it answered when this request first came with its key.
+    """Return what `act` answers, or what it answered when this request first came with its key.
 
     Two at the same moment: the second waits for the first, and gets its answer. Raises what `act` raises, and
     `StateConflict` where the key came with another request.
@@ -74,52 +131,45 @@ def answer_once(request: Request, act: Callable[[], Response]) -> Response:
     key = key_of(request)
     if not key:
         return act()
-    user: Any = request.user
-    known = {"user": user, "endpoint": f"{request.method} {request.path.rstrip('/')}"[:300], "key": key}
-    digest = _digest_of(request)
+    endpoint = f"{request.method} {request.path.rstrip('/')}"[:300]
+    asked = (request.META.get("QUERY_STRING", ""), request.headers.get("If-Match", ""), request.data)
+    use = KeyUse(request.user, endpoint, key, digest_of(*asked))
     try:
         with transaction.atomic():
-            if (found := KeptAnswer.objects.filter(**known).first()) is not None:
-                return _again(found, digest)
-            kept = KeptAnswer.objects.create(**known)
+            if (answer := use.answer()) is not None:
+                return _replayed(answer)
+            use.claim()
             response = act()
-            kept.sealed = _sealed(digest, response)
-            kept.save(update_fields=["sealed"])
+            use.record(
+                status=response.status_code,
+                headers={name: response[name] for name in _HEADERS if name in response},
+                body=JsonRenderer().render(response.data).decode(),
+            )
             return response
-    except IntegrityError:
-        found = KeptAnswer.objects.filter(**known).first()
-        if found is None:
+    except IntegrityError as error:
+        if not use.was_claimed(error) or (answer := use.answer()) is None:
             raise
-        return _again(found, digest)
+        return _replayed(answer)
 
 
-def forget_old() -> None:
-    """Delete the answers that nobody will ask for any more."""
-    KeptAnswer.objects.filter(created_at__lt=timezone.now() - KEPT_FOR).delete()
+def delete_expired() -> None:
+    """Delete the records that are older than `KEPT_FOR`."""
+    IdempotencyRecord.objects.filter(created_at__lt=timezone.now() - KEPT_FOR).delete()
 
 
-def _digest_of(request: Request) -> str:
-    asked = [request.META.get("QUERY_STRING", ""), request.headers.get("If-Match", ""), request.data]
-    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
+def _record(user: Any, endpoint: str, key: str) -> IdempotencyRecord | None:
+    return IdempotencyRecord.objects.filter(user=user, endpoint=endpoint, key=key).first()
 
 
-def _sealed(digest: str, response: Response) -> str:
-    kept = {
-        "asked": digest,
-        "status": response.status_code,
-        "headers": {name: response[name] for name in _HEADERS if name in response},
-        "body": JsonRenderer().render(response.data).decode(),
-    }
-    return seal(json.dumps(kept), purpose=PURPOSE)
-
-
-def _again(found: KeptAnswer, digest: str) -> Response:
+def _opened(record: IdempotencyRecord) -> dict[str, Any]:
+    """Return what the record holds; nothing where its secret key is not known any more."""
     try:
-        kept = json.loads(unseal(found.sealed, purpose=PURPOSE))
+        answer: dict[str, Any] = json.loads(unseal(record.sealed, purpose=PURPOSE))
     except Unreadable:
-        kept = {}
-    if kept.get("asked") != digest:
-        code = CommonCode.IDEMPOTENCY_KEY_REUSED
-        raise StateConflict(Reason(code), code=code)
-    body = json.loads(kept["body"]) if kept["body"] else None
-    return Response(body, status=kept["status"], headers={**kept["headers"], REPLAYED: "true"})
+        return {}
+    return answer
+
+
+def _replayed(answer: dict[str, Any]) -> Response:
+    body = json.loads(answer["body"]) if answer["body"] else None
+    return Response(body, status=answer["status"], headers={**answer["headers"], REPLAYED: "true"})

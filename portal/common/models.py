@@ -6,10 +6,11 @@ from django.conf import settings
 from django.db import models
 
 
-class KeptAnswer(models.Model):
-    """The answer to a request that came with an `Idempotency-Key`, kept for a day.
+class IdempotencyRecord(models.Model):
+    """What became of the first request with an idempotency key, kept for a day.
 
-    `sealed` holds the answer, and a digest of what was asked: both may hold secrets.
+    `endpoint` is the method and path of a request to REST, or the name of an act of a service. `sealed` holds
+    the answer and a digest of the request: both may hold secrets.
     """
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
@@ -20,7 +21,7 @@ class KeptAnswer(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["user", "endpoint", "key"], name="kept_answer_unique"),
+            models.UniqueConstraint(fields=["user", "endpoint", "key"], name="idempotency_record_unique"),
         ]
 
     def __str__(self) -> str:

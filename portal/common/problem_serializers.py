@@ -148,7 +148,7 @@ class ProblemSerializer(serializers.Serializer[Any]):
     join_request = serializers.UUIDField(
         required=False, help_text="With `decided_already`: the request to join."
     )
-    status_of_request = serializers.CharField(
+    state_of_request = serializers.CharField(
         required=False, help_text="With `decided_already`: what became of the request."
     )
     url = serializers.CharField(required=False, help_text="With `asked_already`: the page of that request.")

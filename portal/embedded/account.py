@@ -25,9 +25,8 @@ from urllib.parse import urlsplit
 from portal.embedded.doors import Doors
 from portal.embedded.environment import Instance
 from portal.fleet.machines import certificates
-from provisioning.drivers.local import uids
-from provisioning.drivers.local.handover import hand_over, owner_of, renew
-from provisioning.errors import InvalidSpec
+from provisioning import workspace_uids
+from provisioning.handover import hand_over, owner_of, renew
 from provisioning.service import database_place, trial
 from provisioning.service.confinement import Needs, plan
 from provisioning.service.door_account import Unusable
@@ -148,11 +147,8 @@ def choose(
         return None
     doors = Doors.of_instance(instance, environ, caddy)
     account = Account(instance, environ, instance.services_uid, redis_server, doors)
-    of_workspaces = None
-    with contextlib.suppress(InvalidSpec):
-        of_workspaces = uids.configured(environ)
-    if of_workspaces is not None and of_workspaces.first <= account.uid <= of_workspaces.last:
-        raise Unusable("BERTH_SERVICES_UID is one of BERTH_NODE_UIDS; choose another")
+    if workspace_uids.is_for_workspaces(account.uid, environ):
+        raise Unusable(f"BERTH_SERVICES_UID is one of {workspace_uids.VARIABLE}; choose another")
     try:
         _check_database(instance, environ)
         for file in named_files(environ):

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from portal.fleet.machines import certificates
 from portal.fleet.machines.certificates import Authority, NoAuthority
-from provisioning.node.gateway import Certificates
+from provisioning.node_gateway import Certificates
 from provisioning.service.files import write_file
 
 RENEW_BEFORE_DAYS = 90

@@ -13,7 +13,7 @@ from portal.fleet.machines import door as nodes_door
 from portal.fleet.machines import redis_rules
 from provisioning import signing
 from provisioning.endpoints import PORTAL_SOCKET
-from provisioning.node.gateway import Certificates
+from provisioning.node_gateway import Certificates
 from provisioning.service.console import Problem
 from provisioning.service.files import write_file
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from portal.embedded.environment import Instance
 from portal.fleet.machines import certificates
-from provisioning.drivers.local.handover import owner_of, renew
+from provisioning.handover import owner_of, renew
 from provisioning.service import door_account, door_uid
 from provisioning.service.confinement import Needs
 from provisioning.service.door_account import DoorAccount

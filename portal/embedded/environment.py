@@ -21,7 +21,7 @@ from provisioning.service.files import write_file
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9A-Fa-f:]{2,45}")
 
 SERVICES_UID = 199_999
-"""Just below those of workspaces (`provisioning.drivers.local.uids`)."""
+"""Just below those of workspaces (`provisioning.workspace_uids`)."""
 LEAST_UID, HIGHEST_UID = 1000, 2**31 - 2
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (a folder of this user's alone is made there)

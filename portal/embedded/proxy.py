@@ -4,7 +4,7 @@ Requests for a workspace's host go to forward-auth first, each of them. Its answ
 is: behind a Unix socket of this machine, behind the gateway of another node, or at an address. An answer that
 does not is the client's, as it is. What is missing here is a hole: change it with its tests.
 
-The same process joins the workspaces of this machine with the portal, as `provisioning.node.gateway` does on
+The same process joins the workspaces of this machine with the portal, as `provisioning.node_gateway` does on
 another one, so it runs in the folder of the local driver's state.
 """
 
@@ -20,6 +20,7 @@ from portal.common import front_door
 from portal.common.front_door import STREAM_HEADER, STREAM_PLACE_HEADER
 from portal.embedded import outage
 from portal.embedded import passes as fast
+from provisioning import node_gateway
 from provisioning.endpoints import (
     GATEWAY_HEADER,
     HTTP_HEADER,
@@ -28,8 +29,7 @@ from provisioning.endpoints import (
     SOCKET_HEADER,
     SOCKET_NAME,
 )
-from provisioning.node import gateway
-from provisioning.node.gateway import SECOND_NS, Certificates
+from provisioning.node_gateway import SECOND_NS, Certificates
 
 HEALTH_HOST = "health.berth.internal"
 """The front door itself answers this host with 200: no other port is needed to see that it lives."""
@@ -104,7 +104,7 @@ def config(
         passes=None if passes is None else fast.Passes(passes, secret, tokens=not trusted_proxies),
     )
     server: dict[str, Any] = {
-        **gateway.SERVER,
+        **node_gateway.SERVER,
         "listen": [listen],
         "max_header_bytes": MAX_HEADER_BYTES,
         # Within it a request has come, its body too: a large upload is slow on purpose. WebSockets and event
@@ -159,8 +159,8 @@ def config(
     }
     if trusted_proxies:
         server["trusted_proxies"] = {"source": "static", "ranges": list(trusted_proxies)}
-    servers = {"front-door": server, "agents": gateway.agents_server(places.agents_url, tls={})}
-    return gateway.caddy(servers, storage=storage)
+    servers = {"front-door": server, "agents": node_gateway.agents_server(places.agents_url, tls={})}
+    return node_gateway.caddy(servers, storage=storage)
 
 
 def more_than(number: int) -> str:
@@ -233,7 +233,7 @@ def _to_portal(address: str, secret: str) -> dict[str, Any]:
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": address}],
-        "transport": gateway.transport(idle_ns=PORTAL_IDLE_NS, idle=64),
+        "transport": node_gateway.transport(idle_ns=PORTAL_IDLE_NS, idle=64),
         "headers": {
             "request": {
                 "set": {front_door.TOKEN_HEADER: [front_door.token_of(secret)]},
@@ -248,7 +248,7 @@ def _workspace(
     auth: str, secret: str, certificates: Certificates, *, https: bool, passes: fast.Passes | None
 ) -> list[dict[str, Any]]:
     """A workspace's host: transfers of files, the gateway's own paths, the app."""
-    to_app = {**gateway.to_socket("pass"), "headers": {"response": {"delete": _ONCE}}}
+    to_app = {**node_gateway.to_socket("pass"), "headers": {"response": {"delete": _ONCE}}}
     found = [fast.route(passes, https=https, own_headers=OWN_HEADERS, to_app=to_app)] if passes else []
     return [
         {
@@ -272,7 +272,7 @@ def _guard(auth: str, secret: str, certificates: Certificates) -> dict[str, Any]
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": auth}],
-        "transport": gateway.transport(idle_ns=PORTAL_IDLE_NS, idle=256),
+        "transport": node_gateway.transport(idle_ns=PORTAL_IDLE_NS, idle=256),
         "rewrite": {"method": "GET", "uri": f"/gateway/{secret}/auth?"},
         "headers": {
             "request": {
@@ -325,7 +325,9 @@ def _ways(
             [{"handler": "vars", "node": read(NODE_HEADER)}],
             _to_app(
                 read(GATEWAY_HEADER),
-                tls=gateway.client_tls(certificates, server_name=gateway.node_name("{http.vars.node}")),
+                tls=node_gateway.client_tls(
+                    certificates, server_name=node_gateway.node_name("{http.vars.node}")
+                ),
                 add={**said, SOCKET_HEADER: [read(SOCKET_HEADER)]},
             ),
         ),
@@ -340,12 +342,12 @@ def _to_stream() -> dict[str, Any]:
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": f"unix/{_answered(STREAM_PLACE_HEADER)}"}],
-        "transport": {**gateway.transport(idle_ns=SECOND_NS, idle=1), "keep_alive": {"enabled": False}},
+        "transport": {**node_gateway.transport(idle_ns=SECOND_NS, idle=1), "keep_alive": {"enabled": False}},
         "headers": {
             "request": {"set": {STREAM_HEADER: [_answered(STREAM_HEADER)]}},
             "response": {"delete": _ONCE},
         },
-        "flush_interval": gateway.FLUSH_NS,
+        "flush_interval": node_gateway.FLUSH_NS,
     }
 
 
@@ -394,7 +396,7 @@ def _credentials() -> list[dict[str, Any]]:
 
 def _to_socket(read: Read, *, add: Mapping[str, list[str]]) -> dict[str, Any]:
     """To a workspace of this machine. A name that is none leads nowhere."""
-    handler = gateway.to_socket()
+    handler = node_gateway.to_socket()
     handler["headers"] = {"request": {"set": dict(add)}, "response": {"delete": _ONCE}}
     pattern = {"name": "socket", "pattern": f"^{SOCKET_NAME.pattern}$"}
     return {
@@ -419,7 +421,7 @@ def _to_app(
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": address}],
-        "transport": gateway.transport(idle_ns=gateway.APP_IDLE_NS, idle=64, **more),
+        "transport": node_gateway.transport(idle_ns=node_gateway.APP_IDLE_NS, idle=64, **more),
         "headers": {"request": {"set": said}, "response": {"delete": _ONCE}},
-        "flush_interval": gateway.FLUSH_NS,
+        "flush_interval": node_gateway.FLUSH_NS,
     }

@@ -20,12 +20,14 @@ from portal.embedded import account, configs, full_disk, ports, preflight
 from portal.embedded.doors import Doors
 from portal.embedded.environment import Instance, ensure_secrets
 from portal.embedded.programs import Program, programs
-from provisioning.drivers.local import file_server, home_mount
+from provisioning.errors import ProvisioningError
+from provisioning.registry import driver_for
 from provisioning.service import database_place, home, instance_lock, oom, processes
 from provisioning.service.console import LABEL_WIDTH, Console, Problem
 from provisioning.service.environ import ROOT
 from provisioning.service.notebook import Builder
 from provisioning.service.supervisor import Supervisor, report, write_state
+from provisioning.types import PoolConfig
 
 SLOW_AFTER_S = 30.0
 STOP_WORKSPACES_LIMIT_S = 45.0
@@ -205,18 +207,19 @@ class Up:
             step.update("stopping")
             await self._supervisor.stop()
             disk.cancel()
-            left = self._end_file_servers()
-            if not self._keep_workspaces:
-                home_mount.release(self._instance.homes_dir, self._instance.local_dir / home_mount.LOCK)
-            step.result = f"stopped{left}"
+            step.result = f"stopped{self._release_host()}"
         kept = " Workspaces go on; the next start takes them over." if self._keep_workspaces else ""
         console.say(f"Berth is stopped.{kept}")
         return 0
 
-    def _end_file_servers(self) -> str:
-        """End what serves the files of homes: nobody can ask it any more. What to say where that fails."""
+    def _release_host(self) -> str:
+        """Leave the machine as it was but for workspaces; return what to add to the step's result."""
+        folders = {"home": str(self._instance.home), "homes": str(self._instance.homes_dir)}
+        pool = PoolConfig(slug="", driver="local", config=folders)
         try:
-            left = file_server.end_all(self._instance.local_dir)
+            left = driver_for(pool).release_host(keep_workspaces=self._keep_workspaces)
+        except ProvisioningError as error:
+            return f"; a home's file server may be left ({error.message})"
         except OSError as error:
             return f"; a home's file server may be left ({error.strerror})"
         return f"; {left} file servers of homes end by themselves" if left else ""

@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from django.http import HttpResponse
 from django.urls import reverse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
+from drf_spectacular.utils import OpenApiExample
 from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.renderers import JSONRenderer
@@ -33,13 +33,12 @@ from portal.common.api import (
 from portal.common.errors import NotFound
 from portal.common.etags import IF_MATCH
 from portal.common.events import live, stream
-from portal.common.renamed import RenamedSerializer, takes_its_place
 from portal.common.scopes import Scope
 from portal.fleet.inventory.models import CheckLevel, Device, Pool
 from portal.fleet.inventory.selectors import pool_by_slug
 from portal.gpu_checks import pairs, resets, runs, selectors, settings
 from portal.gpu_checks.kinds.registry import PROOFS, proof_of
-from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.people.accounts import selectors as accounts
 from portal.people.accounts.models import ApiToken
 from provisioning.gpu.check import schema
@@ -60,7 +59,6 @@ class ProgressSerializer(serializers.Serializer[Any]):
     text = serializers.CharField(default="")
 
 
-@extend_schema_serializer(deprecate_fields=["action"])
 class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
     """A check or a scrub of one device. `simulated`: of a simulated device, which it says nothing about."""
 
@@ -71,14 +69,11 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
     kind = serializers.ChoiceField(CheckKind.choices)
     level = serializers.ChoiceField(CheckLevel.choices)
     cause = serializers.ChoiceField(CheckCause.choices)
-    status = serializers.ChoiceField(CheckStatus.choices)
+    state = serializers.ChoiceField(RunState.choices)
     verdict = serializers.ChoiceField(CheckVerdict.choices, allow_blank=True, help_text="Empty until done.")
     recovery = serializers.CharField(
-        source="action",
-        allow_blank=True,
-        help_text="What brings the device back, as it is called of devices.",
+        allow_blank=True, help_text="What brings the device back, as it is called of devices."
     )
-    action = serializers.CharField(allow_blank=True, help_text="As `recovery`, which takes its place.")
     asked_by = serializers.CharField(source="asked_by.username", default=None, allow_null=True)
     partner = serializers.UUIDField(
         source="partner_id",
@@ -100,10 +95,9 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
     class Meta:
         model = GpuCheckRun
         fields = [
-            *("id", "device", "uuid", "node", "pool", "kind", "level", "cause", "status", "verdict"),
+            *("id", "device", "uuid", "node", "pool", "kind", "level", "cause", "state", "verdict"),
             *(
                 "recovery",
-                "action",
                 "summary",
                 "simulated",
                 "asked_by",
@@ -116,7 +110,6 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
         read_only_fields = fields
 
 
-@extend_schema_serializer(deprecate_fields=["action"])
 class GpuCheckDetailSerializer(GpuCheckSerializer):
     """With the report as it came, in the schema at `/schemas/gpu-check`; empty until done."""
 
@@ -140,7 +133,7 @@ class GpuCheckFilter(filters.FilterSet):
     node = filters.CharFilter(field_name="device__node__name", label="Name of the node.")
     kind = filters.ChoiceFilter(choices=CheckKind.choices, label="Check or scrub.")
     cause = filters.ChoiceFilter(choices=CheckCause.choices, label="Why it was run.")
-    status = filters.ChoiceFilter(choices=CheckStatus.choices, label="How far it is.")
+    state = filters.ChoiceFilter(choices=RunState.choices, label="How far it is.")
     verdict = filters.ChoiceFilter(choices=CheckVerdict.choices, label="How it ended.")
 
 
@@ -194,7 +187,7 @@ class GpuCheckViewSet(ReadViewSet):
         return self.answer(selectors.check_by_id(run.pk), status=202, Location=location)
 
     @operation(
-        "Take back a GPU check that has not begun",
+        "Cancel a GPU check that has not begun",
         description="For operators. What runs goes on to its end.",
         request=None,
         responses={200: GpuCheckSerializer},
@@ -307,36 +300,20 @@ class GpuCheckSchema(ApiView):
         return Response(schema(), content_type="application/schema+json")
 
 
-def _hours(column: str, words: str) -> serializers.IntegerField:
+def _hours(words: str) -> serializers.IntegerField:
     return serializers.IntegerField(
-        source=column, min_value=0, max_value=settings.MAX_HOURS, required=False, help_text=words
+        min_value=0, max_value=settings.MAX_HOURS, required=False, help_text=words
     )
 
 
-def _former_hours(column: str) -> serializers.IntegerField:
-    return serializers.IntegerField(
-        min_value=0,
-        max_value=settings.MAX_HOURS,
-        required=False,
-        help_text=takes_its_place(settings.RENAMED[column]),
-    )
-
-
-@extend_schema_serializer(deprecate_fields=list(settings.RENAMED))
-class PoolChecksSerializer(RenamedSerializer):
+class PoolChecksSerializer(StrictSerializer):
     """When a pool's devices are checked. Hours; 0 is never."""
 
-    renamed = settings.RENAMED
-    check_every_hours = _hours(
-        "check_every_h", "After how many hours a device that is free is checked again; 0 for never."
-    )
-    check_every_h = _former_hours("check_every_h")
+    check_every_hours = _hours("After how many hours a device that is free is checked again; 0 for never.")
     check_level = serializers.ChoiceField(CheckLevel.choices, required=False)
     hand_out_max_age_hours = _hours(
-        "hand_out_max_age_h",
         "A device whose last pass is older, in hours, is checked before it is handed out; 0 for never.",
     )
-    hand_out_max_age_h = _former_hours("hand_out_max_age_h")
     check_required = serializers.BooleanField(
         required=False, help_text="Keep a device back when its check could not be run at all."
     )
@@ -359,16 +336,15 @@ class PoolChecks(ApiView):
 
     @operation(
         "Set when a pool's devices are checked",
-        description="For operators. What is left out stays as it is.",
+        description="For operators. Replaces all of them. What is left out gets its default: 168 hours, "
+        "`standard`, 24 hours, check and scrub required, no repartition.",
         request=PoolChecksSerializer,
         responses={200: PoolChecksSerializer},
         parameters=[IF_MATCH],
         errors=[400, 404, 412, 415],
     )
     def put(self, request: UserRequest, slug: str) -> Response:
-        pool = pool_by_slug(slug)
-        current = {name: getattr(pool, name) for name in settings.RENAMED}
-        given = body_of(request, PoolChecksSerializer, current=current)
+        given = settings.DEFAULTS | body_of(request, PoolChecksSerializer)
         expected = etags.expected_by(request)
         return _checks(settings.set_checks(actor=request.user, slug=slug, expected=expected, **given))
 

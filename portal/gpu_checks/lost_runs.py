@@ -16,7 +16,7 @@ def sweep_lost() -> int:
     now = timezone.now()
     nodes: set[UUID] = set()
     lost = 0
-    late = GpuCheckRun.objects.filter(status__in=OPEN).filter(
+    late = GpuCheckRun.objects.filter(state__in=OPEN).filter(
         Q(lease="") | Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now)
     )
     for run_id, node_id in late.values_list("pk", "device__node_id"):

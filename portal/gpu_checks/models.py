@@ -32,14 +32,14 @@ class CheckCause(models.TextChoices):
     RECHECK = "recheck", _("Second look")
 
 
-class CheckStatus(models.TextChoices):
+class RunState(models.TextChoices):
     QUEUED = "queued", _("Queued")
     RUNNING = "running", _("Running")
     DONE = "done", _("Done")
     LOST = "lost", _("Lost")
 
 
-OPEN = (CheckStatus.QUEUED, CheckStatus.RUNNING)
+OPEN = (RunState.QUEUED, RunState.RUNNING)
 
 
 class CheckVerdict(models.TextChoices):
@@ -68,9 +68,9 @@ class GpuCheckRun(models.Model):
     kind = models.CharField(max_length=12, choices=CheckKind, default=CheckKind.CHECK)
     level = models.CharField(max_length=10, choices=CheckLevel, default=CheckLevel.QUICK)
     cause = models.CharField(max_length=10, choices=CheckCause)
-    status = models.CharField(max_length=8, choices=CheckStatus, default=CheckStatus.QUEUED)
+    state = models.CharField(max_length=8, choices=RunState, default=RunState.QUEUED)
     verdict = models.CharField(max_length=14, choices=CheckVerdict, blank=True)
-    action = models.CharField(max_length=20, blank=True)
+    recovery = models.CharField(max_length=20, blank=True)
     summary = models.TextField(blank=True)
     simulated = models.BooleanField(default=False)
     asked_by = models.ForeignKey(
@@ -99,7 +99,7 @@ class GpuCheckRun(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["device"],
-                condition=Q(status__in=[CheckStatus.QUEUED, CheckStatus.RUNNING]),
+                condition=Q(state__in=[RunState.QUEUED, RunState.RUNNING]),
                 name="one_open_check_per_device",
             ),
         ]
@@ -107,7 +107,7 @@ class GpuCheckRun(models.Model):
             models.Index(fields=["device", "-created_at"], name="check_by_device"),
             models.Index(
                 fields=["lease_expires_at"],
-                condition=Q(status__in=[CheckStatus.QUEUED, CheckStatus.RUNNING]),
+                condition=Q(state__in=[RunState.QUEUED, RunState.RUNNING]),
                 name="check_open",
             ),
         ]
@@ -117,4 +117,4 @@ class GpuCheckRun(models.Model):
 
     @property
     def open(self) -> bool:
-        return self.status in OPEN
+        return self.state in OPEN

@@ -48,7 +48,7 @@ def request_link_check(*, actor: User | SystemActor, node_id: UUID, with_node_id
     PlacementLock.hold()
     node, other = _node(node_id), _node(with_node_id)
     under_way = GpuCheckRun.objects.filter(
-        kind=CheckKind.PAIR, status__in=OPEN, device__node=node, partner__device__node=other
+        kind=CheckKind.PAIR, state__in=OPEN, device__node=node, partner__device__node=other
     ).first()
     if under_way is not None:
         return under_way
@@ -98,7 +98,7 @@ def _refusal_of_end(node: Node) -> Reason | None:
         return Reason(CheckCode.LINK_NO_RDMA, {"node": node.name})
     if not node.online:
         return Reason(CheckCode.NODE_NOT_ANSWERING, {"node": node.name})
-    open_runs = GpuCheckRun.objects.filter(device__node=node, status__in=OPEN)
+    open_runs = GpuCheckRun.objects.filter(device__node=node, state__in=OPEN)
     kinds = list(open_runs.values_list("kind", flat=True))
     reserved = any(handler_of(kind).alone_on_node for kind in kinds)
     if reserved or len(kinds) >= runs.AT_ONCE_ON_NODE:
@@ -169,7 +169,7 @@ def address_of(node: Node) -> str:
 
 def _port(address: str) -> int | None:
     """A port at which no open check meets there, sure under `PlacementLock` alone; None: all are taken."""
-    open_runs = GpuCheckRun.objects.filter(kind=CheckKind.PAIR, status__in=OPEN)
+    open_runs = GpuCheckRun.objects.filter(kind=CheckKind.PAIR, state__in=OPEN)
     meetings = [plan.get("meeting", {}) for plan in open_runs.values_list("plan", flat=True)]
     taken = {each.get("port") for each in meetings if each.get("address") == address}
     return next((port for port in settings.BERTH_CHECK_PORTS if port not in taken), None)

@@ -87,5 +87,5 @@ def release_unheld(devices: Collection[UUID]) -> None:
 
 def unheld() -> QuerySet[Device]:
     """Devices that are kept free for runs that are none any more."""
-    open_runs = Q(checks__status__in=OPEN) | Q(peer_checks__status__in=OPEN)
+    open_runs = Q(checks__state__in=OPEN) | Q(peer_checks__state__in=OPEN)
     return Device.objects.filter(checking=True).exclude(pk__in=Device.objects.filter(open_runs).values("pk"))

@@ -22,7 +22,7 @@ from portal.common.events.models import EventTarget, TargetKind
 from portal.fleet.inventory.models import AllocatedDevice, CheckLevel, CordonCause, Device, Pool, PoolState
 from portal.gpu_checks import lost_runs, runs, selectors
 from portal.gpu_checks.kinds.registry import proof_of, proof_that_lifts
-from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from provisioning.types import DeviceKind
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def _may_check(pool: Pool, free: int) -> int:
     """How many more of the free devices may be checked now."""
     under_way = (
         GpuCheckRun.objects.filter(
-            device__node__pool=pool, device__cordoned=False, device__unscrubbed=False, status__in=OPEN
+            device__node__pool=pool, device__cordoned=False, device__unscrubbed=False, state__in=OPEN
         )
         # These devices are somebody's.
         .exclude(cause=CheckCause.HAND_OUT)
@@ -123,9 +123,9 @@ def _ask(wish: Wish) -> bool:
 
 
 def _idle(pool: Pool) -> QuerySet[Device]:
-    """Devices that nobody uses and nothing else is done with; GPUs that are split are not among them."""
+    """Devices that nobody uses and nothing else is done with; partitioned GPUs are not among them."""
     devices = Device.objects.filter(node__pool=pool, node__online=True, present=True, checking=False)
-    if not pool.check_every_h:
+    if not pool.check_every_hours:
         # Only what a check or a scrub took out, or that waits for one, is looked at, so the others need
         # not be read.
         out = Q(cordoned=True, cordon_cause__in=[CordonCause.CHECK, CordonCause.SCRUB])
@@ -150,11 +150,11 @@ def _wishes(pool: Pool, devices: list[Device], now: datetime) -> Iterator[Wish]:
     for device in kept_back:
         # Its last holder has left, and nobody has scrubbed it since: that one never used it, say.
         yield Wish(0, device, CheckKind.SCRUB, CheckLevel.QUICK, CheckCause.RECLAIM)
-    if not pool.check_every_h:
+    if not pool.check_every_hours:
         return
     last = _last_checks(pool)
     returned = _returned(pool, now)
-    every = timedelta(hours=pool.check_every_h)
+    every = timedelta(hours=pool.check_every_hours)
     level = CheckLevel(pool.check_level)
     for device in devices:
         checked = last.get(device.pk)
@@ -179,12 +179,12 @@ def _last_checks(pool: Pool) -> dict[UUID, Checked]:
     """
     runs = GpuCheckRun.objects.filter(device__node__pool=pool, kind=CheckKind.CHECK)
     as_thorough = Q(level__in=CheckLevel.values[CheckLevel.values.index(pool.check_level) :])
-    decided = runs.filter(status=CheckStatus.DONE).order_by().values_list("device_id")
+    decided = runs.filter(state=RunState.DONE).order_by().values_list("device_id")
     rows = decided.annotate(
         last=Max("created_at"), first=Min("created_at"), thorough=Max("created_at", filter=as_thorough)
     )
     found = {device_id: Checked(last, thorough or first) for device_id, last, first, thorough in rows}
-    lost = runs.filter(status=CheckStatus.LOST, created_at__gte=timezone.now() - UNDECIDED_AGAIN)
+    lost = runs.filter(state=RunState.LOST, created_at__gte=timezone.now() - UNDECIDED_AGAIN)
     for device_id, at in lost.values_list("device_id").annotate(last=Max("created_at")).order_by():
         before = found.get(device_id, Checked(at, at))
         found[device_id] = Checked(max(at, before.last), max(at, before.scheduled))
@@ -214,7 +214,7 @@ def _second_looks(devices: list[Device], now: datetime) -> Iterator[Wish]:
 
 def _again_at(device: Device, kind: CheckKind) -> datetime:
     """After 5, 10, 20 … minutes, counted from the last failure."""
-    ended = GpuCheckRun.objects.filter(device=device, kind=kind).exclude(status__in=OPEN)
+    ended = GpuCheckRun.objects.filter(device=device, kind=kind).exclude(state__in=OPEN)
     failures = 0
     last: datetime | None = None
     for verdict, at in ended.order_by("-created_at").values_list("verdict", "finished_at")[:10]:

@@ -24,7 +24,7 @@ from portal.fleet.inventory.domain_events import NodesChanged
 from portal.fleet.inventory.models import AllocatedDevice, Device
 from portal.gpu_checks import repartitions, results, runs
 from portal.gpu_checks.domain_events import HandOutCheckEnded
-from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.workspaces import dispatch, reconcile
 from portal.workspaces.domain_events import AllocationsReleased, PreflightDue
 from portal.workspaces.lifecycle import NOT_CHECKED, DesiredState, State, Trigger
@@ -118,10 +118,10 @@ def _shared(device: Device, asked: Sequence[UUID]) -> bool:
 def _stale(device: Device, now: datetime) -> bool:
     """Whether its last good check is too old, and another one may tell more."""
     pool = device.node.pool
-    since = now - timedelta(hours=pool.hand_out_max_age_h)
+    since = now - timedelta(hours=pool.hand_out_max_age_hours)
     if device.passed_at is not None and device.passed_at > since:
         return False
-    last = device.checks.filter(kind=CheckKind.CHECK, status=CheckStatus.DONE).order_by("-created_at").first()
+    last = device.checks.filter(kind=CheckKind.CHECK, state=RunState.DONE).order_by("-created_at").first()
     if last is None or last.finished_at is None:
         return True
     if last.verdict == CheckVerdict.DEGRADED and last.finished_at > since:
@@ -148,23 +148,23 @@ def may_have_checks(workspace: Workspace) -> bool:
     """Whether it is worth looking: no query is made for what has no accelerator, or is never checked."""
     wanted = workspace.resources.get("accelerators") or {}
     pool = workspace.pool
-    return bool(wanted.get("count")) and pool is not None and pool.hand_out_max_age_h > 0
+    return bool(wanted.get("count")) and pool is not None and pool.hand_out_max_age_hours > 0
 
 
 def proceed(event: PreflightDue) -> None:
     """The checks of a locked workspace have taken their time: give up on those under way, and conclude."""
     workspace = event.workspace
     now = timezone.now()
-    own = GpuCheckRun.objects.filter(workspace=workspace, status__in=OPEN).values("device")
+    own = GpuCheckRun.objects.filter(workspace=workspace, state__in=OPEN).values("device")
     to_scrub = Q(device__unscrubbed=True) | (Q(device__checking=True) & ~Q(device__in=own))
     if _shares_of([workspace.pk]).filter(to_scrub).exists():
         another(workspace, Reason(WorkspaceCode.SHARE_WITHDRAWN))
         return
-    changes = list(repartitions.of(workspace).filter(status__in=OPEN).order_by("device_id"))
+    changes = list(repartitions.of(workspace).filter(state__in=OPEN).order_by("device_id"))
     if any(each.report and results.conclude_change(each.pk) for each in changes):
         # It has been handed on there, and its row is another one now.
         return
-    under_way = changes or list(runs_of(workspace).filter(status__in=OPEN).order_by("device_id"))
+    under_way = changes or list(runs_of(workspace).filter(state__in=OPEN).order_by("device_id"))
     deadline_s = CHANGE_DEADLINE_S if changes else DEADLINE_S
     until = (workspace.checks_began_at or now) + timedelta(seconds=deadline_s)
     if under_way and now < until:
@@ -305,7 +305,7 @@ def scrub_after(event: AllocationsReleased) -> int:
             if event.used:
                 _keep_back(device)
             continue
-        if device.checks.filter(status__in=OPEN).exists():
+        if device.checks.filter(state__in=OPEN).exists():
             # Its tenant has not come to use it: the check before hand-out is still going on.
             continue
         runs.make_run(actor=SYSTEM, device=device, kind=CheckKind.SCRUB, cause=CheckCause.RECLAIM)

@@ -19,7 +19,7 @@ from portal.fleet.inventory.models import CheckLevel, Device
 from portal.gpu_checks import resets, selectors
 from portal.gpu_checks.kinds.looks import Look, Repeat
 from portal.gpu_checks.kinds.registry import handler_of
-from portal.gpu_checks.models import CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import CheckVerdict, GpuCheckRun, RunState
 from portal.people.accounts.models import User
 from provisioning.gpu.check.thresholds import ALL_PAIRS
 
@@ -41,9 +41,9 @@ _LOOKS: Mapping[str, tuple[str | Promise, str, str]] = {
     CheckVerdict.FAIL: (_("Failed"), "circle-x", "bad"),
     CheckVerdict.INCONCLUSIVE: (_("Undecided"), "circle-dashed", "wait"),
     CheckVerdict.HUNG: (_("Hung"), "alert-circle", "bad"),
-    CheckStatus.QUEUED: (_("Queued"), "hourglass", "wait"),
-    CheckStatus.RUNNING: (_("Running"), "loader-2", "busy"),
-    CheckStatus.LOST: (_("Not finished"), "circle-off", ""),
+    RunState.QUEUED: (_("Queued"), "hourglass", "wait"),
+    RunState.RUNNING: (_("Running"), "loader-2", "busy"),
+    RunState.LOST: (_("Not finished"), "circle-off", ""),
 }
 _STATUS_LOOKS: Mapping[str, tuple[str | Promise, str, str]] = {
     "passed": (_("Passed"), "circle-check", "ok"),
@@ -178,7 +178,7 @@ class Page:
 
 
 def look_of(run: GpuCheckRun) -> Look:
-    key = run.verdict if run.status == CheckStatus.DONE else run.status
+    key = run.verdict if run.state == RunState.DONE else run.state
     own = handler_of(run.kind).looks.get(key)
     return own or Look(*_LOOKS.get(key, (str(key), "circle-dashed", "")))
 
@@ -218,14 +218,14 @@ def page(actor: User, run: GpuCheckRun) -> Page:
     return Page(
         row=row_of(run),
         device_name=display_name(run.device),
-        recovery=str(RECOVERY.get(run.action, "")),
+        recovery=str(RECOVERY.get(run.recovery, "")),
         tests=tuple(map(_test, report.get("tests", ()))),
         measures=tuple(_measures(run, earlier)),
         notes=tuple(_note(each) for each in findings),
         fix=str(unavailable.get("fix", "")),
         health=_health(report),
         software=", ".join(f"{name} {version}" for name, version in (report.get("software") or {}).items()),
-        cancellable=actor.operates and run.status == CheckStatus.QUEUED,
+        cancellable=actor.operates and run.state == RunState.QUEUED,
         repeat=handler.repeat(run) if actor.operates and not run.open else None,
         simulated_text=handler.simulated_text,
         running_title=handler.running_title,

@@ -57,6 +57,6 @@ def of(workspace: Workspace) -> QuerySet[GpuCheckRun]:
 def to_conclude(pool: Pool) -> list[UUID]:
     """The open runs of a pool of which a node has said that they are done."""
     found = GpuCheckRun.objects.filter(
-        kind=CheckKind.REPARTITION, status__in=OPEN, device__node__pool=pool
+        kind=CheckKind.REPARTITION, state__in=OPEN, device__node__pool=pool
     ).exclude(report={})
     return list(found.order_by("pk").values_list("pk", flat=True))

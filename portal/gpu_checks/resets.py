@@ -25,7 +25,7 @@ from portal.fleet.inventory.cordons import cordon_device, display_name, locked_d
 from portal.fleet.inventory.models import Allocation, CordonCause, Device, Node, PlacementLock
 from portal.gpu_checks import selectors
 from portal.gpu_checks.kinds.registry import PROOFS, proof_of, proof_that_lifts
-from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, GpuCheckRun
+from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, GpuCheckRun, RunState
 from portal.gpu_checks.runs import make_run
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
@@ -60,7 +60,7 @@ def request_reset(
     require_operator(actor)
     PlacementLock.hold()
     device = locked_device(device_id)
-    under_way = device.checks.filter(status__in=OPEN, kind=CheckKind.RESET).first()
+    under_way = device.checks.filter(state__in=OPEN, kind=CheckKind.RESET).first()
     if under_way is not None:
         return under_way
     etags.require_expected(expected, seen_of(device), name=display_name(device))
@@ -112,8 +112,8 @@ def is_called_for(device: Device) -> bool:
         return False
     if device.cordoned or device.recovery in ADVICE:
         return True
-    checks = device.checks.filter(status=CheckStatus.DONE, kind__in=PROOFS)
-    return checks.order_by("-created_at").values_list("action", flat=True).first() in ADVICE
+    checks = device.checks.filter(state=RunState.DONE, kind__in=PROOFS)
+    return checks.order_by("-created_at").values_list("recovery", flat=True).first() in ADVICE
 
 
 def siblings(device: Device) -> QuerySet[Device]:

@@ -23,7 +23,7 @@ from portal.gpu_checks import repartitions
 from portal.gpu_checks.domain_events import HandOutCheckEnded
 from portal.gpu_checks.kinds import repartition
 from portal.gpu_checks.kinds.registry import handler_of
-from portal.gpu_checks.models import CheckCause, CheckStatus, GpuCheckRun
+from portal.gpu_checks.models import CheckCause, GpuCheckRun, RunState
 from portal.gpu_checks.runs import (
     MAX_ATTEMPTS,
     SILENT_S,
@@ -56,19 +56,19 @@ def apply_progress(*, run_id: UUID, lease: str, progress: dict[str, Any]) -> boo
         return False
     now = timezone.now()
     fields: dict[str, Any] = {
-        "status": CheckStatus.RUNNING,
+        "state": RunState.RUNNING,
         "lease_expires_at": now + timedelta(seconds=SILENT_S),
         "progress": _progress(progress),
     }
     its = GpuCheckRun.objects.filter(pk=run_id, lease=lease)
-    if its.filter(status=CheckStatus.QUEUED).update(**fields, started_at=now):
+    if its.filter(state=RunState.QUEUED).update(**fields, started_at=now):
         live.publish_check(run_id)
         return True
-    run = its.filter(status=CheckStatus.RUNNING).only("kind", "level", "started_at").first()
+    run = its.filter(state=RunState.RUNNING).only("kind", "level", "started_at").first()
     if run is None or _too_long(run, now):
         # One that tells for ever that it goes on is given up too, when its lease has run out.
         return False
-    if not its.filter(status=CheckStatus.RUNNING).update(**fields):
+    if not its.filter(state=RunState.RUNNING).update(**fields):
         return False
     live.publish_check(run_id)
     return True
@@ -146,9 +146,9 @@ def silent(run_id: UUID) -> bool:
         repeatable = handler_of(run.kind).repeatable(run)
         if repeatable and run.attempts < MAX_ATTEMPTS and not _too_long(run, now):
             # What comes under the old lease from now on is too late.
-            run.status, run.lease = CheckStatus.QUEUED, ""
+            run.state, run.lease = RunState.QUEUED, ""
             run.lease_expires_at = run.started_at = None
-            run.save(update_fields=["status", "lease", "lease_expires_at", "started_at"])
+            run.save(update_fields=["state", "lease", "lease_expires_at", "started_at"])
             send_on_commit(run.device.node_id)
             return False
         give_up(run, Reason(CheckCode.NODE_NOT_ANSWERING, {"node": run.device.node.name}))
@@ -159,7 +159,7 @@ def silent(run_id: UUID) -> bool:
 def give_up(run: GpuCheckRun, reason: Reason) -> None:
     """Close a locked run without a result: what is not known is no pass."""
     handler, words = handler_of(run.kind), sentence_of(reason)
-    end(run, CheckStatus.LOST, summary=words)
+    end(run, RunState.LOST, summary=words)
     name = display_name(run.device)
     record(run, run.device, "lost", f"has no result of the {handler.noun} of {name}: {words}")
     handler.lost(run, words)

@@ -33,7 +33,7 @@ from portal.fleet.inventory.domain_events import CapacityFreed, NodesChanged
 from portal.fleet.inventory.models import CheckLevel, Device, Node, PlacementLock
 from portal.gpu_checks import peers
 from portal.gpu_checks.kinds.registry import handler_of
-from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckStatus, GpuCheckRun
+from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, GpuCheckRun, RunState
 from portal.gpu_checks.selectors import open_run_on
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
@@ -183,15 +183,15 @@ def cancel_check(*, actor: User | SystemActor, run_id: UUID) -> GpuCheckRun:
     """Take back a run that has not begun. Raises `NotAllowed`, `NotFound`, `StateConflict`."""
     require_operator(actor)
     run = locked_run(run_id)
-    if run.status != CheckStatus.QUEUED or run.cause in (CheckCause.HAND_OUT, CheckCause.RECLAIM):
+    if run.state != RunState.QUEUED or run.cause in (CheckCause.HAND_OUT, CheckCause.RECLAIM):
         raise StateConflict(Reason(CheckCode.CHECK_BEGUN))
     both = [run] if run.partner is None else [run, run.partner]
-    if any(each.status == CheckStatus.RUNNING for each in both):
+    if any(each.state == RunState.RUNNING for each in both):
         raise StateConflict(Reason(CheckCode.CHECK_BEGUN))
     for each in both:
         if not each.open:
             continue
-        end(each, CheckStatus.LOST, summary=message_of(Reason(CheckCode.CANCELLED)))
+        end(each, RunState.LOST, summary=message_of(Reason(CheckCode.CANCELLED)))
         what = f"cancels the {handler_of(each.kind).noun} of {display_name(each.device)}"
         record(each, each.device, "cancelled", what, actor=actor)
     return run
@@ -215,13 +215,13 @@ def send_waiting(node_id: UUID) -> int:
     runs = list(
         GpuCheckRun.objects.select_for_update(of=("self",))
         .select_related("device", "device__node", "device__node__pool")
-        .filter(device__node=node, status__in=OPEN)
+        .filter(device__node=node, state__in=OPEN)
         .order_by("created_at")
     )
     busy = sum(1 for run in runs if _under_way(run, now))
     # Somebody waits for a hand-out, and for a scrub somebody soon will; a schedule can wait.
     urgent = {CheckCause.HAND_OUT: 0, CheckCause.RECLAIM: 1}
-    waiting = [run for run in runs if run.status == CheckStatus.QUEUED and not _under_way(run, now)]
+    waiting = [run for run in runs if run.state == RunState.QUEUED and not _under_way(run, now)]
     waiting.sort(key=lambda run: urgent.get(CheckCause(run.cause), 2))
     sent = 0
     reserved = any(handler_of(run.kind).alone_on_node and _under_way(run, now) for run in runs)
@@ -301,9 +301,9 @@ def locked_run(run_id: UUID) -> GpuCheckRun:
     return run
 
 
-def end(run: GpuCheckRun, status: CheckStatus, **fields: Any) -> None:
+def end(run: GpuCheckRun, state: RunState, **fields: Any) -> None:
     """Close a locked run; its device is free for others again, and the next run may go to the node."""
-    fields |= {"status": status, "finished_at": timezone.now(), "lease": "", "lease_expires_at": None}
+    fields |= {"state": state, "finished_at": timezone.now(), "lease": "", "lease_expires_at": None}
     for name, value in fields.items():
         setattr(run, name, value)
     run.save(update_fields=list(fields))
@@ -338,5 +338,5 @@ def record(
 
 def busy_on_nodes(nodes: Collection[UUID]) -> Counter[UUID]:
     """How many runs are open on each of the nodes."""
-    found = GpuCheckRun.objects.filter(device__node__in=nodes, status__in=OPEN)
+    found = GpuCheckRun.objects.filter(device__node__in=nodes, state__in=OPEN)
     return Counter(found.values_list("device__node_id", flat=True))

@@ -12,7 +12,7 @@ from portal.common.reasons.codes import CheckCode, InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.models import Device
 from portal.gpu_checks.kinds.registry import handler_of
-from portal.gpu_checks.models import OPEN, CheckStatus, GpuCheckRun
+from portal.gpu_checks.models import OPEN, GpuCheckRun, RunState
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 
@@ -45,7 +45,7 @@ def before(run: GpuCheckRun) -> list[GpuCheckRun]:
         device=run.device_id,
         kind=handler_of(run.kind).trend_kind,
         level=run.level,
-        status=CheckStatus.DONE,
+        state=RunState.DONE,
         created_at__lte=run.created_at,
     ).exclude(measures={})
     return list(reversed(earlier.defer("report").order_by("-created_at")[:TREND_RUNS]))
@@ -67,14 +67,14 @@ def device_by_name(name: str) -> Device:
 
 def open_run_on(device: Device) -> GpuCheckRun | None:
     """What is under way on a device: a run of its own, or one of another device that needs its links."""
-    runs = GpuCheckRun.objects.filter(status__in=OPEN)
+    runs = GpuCheckRun.objects.filter(state__in=OPEN)
     return runs.filter(device=device).first() or runs.filter(peers=device).first()
 
 
 def checked_with(devices: Iterable[Device]) -> dict[UUID, Device]:
     """Of these devices, those that are kept free for another one's open check, with that one; one query."""
     checking = [each.pk for each in devices if each.checking]
-    held = GpuCheckRun.peers.through.objects.filter(device__in=checking, gpucheckrun__status__in=OPEN)
+    held = GpuCheckRun.peers.through.objects.filter(device__in=checking, gpucheckrun__state__in=OPEN)
     rows = held.select_related("gpucheckrun__device__node")
     return {row.device_id: row.gpucheckrun.device for row in rows}
 

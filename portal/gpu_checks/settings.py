@@ -15,7 +15,6 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.reasons.codes import CheckCode, InventoryCode
 from portal.common.reasons.reason import Reason
-from portal.common.renamed import with_both
 from portal.fleet.inventory.domain_events import CapacityChanged, CapacityFreed, NodesChanged
 from portal.fleet.inventory.models import CheckLevel, Device, Pool
 from portal.people.accounts.models import User
@@ -23,11 +22,10 @@ from portal.people.accounts.policies import require_operator
 
 MAX_HOURS = 24 * 365
 NAMES = (
-    "check_every_h", "check_level", "hand_out_max_age_h", "check_required", "scrub_required",
+    "check_every_hours", "check_level", "hand_out_max_age_hours", "check_required", "scrub_required",
     "mig_repartition",
 )  # fmt: skip
-RENAMED = {"check_every_h": "check_every_hours", "hand_out_max_age_h": "hand_out_max_age_hours"}
-"""What REST and the site file call them: hours are `_hours` there."""
+DEFAULTS: dict[str, Any] = {name: getattr(Pool(), name) for name in NAMES}
 
 
 def values_of(pool: Pool) -> list[object]:
@@ -55,7 +53,7 @@ def set_checks(
         pool.clean_fields(exclude={field.name for field in Pool._meta.fields} - set(NAMES))
     except ValidationError as error:
         raise InvalidInput(Reason(CheckCode.SETTINGS_NOT_VALID), errors=error.message_dict) from error
-    for name in ("check_every_h", "hand_out_max_age_h"):
+    for name in ("check_every_hours", "hand_out_max_age_hours"):
         if getattr(pool, name) > MAX_HOURS:
             too_many = Reason(CheckCode.HOURS_TOO_MANY, {"max": MAX_HOURS})
             raise InvalidInput(Reason(CheckCode.SETTINGS_NOT_VALID), errors={name: [too_many]})
@@ -71,7 +69,7 @@ def set_checks(
             kind=AuditKind.POOL_CHECKS_SET,
             pool=pool,
             message=f"sets when devices of {pool.name} are checked",
-            data=with_both(RENAMED, {name: getattr(pool, name) for name in NAMES}),
+            data={name: getattr(pool, name) for name in NAMES},
         )
     return pool
 
@@ -89,7 +87,7 @@ def _give_all(pool: Pool) -> None:
 def from_form(data: Any) -> dict[str, Any]:
     """What a page sends. Raises `InvalidInput` for hours that are no whole number."""
     found: dict[str, Any] = {"check_level": data.get("check_level", CheckLevel.STANDARD)}
-    for name in ("check_every_h", "hand_out_max_age_h"):
+    for name in ("check_every_hours", "hand_out_max_age_hours"):
         text = str(data.get(name, "")).strip()
         if not (text.isascii() and text.isdigit() and len(text) < 9):
             raise InvalidInput(

@@ -57,7 +57,7 @@ class Homes(serializers.ListSerializer[Any]):
 class HomeSerializer(serializers.ModelSerializer[HomePlace]):
     """A home folder on the machine where it lies."""
 
-    user = serializers.CharField(source="user.username")
+    owner = serializers.CharField(source="user.username")
     team = serializers.CharField(source="team.slug")
     pool = serializers.CharField(source="pool.slug")
     node = serializers.CharField(source="node.name")
@@ -78,7 +78,7 @@ class HomeSerializer(serializers.ModelSerializer[HomePlace]):
         model = HomePlace
         list_serializer_class = Homes
         fields = [
-            "id", "user", "team", "pool", "node", "used_at", "unused_s", "limit_s", "due_at", "warned",
+            "id", "owner", "team", "pool", "node", "used_at", "unused_s", "limit_s", "due_at", "warned",
             "deletable", "archive",
         ]  # fmt: skip
         read_only_fields = fields
@@ -127,7 +127,7 @@ class HomeSerializer(serializers.ModelSerializer[HomePlace]):
 
 class HomeDeleteSerializer(StrictSerializer):
     confirm = serializers.CharField(max_length=300, help_text="The home: short name of the team, “/”, user.")
-    reason = serializers.CharField(
+    note = serializers.CharField(
         max_length=MAX_REASON,
         required=False,
         allow_blank=True,
@@ -139,7 +139,7 @@ class HomeDeleteSerializer(StrictSerializer):
 class HomeFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
     pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
-    user = filters.CharFilter(field_name="user__username", label="Name of its user.")
+    owner = filters.CharFilter(field_name="user__username", label="Name of its owner.")
     archived = filters.BooleanFilter(
         field_name="away", lookup_expr="isnull", exclude=True, label="Whether it is in an archive alone."
     )
@@ -190,18 +190,18 @@ class HomeViewSet(ReadViewSet):
         return self.answer(homes.restore(actor=request.user, place_id=home_id))
 
     @operation(
-        "Delete an archived home folder for good",
+        "Delete an archived home folder",
         description="For administrators, once its time by policy is over and its user was told for the whole "
         "notice (`deletable`). Nothing brings it back.",
         request=HomeDeleteSerializer,
         responses={204: None},
         errors=[400, 404, 409, 415],
     )
-    @action(detail=True, methods=["post"], url_path="delete-archived")
-    def delete_archived(self, request: UserRequest, home_id: int) -> Response:
+    @action(detail=True, methods=["post"], url_path="delete")
+    def delete_home(self, request: UserRequest, home_id: int) -> Response:
         require_fresh(request)
         given = body_of(request, HomeDeleteSerializer)
-        homes.delete(actor=request.user, place_id=home_id, confirm=given["confirm"], reason=given["reason"])
+        homes.delete(actor=request.user, place_id=home_id, confirm=given["confirm"], reason=given["note"])
         return Response(status=204)
 
 

@@ -165,6 +165,6 @@ def delete_question(place: HomePlace, archive: HomeArchive) -> dict[str, Any]:
             _("an entry in the audit log, with your reason; the user is told"),
         ],
         "yes": _("Delete %(home)s") % named,
-        "reason": _("For the audit log and the user."),
+        "note": _("For the audit log and the user."),
         "typed": homes.name_of(place),
     }

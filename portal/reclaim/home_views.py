@@ -94,7 +94,7 @@ def delete(request: SignedInRequest, home_id: int) -> HttpResponse:
                 actor=request.user,
                 place_id=home_id,
                 confirm=request.POST.get("confirm", ""),
-                reason=strip_nul(request.POST.get("reason", "")),
+                reason=strip_nul(request.POST.get("note", "")),
             )
         except InvalidInput as error:
             problem = error.sentence

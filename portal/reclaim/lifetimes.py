@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db import IntegrityError, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from portal.catalog.lifetimes import terms_of
@@ -15,12 +15,13 @@ from portal.common.errors import InvalidInput, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.formatting import format_day_time, format_duration
+from portal.common.idempotency import KeyUse, digest_of
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import CommonCode, LifetimeCode
+from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
 from portal.quota.ledger.selectors import teams_without_hours
-from portal.quota.reservations.models import Reservation, ReservationStatus
+from portal.quota.reservations.models import Reservation, ReservationState
 from portal.reclaim import keeping
 from portal.reclaim.effective import effective_of
 from portal.reclaim.engine.ladder import KEEPABLE, Cause
@@ -28,8 +29,8 @@ from portal.reclaim.models import ReclaimNotice
 from portal.workspaces import policies
 from portal.workspaces.ends import move_end
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import IdempotencyKey, Workspace
-from portal.workspaces.services import claim_key, digest_of
+from portal.workspaces.models import Workspace
+from portal.workspaces.services import repeated_of
 from portal.workspaces.transitions import locked
 
 HOUR_S = 3600
@@ -83,23 +84,17 @@ def extend(*, actor: User, workspace_id: UUID, seconds: int, idempotency_key: st
     Raises `InvalidInput` (too little, too much), `NotAllowed`, `NotFound` and `StateConflict` (it does not
     run, has no end, has its longest life, its team's GPU-hours are spent; the key came with another request).
     """
-    try:
-        with transaction.atomic():
-            workspace = locked(workspace_id)
-            policies.require_operate(actor, workspace)
-            if idempotency_key:
-                digest = digest_of("extend", str(workspace_id), str(seconds))
-                repeated = claim_key(actor, idempotency_key, digest)
-                if repeated is not None:
-                    return Extension(repeated, replayed=True)
-                IdempotencyKey.objects.filter(user=actor, key=idempotency_key).update(workspace=workspace)
-            _check(workspace, seconds)
-            _move_end(actor, workspace, seconds)
-    except IntegrityError as error:
-        # Somebody has used the key for another workspace at this moment.
-        raise StateConflict(
-            Reason(CommonCode.IDEMPOTENCY_KEY_REUSED), code=CommonCode.IDEMPOTENCY_KEY_REUSED
-        ) from error
+    with transaction.atomic():
+        workspace = locked(workspace_id)
+        policies.require_operate(actor, workspace)
+        if idempotency_key:
+            use = KeyUse(actor, f"workspaces.extend {workspace_id}", idempotency_key, digest_of(seconds))
+            if (repeated := repeated_of(use)) is not None:
+                return Extension(repeated, replayed=True)
+            use.claim()
+            use.record(workspace=str(workspace_id))
+        _check(workspace, seconds)
+        _move_end(actor, workspace, seconds)
     return Extension(workspace, replayed=False)
 
 
@@ -139,7 +134,7 @@ def _check_bookings(workspace: Workspace, seconds: int) -> None:
         return
     booked = (
         Reservation.objects.filter(
-            status=ReservationStatus.BOOKED,
+            state=ReservationState.BOOKED,
             starts_at__lt=ends_at + timedelta(seconds=seconds),
             ends_at__gt=ends_at,
         )

@@ -65,7 +65,7 @@ class PolicyViewSet(TaggedViewSet, ReadViewSet):
         return row
 
     @operation(
-        "Make a reclaim policy",
+        "Create a reclaim policy",
         once=True,
         description="For operators; a team's, which only tightens, for its owners too. What runs is held to "
         "it with the next pass, and gets its whole notice.",

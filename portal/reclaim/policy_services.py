@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from portal.common import etags
 from portal.common.actors import SYSTEM, SystemActor
+from portal.common.constraints import violates
 from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
@@ -25,6 +26,8 @@ from portal.people.accounts.policies import may_view_team
 from portal.reclaim import policies
 from portal.reclaim import policy_documents as documents
 from portal.reclaim.models import ReclaimPolicy
+
+TARGET_UNIQUE = ("reclaim_policy_one_site", "pool", "template", "flavor", "team")
 
 
 def draft(*, actor: User | SystemActor, target: str, given: Mapping[str, Any]) -> ReclaimPolicy:
@@ -49,6 +52,8 @@ def create(*, actor: User | SystemActor, target: str, given: Mapping[str, Any]) 
             _keep(actor, row, Act.CREATED)
             _record(actor, row, AuditKind.RECLAIM_POLICY_CREATED, f"made the {row}")
     except IntegrityError as error:
+        if not violates(error, ReclaimPolicy, *TARGET_UNIQUE):
+            raise
         reason = Reason(LifetimeCode.POLICY_TAKEN, {"target": target})
         raise StateConflict(reason, code=ProblemCode.POLICY_TAKEN, errors={"for": [reason]}) from error
     return row

@@ -124,7 +124,7 @@ def _whose(pool: Pool) -> dict[str, str]:
 
 
 def _devices(devices: Iterable[Any], idle: Mapping[UUID, int]) -> list[GaugeMetricFamily]:
-    count = _gauge("berth_devices", "Accelerators by state; a split GPU is counted as its MIG instances.")
+    count = _gauge("berth_devices", "Accelerators by state; a partitioned GPU counts as its MIG instances.")
     idle_s = _gauge("berth_device_idle_seconds", "For how long a device that is held has done nothing.")
     by_pool: dict[str, tuple[Pool, Counter[str]]] = {}
     for device in devices:

@@ -267,7 +267,7 @@ def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list
         why = message_of(Reason(victim.reason))
         events.record(
             actor=SYSTEM,
-            kind=AuditKind.WORKSPACE_ASKED_TO_LEAVE,
+            kind=AuditKind.WORKSPACE_PREEMPTING,
             workspace=row,
             message=f"asks it to leave within {snapshot.scheduler.policy.grace_s} s",
             reason=why,
@@ -275,7 +275,7 @@ def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list
         )
         events.notify(
             [row.owner],
-            kind="workspace.asked_to_leave",
+            kind="workspace.preempting",
             title=f"{row.name} has to make room and stops at {format_clock(preempt_at, snapshot.now)}",
             body=f"{why.capitalize()}. Its files stay, and it is queued again by itself.",
             url=f"/workspaces/{row.pk}/",

@@ -10,7 +10,7 @@ from rest_framework.decorators import action
 from rest_framework.response import Response
 
 from portal.common.api import ApiViewSet, Router, UserRequest, operation
-from portal.fleet.inventory.api import SCOPES, reason_of
+from portal.fleet.inventory.api import SCOPES, note_of
 from portal.fleet.inventory.serializers import CordonSerializer
 from portal.scheduling import drains
 
@@ -47,7 +47,7 @@ class NodeDrainViewSet(ApiViewSet):
     )
     @action(detail=True, methods=["post"])
     def drain(self, request: UserRequest, node_id: UUID) -> Response:
-        drain = drains.drain_node(actor=request.user, node_id=node_id, reason=reason_of(request))
+        drain = drains.drain_node(actor=request.user, node_id=node_id, reason=note_of(request))
         return self.answer(drain)
 
 
@@ -59,14 +59,14 @@ class DeviceDrainViewSet(ApiViewSet):
 
     @operation(
         "Drain a device",
-        description=DRAIN_SAYS + " A GPU that is split is drained with all its instances.",
+        description=DRAIN_SAYS + " A partitioned GPU is drained with all its instances.",
         request=CordonSerializer,
         responses={200: DrainSerializer},
         errors=[400, 404, 415],
     )
     @action(detail=True, methods=["post"])
     def drain(self, request: UserRequest, device_id: UUID) -> Response:
-        drain = drains.drain_device(actor=request.user, device_id=device_id, reason=reason_of(request))
+        drain = drains.drain_device(actor=request.user, device_id=device_id, reason=note_of(request))
         return self.answer(drain)
 
 

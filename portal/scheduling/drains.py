@@ -113,7 +113,7 @@ def machine_leaving(event: MachineLeaving) -> None:
 
 
 def drain_device(*, actor: User | SystemActor, device_id: UUID, reason: str) -> Drain:
-    """Cordon a device and ask who holds any of it to leave; a GPU that is split, with all its instances.
+    """Cordon a device and ask who holds any of it to leave; a partitioned GPU, with all its instances.
 
     As `drain_node`. What a check or a scrub took out becomes the operator's to put back.
     """
@@ -174,7 +174,7 @@ def _ask_all(
         why = f"{name} is drained" + (f": {reason}" if reason else "")
         events.record_all(
             actor=actor,
-            kind=AuditKind.WORKSPACE_ASKED_TO_LEAVE,
+            kind=AuditKind.WORKSPACE_PREEMPTING,
             entries=[
                 (row, f"asks it to leave within {max(0, int((_by(row) - now).total_seconds()))} s")
                 for row in asked
@@ -185,7 +185,7 @@ def _ask_all(
         for row in asked:
             events.notify(
                 [row.owner],
-                kind="workspace.asked_to_leave",
+                kind="workspace.preempting",
                 title=f"{row.name} has to move and stops at {format_clock(_by(row), now)}",
                 body=f"{why}. Save what is open: its files stay, it is queued again by itself, and it "
                 "starts elsewhere.",

@@ -160,14 +160,14 @@ def ask(
         row.save(update_fields=["next_reconcile_at"])
         events.notify(
             [row.owner],
-            kind="workspace.asked_to_leave",
+            kind="workspace.preempting",
             title=f"{row.name} is moved and stops at {format_clock(preempt_at, now)}",
             body=f"{reason} Save what is open: its files stay, and it starts again by itself elsewhere.",
             url=f"/workspaces/{row.pk}/",
         )
     events.record_all(
         actor=actor,
-        kind=AuditKind.WORKSPACE_ASKED_TO_LEAVE,
+        kind=AuditKind.WORKSPACE_PREEMPTING,
         entries=[
             (
                 rows[each.workspace],

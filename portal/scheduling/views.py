@@ -27,7 +27,7 @@ def queue(request: SignedInRequest) -> HttpResponse:
     context = {
         "page": page,
         "entries": selectors.entries(request.user, list(page.object_list)),
-        "leaving": selectors.preempting(request.user),
+        "preempting": selectors.preempting(request.user),
         "team": team,
         "teams": selectors.teams_waiting(),
         "state": QueueState.objects.filter(pk=1).first(),

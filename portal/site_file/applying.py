@@ -34,7 +34,6 @@ from portal.quota.requests.models import AutoApproveRule
 from portal.quota.requests.services import rules
 from portal.reclaim import policy_documents, policy_services
 from portal.site_file.exporting import current
-from portal.site_file.names import for_file, for_room, with_new_names
 from portal.site_file.planning import Act, Step, plan
 from portal.site_file.reading import Lines, read
 from portal.workspaces.secrets import documents as vault_secrets
@@ -71,11 +70,7 @@ def _plan(wanted: Mapping[str, Any], *, prune: bool) -> list[Step]:
 
 
 def _as_kept(wanted: dict[str, Any], lines: Lines) -> dict[str, Any]:
-    """The site with sources of environments and days as they would be kept, so that equal ones are alike.
-
-    Fields have their new names.
-    """
-    wanted = with_new_names(wanted, lines)
+    """The site with sources of environments and days as they would be kept, so that equal ones are alike."""
     if isinstance(policies := wanted.get("reclaim_policies"), dict):
         kept = {target: policy_documents.as_kept(given) for target, given in policies.items()}
         wanted = {**wanted, "reclaim_policies": kept}
@@ -128,16 +123,17 @@ def _refusals(section: str, name: str, lines: Lines) -> Iterator[None]:
     try:
         yield
     except PortalError as error:
-        errors = for_file(section, error.field_errors)
+        errors = error.field_errors
         line = lines.of((section, name, next(iter(errors), "")))
-        params = {"line": line, "section": section, "name": name, "why": error.sentence}
         problems = [f"{field}: {' '.join(texts)}" for field, texts in errors.items()]
-        reason = Reason(SiteCode.STEP_REFUSED, {**params, "why": " ".join([error.sentence, *problems])[:500]})
+        words = " ".join([error.sentence, *problems])[:500]
+        params = {"line": line, "section": section, "name": name, "reason": words}
+        reason = Reason(SiteCode.STEP_REFUSED, params)
         raise InvalidInput(reason, errors={"yaml": [reason]}) from error
 
 
 def _pool(actor: User, step: Step) -> None:
-    given = for_room("pools", step.wanted or {})
+    given = dict(step.wanted or {})
     checks = {name: given.pop(name) for name in CHECKS if name in given}
     if step.act is Act.DELETE:
         pool = Pool.objects.get(slug=step.name, deleted_at=None)
@@ -275,7 +271,7 @@ def _entry(actor: User, step: Step, *, first: bool) -> None:
         if found is not None:
             entries.delete(actor=actor, entry=found)
         return
-    given = for_room(step.section, step.wanted or {})
+    given = dict(step.wanted or {})
     if not first:
         if "successor" in given:
             entries.change(actor=actor, entry=found, given={"successor": given["successor"]})

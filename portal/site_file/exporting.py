@@ -29,7 +29,6 @@ from portal.quota.limits.models import (
 )
 from portal.quota.requests.models import AutoApproveRule
 from portal.reclaim import policy_documents
-from portal.site_file.names import for_file
 from portal.site_file.schema import VERSION
 from portal.workspaces.secrets import documents as vault_secrets
 
@@ -55,12 +54,12 @@ def current() -> dict[str, Any]:
         "rates": dict(ResourceRate.objects.order_by("resource").values_list("resource", "rate_milli")),
         "environments": environments.documents(),
         "flavors": {
-            entry.slug: for_file("flavors", without_secrets(documents.document_of(entry)))
+            entry.slug: without_secrets(documents.document_of(entry))
             for entry in selectors.all_flavors().order_by("slug")
         },
         "templates": {
             entry.slug: {
-                **for_file("templates", without_secrets(documents.document_of(entry))),
+                **without_secrets(documents.document_of(entry)),
                 "vault_secrets": of_templates.get(entry.pk, {}),
             }
             for entry in selectors.all_templates().order_by("slug")
@@ -112,14 +111,14 @@ def without_secrets(document: dict[str, Any]) -> dict[str, Any]:
 
 def _pool(pool: Pool) -> dict[str, Any]:
     checks = {name: getattr(pool, name) for name in CHECKS}
-    return {**without_secrets(pools.document_of(pool)), **for_file("pools", checks)}
+    return {**without_secrets(pools.document_of(pool)), **checks}
 
 
 def _quotas() -> dict[tuple[Any, Any], dict[str, Any]]:
     found: dict[tuple[Any, Any], dict[str, Any]] = {}
     for quota in Quota.objects.order_by("resource"):
         found.setdefault((quota.team_id, quota.cohort_id), {})[quota.resource] = {
-            "nominal": quota.nominal,
+            "quota": quota.quota,
             "borrowing_limit": quota.borrowing_limit,
             "lending_limit": quota.lending_limit,
         }
@@ -158,7 +157,7 @@ def _teams(secrets: vault_secrets.Documents) -> dict[str, Any]:
             "reclaim": share.reclaim if share else True,
             "quotas": quotas.get((team.pk, None), {}),
             "member_caps": caps.get(team.pk, {}),
-            "ledger": {"granted": ledger.granted, "period": ledger.period} if ledger else None,
+            "ledger": {"quota": ledger.quota, "period": ledger.period} if ledger else None,
             "budget": {"amount_cents": budget.amount_cents, "blocks": budget.blocks} if budget else None,
             "vault_secrets": secrets.get(team.pk, {}),
         }

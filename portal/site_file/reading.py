@@ -49,22 +49,24 @@ def read(text: str) -> tuple[dict[str, Any], Lines]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         words = " ".join(str(error.problem or "it ends too early").split())
-        raise _at(mark.line if mark else 0, SiteCode.FILE_NOT_YAML, why=words[:200]) from error
+        raise _at(mark.line if mark else 0, SiteCode.FILE_NOT_YAML, reason=words[:200]) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise _at(0, SiteCode.FILE_NOT_YAML, why=str(error)[:200]) from error
+        raise _at(0, SiteCode.FILE_NOT_YAML, reason=str(error)[:200]) from error
     lines = Lines()
     loader = yaml.SafeLoader("")
     try:
         value = _value(loader, root, (), lines) if root is not None else {}
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        raise _at(0, SiteCode.FILE_NOT_YAML, why=str(error)[:200]) from error
+        raise _at(0, SiteCode.FILE_NOT_YAML, reason=str(error)[:200]) from error
     finally:
         loader.dispose()
     mistakes = sorted(_mistakes(value), key=lambda each: (lines.of(each[0]), str(each[0])))
     if mistakes:
         raise _refused(
             [
-                Reason(SiteCode.FILE_LINE, {"line": lines.of(path), "where": _where(path), "why": why[:300]})
+                Reason(
+                    SiteCode.FILE_LINE, {"line": lines.of(path), "where": _where(path), "reason": why[:300]}
+                )
                 for path, why in mistakes[:MAX_MISTAKES]
             ]
         )
@@ -74,7 +76,7 @@ def read(text: str) -> tuple[dict[str, Any], Lines]:
 def _value(loader: yaml.SafeLoader, node: yaml.Node, path: Path, lines: Lines) -> Any:
     lines.setdefault(path, node.start_mark.line + 1)
     if len(path) > MAX_DEPTH:
-        raise _at(node.start_mark.line, SiteCode.FILE_NOT_YAML, why="it is nested too deeply")
+        raise _at(node.start_mark.line, SiteCode.FILE_NOT_YAML, reason="it is nested too deeply")
     if isinstance(node, yaml.SequenceNode):
         return [_value(loader, each, (*path, at), lines) for at, each in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
@@ -82,14 +84,16 @@ def _value(loader: yaml.SafeLoader, node: yaml.Node, path: Path, lines: Lines) -
         plain = isinstance(found, str | int | float | bool | None)
         if not plain or (isinstance(found, int | float) and ":" in str(node.value)):
             # What YAML takes for a date, or for a number in sixties, is a text that lacks its quotes.
-            raise _at(node.start_mark.line, SiteCode.FILE_NOT_YAML, why=f"write “{node.value}” in quotes")
+            raise _at(node.start_mark.line, SiteCode.FILE_NOT_YAML, reason=f"write “{node.value}” in quotes")
         switch = len(path) == 3 and (path[0], path[2]) in SWITCHES
         return "off" if switch and found is False else found
     found = {}
     for name, inner in node.value:
         key = loader.construct_object(name) if isinstance(name, yaml.ScalarNode) else None
         if not isinstance(key, str):
-            raise _at(name.start_mark.line, SiteCode.FILE_NOT_YAML, why="a name is no text: put it in quotes")
+            raise _at(
+                name.start_mark.line, SiteCode.FILE_NOT_YAML, reason="a name is no text: put it in quotes"
+            )
         if key in found:
             raise _at(name.start_mark.line, SiteCode.FILE_TWICE, name=key[:80])
         lines[(*path, key)] = name.start_mark.line + 1

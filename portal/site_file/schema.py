@@ -8,15 +8,12 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
 from portal.catalog.documents import FLAVOR_FIELDS, TEMPLATE_FIELDS
-from portal.catalog.documents import RENAMED as OF_ENTRIES
 from portal.catalog.environments.documents import ABOUT
 from portal.catalog.environments.models import PYTHONS, Environment, SourceKind
 from portal.catalog.models import LARGEST, Flavor, Template
 from portal.catalog.rules import ICONS
-from portal.common.renamed import Names, takes_its_place
 from portal.fleet.inventory.models import PlacementPolicy, Pool, RebalancingPolicy
 from portal.gpu_checks.settings import NAMES as CHECKS
-from portal.gpu_checks.settings import RENAMED as OF_POOLS
 from portal.people.accounts.models import Team
 from portal.quota.ledger.models import Period
 from portal.reclaim.engine.week import DAYS
@@ -62,17 +59,6 @@ def _fields(model: Any, names: tuple[str, ...], **special: dict[str, Any]) -> di
     return {name: special.get(name) or _of(model._meta.get_field(name)) for name in names}
 
 
-def _with_new_names(properties: dict[str, Any], renamed: Names) -> dict[str, Any]:
-    """Of what has got a better name, the new one and then, marked, the old one."""
-    found: dict[str, Any] = {}
-    for name, value in properties.items():
-        if new := renamed.get(name):
-            found[new] = value
-            value = {**value, "deprecated": True, "description": takes_its_place(new)}
-        found[name] = value
-    return found
-
-
 def _object(properties: dict[str, Any], required: tuple[str, ...] = (), words: str = "") -> dict[str, Any]:
     found = {"type": "object", "properties": properties, "additionalProperties": False}
     return {
@@ -102,8 +88,8 @@ RESOURCE = r"^[a-z][a-z0-9:._+-]*$"
 def schema() -> dict[str, Any]:
     """The whole schema (JSON Schema 2020-12)."""
     quota = _object(
-        {"nominal": WHOLE, "borrowing_limit": _nullable(WHOLE), "lending_limit": _nullable(WHOLE)},
-        ("nominal",),
+        {"quota": WHOLE, "borrowing_limit": _nullable(WHOLE), "lending_limit": _nullable(WHOLE)},
+        ("quota",),
     )
     quotas = _map(quota, RESOURCE, "Amounts by resource, in base units: 4 GPUs are 4000.")
     weight = {"type": "integer", "minimum": 1, "maximum": LARGEST}
@@ -127,7 +113,7 @@ def schema() -> dict[str, Any]:
         "quotas": quotas,
         "member_caps": _map(WHOLE, RESOURCE, "What each member may hold."),
         "ledger": {
-            **_object({"granted": WHOLE, "period": {"enum": list(Period.values)}}, ("granted", "period")),
+            **_object({"quota": WHOLE, "period": {"enum": list(Period.values)}}, ("quota", "period")),
             "type": ["object", "null"],
         },
         "budget": {
@@ -150,22 +136,14 @@ def schema() -> dict[str, Any]:
         "rebalancing": {"enum": list(RebalancingPolicy.values)},
         "enabled": {"type": "boolean"},
         "retiring": {"type": "boolean"},
-        **_with_new_names(_fields(Pool, CHECKS), OF_POOLS),
+        **_fields(Pool, CHECKS),
     }
     entry = {"teams": _nullable(NAMES), "successor": {"type": ["string", "null"]}}
     template = {
         "team": {"type": ["string", "null"]},
         "environment": {"type": ["string", "null"]},
-        **_with_new_names(
-            _fields(
-                Template,
-                TEMPLATE_FIELDS,
-                argv=ARGV,
-                env=VARIABLES,
-                icon={"enum": ["", *ICONS]},
-                mounts=NAMES,
-            ),
-            OF_ENTRIES,
+        **_fields(
+            Template, TEMPLATE_FIELDS, argv=ARGV, env=VARIABLES, icon={"enum": ["", *ICONS]}, mounts=NAMES
         ),
         "vault_secrets": vault_secrets,
         **entry,
@@ -181,7 +159,7 @@ def schema() -> dict[str, Any]:
     environment["python"] = {"enum": list(PYTHONS)}
     flavor = {
         "pool": {"type": ["string", "null"]},
-        **_with_new_names(_fields(Flavor, FLAVOR_FIELDS, accelerator_models=NAMES), OF_ENTRIES),
+        **_fields(Flavor, FLAVOR_FIELDS, accelerator_models=NAMES),
         **entry,
     }
     rule = _object(

@@ -8,6 +8,7 @@ from uuid import UUID
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
+from portal.common.constraints import violates
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, StateConflict
 from portal.common.events import services as events
@@ -20,7 +21,7 @@ from portal.workspaces import policies
 from portal.workspaces.domain_events import RequestChanged
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from portal.workspaces.services import check_order
+from portal.workspaces.services import NAME_UNIQUE, check_order
 from portal.workspaces.transitions import locked
 
 CHANGEABLE = frozenset({State.PENDING, State.PROVISIONING, State.RUNNING, State.STOPPED, State.FAILED})
@@ -106,6 +107,8 @@ def _save(workspace: Workspace, fields: list[str]) -> None:
         with transaction.atomic():
             workspace.save(update_fields=fields)
     except IntegrityError as error:
+        if not violates(error, Workspace, NAME_UNIQUE):
+            raise
         reason = Reason(WorkspaceCode.NAME_TAKEN, {"name": workspace.name, "team": workspace.team.name})
         raise StateConflict(reason, code=ProblemCode.NAME_TAKEN) from error
 

@@ -12,12 +12,9 @@ from portal.fleet.inventory.models import Pool
 from portal.people.accounts import team_egress
 from portal.people.accounts.models import Team
 from portal.workspaces.models import Workspace
-from provisioning.drivers.local.egress import Egress, Policy, policy_of, tightest
+from provisioning.egress_rules import Egress, Policy, policy_of, tightest
 from provisioning.errors import InvalidSpec
 from provisioning.types import EgressLimit
-
-ENFORCED_BY = "local"
-"""The driver that keeps workspaces from what they may not reach."""
 
 
 def limits_of(template: Template, team: Team) -> tuple[EgressLimit, ...]:
@@ -53,7 +50,7 @@ def of_workspace(workspace: Workspace) -> tuple[str, str]:
 
 def in_words(limits: tuple[EgressLimit, ...], pool: Pool | None) -> str:
     """A sentence for people; empty where nothing is limited, or where it is not known."""
-    if pool is None or pool.driver != ENFORCED_BY:
+    if pool is None or not pool.limits_egress:
         return ""
     said = [*limits]
     if pool.config.get("egress"):

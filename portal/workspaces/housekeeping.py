@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.utils import timezone
-
 from portal.common import idempotency
 from portal.fleet.inventory.models import Pool
 from portal.fleet.inventory.node_commands import nodes_to_ask
 from portal.fleet.inventory.node_messages import received
 from portal.workspaces import dispatch, results
-from portal.workspaces.models import IdempotencyKey
 from provisioning.types import Observation
 
 
@@ -34,5 +31,4 @@ def apply_owned(pool_slug: str, node_name: str, owned: list[dict[str, Any]]) -> 
 
 def clean_up() -> None:
     """Forget the answers to requests that nobody will repeat any more."""
-    IdempotencyKey.objects.filter(created_at__lt=timezone.now() - idempotency.KEPT_FOR).delete()
-    idempotency.forget_old()
+    idempotency.delete_expired()

@@ -85,7 +85,7 @@ class PackagesResetView(ApiView):
 
     @operation(
         "Remove your packages at the next start",
-        description="Of all your workspaces that share them. `keep` takes it back until that start.",
+        description="Of all your workspaces that share them. `cancel` takes it back until that start.",
         responses={202: ResetSerializer},
         errors=[404, 409],
     )
@@ -96,12 +96,13 @@ class PackagesResetView(ApiView):
         return Response({"reset_at_next_start": True}, status=202, headers={"Location": location})
 
 
-class PackagesKeepView(ApiView):
+class PackagesResetCancelView(ApiView):
     scopes = SCOPES
 
     @operation(
-        "Keep your packages after all",
-        description="Takes back that the next start removes them.",
+        "Cancel the removal of your packages",
+        description="Until the start that would remove them. Idempotent.",
+        request=None,
         responses={200: ResetSerializer},
         errors=[404, 409],
     )
@@ -145,6 +146,6 @@ _PATH = "workspaces/<uuid:workspace_id>/packages"
 urlpatterns = [
     *routes(_PATH, PackagesView, "workspace-packages"),
     *routes(f"{_PATH}/reset", PackagesResetView, "workspace-packages-reset"),
-    *routes(f"{_PATH}/keep", PackagesKeepView, "workspace-packages-keep"),
+    *routes(f"{_PATH}/reset/cancel", PackagesResetCancelView, "workspace-packages-reset-cancel"),
     *routes(f"{_PATH}/save", PackagesSaveView, "workspace-packages-save"),
 ]

@@ -211,7 +211,7 @@ class Detail:
     home_on_its_way: str
     eta_basis: str
     ask_url: str
-    leaving: str
+    preempting: str
     tries: int
     next_try_at: datetime | None
     operable: bool
@@ -312,7 +312,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         home_on_its_way=home_presenters.move_waited_for(workspace),
         eta_basis=stored_message(workspace.queue_entry.eta_basis),
         ask_url=ask_url(actor, workspace),
-        leaving=preempted_for(workspace),
+        preempting=preempted_for(workspace),
         tries=tries_of(workspace),
         next_try_at=workspace.next_reconcile_at if workspace.state == State.PROVISIONING else None,
         operable=operable,

@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 
 from portal.catalog.environments.models import EnvironmentVersion
 from portal.catalog.environments.selectors import LONG
+from portal.common import idempotency
 from portal.common.errors import NotFound
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event
@@ -23,8 +24,11 @@ from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
 from portal.people.accounts.selectors import chargeable_teams
 from portal.workspaces.lifecycle import LIVE, State
-from portal.workspaces.models import IdempotencyKey, Workspace, WorkspaceQuerySet
+from portal.workspaces.models import Workspace, WorkspaceQuerySet
 from portal.workspaces.policies import visible_to
+
+CREATION = "workspaces.create"
+"""The endpoint of idempotency keys of new workspaces."""
 
 
 def rows_for(actor: User) -> WorkspaceQuerySet:
@@ -74,8 +78,8 @@ def failed_starts(workspace: Workspace) -> int:
 
 def made_with(actor: User, key: str) -> Workspace | None:
     """The workspace that the actor made with this idempotency key, unless it has been deleted."""
-    found = IdempotencyKey.objects.filter(user=actor, key=key, workspace__state__in=LIVE).first()
-    return found.workspace if found is not None else None
+    made = idempotency.recorded(user=actor, endpoint=CREATION, key=key).get("workspace")
+    return Workspace.objects.filter(pk=made, state__in=LIVE).first() if made else None
 
 
 def last_choice(actor: User) -> Workspace | None:

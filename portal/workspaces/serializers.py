@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.functional import cached_property
 from django.utils.translation import get_language
-from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 
@@ -217,7 +217,6 @@ class StageSerializer(serializers.Serializer[Any]):
     seconds = serializers.FloatField(allow_null=True)
 
 
-@extend_schema_serializer(deprecate_fields=["milli"])
 class HeldDeviceSerializer(serializers.Serializer[Any]):
     """An accelerator that the workspace holds, or a share of it in thousandths."""
 
@@ -227,7 +226,6 @@ class HeldDeviceSerializer(serializers.Serializer[Any]):
     share_milli = serializers.IntegerField(
         source="milli", help_text="Thousandths of it that the workspace holds; 1000 is the whole one."
     )
-    milli = serializers.IntegerField(help_text="As `share_milli`, which takes its place.")
 
 
 class QueueSerializer(serializers.Serializer[Any]):
@@ -243,7 +241,7 @@ class QueueSerializer(serializers.Serializer[Any]):
     resource = serializers.CharField(allow_blank=True)
 
 
-class LeavingSerializer(serializers.Serializer[Any]):
+class PreemptingSerializer(serializers.Serializer[Any]):
     """By when a running workspace has to make room, and why."""
 
     at = serializers.DateTimeField()
@@ -272,7 +270,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     """A workspace. Its `url` opens in the browser of its user, or with a bearer token of theirs."""
 
     state = serializers.ChoiceField(State.choices)
-    wanted = serializers.ChoiceField(DesiredState.choices, source="desired_state")
+    desired_state = serializers.ChoiceField(DesiredState.choices)
     reason = serializers.ChoiceField(
         TerminationReason.choices, source="termination_reason", help_text="Why it ended, or empty."
     )
@@ -296,7 +294,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     )
     stages = serializers.SerializerMethodField()
     queue = serializers.SerializerMethodField(help_text="How it stands while it waits, or null.")
-    leaving = serializers.SerializerMethodField(help_text="That it has to make room, or null.")
+    preempting = serializers.SerializerMethodField(help_text="That it has to make room, or null.")
     expected_hours = serializers.SerializerMethodField(help_text="How long it is expected to run.")
     lifetime_hours = serializers.SerializerMethodField(
         help_text="How long it may run from ready on, extensions aside; null: it has no end."
@@ -327,12 +325,12 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     class Meta:
         model = Workspace
         fields = [
-            *("id", "name", "state", "wanted", "reason", "error", "simulated", "url", "portal_url"),
+            *("id", "name", "state", "desired_state", "reason", "error", "simulated", "url", "portal_url"),
             *("team", "owner", "template", "flavor", "pool", "nodes", "devices", "resources", "stages"),
             *("gpu_released", "gpu_overuse"),
             *("generation", "created_at", "state_since", "requested_at", "admitted_at", "placed_at"),
             *("launched_at", "ready_at", "heartbeat_at", "activity"),
-            *("queue", "leaving", "priority", "preemptible", "expected_hours"),
+            *("queue", "preempting", "priority", "preemptible", "expected_hours"),
             *("lifetime_hours", "ends_at"),
             *("checkpointed", "loses_work", "environment", "environment_version", "secrets"),
             *("git", "checkouts"),
@@ -365,7 +363,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             "id": str(workspace.pk),
             "name": workspace.name,
             "state": workspace.state,
-            "wanted": workspace.desired_state,
+            "desired_state": workspace.desired_state,
             "reason": workspace.termination_reason,
             "error": self.get_error(workspace),
             "simulated": workspace.simulated,
@@ -393,7 +391,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             "heartbeat_at": stamp(workspace.status.heartbeat_at),
             "activity": dict(workspace.status.activity),
             "queue": self.get_queue(workspace),
-            "leaving": self.get_leaving(workspace),
+            "preempting": self.get_preempting(workspace),
             "priority": workspace.priority,
             "preemptible": workspace.preemptible,
             "expected_hours": self.get_expected_hours(workspace),
@@ -474,8 +472,8 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             "resource": entry.blocker.get("resource", ""),
         }
 
-    @extend_schema_field(LeavingSerializer(allow_null=True))
-    def get_leaving(self, workspace: Workspace) -> dict[str, Any] | None:
+    @extend_schema_field(PreemptingSerializer(allow_null=True))
+    def get_preempting(self, workspace: Workspace) -> dict[str, Any] | None:
         notice = workspace.preempting
         return {"at": notice.preempt_at, "reason": notice.cause} if notice is not None else None
 

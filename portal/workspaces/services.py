@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,12 +23,14 @@ from portal.catalog.policies import require_use
 from portal.catalog.repositories.rules import Source
 from portal.common import rate_limits
 from portal.common.actors import SystemActor
+from portal.common.constraints import violates
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, StateConflict, TooMany
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
+from portal.common.idempotency import KeyUse, digest_of
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import AccountCode, CatalogCode, CommonCode, WorkspaceCode
+from portal.common.reasons.codes import AccountCode, CatalogCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.domain_events import PlaceWithdrawn, UserDeactivated, UserDeleted
 from portal.people.accounts.models import Team, User
@@ -55,11 +55,13 @@ from portal.workspaces.lifecycle import (
     TerminationReason,
     Trigger,
 )
-from portal.workspaces.models import IdempotencyKey, QueueEntry, Workspace, WorkspaceQuerySet, WorkspaceStatus
+from portal.workspaces.models import QueueEntry, Workspace, WorkspaceQuerySet, WorkspaceStatus
 from portal.workspaces.secrets.effective import require_known
+from portal.workspaces.selectors import CREATION
 from portal.workspaces.transitions import advance, locked
 
 NAME_MAX = 60
+NAME_UNIQUE = "workspace_name_unique"
 MAX_EXPECTED_S = 30 * 86_400
 MAX_PRIORITY = 100
 FREE_NAME_TRIES = 10
@@ -153,15 +155,12 @@ def create_once(
     check_order(expected_s, priority)
     asked_for = list(secrets)
     wished = name.strip().lower()
-    # The name as it was asked for: one that we choose would differ when the request is repeated.
-    parts = [team.slug, template.slug, flavor.slug, wished, str(expected_s or ""), str(priority)]
-    # Only where it was said, so that keys which were used before it could be said stay good.
-    said = [] if checkpointed is None else [str(checkpointed)]
-    said += [] if environment is None else [f"environment:{environment.slug}"]
-    said += [] if lifetime_s is None else [f"lifetime:{lifetime_s}"]
-    said += [] if git is None else [f"git:{git['url']} {git['ref']} {git['secret']}"]
-    said += ["start_without_gpu"] if start_without_gpu else []
-    digest = digest_of(*parts, *said, *(f"secret:{name}" for name in sorted(asked_for)))
+    # The requested name: a generated one would differ when the request is repeated.
+    digest = digest_of(
+        *(team.slug, template.slug, flavor.slug, wished, expected_s, lifetime_s, priority, checkpointed),
+        *(environment and environment.slug, git, start_without_gpu, sorted(asked_for)),
+    )
+    use = KeyUse(actor, CREATION, idempotency_key, digest) if idempotency_key else None
     runs_in = software.chosen(template, team, environment)
     lives_s = lifetime_of(template, flavor, lifetime_s, expected_s=expected_s)
     needed_s = min((said for said in (expected_s, lifetime_s) if said), default=None)
@@ -170,10 +169,10 @@ def create_once(
         try:
             with transaction.atomic():
                 policies.require_active_owner(actor)
-                if idempotency_key:
-                    repeated = claim_key(actor, idempotency_key, digest)
-                    if repeated is not None:
+                if use is not None:
+                    if (repeated := repeated_of(use)) is not None:
                         return Creation(repeated, replayed=True)
+                    use.claim()
                 row = Workspace(
                     name=name,
                     owner=actor,
@@ -196,14 +195,14 @@ def create_once(
                     unapproved=unapproved,
                     start_without_gpu=start_without_gpu,
                 )
-                if idempotency_key:
-                    IdempotencyKey.objects.filter(user=actor, key=idempotency_key).update(workspace=workspace)
+                if use is not None:
+                    use.record(workspace=str(workspace.pk))
                 emit(WorkspaceQueued(workspace))
         except IntegrityError as error:
-            if idempotency_key:
-                found = IdempotencyKey.objects.filter(user=actor, key=idempotency_key).first()
-                if found is not None:
-                    return Creation(_repeated(found, digest), replayed=True)
+            if use is not None and use.was_claimed(error) and (repeated := repeated_of(use)) is not None:
+                return Creation(repeated, replayed=True)
+            if not violates(error, Workspace, NAME_UNIQUE):
+                raise
             if not wished and tries_left:
                 # Somebody took the free name between our look and our write: look again.
                 continue
@@ -311,27 +310,13 @@ def _software_data(workspace: Workspace) -> dict[str, Any]:
     return {} if version is None else {"environment": version.environment.slug, "version": version.number}
 
 
-def digest_of(*parts: str) -> str:
-    """What an idempotency key stands for: it is refused with other `parts`."""
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+def repeated_of(use: KeyUse) -> Workspace | None:
+    """Return the workspace that an earlier request with the key made or changed, or None for the first one.
 
-
-def claim_key(actor: User, key: str, digest: str) -> Workspace | None:
-    """Take the key for this request, or return the workspace that an earlier one made or changed.
-
-    Raises `StateConflict` where it came with another request.
+    Raises `StateConflict` where the key came with another request.
     """
-    found = IdempotencyKey.objects.filter(user=actor, key=key).select_related("workspace").first()
-    if found is not None:
-        return _repeated(found, digest)
-    IdempotencyKey.objects.create(user=actor, key=key, request_digest=digest)
-    return None
-
-
-def _repeated(found: IdempotencyKey, digest: str) -> Workspace:
-    if found.request_digest != digest or found.workspace is None:
-        raise StateConflict(Reason(CommonCode.IDEMPOTENCY_KEY_REUSED), code=CommonCode.IDEMPOTENCY_KEY_REUSED)
-    return found.workspace
+    answer = use.answer()
+    return None if answer is None else Workspace.objects.get(pk=answer["workspace"])
 
 
 def refuse_deletion(event: EntryDeleting) -> None:

@@ -9,8 +9,7 @@ from contextlib import ExitStack
 import pynvml
 
 from provisioning.gpu.counters import NARROW, Rate, Total
-from provisioning.gpu.gpm import InstanceMeter, is_offered
-from provisioning.gpu.nvml import ALL_LINKS, Device, NoDriver, Nvml, NvmlProblem, session
+from provisioning.gpu.nvml import ALL_LINKS, Device, InstanceMeter, NoDriver, Nvml, NvmlProblem, session
 from provisioning.gpu.samples import ProcessUse, Sample
 from provisioning.gpu.watcher import last_xids
 from provisioning.gpu.watcher.kernel_log import slot_of
@@ -222,7 +221,7 @@ class NvmlDevices:
         found: dict[str, GpuSource | MigSource] = {uuid: GpuSource(device, uuid)}
         mode = device.mig_mode()
         if mode and mode[0]:
-            counted = is_offered(device)
+            counted = InstanceMeter.is_offered(device)
             for mig in device.mig_devices():
                 name, instance = mig.uuid(), mig.gpu_instance_id()
                 meter = InstanceMeter(device, instance) if counted and instance is not None else None

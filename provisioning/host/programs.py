@@ -12,7 +12,7 @@ from provisioning.heartbeat import PULSE_KEY
 from provisioning.host import gateway_account
 from provisioning.host.folder import NodeFolder
 from provisioning.host.membership import Membership
-from provisioning.node.gateway import Certificates, caddy_config
+from provisioning.node_gateway import Certificates, caddy_config
 from provisioning.service import probes, user_scope
 from provisioning.service.console import Problem
 from provisioning.service.door_account import DoorAccount

@@ -25,10 +25,10 @@ from provisioning.drivers.local.file_server import Home
 from provisioning.drivers.local.home_moves import HomeMoves
 from provisioning.errors import BackendUnavailable, Blame, ProvisioningError, Stale
 from provisioning.home_messages import HomeMoved, HomeMoveOrder, MoveDo, MovePhase
-from provisioning.node.gateway import PORTAL_NAME
 from provisioning.node.local_settings import driver_for
 from provisioning.node.tasks import failure_of
 from provisioning.node.worker import app
+from provisioning.node_gateway import PORTAL_NAME
 
 log = logging.getLogger(__name__)
 STEP_S = 10.0

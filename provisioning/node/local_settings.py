@@ -14,7 +14,7 @@ from pathlib import Path
 
 from provisioning import mounts, registry
 from provisioning.driver import Driver
-from provisioning.drivers.local.egress import FROM_LOOSEST, Policy, named, policy_of, reachable
+from provisioning.egress_rules import FROM_LOOSEST, Policy, named, policy_of, reachable
 from provisioning.errors import InvalidSpec
 from provisioning.types import JsonScalar, PoolConfig
 

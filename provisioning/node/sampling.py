@@ -10,8 +10,6 @@ import ctypes
 import json
 import logging
 import os
-import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +18,10 @@ from celery import Celery, bootsteps
 from celery.signals import worker_before_create_process
 
 from provisioning import messages, redis_client
-from provisioning.celery_config import CONTROL_QUEUE, KEY_PREFIX
+from provisioning.celery_config import CONTROL_QUEUE
 from provisioning.gpu import forks
 from provisioning.gpu.problems import LIBRARY
-from provisioning.gpu.samples import Sample
+from provisioning.live_samples import LIVE_KEY, LIVE_TTL_S
 from provisioning.node.identity import node_name
 
 if TYPE_CHECKING:
@@ -33,10 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LIVE_KEY = f"{KEY_PREFIX}samples"
-"""A hash: device UUID → JSON of its newest `Sample`."""
 LIVE_INTERVAL_S = 2.0
-LIVE_TTL_S = 60
 MAX_SAMPLES_PER_MESSAGE = 64
 
 
@@ -104,20 +99,6 @@ class Live:
             self._client.close()
         except (redis.RedisError, OSError) as error:
             log.debug("the connection for live samples did not close: %s", error)
-
-
-def parse_live(raw: Mapping[bytes, bytes], *, now_s: float | None = None) -> dict[str, Sample]:
-    """The hash as read from Redis: UUID → sample no older than `LIVE_TTL_S`. What is not ours is left out."""
-    now_s = time.time() if now_s is None else now_s
-    found: dict[str, Sample] = {}
-    for uuid, value in raw.items():
-        try:
-            sample = messages.load(json.loads(value), Sample)
-        except ValueError:
-            continue
-        if now_s - sample.at_s <= LIVE_TTL_S:
-            found[uuid.decode(errors="replace")] = sample
-    return found
 
 
 class SamplerStep(bootsteps.StartStopStep):  # type: ignore[misc]

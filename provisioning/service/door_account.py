@@ -7,7 +7,6 @@ and who takes over one of them does not reach the sockets of workspaces.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import stat
@@ -16,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from provisioning.drivers.local import door, uids
+from provisioning import workspace_uids
+from provisioning.drivers.local import door
 from provisioning.endpoints import PORTAL_SOCKET
-from provisioning.errors import InvalidSpec
 from provisioning.service import trial
 from provisioning.service.confinement import Needs, plan
 from provisioning.service.door_uid import VARIABLE
@@ -92,10 +91,8 @@ class DoorAccount:
         Changes nothing.
         """
         try:
-            with contextlib.suppress(InvalidSpec):
-                found = uids.configured(environ)
-                if found is not None and found.first <= self.uid <= found.last:
-                    raise Unusable(f"{VARIABLE} is one of {uids.VARIABLE}; choose another")
+            if workspace_uids.is_for_workspaces(self.uid, environ):
+                raise Unusable(f"{VARIABLE} is one of {workspace_uids.VARIABLE}; choose another")
             _try_socket(self.local, self.uid)
             why = trial.failure_of(
                 (str(self.caddy), "validate", "--config", str(config)),

@@ -16,10 +16,10 @@ from portal.common.events import live
 from portal.common.events.models import Event, Notification
 from portal.people.accounts import approvers, deactivation, links, services, token_lookup, users
 from portal.people.accounts.links import LinkKind
-from portal.people.accounts.models import AccountStatus, Delegation, User
-from portal.quota.requests.models import RequestStatus
+from portal.people.accounts.models import AccountState, Delegation, User
+from portal.quota.requests.models import RequestState
 from portal.quota.requests.services import requests
-from portal.quota.reservations.models import Reservation, ReservationStatus
+from portal.quota.reservations.models import Reservation, ReservationState
 from portal.workspaces import services as workspaces
 from portal.workspaces.gateway import publishing, tickets, workspace_views
 from portal.workspaces.lifecycle import State
@@ -100,7 +100,7 @@ def test_an_invitation_ends_and_a_new_one_is_needed_afterwards(ada):
     assert Client().get(path).status_code == 409
     deactivation.reactivate(actor=ada, user=link.user)
     assert Client().get(path).status_code == 409
-    assert again(link.user).status == AccountStatus.INVITED
+    assert again(link.user).state == AccountState.INVITED
 
 
 def test_the_gateway_is_told_and_lets_nobody_in_for_the_account(ada, bob, make, local_pool, sent, told):
@@ -137,7 +137,7 @@ def test_workspaces_stop_and_their_files_stay(ada, bob, team, make, local_pool, 
 
 def test_requests_are_withdrawn_and_booked_time_stays_the_teams(ada, alice, bob, team, eight):
     asked = requests.ask(
-        actor=bob, team=team, kind="quota", resource="gpu:h100", amount=1000, until=None, why="More"
+        actor=bob, team=team, kind="quota", resource="gpu:h100", amount=1000, until=None, note="More"
     )
     now = timezone.now()
     booked, wished = (
@@ -147,17 +147,17 @@ def test_requests_are_withdrawn_and_booked_time_stays_the_teams(ada, alice, bob,
             amounts={"gpu": 1000},
             starts_at=now + SOON,
             ends_at=now + 2 * SOON,
-            status=status,
+            state=state,
             created_by=bob,
         )
-        for status in (ReservationStatus.BOOKED, ReservationStatus.REQUESTED)
+        for state in (ReservationState.BOOKED, ReservationState.REQUESTED)
     )
     deactivation.deactivate(actor=ada, user=bob)
     for row in (asked, booked, wished):
         row.refresh_from_db()
-    assert asked.status == RequestStatus.WITHDRAWN
-    assert wished.status == ReservationStatus.CANCELLED
-    assert (booked.status, booked.created_by) == (ReservationStatus.BOOKED, alice)
+    assert asked.state == RequestState.CANCELLED
+    assert wished.state == ReservationState.CANCELLED
+    assert (booked.state, booked.created_by) == (ReservationState.BOOKED, alice)
 
 
 def test_delegations_end_and_stay_ended(ada, bob, petra):

@@ -12,7 +12,7 @@ from django.test import Client
 from portal.common.errors import NotAllowed, StateConflict
 from portal.common.events.models import Event
 from portal.people.accounts import service_accounts, users
-from portal.people.accounts.models import AccountStatus, ApiToken, Membership, User
+from portal.people.accounts.models import AccountState, ApiToken, Membership, User
 from portal.people.join_requests import services as join_requests
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeDeletion, Workspace
@@ -62,7 +62,7 @@ def test_by_the_page_all_of_it_ends_and_the_name_stays(as_user, bob, team):
     assert done.redirect_chain[-1][0] == "/sign-in/"
     assert "Your account is deleted." in text_of(done)
     bob.refresh_from_db()
-    assert (bob.status, bob.email, bob.memberships.count()) == (AccountStatus.DELETED, "", 0)
+    assert (bob.state, bob.email, bob.memberships.count()) == (AccountState.DELETED, "", 0)
     assert browser.get("/").status_code == other.get("/").status_code == 302
     assert Client(headers={"Authorization": f"Bearer {secret}"}).get(REST).status_code == 401
     assert not ApiToken.objects.filter(user=bob).exists()
@@ -103,7 +103,7 @@ def test_what_runs_stops_and_what_waits_is_withdrawn(as_user, bob, team, make, l
     workspace.refresh_from_db()
     asked.refresh_from_db()
     assert workspace.state in {State.STOPPING, State.TERMINATING}
-    assert asked.status == "withdrawn"
+    assert asked.state == "cancelled"
 
 
 @pytest.mark.parametrize("how", ["page", "rest"])

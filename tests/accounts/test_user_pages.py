@@ -62,7 +62,7 @@ def test_five_hundred_are_found_by_search_and_cost_as_many_queries_as_ten(as_use
                 if user.username.endswith("7"):
                     MembershipFactory(team=team, user=user)
     assert counts[1] <= counts[0] + 1  # one for the pages beyond the first
-    page = text_of(browser.get("/users/?q=person-49&status=active"))
+    page = text_of(browser.get("/users/?q=person-49&state=active"))
     assert "person-499" in page and "person-48" not in page
     assert "1–50 of 503 users" in text_of(browser.get("/users/"))
     assert "Nobody matches" in text_of(browser.get("/users/?role=approver"))
@@ -80,7 +80,7 @@ def test_deactivating_says_what_ends_and_who_takes_over(as_user, ada, alice, bob
         "home folders",
     ):
         assert words in page, words
-    browser.post("/users/alice/deactivate/", {"reason": "left"})
+    browser.post("/users/alice/deactivate/", {"note": "left"})
     shown = browser.get("/users/alice/")
     assert "alice is deactivated" in text_of(shown)
     assert "Reactivate" in text_of(shown)

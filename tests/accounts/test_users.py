@@ -15,7 +15,7 @@ from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.events.models import Event
 from portal.people.accounts import links, sessions, token_lookup, users
 from portal.people.accounts.links import LinkKind
-from portal.people.accounts.models import AccountStatus, ApiToken, User
+from portal.people.accounts.models import AccountState, ApiToken, User
 from portal.workspaces.lifecycle import State
 from tests.factories import PASSWORD, MembershipFactory, UserFactory, WorkspaceFactory, make_token
 
@@ -47,12 +47,12 @@ def test_a_guest_sets_a_password_is_signed_in_and_in_the_teams(ada, team):
         actor=ada, username="gina", email="gina@example.org", teams={"vision": "owner"}, roles=["operator"]
     )
     gina = link.user
-    assert gina.status == AccountStatus.INVITED
+    assert gina.state == AccountState.INVITED
     assert "gina" in Client().get(path_of(link.url)).content.decode()
     browser, status = choose(link.url)
     assert (status, signed_in_as(browser)) == (302, "gina")
     gina.refresh_from_db()
-    assert (gina.status, gina.roles) == (AccountStatus.ACTIVE, ["operator"])
+    assert (gina.state, gina.roles) == (AccountState.ACTIVE, ["operator"])
     assert gina.memberships.get(team=team).role == "owner"
     kinds = set(Event.objects.filter(targets__key=str(gina.pk)).values_list("kind", flat=True))
     assert {"user.invited", "user.joined", "session.signed_in"} <= kinds
@@ -258,7 +258,7 @@ def test_a_deleted_account_leaves_its_name_and_nothing_to_enter_by(ada, team, bo
     make_token(bob)
     users.delete(actor=ada, user=bob)
     bob.refresh_from_db()
-    assert (bob.status, bob.email, bob.roles, bob.is_active) == (AccountStatus.DELETED, "", [], False)
+    assert (bob.state, bob.email, bob.roles, bob.is_active) == (AccountState.DELETED, "", [], False)
     assert not bob.memberships.exists()
     assert not ApiToken.objects.filter(user=bob).exists()
     assert signed_in_as(browser) == ""

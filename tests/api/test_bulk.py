@@ -41,7 +41,7 @@ def test_each_is_stopped_or_refused_by_itself(
     assert [row["problem"] and row["problem"]["code"] for row in found] == [
         *(None, "not_found", "conflict", None, "not_found"),
     ]
-    assert [row["workspace"] and row["workspace"]["wanted"] for row in found] == [
+    assert [row["workspace"] and row["workspace"]["desired_state"] for row in found] == [
         *("stopped", None, None, "stopped", None),
     ]
     assert Workspace.objects.get(pk=mine.pk).state == State.STOPPING

@@ -76,7 +76,7 @@ def test_only_an_operator_cordons(api: Any, olga: Any, bob: Any, pool: Any) -> N
     problem(api(bob).post(f"nodes/{node.pk}/cordon", {}), 403, "not_allowed")
     problem(api(olga, "pools:read").post(f"nodes/{node.pk}/cordon", {}), 403, "permission_denied")
     for _ in range(2):
-        assert api(olga).post(f"nodes/{node.pk}/cordon", {"reason": "fan"}).json()["cordoned"] is True
+        assert api(olga).post(f"nodes/{node.pk}/cordon", {"note": "fan"}).json()["cordoned"] is True
     assert pool.events.get(kind="node.cordoned").message.endswith(": fan")
     assert api(olga).post(f"nodes/{node.pk}/uncordon/").json()["cordoned"] is False
     problem(api(olga).post(f"nodes/{uuid.uuid4()}/cordon"), 404, "not_found")

@@ -84,8 +84,7 @@ def test_a_restricted_flavor_is_for_its_teams_alone(
     size = {
         "slug": "tiny",
         "name": "Tiny",
-        "cpu_milli": 500,
-        "memory_mib": 512,
+        "resources": {"cpu_milli": 500, "memory_mib": 512},
         "teams": ["robots", "vision"],
     }
     assert api(olga).post("flavors", size).status_code == 201
@@ -110,3 +109,52 @@ def test_what_is_switched_off_is_listed_for_who_asks(api: Any, olga: Any, bob: A
     assert [each["slug"] for each in off] == ["marimo"]
     assert api(bob).get("templates?enabled=false").json()["results"] == []
     problem(api(bob).get("templates/marimo"), 404, "not_found")
+
+
+def test_sizes_of_a_flavor_are_written_as_they_are_read(api: Any, olga: Any) -> None:
+    operator = api(olga)
+    accelerators = {"count": 2, "models": ["H100", "H200"], "memory_mib": 80_000, "within": "numa"}
+    size = {
+        "slug": "pair",
+        "name": "Pair",
+        "resources": {"cpu_milli": 500, "memory_mib": 512, "accelerators": accelerators},
+    }
+    made = operator.post("flavors", size).json()["resources"]
+    assert made == {
+        "cpu_milli": 500,
+        "memory_mib": 512,
+        "disk_mib": 0,
+        "nodes": 1,
+        "accelerators": {
+            "model": "",
+            "share_milli": 1000,
+            "isolated": True,
+            "mig_profile": "",
+            **accelerators,
+        },
+    }
+    # Omitted fields stay, on both levels.
+    change = {"resources": {"cpu_milli": 700, "accelerators": {"count": 1}}}
+    changed = operator.send("PATCH", "flavors/pair", change).json()["resources"]
+    assert changed == made | {"cpu_milli": 700, "accelerators": made["accelerators"] | {"count": 1}}
+
+
+@pytest.mark.parametrize(
+    ("resources", "wrong"),
+    [
+        ({"cpu_milli": 1}, "resources.cpu_milli"),
+        ({"cores": 1}, "resources.cores"),
+        ({"accelerators": {"share_milli": 2000}}, "resources.accelerators.share_milli"),
+        ({"accelerators": {"model": "H100", "models": ["H200"]}}, "resources.accelerators.count"),
+        ({"nodes": 2, "accelerators": {"count": 1, "share_milli": 500}}, "resources.nodes"),
+    ],
+)
+def test_errors_name_the_path_of_a_size(api: Any, olga: Any, resources: dict[str, Any], wrong: str) -> None:
+    size = {"slug": "s", "name": "S", "resources": {"cpu_milli": 500, "memory_mib": 512}}
+    operator = api(olga)
+    assert operator.post("flavors", size).status_code == 201
+    refused = problem(operator.send("PATCH", "flavors/s", {"resources": resources}), 400, "invalid")
+    assert wrong in refused["errors"]
+    draft = size | {"resources": size["resources"] | resources}
+    refused = problem(operator.post("catalog/preview", {"flavor_draft": draft}), 400, "invalid")
+    assert f"flavor_draft.{wrong}" in refused["errors"]

@@ -32,7 +32,7 @@ def test_it_starts_and_says_all_about_itself(api: Any, bob: Any, place: None) ->
     assert body["id"] == str(workspace.pk)
     assert body["name"] == "trial"
     assert body["state"] == "provisioning"
-    assert body["wanted"] == "running"
+    assert body["desired_state"] == "running"
     assert body["url"] == f"http://ws-{workspace.pk.hex}.localhost:8000/lab"
     assert body["portal_url"] == f"http://localhost:8000/workspaces/{workspace.pk}/"
     assert (body["team"], body["template"], body["flavor"]) == ("vision", "jupyterlab", "cpu-small")
@@ -77,7 +77,7 @@ def test_a_simulated_one_says_so_and_shows_its_devices(api: Any, bob: Any, team:
     body = api(bob).post("workspaces", {**BODY, "flavor": "sim-h100-x2"}).json()
 
     assert body["simulated"] is True
-    assert [device["milli"] for device in body["devices"]] == [1000, 1000]
+    assert [device["share_milli"] for device in body["devices"]] == [1000, 1000]
 
 
 @pytest.mark.parametrize("field", ["template", "flavor"])

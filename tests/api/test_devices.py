@@ -143,7 +143,7 @@ def test_an_operator_cordons_a_device_and_puts_it_back(api: Any, olga: Any, bob:
     device = Device.objects.order_by("pk").first()
     assert device is not None
     for _ in range(2):
-        answer = api(olga).post(f"devices/{device.pk}/cordon", {"reason": "fan"}).json()
+        answer = api(olga).post(f"devices/{device.pk}/cordon", {"note": "fan"}).json()
         assert (answer["state"], answer["cordon_reason"]) == ("cordoned", "fan")
         assert answer["cordon_cause"] == "operator"
     assert Event.objects.filter(kind="device.cordoned").count() == 1
@@ -161,7 +161,7 @@ def test_an_operators_cordon_keeps_what_a_check_says_brings_it_back(api: Any, ol
     cordons.cordon_device(
         actor=olga, device_id=device.pk, reason="ECC", cause=CordonCause.CHECK, recovery="reset"
     )
-    assert api(olga).post(f"devices/{device.pk}/cordon", {"reason": "mine"}).json()["recovery"] == "reset"
+    assert api(olga).post(f"devices/{device.pk}/cordon", {"note": "mine"}).json()["recovery"] == "reset"
 
 
 @pytest.mark.parametrize("what", ["node", "device"])
@@ -169,15 +169,15 @@ def test_drains_say_how_far_they_are(api: Any, olga: Any, bob: Any, make: Any, p
     workspace = make(bob, "sim-h100-x1")
     held = AllocatedDevice.objects.get()
     target = held.device if what == "device" else held.device.node
-    answer = api(olga).post(f"{what}s/{target.pk}/drain", {"reason": "fan"})
+    answer = api(olga).post(f"{what}s/{target.pk}/drain", {"note": "fan"})
     assert answer.status_code == 200
     first = answer.json()
     assert (first["asked"], first["left"], first["done"]) == (1, 1, False)
     assert first["until"] is not None
     again = api(olga).post(f"{what}s/{target.pk}/drain").json()
     assert again == {**first, "asked": 0}
-    leaving = api(bob).get(f"workspaces/{workspace.pk}").json()["leaving"]
-    assert (leaving["reason"], leaving["at"]) == ("drain", first["until"])
+    preempting = api(bob).get(f"workspaces/{workspace.pk}").json()["preempting"]
+    assert (preempting["reason"], preempting["at"]) == ("drain", first["until"])
     assert api(olga).post(f"{what}s/{target.pk}/uncordon").status_code == 200
     assert preempt_at(Workspace.objects.get()) is None
 
@@ -194,7 +194,7 @@ def test_what_is_refused(api: Any, bob: Any, olga: Any, pool: Pool, path: str) -
     problem(api(bob).post(real), 403, "not_allowed")
     problem(api(olga, "pools:read").post(real), 403, "permission_denied")
     problem(api(olga).post(none), 404, "not_found")
-    problem(api(olga).post(real, {"reason": "x" * 201}), 400, "invalid")
+    problem(api(olga).post(real, {"note": "x" * 201}), 400, "invalid")
     problem(api(olga).post(real, {"why": "x"}), 400, "invalid")
     problem(api(olga).get(real), 405, "method_not_allowed")
     problem(api(olga).get("devices?state=asleep"), 400, "invalid")

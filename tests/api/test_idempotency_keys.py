@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from portal.common import sealed_texts
-from portal.common.models import KeptAnswer
+from portal.common.models import IdempotencyRecord
 from portal.people.accounts.models import ApiToken, Team
 from portal.quota.ledger import services as ledger
 from portal.quota.ledger.models import LedgerAccount
@@ -30,7 +30,7 @@ CREDITS = "ledgers/vision/credits"
 
 @pytest.fixture
 def opened(team: Team, olga: Any) -> None:
-    ledger.set_ledger(actor=olga, team=team, granted=10**9)
+    ledger.set_ledger(actor=olga, team=team, quota=10**9)
 
 
 def test_credit_comes_once(api: Any, olga: Any, opened: None) -> None:
@@ -60,7 +60,7 @@ def test_a_key_is_its_users_and_its_addresses(api: Any, olga: Any, petra: Any, o
 def test_a_refusal_is_not_kept(api: Any, olga: Any, team: Team) -> None:
     operator = api(olga)
     problem(operator.post(CREDITS, CREDIT, **KEY), 404, "not_found")
-    ledger.set_ledger(actor=olga, team=team, granted=10**9)
+    ledger.set_ledger(actor=olga, team=team, quota=10**9)
     assert operator.post(CREDITS, CREDIT, **KEY).json()["credit"] == 3_600_000
 
 
@@ -75,7 +75,7 @@ def test_what_fails_half_way_leaves_neither_work_nor_answer(
         with pytest.raises(SystemExit):
             api(olga).post(CREDITS, CREDIT, **KEY)
     assert LedgerAccount.objects.get().credit == 0
-    assert not KeptAnswer.objects.exists()
+    assert not IdempotencyRecord.objects.exists()
     assert api(olga).post(CREDITS, CREDIT, **KEY).json()["credit"] == 3_600_000
 
 
@@ -95,26 +95,26 @@ def test_a_secret_that_is_shown_once_is_shown_again_and_lies_sealed(api: Any, bo
     secret = first.json()["secret"]
     assert again.json()["secret"] == secret
     assert ApiToken.objects.filter(user=bob, name="ci").count() == 1
-    kept = KeptAnswer.objects.get()
+    kept = IdempotencyRecord.objects.get()
     assert secret not in kept.sealed
     assert "ci" not in kept.sealed.split()
-    (column,) = [each for each in sealed_texts.COLUMNS if each.model is KeptAnswer]
+    (column,) = [each for each in sealed_texts.COLUMNS if each.model is IdempotencyRecord]
     assert sealed_texts.reseal(column) == (1, 0)
 
 
 def test_what_nobody_can_open_any_more_is_refused(api: Any, olga: Any, opened: None) -> None:
     api(olga).post(CREDITS, CREDIT, **KEY)
-    KeptAnswer.objects.update(sealed="of another secret key")
+    IdempotencyRecord.objects.update(sealed="of another secret key")
     problem(api(olga).post(CREDITS, CREDIT, **KEY), 409, "idempotency_key_reused")
 
 
 def test_answers_are_forgotten_after_a_day(api: Any, olga: Any, opened: None) -> None:
     api(olga).post(CREDITS, CREDIT, **KEY)
     housekeeping.clean_up()
-    assert KeptAnswer.objects.exists()
-    KeptAnswer.objects.update(created_at=timezone.now() - timedelta(hours=25))
+    assert IdempotencyRecord.objects.exists()
+    IdempotencyRecord.objects.update(created_at=timezone.now() - timedelta(hours=25))
     housekeeping.clean_up()
-    assert not KeptAnswer.objects.exists()
+    assert not IdempotencyRecord.objects.exists()
 
 
 @pytest.mark.parametrize(

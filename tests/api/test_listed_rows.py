@@ -69,12 +69,14 @@ def test_a_row_is_what_the_workspace_says_of_itself(api: Any, olga: Any, one_of_
             stage["seconds"] = None
         assert row == own
     [busy] = [row for row in rows if row["devices"]]
-    assert busy["leaving"] and len(busy["nodes"]) == 2 and len(busy["devices"]) == 4
+    assert busy["preempting"] and len(busy["nodes"]) == 2 and len(busy["devices"]) == 4
 
 
 CHANGES: dict[str, Callable[[Workspace], Any]] = {
     "name": lambda row: Workspace.objects.filter(pk=row.pk).update(name="renamed"),
-    "wanted": lambda row: Workspace.objects.filter(pk=row.pk).update(desired_state=DesiredState.STOPPED),
+    "desired_state": lambda row: Workspace.objects.filter(pk=row.pk).update(
+        desired_state=DesiredState.STOPPED
+    ),
     "resources": lambda row: Workspace.objects.filter(pk=row.pk).update(
         resources={**row.resources, "cpu_milli": 77}
     ),
@@ -100,7 +102,7 @@ CHANGES: dict[str, Callable[[Workspace], Any]] = {
     "error": lambda row: WorkspaceStatus.objects.filter(pk=row.pk).update(
         reason=Reason(AdmissionCode.NO_NODE_REPORTED).as_json()
     ),
-    "leaving": lambda row: Preemption.objects.filter(pk=row.pk).delete(),
+    "preempting": lambda row: Preemption.objects.filter(pk=row.pk).delete(),
     "nodes": lambda row: Node.objects.filter(allocations__workspace=row).update(
         name=Concat(Value("x"), F("name"))
     ),

@@ -143,9 +143,9 @@ def test_a_token_in_the_url_is_not_looked_at(bob: Any) -> None:
         ("workspaces", {"template": "jupyterlab", "flavor": "cpu-small"}),
         ("templates", {"slug": "nobody_x", "name": "X", "program": "bash", "argv": ["bash", "{port}"]}),
         ("environments", {"name": "X", "source": "numpy"}),
-        ("quotas", {"resource": "gpu:h100", "nominal": 1}),
+        ("quotas", {"resource": "gpu:h100", "quota": 1}),
         ("member-caps", {"resource": "gpu:h100", "amount": 1}),
-        ("booking-permissions", {"user": "bob"}),
+        ("booking-permissions", {"username": "bob"}),
         (
             "reservations",
             {

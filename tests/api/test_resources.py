@@ -96,7 +96,7 @@ class TestReclaimPolicies(DetailCase, CreateCase):
 class TestHomes(DetailCase):
     path, read_scope, write_scope = "homes", "workspaces:read", "workspaces:write"
     fixtures, lacks, max_queries = ("local_pool", "team"), ("POST", "PATCH", "DELETE"), 4
-    filters = {"team=vision": 2, "team=x": 0, "pool=this-machine": 2, "user=bob": 1, "archived=true": 0}
+    filters = {"team=vision": 2, "team=x": 0, "pool=this-machine": 2, "owner=bob": 1, "archived=true": 0}
 
     def stock(self) -> None:
         pool = Pool.objects.get(slug="this-machine")
@@ -149,7 +149,7 @@ class TestLostHomes(ListCase):
         "team=vision": 1,
         "team=x": 0,
         "pool=this-machine": 1,
-        "user=bob": 1,
+        "owner=bob": 1,
         "open=true": 1,
         "open=false": 0,
     }
@@ -196,8 +196,8 @@ class TestFlavors(DetailCase, CreateCase):
     path, read_scope, write_scope, key = "flavors", "catalog:read", "catalog:write", "slug"
     fixtures, max_queries = ("catalog",), 4
     filters = {"q=small": 1, "enabled=false": 0, "pool=sim": 0, "deprecated=true": 0}
-    body = {"slug": "tiny", "name": "Tiny", "cpu_milli": 500, "memory_mib": 512}
-    required = ("slug", "name", "cpu_milli", "memory_mib")
+    body = {"slug": "tiny", "name": "Tiny", "resources": {"cpu_milli": 500, "memory_mib": 512}}
+    required = ("slug", "name", "resources")
 
 
 class TestFlavorsForMembers(DetailCase):
@@ -287,7 +287,7 @@ class TestIdentityLinks(ListCase):
 class TestJoinRequests(DetailCase):
     path, read_scope = "join-requests", "teams:read"
     reader, fixtures = "alice", ("team",)
-    filters = {"team=vision": 2, "team=x": 0, "status=open": 2, "status=refused": 0, "requester=fay": 1}
+    filters = {"team=vision": 2, "team=x": 0, "state=open": 2, "state=denied": 0, "requester=fay": 1}
 
     def stock(self) -> None:
         for name in ("fay", "gus"):
@@ -314,7 +314,7 @@ class TestTokens(DetailCase, CreateCase):
     path, read_scope, write_scope = "tokens", "tokens:read", "tokens:write"
     reader = "bob"
     body, required, located = {"name": "ci"}, ("name",), False
-    filters = {"whose=mine": 1, "user=bob": 1, "user=alice": 0, "kind=service": 0, "unused_days=0": 1}
+    filters = {"whose=mine": 1, "owner=bob": 1, "owner=alice": 0, "kind=service": 0, "unused_days=0": 1}
 
 
 class TestServiceAccounts(DetailCase, CreateCase):
@@ -364,7 +364,7 @@ class TestTeamWebhooks(CreateCase):
 
 class TestDeliveries(DetailCase):
     read_scope, reader, fixtures, max_queries = "webhooks:read", "alice", ("team",), 6
-    filters = {"status=pending": 1, "status=failed": 0, "type=berth.test": 1, "type=x": 0}
+    filters = {"state=pending": 1, "state=failed": 0, "type=berth.test": 1, "type=x": 0}
     lacks = ("POST", "DELETE")
 
     @property
@@ -397,7 +397,7 @@ class TestChannels(DetailCase, CreateCase):
 
 class TestChannelMessages(ListCase):
     read_scope, reader, fixtures, max_queries = "webhooks:read", "alice", ("team",), 4
-    filters = {"status=pending": 1, "status=sent": 0}
+    filters = {"state=pending": 1, "state=sent": 0}
 
     @property
     def path(self) -> str:  # type: ignore[override]
@@ -498,17 +498,17 @@ class TestQuotas(DetailCase, CreateCase):
     path, read_scope, write_scope = "quotas", "quotas:read", "quotas:write"
     fixtures = ("team",)
     filters = {"team=vision": 1, "team=x": 0, "resource=disk_mib": 1, "cohort=x": 0}
-    body = {"team": "vision", "resource": "gpu:h100", "nominal": 1000}
-    required = ("resource", "nominal")
+    body = {"team": "vision", "resource": "gpu:h100", "quota": 1000}
+    required = ("resource", "quota")
 
     def stock(self) -> None:
-        Quota.objects.create(team=vision(), resource="disk_mib", nominal=1)
+        Quota.objects.create(team=vision(), resource="disk_mib", quota=1)
 
 
 class TestMemberCaps(DetailCase, CreateCase):
     path, read_scope, write_scope = "member-caps", "quotas:read", "quotas:write"
     reader, fixtures = "alice", ("team",)
-    filters = {"team=vision": 1, "team=x": 0, "resource=disk_mib": 1, "user=bob": 0}
+    filters = {"team=vision": 1, "team=x": 0, "resource=disk_mib": 1, "username=bob": 0}
     body = {"team": "vision", "resource": "gpu:h100", "amount": 1000}
     required = ("team", "resource", "amount")
 
@@ -543,7 +543,7 @@ class TestLedgers(ListCase):
     max_queries = 8
 
     def stock(self) -> None:
-        ledger.set_ledger(actor=SYSTEM, team=vision(), granted=10**9)
+        ledger.set_ledger(actor=SYSTEM, team=vision(), quota=10**9)
 
 
 class TestBudgets(ListCase):
@@ -558,7 +558,7 @@ class TestLedgerEntries(ListCase):
     filters = {"team=vision": 1, "team=x": 0}
 
     def stock(self) -> None:
-        ledger.set_ledger(actor=SYSTEM, team=vision(), granted=10**9)
+        ledger.set_ledger(actor=SYSTEM, team=vision(), quota=10**9)
         assert LedgerEntry.objects.count() == 1
 
 
@@ -596,14 +596,14 @@ class TestBookingPermissions(ListCase):
 class TestQuotaRequests(DetailCase, CreateCase):
     path, read_scope, write_scope = "quota-requests", "quotas:read", "quotas:write"
     reader, fixtures, only_detail = "bob", ("team", "eight"), frozenset({"evidence"})
-    filters = {"team=vision": 1, "status=open": 1, "status=denied": 0, "kind=quota": 0, "requester=bob": 1}
-    body = {"team": "vision", "resource": "gpu:h100", "amount": 2000, "why": "The review"}
-    required = ("team", "resource", "amount", "why")
+    filters = {"team=vision": 1, "state=open": 1, "state=denied": 0, "kind=quota": 0, "requester=bob": 1}
+    body = {"team": "vision", "resource": "gpu:h100", "amount": 2000, "note": "The review"}
+    required = ("team", "resource", "amount", "note")
 
     def stock(self) -> None:
         bob = User.objects.get(username="bob")
         QuotaRequest.objects.create(
-            team=vision(), requester=bob, kind="member_cap", resource="workspaces", amount=1, why="More"
+            team=vision(), requester=bob, kind="member_cap", resource="workspaces", amount=1, note="More"
         )
 
 

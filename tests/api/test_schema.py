@@ -76,6 +76,23 @@ def test_every_operation_has_a_name_and_a_tag_given_by_hand() -> None:
     assert [tag["name"] for tag in DOCUMENT["tags"]] == list(TAGS)
 
 
+OF_METHODS = {"PUT": "set", "PATCH": "update", "DELETE": "delete"}
+OF_PATHS = {"approve", "cancel", "delete", "deny", "redeliver", "restore", "revoke", "start", "stop"}
+NO_VERBS = {"close", "end", "refuse", "remove", "withdraw"}
+
+
+def test_one_verb_stands_for_one_act() -> None:
+    """By the table in docs/api.md: the method, or the end of the path, says the verb."""
+    wrong = []
+    for (method, path), (name, _tag) in NAMES.items():
+        last = path.rpartition("/")[2]
+        verb = re.match("[a-z]+", name)[0]  # type: ignore[index]
+        expected = OF_METHODS.get(method) or (last if method == "POST" and last in OF_PATHS else verb)
+        if verb != expected or NO_VERBS & {verb, *last.split("-")}:
+            wrong.append(f"{method} {path}: {name}")
+    assert wrong == []
+
+
 def test_parameters_schemas_and_fields_have_meanings() -> None:
     untold = [
         f"{operation['operationId']}: {each['name']}"

@@ -37,17 +37,17 @@ class Form:
 
 
 FORMS = {
-    "quota": Form("quota", f"{BOARD}&edit=team:vision", "nominal", {"nominal": "9", "action": "save"}),
-    "removal of a quota": Form("quota", f"{BOARD}&edit=team:vision", "nominal", {"action": "remove"}),
+    "quota": Form("quota", f"{BOARD}&edit=team:vision", "quota", {"quota": "9", "action": "save"}),
+    "removal of a quota": Form("quota", f"{BOARD}&edit=team:vision", "quota", {"action": "remove"}),
     "first quota": Form(
-        "quota", f"{BOARD}&edit=team:vision", "nominal", {"nominal": "9", "action": "save"}, made=False
+        "quota", f"{BOARD}&edit=team:vision", "quota", {"quota": "9", "action": "save"}, made=False
     ),
     "cohort": Form("cohort", f"{BOARD}&edit=cohort:research", "weight", {"weight": "7", "action": "save"}),
     "share": Form("share", f"{BOARD}&edit=team:vision", "weight", {"weight": "7", "action": "save"}),
     "site limit": Form("site limit", BOARD, "amount", {"amount": "9", "action": "site"}),
     "first site limit": Form("site limit", BOARD, "amount", {"amount": "9", "action": "site"}, made=False),
     "rate": Form("rate", BOARD, "rate", {"rate": "9", "action": "rate"}),
-    "cap": Form("cap", TEAM, "user", {"amount": "9"}),
+    "cap": Form("cap", TEAM, "resource", {"amount": "9"}),
     "ledger": Form("ledger", TEAM, "period", {"hours": "9", "do": "set"}),
     "first ledger": Form("ledger", TEAM, "period", {"hours": "9", "do": "set"}, made=False),
     "budget": Form("budget", TEAM, "amount", {"amount": "9", "do": "set"}),
@@ -56,7 +56,7 @@ FORMS = {
     "channel": Form("channel", "/channels/{id}/", "name", {"name": "Mine"}),
     "service account": Form("service account", "/{path}/", "description", {"description": "Mine"}),
     "user": Form("user", "/users/dora/", "email", {"email": "dora@mine.example"}),
-    "checks": Form("checks", "/pools/sim/", "check_every_h", {"check_every_h": "99"}),
+    "checks": Form("checks", "/pools/sim/", "check_every_hours", {"check_every_hours": "99"}),
 }
 
 

@@ -27,7 +27,7 @@ def test_stop_start_and_delete(api: Any, bob: Any, running: Workspace, settle: A
     program, path = api(bob), f"workspaces/{running.pk}"
 
     stopping = program.post(f"{path}/stop")
-    assert (stopping.status_code, stopping.json()["state"], stopping.json()["wanted"]) == (
+    assert (stopping.status_code, stopping.json()["state"], stopping.json()["desired_state"]) == (
         *(202, "stopping", "stopped"),
     )
     settle()

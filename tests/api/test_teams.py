@@ -77,9 +77,9 @@ def test_members(api: Any, alice: Any, bob: Any, charlie: Any, team: Any) -> Non
         "bob": "member",
         "charlie": "member",
     }
-    gone = owner.delete("teams/vision/members/charlie")
+    gone = owner.post("teams/vision/members/charlie/revoke")
     assert (gone.status_code, gone.content) == (204, b"")
-    problem(owner.delete("teams/vision/members/charlie"), 404, "not_found")
+    problem(owner.post("teams/vision/members/charlie/revoke"), 404, "not_found")
 
 
 def test_what_is_refused_of_members(api: Any, alice: Any, bob: Any, charlie: Any, team: Any) -> None:
@@ -88,13 +88,13 @@ def test_what_is_refused_of_members(api: Any, alice: Any, bob: Any, charlie: Any
     problem(api(alice).put("teams/vision/members/zed", {"role": "member"}), 400, "invalid")
     problem(api(alice).put("teams/vision/members/bob", {"role": "king"}), 400, "invalid")
     problem(api(alice).put("teams/vision/members/alice", {"role": "member"}), 409, "conflict")
-    problem(api(alice).delete("teams/vision/members/alice"), 409, "conflict")
-    problem(api(alice, "teams:read").delete("teams/vision/members/bob"), 403, "permission_denied")
+    problem(api(alice).post("teams/vision/members/alice/revoke"), 409, "conflict")
+    problem(api(alice, "teams:read").post("teams/vision/members/bob/revoke"), 403, "permission_denied")
     WorkspaceFactory(owner=bob, team=team)
-    problem(api(alice).delete("teams/vision/members/bob"), 409, "conflict")
+    problem(api(alice).post("teams/vision/members/bob/revoke"), 409, "conflict")
     assert Membership.objects.filter(team=team).count() == 2
 
 
 def test_a_member_may_leave(api: Any, bob: Any, team: Any) -> None:
-    assert api(bob).delete("teams/vision/members/bob").status_code == 204
+    assert api(bob).post("teams/vision/members/bob/revoke").status_code == 204
     problem(api(bob).get("teams/vision"), 404, "not_found")

@@ -30,9 +30,9 @@ class TestUsers(DetailCase, CreateCase):
         "q=example.org": 4,
         "q=ali example": 1,
         "q=nobody": 0,
-        "status=active": 4,
-        "status=invited": 0,
-        "status=deactivated": 0,
+        "state=active": 4,
+        "state=invited": 0,
+        "state=deactivated": 0,
         "role=operator": 1,
         "role=administrator": 1,
         "team=vision": 2,
@@ -66,13 +66,13 @@ def test_the_contract(api: Any, ada: Any, team: Any) -> None:
     assert made["Cache-Control"] == "no-store"
     assert made["Location"] == "/api/v1/users/gina"
     row = made.json()
-    assert (row["status"], row["teams"], row["roles"]) == ("invited", body["teams"], [])
+    assert (row["state"], row["teams"], row["roles"]) == ("invited", body["teams"], [])
     answer = Client().post(
         "/" + row["invite_url"].split("/", 3)[3], {"password": PASSWORD, "repeated": PASSWORD}
     )
     assert answer.status_code == 302
     read = api(ada).get("users/gina").json()
-    assert read["status"] == "active"
+    assert read["state"] == "active"
     assert not {"invite_url", "password"} & set(read)
 
 
@@ -92,13 +92,13 @@ def test_changes_keep_what_they_do_not_name(api: Any, ada: Any, team: Any, bob: 
 
 def test_deactivated_and_given_back(api: Any, ada: Any, bob: Any) -> None:
     for _ in range(2):
-        row = api(ada).post("users/bob/deactivate", {"reason": "left"}).json()
-        assert (row["status"], bool(row["deactivated_at"])) == ("deactivated", True)
+        row = api(ada).post("users/bob/deactivate", {"note": "left"}).json()
+        assert (row["state"], bool(row["deactivated_at"])) == ("deactivated", True)
     row = api(ada).post("users/bob/reactivate").json()
-    assert (row["status"], row["deactivated_at"]) == ("active", None)
+    assert (row["state"], row["deactivated_at"]) == ("active", None)
     reset = api(ada).post("users/bob/reset-password").json()
     assert "/welcome/" in reset["reset_url"]
-    assert api(ada).post("users/bob/end-sessions", {"tokens": True}).json() == {"ended": 0}
+    assert api(ada).post("users/bob/sessions/revoke", {"tokens": True}).json() == {"revoked": 0}
 
 
 def test_workspaces_keep_an_account_from_being_deleted(api: Any, ada: Any, bob: Any, team: Any) -> None:

@@ -277,7 +277,7 @@ def test_a_team_that_may_not_use_it_is_told(olga, team, charlie, catalog):
 
 def test_a_draft_is_previewed_by_who_may_make_it(api_of, olga, bob, team, catalog):
     local_pool_with(node_info())
-    draft = {"slug": "x", "name": "X", "cpu_milli": 100, "memory_mib": 128}
+    draft = {"slug": "x", "name": "X", "resources": {"cpu_milli": 100, "memory_mib": 128}}
     body = {"team": "vision", "template": "jupyterlab", "flavor_draft": draft}
     assert api_of(bob, body).status_code == 403
     shown = api_of(olga, body).json()

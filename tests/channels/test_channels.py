@@ -19,7 +19,7 @@ from portal.common.reasons.codes import ChannelCode
 from portal.common.sealed_texts import unseal
 from portal.notify.channels import outbox, selectors, sending, services
 from portal.notify.channels.kinds import SUBJECTS, subject_of
-from portal.notify.channels.models import Channel, Message, MessageStatus, TeamFeed
+from portal.notify.channels.models import Channel, Message, MessageState, TeamFeed
 from portal.notify.channels.sending import Outcome
 from portal.people.accounts import users
 from tests.api.conftest import api as api  # a fixture
@@ -73,7 +73,7 @@ def test_a_notice_goes_to_those_of_its_readers_channels_that_want_it(alice, bob,
     assert (job.url, job.title) == (SLACK, "[Berth] paper is ready")
     assert job.body == "It waited.\nhttp://localhost:8000/workspaces/1/"
     message = Message.objects.get()
-    assert (message.status, message.channel.user, message.answer) == (MessageStatus.SENT, alice, "ok")
+    assert (message.state, message.channel.user, message.answer) == (MessageState.SENT, alice, "ok")
     assert tick() == 0
 
 
@@ -87,7 +87,7 @@ def test_what_is_rolled_back_is_sent_to_nobody(alice, process):
 
 def test_every_kind_of_notice_has_a_subject():
     for kind in (
-        "workspace.ready", "workspace.asked_to_leave", "workspace.device_lost", "quota.request_asked",
+        "workspace.ready", "workspace.preempting", "workspace.device_lost", "quota.request_asked",
         "quota.grant_ended", "reservation.soon", "ledger.warning", "device.check_degraded",
         "team.owner_passed", "session.locked_out", "webhook.disabled", "channel.disabled",
     ):  # fmt: skip
@@ -120,7 +120,7 @@ def test_many_become_one(alice, process):
     assert job.title == "[Berth] 20 notices"
     assert "- paper-0 is ready" in job.body
     assert "and 5 more" in job.body
-    assert Message.objects.filter(status=MessageStatus.SENT).count() == 20
+    assert Message.objects.filter(state=MessageState.SENT).count() == 20
 
 
 def test_what_fails_is_tried_again_and_given_up(alice, process):
@@ -132,7 +132,7 @@ def test_what_fails_is_tried_again_and_given_up(alice, process):
         tick()
         message = Message.objects.get()
         assert (message.attempts, message.status_code, message.answer) == (number, 403, "invalid_token")
-    assert (message.status, message.due_at) == (MessageStatus.FAILED, None)
+    assert (message.state, message.due_at) == (MessageState.FAILED, None)
     assert len(process.jobs) == outbox.MAX_ATTEMPTS
 
 
@@ -146,11 +146,11 @@ def test_a_worker_killed_in_the_middle_loses_nothing(alice, process, monkeypatch
     with monkeypatch.context() as dying, pytest.raises(KeyboardInterrupt):
         dying.setattr(sending, "send", killed)
         tick()
-    assert Message.objects.get().status == MessageStatus.PENDING
+    assert Message.objects.get().state == MessageState.PENDING
     assert tick() == 0  # claimed, and not due yet
     due_now()
     assert tick() == 1
-    assert Message.objects.get().status == MessageStatus.SENT
+    assert Message.objects.get().state == MessageState.SENT
 
 
 def test_repeated_failures_switch_it_off_and_its_owner_is_told(alice, process):
@@ -296,7 +296,7 @@ def test_a_test_shows_the_real_answer(alice, process, api):
     problem(program.post(f"{path}/test", {}), 409, "on_its_way")
     tick()
     (message,) = program.get(f"{path}/messages").json()["results"]
-    assert (message["status"], message["status_code"], message["answer"]) == ("failed", 404, "no_team")
+    assert (message["state"], message["status_code"], message["answer"]) == ("failed", 404, "no_team")
     changed = program.send("PATCH", path, {"enabled": False, "kinds": ["requests"]}).json()
     assert (changed["enabled"], changed["kinds"]) == (False, ["requests"])
     problem(program.post(f"{path}/test", {}), 409, "channel_disabled")

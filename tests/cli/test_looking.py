@@ -71,12 +71,12 @@ def test_one_workspace(as_bob, bob, team):
 
 
 @pytest.mark.parametrize(
-    ("nominal", "code", "outcome"),
+    ("quota", "code", "outcome"),
     [(4000, 0, "fits_now"), (0, 7, "needs_approval")],
     ids=["fits", "over quota"],
 )
-def test_what_would_become_of_a_request(as_bob, team, nominal, code, outcome):
-    limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", nominal=nominal)
+def test_what_would_become_of_a_request(as_bob, team, quota, code, outcome):
+    limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", quota=quota)
     asked = ("preview", *H100)
     told = as_bob(*asked, "--json")
     assert (told.code, told.json["outcome"]) == (code, outcome), told.err
@@ -85,7 +85,7 @@ def test_what_would_become_of_a_request(as_bob, team, nominal, code, outcome):
 
 
 def test_what_needs_an_approval_is_not_waited_for(as_bob, team):
-    limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", nominal=0)
+    limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", quota=0)
     ran = as_bob("up", *H100, "--wait", "--timeout", "60")
     assert ran.code == 7
     assert as_bob("up", *H100, "--json").json["error"]["code"] == "needs_approval"
@@ -93,7 +93,7 @@ def test_what_needs_an_approval_is_not_waited_for(as_bob, team):
 
 
 def test_nor_is_one_that_waits_for_it_already(as_bob, bob, team):
-    limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", nominal=0)
+    limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", quota=0)
     workspace = services.create_waiting(
         actor=bob,
         team=team,

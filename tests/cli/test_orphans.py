@@ -56,10 +56,10 @@ def test_what_is_there_with_age_size_and_what_becomes_of_it(as_operator, team):
 
 
 def test_a_folder_goes_after_a_question(as_operator, sent, monkeypatch):
-    asked = as_operator("orphans", "remove", "ws-rest")
+    asked = as_operator("orphans", "rm", "ws-rest")
     assert asked.code == 2 and "--yes" in asked.err and states()["ws-rest"] == "found"
     row = Orphan.objects.get(name="ws-rest")
-    ran = as_operator("orphans", "remove", str(row.pk)[:8], "-y")
+    ran = as_operator("orphans", "rm", str(row.pk)[:8], "-y")
     assert (ran.code, ran.out) == (0, "ws-rest on gpu-a is being removed.\n")
     assert states() == {"ghost": "found", "ws-rest": "removing", "ws-old": "removed"}
 
@@ -67,27 +67,25 @@ def test_a_folder_goes_after_a_question(as_operator, sent, monkeypatch):
         Orphan.objects.filter(pk=row.pk).update(state="found", problem="It is in use.")
 
     monkeypatch.setattr("portal.cli.orphans.time.sleep", refuse)
-    waited = as_operator("orphans", "remove", "ws-rest", "--yes", "--wait")
+    waited = as_operator("orphans", "rm", "ws-rest", "--yes", "--wait")
     assert (waited.code, waited.out) == (1, "It is in use.\n")
 
 
 def test_a_home_goes_only_when_its_name_is_typed(as_operator, team, sent, monkeypatch):
     name = f"{team.slug}/ghost"
-    unasked = as_operator("orphans", "remove", name, "--yes")
+    unasked = as_operator("orphans", "rm", name, "--yes")
     assert unasked.code == 2 and f"--confirm {name}" in unasked.err
     monkeypatch.setattr("sys.stdin", Keyboard("y\n"))
-    assert as_operator("orphans", "remove", name).err == "berth: Nothing was changed.\n"
-    assert as_operator("orphans", "remove", name, "--confirm", "ghost").code == 1, (
-        "the portal looks at it too"
-    )
+    assert as_operator("orphans", "rm", name).err == "berth: Nothing was changed.\n"
+    assert as_operator("orphans", "rm", name, "--confirm", "ghost").code == 1, "the portal looks at it too"
     assert states()["ghost"] == "found"
     monkeypatch.setattr("sys.stdin", Keyboard(f"{name}\n"))
-    ran = as_operator("orphans", "remove", name)
+    ran = as_operator("orphans", "rm", name)
     assert ran.code == 0 and "nothing brings them back" in ran.out and states()["ghost"] == "removing"
 
 
 def test_what_cannot_be_removed(as_operator, bob, monkeypatch):
-    assert as_operator("orphans", "remove", "ws-old", "-y").code == 5
+    assert as_operator("orphans", "rm", "ws-old", "-y").code == 5
     monkeypatch.setenv("BERTH_TOKEN", make_token(bob)[1])
     assert as_operator("orphans").code == 1
 

@@ -121,7 +121,7 @@ def test_a_clean_up_that_cannot_be_done_says_so(as_bob: Any, monkeypatch: pytest
 
 
 def test_an_approval_is_not_waited_for_and_leaves_nothing(as_bob: Any, team: Any) -> None:
-    limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", nominal=0)
+    limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", quota=0)
     ran = as_bob("up", "--flavor", "sim-h100-x1", "--wait", "--timeout", "600", "--clean-up")
     assert ran.code == 7
     assert not Workspace.objects.exists()

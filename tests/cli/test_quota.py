@@ -14,8 +14,8 @@ from tests.factories import TeamFactory, WorkspaceFactory
 @pytest.fixture
 def vision(as_bob, bob, team, pool):
     """vision may use 4 H100 and 64 GiB; bob holds one and a half."""
-    limits.set_quota(actor=SYSTEM, team=team, resource="gpu:h100", nominal=4000)
-    limits.set_quota(actor=SYSTEM, team=team, resource="memory_mib", nominal=65_536)
+    limits.set_quota(actor=SYSTEM, team=team, resource="gpu:h100", quota=4000)
+    limits.set_quota(actor=SYSTEM, team=team, resource="memory_mib", quota=65_536)
     limits.set_member_cap(actor=SYSTEM, team=team, resource="gpu:h100", amount=2000)
     WorkspaceFactory(owner=bob, team=team, state=State.RUNNING, pool=pool, amounts={"gpu:h100": 1500})
     return team
@@ -33,7 +33,7 @@ def test_a_table_in_peoples_units(as_bob, vision):
 def test_json_has_base_units(as_bob, vision):
     ran = as_bob("quota", "vision", "--json")
     row = ran.json["resources"][0]
-    assert (row["resource"], row["used"], row["nominal"], row["cap"]) == ("gpu:h100", 1500, 4000, 2000)
+    assert (row["resource"], row["used"], row["quota"], row["cap"]) == ("gpu:h100", 1500, 4000, 2000)
     assert [each["team"] for each in as_bob("quota", "--json").json] == ["vision"]
 
 

@@ -41,11 +41,11 @@ def test_what_waits(as_bob: Any, pool: Any) -> None:
 
 
 def test_asking_and_deciding(as_bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=1000)
-    ran = as_bob("requests", "ask", "--resource", H100, "--amount", "2", "--why", "A paper", "--hours", "48")
+    limits.set_quota(actor=SYSTEM, team=team, resource=H100, quota=1000)
+    ran = as_bob("requests", "ask", "--resource", H100, "--amount", "2", "--note", "A paper", "--hours", "48")
     assert ran.code == 0, ran.err
     made = QuotaRequest.objects.get()
-    assert (made.amount, made.why, made.team) == (2000, "A paper", team) and made.until is not None
+    assert (made.amount, made.note, made.team) == (2000, "A paper", team) and made.until is not None
     assert f"open, 2 {H100} for {team.slug}." in ran.out
     short = str(made.pk)[:8]
     assert as_bob("requests").out.splitlines()[1].split()[:6] == [
@@ -64,22 +64,22 @@ def test_asking_and_deciding(as_bob: Any, team: Any, monkeypatch: pytest.MonkeyP
     ran = as_bob("requests", "approve", short, "--amount", "1", "--note", "One will do")
     assert ran.code == 0, ran.err
     made.refresh_from_db()
-    assert (made.status, made.granted_amount, made.decision_note) == ("approved", 1000, "One will do")
-    assert as_bob("requests", "deny", short, "--reason", "late").code == 5
-    assert as_bob("requests", "deny", str(made.pk), "--reason", "late").code == 1
+    assert (made.state, made.granted_amount, made.decision_note) == ("approved", 1000, "One will do")
+    assert as_bob("requests", "deny", short, "--note", "late").code == 5
+    assert as_bob("requests", "deny", str(made.pk), "--note", "late").code == 1
     assert as_bob("requests").out == ""
-    assert as_bob("requests", "--all", "--json").json[0]["status"] == "approved"
+    assert as_bob("requests", "--all", "--json").json[0]["state"] == "approved"
 
 
 def test_taking_it_back(as_bob: Any, team: Any) -> None:
-    limits.set_quota(actor=SYSTEM, team=team, resource="workspaces", nominal=1)
-    asked = ("requests", "ask", "--resource", "workspaces", "--amount", "3", "--why", "More")
+    limits.set_quota(actor=SYSTEM, team=team, resource="workspaces", quota=1)
+    asked = ("requests", "ask", "--resource", "workspaces", "--amount", "3", "--note", "More")
     made = as_bob(*asked, "--json").json
     assert "error" not in made, made
     assert made["amount"] == 3
-    assert as_bob("requests", "withdraw", made["id"][:10], "--json").json["status"] == "withdrawn"
+    assert as_bob("requests", "cancel", made["id"][:10], "--json").json["state"] == "cancelled"
     assert as_bob(*asked[:-2]).code == 2
-    assert as_bob("requests", "ask", *asked[2:5], "-1", "--why", "x").code == 2
+    assert as_bob("requests", "ask", *asked[2:5], "-1", "--note", "x").code == 2
 
 
 def test_amounts_are_in_what_people_count() -> None:

@@ -32,10 +32,10 @@ def test_from_its_making_to_its_end(as_alice, ci):
     listed = as_alice(SA, "ls").out.splitlines()
     assert listed[1].split() == ["svc-ci", "vision", "active", "0", "-", "Nightly", "training"]
     assert as_alice(SA, "deactivate", "ci").code == 2, "nobody was there to be asked"
-    assert as_alice(SA, "deactivate", "svc-ci", "-y", "--reason", "moved").out == "svc-ci is deactivated.\n"
+    assert as_alice(SA, "deactivate", "svc-ci", "-y", "--note", "moved").out == "svc-ci is deactivated.\n"
     assert as_alice(SA, "issue", "ci", "x").code == 1
     assert as_alice(SA, "reactivate", "ci").out == "svc-ci is active.\n"
-    assert as_alice(SA, "ls", "--json").json[0]["status"] == "active"
+    assert as_alice(SA, "ls", "--json").json[0]["state"] == "active"
 
 
 def test_a_token_from_its_issue_to_its_end(as_alice, ci, monkeypatch):
@@ -73,14 +73,14 @@ def test_json_of_every_command(as_alice, ci):
     made = as_alice(SA, "create", "cd", "--json").json
     assert (made["username"], made["team"]) == ("svc-cd", "vision")
     issued = as_alice(SA, "issue", "cd", "deploy", "--json").json
-    assert issued["secret"].startswith("berth_") and issued["user"] == "svc-cd"
+    assert issued["secret"].startswith("berth_") and issued["owner"] == "svc-cd"
     [listed] = as_alice(SA, "tokens", "cd", "--json").json
     assert "secret" not in listed
     rotated = as_alice(SA, "rotate", "cd", issued["id"], "--json").json
     assert rotated["replaces"] == issued["id"]
     gone = as_alice(SA, "revoke", "cd", rotated["id"], "-y", "--json").json
     assert gone == {"id": rotated["id"], "prefix": rotated["prefix"], "revoked": True}
-    assert as_alice(SA, "deactivate", "cd", "-y", "--json").json["status"] == "deactivated"
+    assert as_alice(SA, "deactivate", "cd", "-y", "--json").json["state"] == "deactivated"
     assert as_alice(SA, "tokens", "svc-nobody", "--json").code == 5
 
 

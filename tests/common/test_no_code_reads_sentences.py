@@ -37,12 +37,18 @@ KEPT_AS = frozenset({"str", "strip_nul", "cast", "lower", "upper", "casefold", "
 _TYPED = "what a user has typed into a field of this name"
 _SAME = "whether a row is written anew: nothing is read out of the sentence but that it is another one"
 EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("portal/people/accounts/user_views.py", "strip_nul(request.POST.get('note', '')).strip()"): _TYPED,
     (
         "portal/cli/client/problems.py",
         "str(sentence) not in (problem.get('next_action'), problem.get('detail'))",
     ): ("what the portal sent twice is printed once"),
     ("portal/cli/client/transport.py", "response.text.strip()"): "the end of a line is not shown",
     ("portal/cli/environments.py", "line != shown"): "a line that says the same is not shown again",
+    ("portal/cli/homes.py", "there['message'].rstrip('.')"): "shown as a part of a longer sentence",
+    (
+        "portal/cli/requests.py",
+        "row['note'].splitlines()",
+    ): "the first line of what a user has typed is shown",
     (
         "portal/common/events/services.py",
         "strip_nul(title).split()",
@@ -54,6 +60,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "Notification.objects.filter(user__in=wanted, kind=kind, title=title, url=url, read_at=None, "
         "at__gte=now - SAME_NOTICE)",
     ): _SAME,
+    ("portal/web/fleet/views/gpus.py", "strip_nul(request.POST.get('note', '')).strip()"): _TYPED,
     (
         "portal/gpu_checks/kinds/device_proof.py",
         "(last.verdict, last.summary) == (run.verdict, run.summary)",
@@ -67,9 +74,11 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "Pool.objects.filter(pk=pool.pk).exclude(state=state, state_message=message)",
     ): _SAME,
     ("portal/quota/ledger/services.py", "strip_nul(note).strip()"): _TYPED,
+    ("portal/quota/requests/services/grants.py", "strip_nul(note).strip()"): _TYPED,
     ("portal/quota/requests/services/requests.py", "strip_nul(note).strip()"): _TYPED,
     ("portal/quota/reservations/services.py", "strip_nul(note).strip()"): _TYPED,
     ("portal/quota/reservations/services.py", "strip_nul(title).split()"): _TYPED,
+    ("portal/people/service_accounts/views.py", "strip_nul(request.POST.get('note', '')).strip()"): _TYPED,
     ("provisioning/gpu/check/report.py", "worst.text.rstrip('.')"): (
         "a finding ends with a full stop or without, a summary with one"
     ),

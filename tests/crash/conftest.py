@@ -78,7 +78,7 @@ class Planes:
         nodes = tuple(replace(node, devices=devices) for node in seen.nodes)
         able = seen.capabilities | {Capability.WHOLE_GPU}
         inventory.apply_inventory(pool=pool, inventory=replace(seen, nodes=nodes, capabilities=able))
-        Pool.objects.update(hand_out_max_age_h=0)
+        Pool.objects.update(hand_out_max_age_hours=0)
         FlavorFactory(slug="one-gpu", accelerator_count=1, cpu_milli=100, memory_mib=256)
         self._make(held_by, "one-gpu", template="files")
         self.sent.clear()

@@ -223,12 +223,12 @@ def states() -> str:
     from portal.fleet.inventory.device_states import LOOKS
     from portal.fleet.inventory.models import PoolState
     from portal.fleet.machines.models import MachineState
-    from portal.gpu_checks.models import CheckStatus, CheckVerdict
-    from portal.notify.webhooks.models import DeliveryStatus
-    from portal.people.accounts.models import AccountStatus
-    from portal.people.join_requests.models import JoinStatus
-    from portal.quota.requests.models import RequestStatus
-    from portal.quota.reservations.models import ReservationStatus
+    from portal.gpu_checks.models import CheckVerdict, RunState
+    from portal.notify.webhooks.models import DeliveryState
+    from portal.people.accounts.models import AccountState
+    from portal.people.join_requests.models import JoinState
+    from portal.quota.requests.models import RequestState
+    from portal.quota.reservations.models import ReservationState
     from portal.workspaces.lifecycle import (
         TRANSITIONS,
         PreemptionCause,
@@ -264,19 +264,19 @@ def states() -> str:
         ("Why a workspace ended", TerminationReason),
         ("Pools", PoolState),
         ("Machines that join", MachineState),
-        ("GPU checks", CheckStatus),
+        ("GPU checks", RunState),
         ("Verdicts of GPU checks", CheckVerdict),
-        ("Quota requests", RequestStatus),
-        ("Reservations", ReservationStatus),
-        ("Requests to join a team", JoinStatus),
-        ("Accounts", AccountStatus),
+        ("Quota requests", RequestState),
+        ("Reservations", ReservationState),
+        ("Requests to join a team", JoinState),
+        ("Accounts", AccountState),
         ("Versions of software environments", VersionState),
         ("Builds of software environments", BuildState),
         ("Homes that are moved", HomeMoveState),
         ("All homes of a machine that are moved", EvacuationState),
         ("Archives of homes", HomeArchiveState),
         ("What is left over on nodes", OrphanState),
-        ("Deliveries of webhooks", DeliveryStatus),
+        ("Deliveries of webhooks", DeliveryState),
     ):
         parts += ["", f"## {title}", "| value | on pages |", "|---|---|"]
         parts += [f"| `{each.value}` | {each.label} |" for each in choices if each.value]

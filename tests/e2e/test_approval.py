@@ -28,7 +28,7 @@ from portal.common.actors import SYSTEM
 from portal.quota.limits.services import limits
 User.objects.filter(username="ben").update(is_approver=True)
 team = Team.objects.get(memberships__user__username="ada")
-limits.set_quota(actor=SYSTEM, team=team, resource="cpu_milli", nominal=1000)
+limits.set_quota(actor=SYSTEM, team=team, resource="cpu_milli", quota=1000)
 """
 CLEAN_UP = """
 from portal.people.accounts.models import User
@@ -60,7 +60,7 @@ def test_from_refused_to_running(berth: Berth, ada: Api, small_quota: None, brow
     page.locator("#start", has_text="Ask for it").wait_for()
     asks.shot("refused")
     page.locator("#start").click()
-    page.fill("textarea[name=why]", "Training for the paper")
+    page.fill("textarea[name=note]", "Training for the paper")
     asks.shot("asks")
     page.locator("main form button.primary").first.click()
     page.get_by_text("Open", exact=True).first.wait_for()

@@ -139,7 +139,7 @@ def test_what_is_open_is_cut(
             eventually(lambda: held_up(berth, workspace_id), limit_s=20, what="its server is held up")
         watched = [Watch(lambda: until_closed(channel)), Watch(lambda: list(events.iter_raw()))]
         began = time.monotonic()
-        assert admin.post(f"users/{name}/deactivate", json={"reason": "left"}).status_code == 200
+        assert admin.post(f"users/{name}/deactivate", json={"note": "left"}).status_code == 200
         eventually(
             lambda: all(each.ended_at for each in watched), limit_s=40, what="the connections have ended"
         )

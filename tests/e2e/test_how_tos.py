@@ -96,7 +96,7 @@ def test_the_administrators_tutorial_and_monitoring(here: HowToMachine) -> None:
     ask(here, secret, "POST", "teams", {"slug": "vision", "name": "Vision"})
     assert here.do(create).count("/welcome/") == 2
     assert {"gina", "hugo"} <= people(here, secret)
-    ask(here, secret, "POST", "quotas", {"team": "vision", "resource": "cpu", "nominal": 4000})
+    ask(here, secret, "POST", "quotas", {"team": "vision", "resource": "cpu", "quota": 4000})
     said = here.do(as_a_file, given=f"{secret}\n")
     assert "Signed in at http://localhost:8000 as admin." in said
     assert said.rstrip().endswith("The site is as the file says."), said

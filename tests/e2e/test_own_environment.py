@@ -173,7 +173,11 @@ def test_by_rest(site: Berth, site_admin: Api, site_ben: Api) -> None:
     admin.json("POST", f"environments/{name}/builds", {"source": "six\n"})
     assert ended_build(admin, name, 2)["state"] == "ready"
     admin.json("POST", "templates", {"slug": name, **template_of(name)})
-    admin.json("POST", "flavors", {"slug": name, "name": name, "cpu_milli": 100, "memory_mib": 256})
+    admin.json(
+        "POST",
+        "flavors",
+        {"slug": name, "name": name, "resources": {"cpu_milli": 100, "memory_mib": 256}},
+    )
     member_starts(berth, ben, name)
 
 

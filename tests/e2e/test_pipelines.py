@@ -145,7 +145,7 @@ def test_one_that_needs_an_approval_ends_at_once_and_passes_when_it_has_it(
     assert refused.codes == [7, 0], refused
     assert nothing_is_left(ada, berth)
 
-    asked = ["requests", "ask", "--resource", "cpu_milli", "--amount", "1", "--why", "Training"]
+    asked = ["requests", "ask", "--resource", "cpu_milli", "--amount", "1", "--note", "Training"]
     request = json.loads(berth_says(berth, "ada", *asked, "--json"))
     berth_says(berth, "ben", "requests", "approve", request["id"])
     assert pipeline("gitlab", FLAVOR="cpu-large").passed
@@ -229,7 +229,7 @@ def test_a_port_is_led_here_for_its_user_alone_and_as_long_as_the_token_holds(
         line = http.client.HTTPConnection("127.0.0.1", local, timeout=30)
         line.request("GET", "/")
         assert line.getresponse().read() == b"from inside"
-        assert ada.ask("DELETE", f"tokens/{short['id']}").status_code == 204
+        assert ada.ask("POST", f"tokens/{short['id']}/revoke").status_code == 204
         # What is open is cut, and the command ends.
         assert line.sock is not None and line.sock.recv(1) == b""
         assert process.wait(60) == 3

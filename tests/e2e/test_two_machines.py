@@ -29,7 +29,7 @@ from provisioning import redis_client
 from provisioning.celery_config import CONTROL_QUEUE, KEY_PREFIX, configure, node_queue
 from provisioning.endpoints import SOCKET_HEADER
 from provisioning.host.door import Door, Proof
-from provisioning.node.gateway import node_name
+from provisioning.node_gateway import node_name
 from provisioning.service.console import Problem
 from provisioning.service.door_uid import DOORS_UID
 from provisioning.signed_celery import Identity, SignedCelery

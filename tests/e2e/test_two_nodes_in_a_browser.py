@@ -227,7 +227,7 @@ def test_drained_and_put_back(site: Site) -> None:
     admin, page = site.machines_page(), site.pages["node-x"]
     site.row("node-x").get_by_role("link", name="Cordon or drain").click()
     admin.get_by_role("link", name="Drain").click()
-    admin.get_by_label("Why").fill("New memory")
+    admin.get_by_label("Note").fill("New memory")
     site.admin.shot("drain")
     admin.get_by_role("button", name="Drain node-x").click()
     page.get_by_text("It has to make room and stops in").wait_for(timeout=SOON_MS)

@@ -13,7 +13,7 @@ import pytest
 from portal.common import front_door
 from portal.embedded import configs, proxy
 from portal.embedded.environment import Instance
-from provisioning.node.gateway import Certificates
+from provisioning.node_gateway import Certificates
 
 CERTIFICATES = Certificates(
     Path("/run/authority.pem"), Path("/run/front-door.pem"), Path("/run/front-door.key")

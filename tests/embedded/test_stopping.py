@@ -16,6 +16,9 @@ from portal.embedded.up import Up
 from portal.fleet.inventory.models import Pool
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from provisioning.driver import Driver
+from provisioning.errors import MissingDependency
+from provisioning.registry import driver_class
 from provisioning.service.console import Console
 from tests.factories import WorkspaceFactory
 
@@ -38,6 +41,29 @@ def answer_with(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return await real(sys.executable, "-I", "-S", "-c", code, **options)
 
     monkeypatch.setattr(up_module.asyncio, "create_subprocess_exec", instead)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (None, ""),
+        (OSError(13, "Permission denied"), "; a home's file server may be left (Permission denied)"),
+        (MissingDependency("It needs x."), "; a home's file server may be left (It needs x.)"),
+    ],
+)
+def test_what_is_left_on_the_machine_is_told(
+    up: Up, monkeypatch: pytest.MonkeyPatch, error: Exception | None, words: str
+) -> None:
+    asked: list[bool] = []
+
+    def release_host(self: Driver, *, keep_workspaces: bool) -> int:
+        asked.append(keep_workspaces)
+        if error is not None:
+            raise error
+        return 0
+
+    monkeypatch.setattr(driver_class("local"), "release_host", release_host)
+    assert (up._release_host(), asked) == (words, [False])
 
 
 async def test_it_repeats_what_the_portal_says(

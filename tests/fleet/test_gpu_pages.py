@@ -41,7 +41,7 @@ def node_with(name: str, count: int, *more: DeviceInfo, **fields: object):
 @pytest.fixture
 def lab(catalog) -> Pool:
     pool = local_pool_with(node_with("gpu-01", 8), node_with("gpu-02", 2))
-    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_h=0)
+    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_hours=0)
     FlavorFactory(slug="gpu-1", accelerator_count=1, accelerator_model=H100)
     return pool
 
@@ -131,7 +131,7 @@ def test_a_split_gpu_shows_its_instances(catalog, alice, as_user):
     Device.objects.filter(uuid="MIG-4").update(checking=True)
     (group,) = gpu_map.gpu_map(gpu_map.Filters(), None, timezone.now()).groups
     (cell,) = group.nodes[0].cells
-    assert cell.label == "GPU 0, split: 3g.40gb free, 1g.10gb being checked"
+    assert cell.label == "GPU 0, partitioned: 3g.40gb free, 1g.10gb being checked"
     assert [(part.start, part.size, part.state) for part in cell.segments] == [
         (0, 4, "free"), (4, 1, "checking"),
     ]  # fmt: skip
@@ -234,11 +234,11 @@ def test_a_device_says_why_it_is_out_and_what_brings_it_back(lab, bob, olga, as_
 
 def test_an_operator_cordons_with_a_reason_and_a_member_may_not(lab, bob, olga, as_user):
     url = f"/gpus/devices/{device('gpu-01', 0).pk}/"
-    assert as_user(bob).post(url, {"do": "cordon", "reason": "mine"}).status_code == 403
-    as_user(olga).post(url, {"do": "cordon", "reason": "Fan is loud"})
+    assert as_user(bob).post(url, {"do": "cordon", "note": "mine"}).status_code == 403
+    as_user(olga).post(url, {"do": "cordon", "note": "Fan is loud"})
     assert "Fan is loud" in text(as_user(bob).get(url))
     node = f"/gpus/nodes/{Node.objects.get(name='gpu-02').pk}/"
-    as_user(olga).post(node, {"do": "cordon", "reason": "Firmware"})
+    as_user(olga).post(node, {"do": "cordon", "note": "Firmware"})
     assert "Firmware" in text(as_user(bob).get(node))
     as_user(olga).post(node, {"do": "uncordon"})
     assert not Node.objects.get(name="gpu-02").cordoned
@@ -286,9 +286,9 @@ def test_draining_asks_first_then_tells_everybody_there(lab, make, alice, olga, 
     node = Node.objects.get(allocations__workspace=workspace)
     url = f"/gpus/nodes/{node.pk}/drain/"
     question = text(as_user(olga).get(url))
-    assert f"Drain {node.name}?" in question and "home folder" in question and 'name="reason"' in question
+    assert f"Drain {node.name}?" in question and "home folder" in question and 'name="note"' in question
     client = as_user(olga)
-    assert client.post(url, {"reason": "Firmware"}).url == f"/gpus/nodes/{node.pk}/"
+    assert client.post(url, {"note": "Firmware"}).url == f"/gpus/nodes/{node.pk}/"
     said = text(client.get(f"/gpus/nodes/{node.pk}/"))
     assert f"{node.name} is cordoned; 1 workspace is there yet, until" in said and "Firmware" in said
     # Somebody is there yet, so it can be asked for again; once nobody is, there is nothing to drain.
@@ -302,7 +302,7 @@ def test_of_a_real_gpu_it_is_said_how_a_share_is_held(catalog, make, alice, as_u
     """Simulated ones run nothing: nothing is ended there."""
     simulated_pool(str(tmp_path))
     local_pool_with(node_info(gpus=1, provides=(PROVIDES_SHARES,)))
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     words = "Memory is held to its part by ending processes"
     FlavorFactory(slug="half", accelerator_count=1, accelerator_milli=500)
     of_it = {"pool": Pool.objects.get(slug="sim"), "cpu_milli": 100, "memory_mib": 64}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from pathlib import Path
 
 import pynvml
 import pytest
@@ -174,3 +176,11 @@ def test_hung_work_ends_at_its_deadline_and_does_not_pile_up():
             continue
     with pytest.raises(nvml.GpuLost):
         bounded.call(lambda: (_ for _ in ()).throw(nvml.GpuLost("gone")), timeout_s=5)
+
+
+def test_nothing_else_calls_pynvml():
+    wrapper = Path(nvml.__file__).parent
+    call = re.compile(r"pynvml\.nvml\w+\(|getattr\(pynvml")
+    files = [path for path in wrapper.parents[1].rglob("*.py") if path.parent != wrapper]
+    assert [str(path) for path in files if call.search(path.read_text())] == []
+    assert any(call.search(path.read_text()) for path in wrapper.glob("*.py"))

@@ -16,6 +16,7 @@ from provisioning.gpu.rollup import Rollup
 from provisioning.gpu.sampler import MAX_WAITING, Sampler
 from provisioning.gpu.samples import ProcessUse, Sample
 from provisioning.gpu.sources import NvmlDevices
+from provisioning.live_samples import parse_live
 from provisioning.node import sampling
 from tests.gpu.fake_nvml import LOST, Err, FakeLibrary, Process, a100, h100_mig, h200, installed, t4
 
@@ -447,7 +448,7 @@ def test_the_step_goes_on_sampling_while_the_broker_is_away(monkeypatch):
         assert store.hash == {}
         store.away = False
         until(lambda: show() or store.hash)
-        (live,) = sampling.parse_live(store.hash).values()
+        (live,) = parse_live(store.hash).values()
         assert live.gpu_util_pct == 40
         sampler = step._sampler
         step.stop(consumer)
@@ -466,5 +467,5 @@ def test_live_samples_are_read_back_and_old_or_foreign_ones_left_out():
         b"GPU-3": b"not json",
         b"GPU-4": b'{"at_s": "now"}',
     }
-    found = sampling.parse_live(raw, now_s=1010.0)
+    found = parse_live(raw, now_s=1010.0)
     assert found == {"GPU-1": Sample(1000.0, gpu_util_pct=5, processes=(ProcessUse(7),))}

@@ -21,7 +21,7 @@ from tests.factories import local_pool_with, node_info
 def checked_pool(*nodes: NodeInfo, slug: str = "this-machine") -> Pool:
     """A pool of real devices with the policy that pools have by default; nodes answer by hand."""
     pool = local_pool_with(*nodes, slug=slug)
-    Pool.objects.filter(pk=pool.pk).update(check_every_h=168, hand_out_max_age_h=24)
+    Pool.objects.filter(pk=pool.pk).update(check_every_hours=168, hand_out_max_age_hours=24)
     pool.refresh_from_db()
     return pool
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db
 def pool(catalog, tmp_path) -> Pool:
     """Eight devices, six with a fault each; every one was new and has been checked."""
     made = simulated_pool(str(tmp_path / "sim"), nodes=1, gpus=8)
-    Pool.objects.filter(pk=made.pk).update(check_every_h=1, scrub_required=True)
+    Pool.objects.filter(pk=made.pk).update(check_every_hours=1, scrub_required=True)
     rescript(made, **FAULTS)
     take_stock(made)
     return made

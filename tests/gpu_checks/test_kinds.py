@@ -11,7 +11,7 @@ from django.urls import reverse
 from portal.common.reasons.wording.checks import NOUNS
 from portal.fleet.inventory.models import CheckLevel, Device
 from portal.gpu_checks.kinds.registry import PROOFS, handler_of, proof_of, proof_that_lifts
-from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.people.accounts.models import User
 from tests.broker import Broker
 from tests.factories import node_info
@@ -92,7 +92,7 @@ def test_an_open_run_has_a_label_beside_its_device(
 def test_a_proof_that_has_ended_is_repeated_from_its_page(
     client: Client, olga: User, alice: User, gpu: Device, sent: Broker, kind: CheckKind, label: str
 ) -> None:
-    run = run_of_kind(gpu, kind, status=CheckStatus.DONE, verdict=CheckVerdict.PASS)
+    run = run_of_kind(gpu, kind, state=RunState.DONE, verdict=CheckVerdict.PASS)
     where = reverse("gpu_checks:check", args=[run.pk])
     client.force_login(olga)
     page = client.get(where)
@@ -111,7 +111,7 @@ def test_a_proof_that_has_ended_is_repeated_from_its_page(
 def test_a_run_that_cannot_be_asked_for_again_has_no_button(
     client: Client, olga: User, gpu: Device, kind: CheckKind
 ) -> None:
-    run = run_of_kind(gpu, kind, status=CheckStatus.DONE, verdict=CheckVerdict.PASS)
+    run = run_of_kind(gpu, kind, state=RunState.DONE, verdict=CheckVerdict.PASS)
     client.force_login(olga)
     page = client.get(reverse("gpu_checks:check", args=[run.pk]))
     assert page.context["check"].repeat is None

@@ -14,7 +14,7 @@ from django.test import AsyncClient
 from portal.common.events import live
 from portal.fleet.inventory.models import Device, Pool
 from portal.gpu_checks import results, runs
-from portal.gpu_checks.models import CheckStatus, GpuCheckRun
+from portal.gpu_checks.models import GpuCheckRun, RunState
 from portal.gpu_checks.presenters import format_measure, format_report_text, metric_title
 from tests.api.conftest import Api, problem
 from tests.factories import make_token, node_info, simulated_pool
@@ -62,7 +62,7 @@ def test_ci_asks_for_a_check_watches_it_and_reads_the_report(operator, h100, sen
     made = operator.post("gpu-checks", {"device": h100.uuid, "level": "standard"})
     assert made.status_code == 202, made.content
     run = made.json()
-    assert (run["status"], run["verdict"], run["node"], run["simulated"]) == ("queued", "", "node-1", False)
+    assert (run["state"], run["verdict"], run["node"], run["simulated"]) == ("queued", "", "node-1", False)
     again = operator.post("gpu-checks", {"device": str(h100.pk), "level": "standard"}).json()
     assert again["id"] == run["id"]
     command = only(sent)
@@ -70,10 +70,10 @@ def test_ci_asks_for_a_check_watches_it_and_reads_the_report(operator, h100, sen
         run_id=command.run, lease=command.lease, progress={"phase": "start", "test": "address", "done": 2}
     )
     seen = operator.get(f"gpu-checks/{run['id']}").json()
-    assert (seen["status"], seen["progress"]["test"]) == ("running", "address")
+    assert (seen["state"], seen["progress"]["test"]) == ("running", "address")
     assert answer(command)
     done = operator.get(f"gpu-checks/{run['id']}").json()
-    assert (done["status"], done["verdict"], done["report"]["uuid"]) == ("done", "pass", h100.uuid)
+    assert (done["state"], done["verdict"], done["report"]["uuid"]) == ("done", "pass", h100.uuid)
     schema = operator.get("schemas/gpu-check").json()
     jsonschema.validate(done["report"], schema)
     listed = operator.get(f"gpu-checks?device={h100.pk}&verdict=pass").json()["results"]
@@ -101,7 +101,7 @@ def test_another_level_has_to_wait_and_says_for_what(operator, h100, sent):
         operator.post("gpu-checks", {"device": h100.uuid, "level": "extended"}), 409, "check_under_way"
     )
     assert "is under way" in refused["detail"] and refused["next_action"]
-    assert operator.post(f"gpu-checks/{run['id']}/cancel").json()["status"] == "lost"
+    assert operator.post(f"gpu-checks/{run['id']}/cancel").json()["state"] == "lost"
     problem(operator.post(f"gpu-checks/{run['id']}/cancel"), 409, "conflict")
 
 
@@ -145,7 +145,7 @@ async def test_the_stream_tells_each_step_and_ends_with_the_verdict(olga, sent, 
     assert told["Content-Type"] == "text/event-stream"
     lines = b"".join([chunk async for chunk in told]).decode().splitlines()
     data = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
-    assert [each["status"] for each in data] == ["queued", "running", "done"]
+    assert [each["state"] for each in data] == ["queued", "running", "done"]
     assert (data[-1]["verdict"], data[-1]["check"]) == ("pass", str(run.pk))
     assert channels == [live.check_channel(run.pk)]
 
@@ -179,7 +179,7 @@ def test_a_queued_one_can_be_taken_back_on_its_page(olga, as_user, h100, sent):
     where = as_user(olga).post(f"/gpus/devices/{h100.pk}/checks/", {"kind": "scrub"}).url
     assert "Scrub of GPU 0" in text(as_user(olga).get(where))
     as_user(olga).post(where)
-    assert GpuCheckRun.objects.get().status == CheckStatus.LOST
+    assert GpuCheckRun.objects.get().state == RunState.LOST
     assert "Cancelled before it began" in text(as_user(olga).get(where))
 
 
@@ -210,7 +210,7 @@ def test_a_simulated_check_is_called_so_everywhere(olga, as_user, operator, cata
         sent.deliver(message)
     sent.run()
     seen = operator.get(f"gpu-checks/{made['id']}").json()
-    assert (seen["status"], seen["simulated"], seen["report"]["simulated"]) == ("done", True, True)
+    assert (seen["state"], seen["simulated"], seen["report"]["simulated"]) == ("done", True, True)
     assert seen["verdict"] == "degraded" and "imulated" in seen["summary"]
     page = text(as_user(olga).get(f"/gpus/checks/{made['id']}/"))
     assert "says nothing about any hardware" in page
@@ -219,24 +219,27 @@ def test_a_simulated_check_is_called_so_everywhere(olga, as_user, operator, cata
 
 def test_operators_set_when_a_pool_is_checked(olga, bob, as_user, operator, h100):
     url = "/pools/this-machine/"
-    form = {"check_every_h": "24", "check_level": "quick", "hand_out_max_age_h": "0", "scrub_required": "on"}
+    form = {
+        "check_every_hours": "24",
+        "check_level": "quick",
+        "hand_out_max_age_hours": "0",
+        "scrub_required": "on",
+    }
     assert as_user(bob).post(f"{url}checks/", form).status_code == 403
     assert as_user(olga).post(f"{url}checks/", form).url == url
     pool = Pool.objects.get(slug="this-machine")
-    assert (pool.check_every_h, pool.check_level, pool.hand_out_max_age_h) == (24, "quick", 0)
+    assert (pool.check_every_hours, pool.check_level, pool.hand_out_max_age_hours) == (24, "quick", 0)
     assert (pool.check_required, pool.scrub_required) == (False, True)
     told = text(as_user(bob).get(url))
     assert "every 24 hours" in told and "Not before hand-out" in told
     page = as_user(olga)
-    page.post(f"{url}checks/", form | {"check_every_h": "often"})
+    page.post(f"{url}checks/", form | {"check_every_hours": "often"})
     assert "Hours are whole numbers" in text(page.get(url))
-    assert operator.put("pools/this-machine/checks", {"check_required": True}).json() == {
-        "check_every_hours": 24,
-        "check_every_h": 24,
-        "check_level": "quick",
-        "hand_out_max_age_hours": 0,
-        "hand_out_max_age_h": 0,
-        "check_required": True,
+    assert operator.put("pools/this-machine/checks", {"check_required": False}).json() == {
+        "check_every_hours": 168,
+        "check_level": "standard",
+        "hand_out_max_age_hours": 24,
+        "check_required": False,
         "scrub_required": True,
         "mig_repartition": False,
     }

@@ -21,7 +21,7 @@ from portal.fleet.inventory.cordons import cordon_device
 from portal.fleet.inventory.models import AllocatedDevice, Device, Node, Pool
 from portal.gpu_checks import lost_runs, pairs, resets, runs
 from portal.gpu_checks.kinds.pair import wrong_words
-from portal.gpu_checks.models import CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import CheckVerdict, GpuCheckRun, RunState
 from portal.scheduling import capacity
 from provisioning.check_messages import CheckCommand
 from provisioning.gpu.check.assess import THIRD_NODE
@@ -154,7 +154,7 @@ def test_each_check_at_a_time_has_a_port_of_its_own(nodes, settings, sent):
     assert found == [29400, 29401]
     settings.BERTH_CHECK_PORTS = range(29400, 29401)
     Device.objects.update(checking=False)
-    GpuCheckRun.objects.filter(plan__meeting__port=29401).update(status=CheckStatus.DONE)
+    GpuCheckRun.objects.filter(plan__meeting__port=29401).update(state=RunState.DONE)
     assert refused(nodes[0], nodes[2]) == CheckCode.LINK_PORTS_IN_USE
 
 
@@ -222,7 +222,7 @@ def test_a_device_that_is_no_end(nodes, changed):
 
 
 def test_what_somebody_has_is_no_end(nodes, make, alice):
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     one = Flavor.objects.filter(accelerator_count=1).order_by("slug").first()
     for _ in range(2):
         assert make(alice, one.slug)
@@ -266,7 +266,7 @@ def test_sums_that_are_right_prove_no_device(nodes, two, end, olga):
     Device.objects.filter(pk=proven.pk).update(warning="a link is slow")
     for each in two:
         run = end(each)
-        assert (run.status, run.verdict) == (CheckStatus.DONE, CheckVerdict.PASS)
+        assert (run.state, run.verdict) == (RunState.DONE, CheckVerdict.PASS)
         assert run.measures["between_nodes_gb_s"]["value"] == 22.0
     after = fresh(proven)
     assert (after.passed_at, after.warning) == (proven.passed_at, "a link is slow")
@@ -279,7 +279,7 @@ def test_wrong_words_at_both_ends_take_nobody_out(nodes, two, end, olga, order):
         end(two[each], wrong=7)
     for command in two:
         run = run_of(command)
-        assert (run.verdict, run.action) == (CheckVerdict.DEGRADED, "inspect")
+        assert (run.verdict, run.recovery) == (CheckVerdict.DEGRADED, "inspect")
         assert THIRD_NODE in run.summary
     assert (
         not Device.objects.filter(cordoned=True).exists() and not Node.objects.filter(cordoned=True).exists()
@@ -334,7 +334,7 @@ def test_an_end_whose_node_is_silent_leaves_the_other_undecided(
     with django_capture_on_commit_callbacks(execute=True):
         lost_runs.sweep_lost()
     lost = run_of(two[1])
-    assert lost.status == CheckStatus.LOST and not commands(sent), "it is not sent again"
+    assert lost.state == RunState.LOST and not commands(sent), "it is not sent again"
     assert run_of(two[0]).verdict == CheckVerdict.INCONCLUSIVE
     assert len(notices()) == 1
     assert not Device.objects.filter(checking=True).exists()
@@ -344,17 +344,17 @@ def test_an_end_that_waits_for_its_node_ends_with_the_other(nodes, two, end):
     GpuCheckRun.objects.filter(pk=two[1].run).update(lease="", lease_expires_at=None)
     end(two[0], skipped="Not run: node-2 did not come.")
     waiting = run_of(two[1])
-    assert waiting.status == CheckStatus.LOST and "node-1 has ended its part" in waiting.summary
+    assert waiting.state == RunState.LOST and "node-1 has ended its part" in waiting.summary
     assert not Device.objects.filter(checking=True).exists()
 
 
 def test_both_ends_are_taken_back_together_before_they_begin(nodes, olga, sent):
     run = ask(nodes[0], nodes[1])
     runs.cancel_check(actor=olga, run_id=run.partner_id)
-    assert set(GpuCheckRun.objects.values_list("status", flat=True)) == {CheckStatus.LOST}
+    assert set(GpuCheckRun.objects.values_list("state", flat=True)) == {RunState.LOST}
     assert not Device.objects.filter(checking=True).exists()
     run = ask(nodes[0], nodes[1])
-    GpuCheckRun.objects.filter(pk=run.partner_id).update(status=CheckStatus.RUNNING)
+    GpuCheckRun.objects.filter(pk=run.partner_id).update(state=RunState.RUNNING)
     with pytest.raises(StateConflict):
         runs.cancel_check(actor=olga, run_id=run.pk)
 

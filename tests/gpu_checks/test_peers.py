@@ -19,7 +19,7 @@ from portal.common.reasons.codes import PlacementCode
 from portal.fleet.inventory.cordons import cordon_device
 from portal.fleet.inventory.models import CheckLevel, Device, Pool
 from portal.gpu_checks import lost_runs, peers, policy, resets, runs
-from portal.gpu_checks.models import OPEN, CheckCause, CheckStatus, GpuCheckRun
+from portal.gpu_checks.models import OPEN, CheckCause, GpuCheckRun, RunState
 from portal.scheduling import capacity
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -46,7 +46,7 @@ def hold(gpus, make, alice) -> Callable[[int], set[int]]:
     """Let so many workspaces have one GPU each; which ones have been taken."""
 
     def taken(number: int) -> set[int]:
-        Pool.objects.update(hand_out_max_age_h=0)
+        Pool.objects.update(hand_out_max_age_hours=0)
         one = Flavor.objects.filter(accelerator_count=1).order_by("slug").first()
         for _ in range(number):
             make(alice, one.slug)
@@ -79,7 +79,7 @@ def test_two_idle_neighbours_are_named_and_kept_free(gpus, sent, django_capture_
     with django_capture_on_commit_callbacks(execute=True):
         assert answer(command)
     assert busy(gpus[0]) == set()
-    assert run_of(command).status == CheckStatus.DONE
+    assert run_of(command).state == RunState.DONE
     assert indexes(run) == [1, 2], "who they were stays known"
 
 
@@ -211,11 +211,11 @@ def test_the_schedule_takes_peers_and_leaves_those_of_others_alone(
     clock.shift(169 * 3600)
     with django_capture_on_commit_callbacks(execute=True):
         policy.run()
-    runs_open = list(GpuCheckRun.objects.filter(status__in=OPEN))
+    runs_open = list(GpuCheckRun.objects.filter(state__in=OPEN))
     assert [(run.level, run.cause, len(indexes(run))) for run in runs_open] == [("standard", "schedule", 2)]
     with django_capture_on_commit_callbacks(execute=True):
         policy.run()
-    assert list(GpuCheckRun.objects.filter(status__in=OPEN)) == runs_open
+    assert list(GpuCheckRun.objects.filter(state__in=OPEN)) == runs_open
 
 
 def test_a_run_that_is_lost_gives_them_back(gpus, sent, clock, django_capture_on_commit_callbacks):
@@ -226,7 +226,7 @@ def test_a_run_that_is_lost_gives_them_back(gpus, sent, clock, django_capture_on
             clock.shift(runs.BEGIN_WITHIN_S + 1)
             lost_runs.sweep_lost()
     run.refresh_from_db()
-    assert run.status == CheckStatus.LOST
+    assert run.state == RunState.LOST
     assert busy(gpus[0]) == set()
 
 
@@ -251,7 +251,7 @@ def test_a_failure_gives_them_back_and_takes_out_the_device_alone(
 def test_the_sweep_lets_go_of_what_a_killed_process_left(gpus, sent):
     """The run's own transaction has held, and what was to follow it was cut off."""
     run = ask(gpus[0])
-    GpuCheckRun.objects.filter(pk=run.pk).update(status=CheckStatus.DONE)
+    GpuCheckRun.objects.filter(pk=run.pk).update(state=RunState.DONE)
     assert set(peers.unheld().values_list("index", flat=True)) == {0, 1, 2}
     lost_runs.sweep_lost()
     assert not Device.objects.filter(checking=True).exists()
@@ -266,7 +266,7 @@ def test_the_sweep_leaves_open_runs_alone(gpus, sent):
 def test_letting_go_leaves_a_peer_that_has_a_new_run(gpus, django_capture_on_commit_callbacks):
     """Between the end of the run and the release of its peers, one of them was taken for another."""
     run = ask(gpus[0])
-    GpuCheckRun.objects.filter(pk=run.pk).update(status=CheckStatus.DONE)
+    GpuCheckRun.objects.filter(pk=run.pk).update(state=RunState.DONE)
     Device.objects.filter(pk=gpus[1].pk).update(checking=False)
     again = ask(gpus[1], CheckLevel.QUICK)
     peers.release_unheld([gpus[1].pk, gpus[2].pk])

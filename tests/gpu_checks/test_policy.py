@@ -16,7 +16,7 @@ from portal.fleet.inventory.cordons import cordon_device
 from portal.fleet.inventory.models import AllocatedDevice, CheckLevel, CordonCause, Device, Pool
 from portal.fleet.inventory.node_commands import config_of
 from portal.gpu_checks import policy, runs
-from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from provisioning.registry import driver_for
@@ -67,7 +67,7 @@ def test_new_devices_are_checked_a_few_at_a_time_until_all_have_been(site, sent,
 def test_then_they_are_checked_on_schedule_with_the_level_of_the_pool(site, sent, clock):
     for device in Device.objects.all():
         GpuCheckRun.objects.create(
-            device=device, cause=CheckCause.NEW, status=CheckStatus.DONE, verdict=CheckVerdict.PASS,
+            device=device, cause=CheckCause.NEW, state=RunState.DONE, verdict=CheckVerdict.PASS,
             finished_at=timezone.now(),
         )  # fmt: skip
     clock.shift(7 * DAY - timedelta(minutes=1))
@@ -90,7 +90,7 @@ def test_quick_checks_before_hand_outs_do_not_put_off_the_thorough_one(site, sen
 
     def checked(level: CheckLevel, cause: CheckCause) -> None:
         GpuCheckRun.objects.create(
-            device=device, level=level, cause=cause, status=CheckStatus.DONE, verdict=CheckVerdict.PASS,
+            device=device, level=level, cause=cause, state=RunState.DONE, verdict=CheckVerdict.PASS,
             finished_at=timezone.now(),
         )  # fmt: skip
 
@@ -121,7 +121,7 @@ def test_quick_checks_before_hand_outs_do_not_put_off_the_thorough_one(site, sen
 def test_what_is_not_checked_by_itself(site, sent, olga, how):
     match how:
         case "off":
-            Pool.objects.update(check_every_h=0)
+            Pool.objects.update(check_every_hours=0)
         case "disabled":
             Pool.objects.update(enabled=False)
         case "unreachable":
@@ -152,10 +152,10 @@ def test_looking_takes_as_many_questions_for_many_devices_as_for_few(
     pool = simulated_pool(str(tmp_path / "big"), nodes=20, gpus=8)
     with django_assert_max_num_queries(6):
         policy.run()
-    Pool.objects.filter(pk=pool.pk).update(check_every_h=1)
+    Pool.objects.filter(pk=pool.pk).update(check_every_hours=1)
     now = timezone.now()
     GpuCheckRun.objects.bulk_create(
-        GpuCheckRun(device=device, cause=CheckCause.NEW, status=CheckStatus.DONE, finished_at=now)
+        GpuCheckRun(device=device, cause=CheckCause.NEW, state=RunState.DONE, finished_at=now)
         for device in Device.objects.all()
     )
     with django_assert_max_num_queries(10):
@@ -165,7 +165,7 @@ def test_looking_takes_as_many_questions_for_many_devices_as_for_few(
 
 def test_the_last_free_device_is_left_to_those_who_wait(clock, catalog, make, alice, bob, sent):
     checked_pool(node_info(gpus=1))
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     Device.objects.update(checking=True)
     waiting = make(alice, Flavor.objects.get(accelerator_count=1).slug)
     assert waiting.state == State.PENDING
@@ -179,7 +179,7 @@ def test_the_last_free_device_is_left_to_those_who_wait(clock, catalog, make, al
 
 def test_devices_in_use_are_left_alone(clock, catalog, make, alice, sent):
     checked_pool(node_info(gpus=4))
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     workspace = make(alice, Flavor.objects.get(accelerator_count=2).slug)
     used = set(AllocatedDevice.objects.values_list("device__uuid", flat=True))
     assert workspace.state == State.PROVISIONING and len(used) == 2
@@ -196,7 +196,7 @@ def test_a_device_that_came_back_is_checked_even_after_a_check_had_cordoned_it(s
     Device.objects.update(passed_at=timezone.now())
     for each in Device.objects.all():
         GpuCheckRun.objects.create(
-            device=each, cause=CheckCause.NEW, status=CheckStatus.DONE, verdict=CheckVerdict.PASS
+            device=each, cause=CheckCause.NEW, state=RunState.DONE, verdict=CheckVerdict.PASS
         )
     runs.request_check(actor=SYSTEM, device_id=device.pk)
     assert answer(only(sent), "xid79")
@@ -218,13 +218,13 @@ def test_a_device_that_came_back_is_checked_even_after_a_check_had_cordoned_it(s
 
 
 def test_what_may_pass_by_itself_is_looked_at_again_less_and_less_often(site, sent, clock):
-    Pool.objects.update(check_every_h=0, check_required=True)
+    Pool.objects.update(check_every_hours=0, check_required=True)
     device = Device.objects.first()
     cordon_device(
         actor=SYSTEM, device_id=device.pk, reason="no verdict", cause=CordonCause.CHECK, recovery="retry"
     )
     GpuCheckRun.objects.create(
-        device=device, cause=CheckCause.HAND_OUT, status=CheckStatus.LOST, finished_at=timezone.now()
+        device=device, cause=CheckCause.HAND_OUT, state=RunState.LOST, finished_at=timezone.now()
     )
     waits = []
     for _ in range(3):
@@ -251,7 +251,7 @@ def test_what_may_pass_by_itself_is_looked_at_again_less_and_less_often(site, se
 @pytest.mark.parametrize("recovery", ["reset", "drain_and_reset", "reboot", "replace", "inspect"])
 def test_what_needs_somebodys_hands_waits_for_them(site, sent, clock, recovery):
     """Counters of errors start anew with each check: a second look would find nothing, and prove nothing."""
-    Pool.objects.update(check_every_h=0)
+    Pool.objects.update(check_every_hours=0)
     cordon_device(
         actor=SYSTEM, device_id=Device.objects.first().pk, reason="bad", cause=CordonCause.CHECK,
         recovery=recovery,
@@ -270,7 +270,7 @@ def test_a_lost_check_is_swept_and_not_asked_for_again_at_once(site, sent, clock
         clock.shift(runs.BEGIN_WITHIN_S + 1)
         stay_seen(site)
     assert GpuCheckRun.objects.count() == 1
-    assert GpuCheckRun.objects.get().status == CheckStatus.LOST
+    assert GpuCheckRun.objects.get().state == RunState.LOST
     clock.shift(policy.UNDECIDED_AGAIN)
     stay_seen(site)
     policy.run()
@@ -298,7 +298,7 @@ def test_a_simulated_pool_goes_through_cordon_and_recovery_to_its_return(
     clock, catalog, tmp_path, make, alice, olga, sent
 ):
     pool = simulated_pool(str(tmp_path / "sim"), nodes=1, gpus=8)
-    Pool.objects.filter(pk=pool.pk).update(check_every_h=1, hand_out_max_age_h=1, scrub_required=True)
+    Pool.objects.filter(pk=pool.pk).update(check_every_hours=1, hand_out_max_age_hours=1, scrub_required=True)
     rescript(pool, **FAULTS)
     gpu = list(Device.objects.filter(node__pool=pool).order_by("index"))
     take_stock(pool)
@@ -386,7 +386,7 @@ def test_leaked_memory_of_a_simulated_device_keeps_it_from_the_next_one(
 
 def test_a_bad_simulated_device_never_reaches_its_user(clock, catalog, tmp_path, make, alice, settle):
     pool = simulated_pool(str(tmp_path / "sim"), nodes=1, gpus=2, fault_xid79="sim-001:0,sim-001:1")
-    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_h=1)
+    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_hours=1)
     rescript(pool, fault_xid79="sim-001:0")
     workspace = make(alice, "sim-h100-x1")
     settle()

@@ -15,7 +15,7 @@ from portal.fleet.inventory.cordons import cordon_device, lift_cordon
 from portal.fleet.inventory.models import CordonCause, Device, Pool
 from portal.fleet.inventory.services import create_pool
 from portal.gpu_checks import policy, preflight, results, runs
-from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, GpuCheckRun
+from portal.gpu_checks.models import CheckCause, CheckKind, GpuCheckRun, RunState
 from portal.scheduling import cycle
 from portal.workspaces import selectors, services
 from portal.workspaces.domain_events import AllocationsReleased
@@ -122,7 +122,7 @@ def run_device(workspace: Workspace):
 
 
 def test_it_is_off_where_the_pool_says_so(gpus, make, alice, sent):
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     make(alice, flavor(1))
     assert taken(sent, Op.START)
     assert not commands(sent)
@@ -228,7 +228,7 @@ def test_a_silent_node_does_not_keep_it_for_ever(workspace, sent, clock):
     assert taken(sent, Op.START)
     assert Event.objects.filter(workspace=workspace, kind="workspace.unchecked").count() == 1
     assert not device_of(workspace).checking
-    assert preflight.runs_of(workspace).get().status == CheckStatus.LOST
+    assert preflight.runs_of(workspace).get().state == RunState.LOST
 
 
 def test_what_a_silent_node_holds_is_not_handed_out(workspace, sent, clock):
@@ -405,7 +405,7 @@ def test_what_others_share_is_not_scrubbed_and_simulated_ones_only_where_asked_f
     assert scrubs_after(device.pk) == 0, "one is under way"
     Device.objects.filter(pk=gpus[0].pk).update(present=False)
     assert scrubs_after(gpus[0].pk) == 0
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     workspace = make(alice, flavor(1))
     assert scrubs_after(device_of(workspace).pk) == 0
 

@@ -60,7 +60,7 @@ def people(number: int, actor, team):
 
 def test_no_device_is_given_away_while_its_check_is_asked_for(alice, team, catalog, sent):
     checked_pool(node_info(gpus=DEVICES))
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
 
     def operator(device: Device):
         return lambda: runs.request_check(actor=SYSTEM, device_id=device.pk)
@@ -79,7 +79,7 @@ def test_no_device_is_given_away_while_its_check_is_asked_for(alice, team, catal
 def test_no_peer_is_given_away_or_named_twice(alice, team, catalog, sent):
     # One node, as all of one person's workspaces are where their home is.
     checked_pool(linked_node("node-1", 16))
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     Device.objects.update(passed_at=timezone.now())
 
     def operator(device: Device):
@@ -103,7 +103,7 @@ def test_no_end_of_a_link_is_given_away(alice, team, catalog, sent, settings):
     settings.BERTH_NODES_ADDRESS = "192.0.2.11"
     pool = checked_pool(*(node_info(f"node-{each}", gpus=2, provides=("rdma",)) for each in (1, 2, 3)))
     config = {**pool.config, "node": "node-1", "homes_shared": True}
-    Pool.objects.update(hand_out_max_age_h=0, config=config)
+    Pool.objects.update(hand_out_max_age_hours=0, config=config)
     Device.objects.update(passed_at=timezone.now())
     nodes = list(Node.objects.order_by("name"))
 
@@ -146,7 +146,7 @@ def test_a_check_waits_for_the_cycle_that_is_just_giving_the_device_away(
     alice, team, catalog, sent, monkeypatch
 ):
     checked_pool(node_info(gpus=1))
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     device = Device.objects.get()
     decided, real = threading.Event(), cycle._start
 

@@ -11,7 +11,7 @@ from portal.fleet.inventory import polling
 from portal.fleet.inventory.models import AllocatedDevice, CordonCause, Device, Pool
 from portal.gpu_checks import lost_runs, runs, settings
 from portal.gpu_checks.kinds.repartition import change_of
-from portal.gpu_checks.models import OPEN, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import OPEN, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.scheduling import admission, cycle
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
@@ -101,7 +101,7 @@ def test_the_layout_is_changed_and_the_new_instance_is_given_when_it_has_been_se
     settle()
     assert state(waiting) == State.RUNNING and held(waiting) == [LARGE]
     assert profiles() == [LARGE, LARGE]
-    assert (run().status, run().verdict) == (CheckStatus.DONE, CheckVerdict.PASS)
+    assert (run().state, run().verdict) == (RunState.DONE, CheckVerdict.PASS)
     check_invariants()
 
 
@@ -143,7 +143,7 @@ def test_operators_allow_it_on_the_page_and_by_rest(pool, olga, as_user, operato
     allow(pool, False)
     page = as_user(olga)
     assert "Replace idle MIG instances" in page.get("/pools/sim/").content.decode()
-    form = {"check_every_h": "0", "check_level": "quick", "hand_out_max_age_h": "0"}
+    form = {"check_every_hours": "0", "check_level": "quick", "hand_out_max_age_hours": "0"}
     page.post("/pools/sim/checks/", form | {"mig_repartition": "on"})
     assert operator.get("pools/sim/checks").json()["mig_repartition"] is True
     assert operator.put("pools/sim/checks", {"mig_repartition": False}).json()["mig_repartition"] is False
@@ -168,7 +168,7 @@ def test_two_at_once_never_change_one_gpu_twice(pool, make, alice, settle):
     flavor = FlavorFactory(accelerator_count=1, mig_profile="2g.20gb", pool=pool).slug
     both = [make(alice, flavor), make(alice, flavor)]
     cycle.run()
-    assert GpuCheckRun.objects.filter(status__in=OPEN).count() == 1
+    assert GpuCheckRun.objects.filter(state__in=OPEN).count() == 1
     settle()
     assert {state(each) for each in both} == {State.RUNNING, State.PENDING} or all(
         state(each) == State.RUNNING for each in both
@@ -289,7 +289,7 @@ def test_one_that_nobody_answers_for_is_given_up_and_the_gpu_looked_at_by_a_pers
         sent.take(TASK)
         clock.shift(runs.BEGIN_WITHIN_S + 1)
         lost_runs.sweep_lost()
-    assert run().status == CheckStatus.LOST
+    assert run().state == RunState.LOST
     assert state(waiting) == State.PENDING and held(waiting) == []
     gpu = run().device
     assert gpu.cordoned and gpu.cordon_cause == CordonCause.OPERATOR and not gpu.checking
@@ -334,7 +334,7 @@ def test_an_instance_that_is_not_clean_is_out_and_not_given(waiting, pool, sent,
 def test_the_new_instance_is_checked_where_the_pool_says_so(pool, large, make, alice, sent, settle):
     make(alice, large)
     settle()
-    Pool.objects.update(hand_out_max_age_h=24)
+    Pool.objects.update(hand_out_max_age_hours=24)
     rows_changed()
     waiting = make(alice, large)
     sent.deliver(*sent.take(TASK))

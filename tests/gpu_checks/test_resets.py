@@ -15,7 +15,7 @@ from portal.common.reasons.codes import CheckCode
 from portal.fleet.inventory.cordons import cordon_device, lift_cordon
 from portal.fleet.inventory.models import CordonCause, Device, Node, Pool
 from portal.gpu_checks import lost_runs, policy, resets, results, runs
-from portal.gpu_checks.models import CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.workspaces.models import Workspace
 from provisioning import messages
 from provisioning.check_messages import CheckCommand
@@ -77,12 +77,12 @@ def test_a_reset_is_done_and_the_check_that_follows_lifts_the_cordon(gpu: Device
     Device.objects.filter(pk=gpu.pk).update(facts={"pci_bus_id": "0000:1b:00.0"})
     run = ask(gpu)
     assert ask(gpu) == run
-    assert (run.kind, run.status, fresh(gpu).checking) == (CheckKind.RESET, CheckStatus.QUEUED, True)
+    assert (run.kind, run.state, fresh(gpu).checking) == (CheckKind.RESET, RunState.QUEUED, True)
     command = command_of(sent)
     assert (command.kind, command.uuid, command.bus) == ("reset", gpu.uuid, "0000:1b:00.0")
     assert says(command, "done", "It was reset.")
     run.refresh_from_db()
-    assert (run.status, run.verdict, run.summary) == (CheckStatus.DONE, CheckVerdict.PASS, "It was reset.")
+    assert (run.state, run.verdict, run.summary) == (RunState.DONE, CheckVerdict.PASS, "It was reset.")
     assert fresh(gpu).cordoned, "nobody knows yet what it is worth"
     following = only(sent)
     assert (following.kind, following.level) == ("check", "standard")
@@ -128,7 +128,7 @@ def test_what_was_not_done_stays_out_with_what_to_do(
     assert says(command_of(sent), said, "Somebody has it open.")
     run.refresh_from_db()
     now = fresh(gpu)
-    assert (run.verdict, run.action, run.summary) == (verdict, advice, "Somebody has it open.")
+    assert (run.verdict, run.recovery, run.summary) == (verdict, advice, "Somebody has it open.")
     assert (now.cordoned, now.checking, now.recovery) == (True, False, advice)
     assert not GpuCheckRun.objects.exclude(pk=run.pk).exists()
 
@@ -168,9 +168,9 @@ def test_only_what_is_out_or_advised(gpus: list[Device], sent: Any, alice: Any) 
     GpuCheckRun.objects.create(
         device=gpus[1],
         cause="operator",
-        status=CheckStatus.DONE,
+        state=RunState.DONE,
         verdict="degraded",
-        action="drain_and_reset",
+        recovery="drain_and_reset",
     )
     ask(gpus[1])
     assert fresh(gpus[1]).cordoned, "it is out from now on"
@@ -200,7 +200,7 @@ def test_not_under_a_check_and_not_under_a_workspace(
     check = runs.request_check(actor=SYSTEM, device_id=gpu.pk)
     assert refused(gpu) == CheckCode.CHECK_UNDER_WAY
     runs.cancel_check(actor=SYSTEM, run_id=check.pk)
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     workspace = make(alice, flavor_of_one_gpu())
     taken = Device.objects.get(allocated__allocation__workspace=workspace)
     out(taken)
@@ -261,7 +261,7 @@ def test_killed_at_work_it_is_lost_and_never_done_a_second_time(gpu: Device, sen
 def is_lost(run: GpuCheckRun, device: Device) -> None:
     run.refresh_from_db()
     now = fresh(device)
-    assert (run.status, run.verdict) == (CheckStatus.LOST, "")
+    assert (run.state, run.verdict) == (RunState.LOST, "")
     assert (now.cordoned, now.checking, now.recovery) == (True, False, "reset")
     assert "nobody knows whether it was done" in now.cordon_reason
     assert "device.reset_lost" in kinds(device)
@@ -291,7 +291,7 @@ def test_the_page_asks_with_what_it_would_interrupt(
     client: Any, olga: Any, alice: Any, gpu: Device, gpus: list[Device], sent: Any, make: Any
 ) -> None:
     Device.objects.update(island="nvlink-0")
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     workspace: Workspace = make(alice, flavor_of_one_gpu())
     client.force_login(olga)
     link = f"/gpus/devices/{gpu.pk}/reset/"

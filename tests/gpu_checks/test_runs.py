@@ -15,7 +15,7 @@ from portal.common.reasons.codes import PlacementCode
 from portal.fleet.inventory.cordons import cordon_device, lift_cordon
 from portal.fleet.inventory.models import CordonCause, Device, Pool
 from portal.gpu_checks import lost_runs, results, runs, selectors
-from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.scheduling import capacity, snapshot, snapshot_cache
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.factories import node_info
@@ -62,7 +62,7 @@ def kinds(device: Device) -> list[str]:
 
 def test_a_check_is_sent_to_its_node_and_keeps_everybody_else_off(gpu, olga, sent, clock):
     run = runs.request_check(actor=olga, device_id=gpu.pk, level="standard")
-    assert (run.status, run.asked_by, run.cause) == (CheckStatus.QUEUED, olga, CheckCause.OPERATOR)
+    assert (run.state, run.asked_by, run.cause) == (RunState.QUEUED, olga, CheckCause.OPERATOR)
     assert fresh(gpu).checking
     (message,) = sent.of("node.gpu_check")
     assert message.queue == "node.node-1"
@@ -105,13 +105,13 @@ def test_a_device_that_is_gone_or_split_is_not_checked(gpu, sent):
     with pytest.raises(StateConflict, match="is gone"):
         ask(gpu)
     Device.objects.filter(pk=gpu.pk).update(present=True, mig_mode=True)
-    with pytest.raises(NotPossible, match="split"):
+    with pytest.raises(NotPossible, match="partitioned"):
         ask(gpu)
     assert not fresh(gpu).checking
 
 
 def test_what_a_workspace_uses_is_not_checked(gpus, make, alice, sent):
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     workspace = make(alice, flavor_of_one_gpu())
     taken = Device.objects.get(allocated__allocation__workspace=workspace)
     with pytest.raises(StateConflict, match="in use") as refused:
@@ -128,7 +128,7 @@ def test_only_what_has_not_begun_is_cancelled(gpu, olga, sent):
     command = only(sent)
     runs.cancel_check(actor=olga, run_id=run.pk)
     assert not fresh(gpu).checking
-    assert run_of(command).status == CheckStatus.LOST
+    assert run_of(command).state == RunState.LOST
     assert answer(command) is False
     again = ask(gpu)
     assert results.apply_progress(run_id=again.pk, lease=only(sent).lease, progress={"phase": "start"})
@@ -155,11 +155,11 @@ def test_a_pass_is_noted_and_clears_the_warning(gpu, sent):
     command = only(sent)
     assert results.apply_progress(run_id=run.pk, lease=command.lease, progress={"phase": "start", "done": 3})
     run.refresh_from_db()
-    assert (run.status, run.progress["done"]) == (CheckStatus.RUNNING, 3)
+    assert (run.state, run.progress["done"]) == (RunState.RUNNING, 3)
     assert answer(command)
     run.refresh_from_db()
     device = fresh(gpu)
-    assert (run.status, run.verdict, run.action) == (CheckStatus.DONE, CheckVerdict.PASS, "none")
+    assert (run.state, run.verdict, run.recovery) == (RunState.DONE, CheckVerdict.PASS, "none")
     assert (device.passed_at, device.warning, device.checking) == (run.finished_at, "", False)
     assert run.measures["copy_gb_s"]["value"] > run.measures["copy_gb_s"]["warn_below"] > 0
     assert run.measures["copy_gb_s"]["unit"] == "GB/s"
@@ -392,7 +392,7 @@ def test_a_lost_run_is_sent_again_twice_and_then_given_up(gpu, sent, clock):
     clock.shift(runs.BEGIN_WITHIN_S + 1)
     assert lost_runs.sweep_lost() == 1
     run.refresh_from_db()
-    assert (run.status, run.verdict) == (CheckStatus.LOST, "")
+    assert (run.state, run.verdict) == (RunState.LOST, "")
     assert not fresh(gpu).checking and not fresh(gpu).cordoned
     assert kinds(gpu)[-1] == "device.check_lost"
     assert not commands(sent)
@@ -431,7 +431,7 @@ def test_a_run_that_tells_something_is_not_lost(gpu, sent, clock):
     clock.shift(runs.SILENT_S + 1)
     lost_runs.sweep_lost()
     run.refresh_from_db()
-    assert run.status == CheckStatus.QUEUED
+    assert run.state == RunState.QUEUED
 
 
 def test_a_run_that_tells_for_ever_that_it_goes_on_is_given_up(gpu, sent, clock):
@@ -442,7 +442,7 @@ def test_a_run_that_tells_for_ever_that_it_goes_on_is_given_up(gpu, sent, clock)
         clock.shift(20)
         lost_runs.sweep_lost()
     run.refresh_from_db()
-    assert (run.status, run.attempts) == (CheckStatus.LOST, 1)
+    assert (run.state, run.attempts) == (RunState.LOST, 1)
     assert not fresh(gpu).checking
 
 
@@ -501,7 +501,7 @@ def test_a_clean_scrub_is_the_next_ones_baseline(gpu, sent):
     runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)
     assert only(sent).baseline_mib == 80_123
     # Another driver keeps another amount for itself: the figure is no baseline any more.
-    GpuCheckRun.objects.filter(status=CheckStatus.QUEUED).delete()
+    GpuCheckRun.objects.filter(state=RunState.QUEUED).delete()
     fresh(gpu).node.__class__.objects.update(driver_version="999.1")
     runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)
     assert only(sent).baseline_mib is None

@@ -27,7 +27,7 @@ GIB = 1024
 @pytest.fixture
 def gpu(clock, catalog) -> Device:
     pool = checked_pool(node_info(gpus=1, provides=(PROVIDES_SHARES,)))
-    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_h=0)
+    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_hours=0)
     FlavorFactory(slug="half", accelerator_count=1, accelerator_milli=500)
     return Device.objects.get(node__pool=pool)
 

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.django_db
 def gpu(clock, catalog) -> Device:
     """The one GPU of a real pool that gives shares; it is not checked before hand-out."""
     pool = checked_pool(node_info(gpus=1, provides=(PROVIDES_SHARES,)))
-    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_h=0, check_every_h=0)
+    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_hours=0, check_every_hours=0)
     FlavorFactory(slug="half", accelerator_count=1, accelerator_milli=500)
     return Device.objects.get(node__pool=pool)
 
@@ -119,7 +119,7 @@ def test_what_nobody_has_used_is_not_scrubbed(two, gpu, sent):
 @pytest.mark.parametrize("every_h", [0, 168])
 def test_the_policy_scrubs_what_is_empty_and_was_not_scrubbed(gpu, sent, every_h):
     """A check was open when the last one left, say."""
-    Pool.objects.update(check_every_h=every_h)
+    Pool.objects.update(check_every_hours=every_h)
     Device.objects.update(unscrubbed=True)
     assert placed_as(gpu) is PlacementCode.DEVICE_UNSCRUBBED
     assert (state_of(gpu).state, state_of(gpu).kept_back) == ("checking", True)
@@ -186,7 +186,7 @@ def test_who_no_longer_requires_scrubs_gives_out_what_waited(two, gpu, make, ali
 
 @pytest.mark.parametrize("required", [False, True])
 def test_simulated_gpus_wait_only_where_scrubs_are_required(pool, make, alice, bob, sent, required):
-    Pool.objects.filter(pk=pool.pk).update(scrub_required=required, hand_out_max_age_h=0)
+    Pool.objects.filter(pk=pool.pk).update(scrub_required=required, hand_out_max_age_hours=0)
     FlavorFactory(slug="part", pool=pool, accelerator_count=1, accelerator_milli=500)
     first, second = make(alice, "part"), make(bob, "part")
     device = Device.objects.filter(allocated__active=True).distinct().get()

@@ -12,7 +12,7 @@ from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.events.models import Event, Notification
 from portal.people.accounts import deactivation, users
 from portal.people.accounts import services as accounts
-from portal.people.accounts.models import AccountStatus, Membership, Team, User
+from portal.people.accounts.models import AccountState, Membership, Team, User
 from portal.people.identity import registry, services
 from portal.people.identity.decisions import decide
 from portal.people.identity.models import GivenPlace, IdentityLink, LinkedBy
@@ -82,7 +82,7 @@ def settled(configure):
 
 def test_the_first_sign_in_makes_the_account_with_places_and_roles():
     nora = sign_in("vision", "ops")
-    assert (nora.username, nora.email, nora.status) == ("nora", "nora@example.org", AccountStatus.ACTIVE)
+    assert (nora.username, nora.email, nora.state) == ("nora", "nora@example.org", AccountState.ACTIVE)
     assert not nora.has_usable_password()
     assert (places(nora), nora.roles) == ({"vision": "member"}, ["operator"])
     kinds = set(Event.objects.filter(targets__key=str(nora.pk)).values_list("kind", flat=True))
@@ -162,7 +162,7 @@ def test_a_verified_address_links_where_the_settings_trust_it(settled):
     assert sign_in().pk == olaf.pk
     assert IdentityLink.objects.get().how == LinkedBy.EMAIL
     olaf.refresh_from_db()
-    assert olaf.status == AccountStatus.ACTIVE
+    assert olaf.state == AccountState.ACTIVE
 
 
 def test_an_unverified_address_links_nothing(settled):
@@ -218,7 +218,7 @@ def test_a_link_that_ends_takes_what_the_rules_gave(ada):
     nora = sign_in("vision", "ops")
     services.unlink(actor=ada, provider_id="corp", username="nora")
     nora.refresh_from_db()
-    assert (places(nora), nora.roles, nora.status) == ({}, [], AccountStatus.INVITED)
+    assert (places(nora), nora.roles, nora.state) == ({}, [], AccountState.INVITED)
     assert refusal() == "username_taken"
 
 

@@ -39,7 +39,7 @@ def kinds(user) -> list[str]:
 
 
 def quota_request(user, team, **fields) -> QuotaRequest:
-    wanted = {"kind": "quota", "resource": "gpu:h100", "amount": 1000, "why": "More"}
+    wanted = {"kind": "quota", "resource": "gpu:h100", "amount": 1000, "note": "More"}
     return QuotaRequest.objects.create(team=team, requester=user, **{**wanted, **fields})
 
 
@@ -101,8 +101,8 @@ def test_a_deactivated_user_has_nothing_to_decide(full, petra):
 def test_what_is_decided_leaves_every_inbox(full, petra, alice):
     other = UserFactory(username="paul", is_approver=True)
     before = selectors.keys(petra)
-    quota.deny(actor=other, request_id=QuotaRequest.objects.get(kind="quota").pk, reason="No")
-    reservations.deny(actor=other, reservation_id=Reservation.objects.get().pk, reason="No")
+    quota.deny(actor=other, request_id=QuotaRequest.objects.get(kind="quota").pk, note="No")
+    reservations.deny(actor=other, reservation_id=Reservation.objects.get().pk, note="No")
     for user in (petra, other):
         assert kinds(user) == []
     assert selectors.items(petra, before) == [], "an item that somebody has decided meanwhile is not shown"
@@ -225,7 +225,7 @@ def test_all_who_could_decide_are_told_at_each_step(team, alice, bob, fay, petra
     asked = quota_request(bob, team)
     assert {petra.pk, paul.pk} <= committed(quota.approve, actor=paul, request_id=asked.pk)
     cap = quota_request(bob, team, kind="member_cap", resource="workspaces")
-    assert {alice.pk, amy.pk, olga.pk} <= committed(quota.withdraw, actor=bob, request_id=cap.pk)
+    assert {alice.pk, amy.pk, olga.pk} <= committed(quota.cancel, actor=bob, request_id=cap.pk)
 
 
 def test_whom_a_row_waits_for_is_whom_its_room_tells(full, alice, bob, charlie, fay, petra, olga, ada):
@@ -284,7 +284,7 @@ def test_keeping_a_gpu_out_from_the_inbox_comes_back_to_it(pool, olga, as_user):
     cordons.cordon_device(actor=SYSTEM, device_id=bad.pk, reason="fails", cause=CordonCause.CHECK)
     page = body(as_user(olga).get("/inbox/"))
     assert "Keep it out" in page and "Check it again" in page
-    given = {"do": "cordon", "reason": "fails", "next": "/inbox/"}
+    given = {"do": "cordon", "note": "fails", "next": "/inbox/"}
     assert as_user(olga).post(f"/gpus/devices/{bad.pk}/", given).url == "/inbox/"
     given["next"] = "https://elsewhere.example/"
     assert as_user(olga).post(f"/gpus/devices/{bad.pk}/", given).url == f"/gpus/devices/{bad.pk}/"
@@ -319,7 +319,7 @@ def test_500_take_as_many_queries_as_a_few(team, alice, petra, pool, as_user):
     )
     QuotaRequest.objects.bulk_create(
         QuotaRequest(
-            team=team, requester=people[number % 10], resource=f"gpu:m{number}", amount=1000, why="More"
+            team=team, requester=people[number % 10], resource=f"gpu:m{number}", amount=1000, note="More"
         )
         for number in range(250)
     )

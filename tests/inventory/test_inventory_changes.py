@@ -110,15 +110,15 @@ def test_a_device_that_moved_was_not_replaced_by_the_one_in_its_old_place(catalo
 
 def test_a_device_that_comes_back_is_told_and_checked(catalog, sent):
     pool = checked_pool(node_info(gpus=2))
-    Pool.objects.update(check_every_h=168)
+    Pool.objects.update(check_every_hours=168)
     for device in Device.objects.all():
-        GpuCheckRun.objects.create(device=device, cause=CheckCause.NEW, status="done", verdict="pass")
+        GpuCheckRun.objects.create(device=device, cause=CheckCause.NEW, state="done", verdict="pass")
     assert kinds(report(pool, node_info(gpus=1))) == ["device.disappeared"]
     (told,) = report(pool, node_info(gpus=2))
     assert (told.kind, told.data["devices"]) == ("device.returned", ["GPU-node-1-1"])
     assert told.message == "finds GPU 1 of node-1 again"
     assert policy.run() == 1
-    assert GpuCheckRun.objects.get(status="queued").cause == CheckCause.RETURNED
+    assert GpuCheckRun.objects.get(state="queued").cause == CheckCause.RETURNED
 
 
 def test_a_device_in_another_node_has_returned_there(catalog):
@@ -152,7 +152,7 @@ def test_what_placement_reads_is_told_and_what_it_does_not_is_only_kept(catalog)
 @pytest.mark.parametrize("state", sorted(UNSEEN_STATES))
 def test_what_could_not_be_seen_is_not_gone_and_not_replaced(catalog, make, alice, sent, state):
     pool = local_pool_with(node_info(gpus=2, driver_version="570"))
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     row = make(alice, X1)
     found = report(pool, node_info(accelerator_state=state, accelerator_note="Look at dmesg."))
     assert kinds(found)[-1] == "device.unseen"
@@ -175,7 +175,7 @@ def test_a_gpu_that_is_split_anew_is_one_event(catalog):
     (told,) = report(pool, node_info(devices=(split, mig("M0", 0), mig("M1", 1), gpu("GPU-1", 1))))
     assert (told.kind, told.data["devices"]) == ("device.mig_changed", ["GPU-0"])
     assert told.data["layouts"] == {"GPU-0": ["1g.10gb", "1g.10gb"]}
-    assert told.message == "finds GPU 0 of node-1 split anew: 2 × 1g.10gb, whole before"
+    assert told.message == "finds GPU 0 of node-1 partitioned again: 2 × 1g.10gb, whole before"
     same = node_info(devices=(split, mig("M0", 0), mig("M1", 1), gpu("GPU-1", 1)))
     assert report(pool, same) == []
     (told,) = report(pool, node_info(devices=(split, mig("M2", 0, "3g.40gb"), gpu("GPU-1", 1))))
@@ -296,7 +296,7 @@ def test_a_thousand_devices_take_no_query_each(catalog, django_assert_max_num_qu
 def held(catalog, make, alice, sent):
     """A pool of 2 GPUs, of which a running workspace of alice's has the first, and one of bob's none."""
     pool = local_pool_with(node_info(gpus=2, memory_mib=262_144, cpu_milli=64_000))
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     row = make(alice, X1, name="train")
     run_until_ready(sent, row)
     return pool, again(row), AllocatedDevice.objects.get().device
@@ -329,7 +329,7 @@ def test_who_runs_on_a_device_that_vanishes_is_ended_and_told(held, alice, make,
 
 def test_who_starts_on_it_is_ended_too(catalog, make, alice, sent):
     pool = local_pool_with(node_info(gpus=1))
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     row = make(alice, X1)
     report(pool, node_info())
     assert (again(row).state, error_code(again(row))) == (State.TERMINATING, "device_lost")
@@ -337,7 +337,7 @@ def test_who_starts_on_it_is_ended_too(catalog, make, alice, sent):
 
 def test_whose_start_was_lost_may_have_left_something_behind_so_it_is_ended(catalog, make, alice, sent):
     pool = local_pool_with(node_info(gpus=1))
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     row = make(alice, X1)
     Workspace.objects.filter(pk=row.pk).update(lease="", lease_expires_at=None)
     report(pool, node_info())
@@ -379,7 +379,7 @@ def test_a_node_that_is_away_has_not_lost_its_devices(pool, make, alice, settle)
 
 def test_a_device_that_is_in_another_node_now_is_lost_where_it_was(catalog, make, alice, sent):
     pool = local_pool_with(node_info("a", gpus=1), node_info("b"))
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     row = make(alice, X1)
     run_until_ready(sent, row)
     report(pool, replace(node_info("b"), devices=node_info("a", gpus=1).devices))

@@ -12,7 +12,7 @@ from portal.common.events import live
 from portal.fleet.inventory import samples, series
 from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device
 from provisioning.gpu.samples import Sample
-from provisioning.node.sampling import LIVE_KEY
+from provisioning.live_samples import LIVE_KEY
 from tests.factories import TeamFactory, WorkspaceFactory, local_pool_with, node_info
 from tests.inventory.sampled import NOON, apply, rollup
 

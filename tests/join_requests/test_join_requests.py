@@ -17,7 +17,7 @@ from portal.people.accounts import deactivation, users
 from portal.people.accounts import services as accounts
 from portal.people.accounts.models import Membership, Role, Team
 from portal.people.join_requests import policies, selectors, services
-from portal.people.join_requests.models import MAX_MESSAGE, JoinRequest, JoinStatus
+from portal.people.join_requests.models import MAX_MESSAGE, JoinRequest, JoinState
 from tests.factories import MembershipFactory, TeamFactory, UserFactory
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
@@ -42,7 +42,7 @@ def kinds(request: JoinRequest) -> list[str]:
 
 def test_owners_are_told_and_members_are_not(team, fay, alice, bob, olga):
     asked, new = services.ask(actor=fay, slug="vision", text=" I train \x00the new detector ")
-    assert new and asked.status == JoinStatus.OPEN
+    assert new and asked.state == JoinState.OPEN
     assert asked.message == "I train the new detector"
     notice = Notification.objects.get(user=alice)
     assert (notice.kind, notice.url) == ("team.join_asked", services.url_of(asked))
@@ -117,11 +117,11 @@ def test_one_user_has_so_many_open_and_makes_so_many_a_day(fay):
     with pytest.raises(services.TooManyJoinRequests):
         services.ask(actor=fay, slug="more")
     # Taking them back and asking anew is a notice to the owners each time, too.
-    for mine in JoinRequest.objects.filter(status="open"):
-        services.withdraw(actor=fay, request_id=mine.pk)
+    for mine in JoinRequest.objects.filter(state="open"):
+        services.cancel(actor=fay, request_id=mine.pk)
     for _ in range(services.MAX_A_DAY - services.MAX_OPEN):
         again, _new = services.ask(actor=fay, slug="more")
-        services.withdraw(actor=fay, request_id=again.pk)
+        services.cancel(actor=fay, request_id=again.pk)
     with pytest.raises(services.TooManyJoinRequests):
         services.ask(actor=fay, slug=TeamFactory(slug="last").slug)
     JoinRequest.objects.update(created_at=timezone.now() - timedelta(days=2))
@@ -135,23 +135,23 @@ def test_one_user_has_so_many_open_and_makes_so_many_a_day(fay):
 def test_an_owner_takes_the_asker_in(asked, fay, alice, team, role):
     services.approve(actor=alice, request_id=asked.pk, role=role)
     asked.refresh_from_db()
-    assert (asked.status, asked.role, asked.decided_by) == ("approved", role, alice)
+    assert (asked.state, asked.role, asked.decided_by) == ("approved", role, alice)
     assert team.memberships.get(user=fay).role == role
     assert notices(fay) == ["team.join_approved"]
     assert kinds(asked) == ["team.join_asked", "team.join_approved"]
     assert not selectors.awaiting(alice).exists()
 
 
-def test_an_owner_refuses_with_a_reason(asked, fay, alice, team):
+def test_an_owner_denies_with_a_note(asked, fay, alice, team):
     with pytest.raises(InvalidInput):
-        services.refuse(actor=alice, request_id=asked.pk, reason="  ")
-    services.refuse(actor=alice, request_id=asked.pk, reason="We are full")
+        services.deny(actor=alice, request_id=asked.pk, note="  ")
+    services.deny(actor=alice, request_id=asked.pk, note="We are full")
     assert not team.memberships.filter(user=fay).exists()
     assert Notification.objects.get(user=fay).body == "We are full"
 
 
-def test_who_was_refused_asks_again_after_a_while(asked, fay, alice, clock):
-    services.refuse(actor=alice, request_id=asked.pk, reason="We are full")
+def test_who_was_denied_asks_again_after_a_while(asked, fay, alice, clock):
+    services.deny(actor=alice, request_id=asked.pk, note="We are full")
     with pytest.raises(StateConflict) as refused:
         services.ask(actor=fay, slug="vision")
     assert refused.value.code == "ask_to_join_later"
@@ -161,7 +161,7 @@ def test_who_was_refused_asks_again_after_a_while(asked, fay, alice, clock):
 
 def test_the_second_decision_says_who_was_faster(asked, alice, team):
     amy = MembershipFactory(team=team, role=Role.OWNER).user
-    services.refuse(actor=amy, request_id=asked.pk, reason="No")
+    services.deny(actor=amy, request_id=asked.pk, note="No")
     with pytest.raises(StateConflict) as late:
         services.approve(actor=alice, request_id=asked.pk)
     assert late.value.code == "decided_already" and amy.username in late.value.message
@@ -179,12 +179,12 @@ def test_members_owners_of_other_teams_and_approvers_do_not_even_see_it(request,
     for act in (
         lambda: selectors.request_by_id(actor, asked.pk),
         lambda: services.approve(actor=actor, request_id=asked.pk),
-        lambda: services.refuse(actor=actor, request_id=asked.pk, reason="x"),
-        lambda: services.withdraw(actor=actor, request_id=asked.pk),
+        lambda: services.deny(actor=actor, request_id=asked.pk, note="x"),
+        lambda: services.cancel(actor=actor, request_id=asked.pk),
     ):
         with pytest.raises(NotFound):
             act()
-    assert JoinRequest.objects.get().status == "open"
+    assert JoinRequest.objects.get().state == "open"
 
 
 def test_nobody_approves_their_own_way_into_a_team(team, charlie, olga):
@@ -214,40 +214,40 @@ def test_operators_may_decide_but_it_does_not_wait_for_them(asked, olga, alice):
 # --- what ends it otherwise ---------------------------------------------------------------------------
 
 
-def test_who_asks_may_withdraw_twice_and_ask_anew(asked, fay, alice):
+def test_who_asks_may_cancel_twice_and_ask_anew(asked, fay, alice):
     for _ in range(2):
-        services.withdraw(actor=fay, request_id=asked.pk)
-    assert kinds(asked) == ["team.join_asked", "team.join_withdrawn"]
+        services.cancel(actor=fay, request_id=asked.pk)
+    assert kinds(asked) == ["team.join_asked", "team.join_cancelled"]
     with pytest.raises(StateConflict):
         services.approve(actor=alice, request_id=asked.pk)
     assert services.ask(actor=fay, slug="vision")[1]
 
 
-def test_only_who_asks_withdraws(asked, alice):
+def test_only_who_asks_cancels(asked, alice):
     with pytest.raises(NotAllowed):
-        services.withdraw(actor=alice, request_id=asked.pk)
+        services.cancel(actor=alice, request_id=asked.pk)
 
 
-def test_deactivating_the_asker_withdraws_it(asked, fay, alice):
+def test_deactivating_the_asker_cancels_it(asked, fay, alice):
     deactivation.deactivate(actor=SYSTEM, user=fay)
     asked.refresh_from_db()
-    assert asked.status == "withdrawn"
+    assert asked.state == "cancelled"
     with pytest.raises(StateConflict):
         services.approve(actor=alice, request_id=asked.pk)
 
 
-def test_deleting_the_team_withdraws_it_and_tells_the_asker(asked, fay):
+def test_deleting_the_team_cancels_it_and_tells_the_asker(asked, fay):
     Team.objects.get(slug="vision").delete()
     asked.refresh_from_db()
-    assert (asked.status, asked.team, asked.team_name) == ("withdrawn", None, "Vision")
-    assert notices(fay) == ["team.join_withdrawn"]
+    assert (asked.state, asked.team, asked.team_name) == ("cancelled", None, "Vision")
+    assert notices(fay) == ["team.join_cancelled"]
     assert selectors.request_by_id(fay, asked.pk) == asked
 
 
 def test_who_is_added_in_another_way_is_waited_for_no_more(asked, fay, alice, team):
     accounts.set_member(actor=alice, team=team, username="fay", role=Role.MEMBER)
     asked.refresh_from_db()
-    assert (asked.status, asked.decided_by, asked.role) == ("approved", alice, "member")
+    assert (asked.state, asked.decided_by, asked.role) == ("approved", alice, "member")
 
 
 def test_it_expires_by_itself(asked, fay, clock):
@@ -256,7 +256,7 @@ def test_it_expires_by_itself(asked, fay, clock):
     clock.shift(10)
     assert services.expire_due() == 1
     asked.refresh_from_db()
-    assert asked.status == "expired" and notices(fay) == ["team.join_expired"]
+    assert asked.state == "expired" and notices(fay) == ["team.join_expired"]
     assert services.expire_due() == 0
 
 
@@ -264,7 +264,7 @@ def test_one_that_is_over_but_not_closed_yet_keeps_nobody_from_asking(asked, fay
     clock.shift(django_settings.BERTH_JOIN_REQUEST_DAYS * 86400 + 1)
     assert services.ask(actor=fay, slug="vision")[1]
     asked.refresh_from_db()
-    assert asked.status == "expired"
+    assert asked.state == "expired"
 
 
 # --- teams ----------------------------------------------------------------------------------------

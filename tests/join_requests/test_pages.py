@@ -57,14 +57,14 @@ def test_asking_approving_and_the_next_step(team, fay, alice, catalog, as_user):
     assert "New workspace" in body(browser.get(answer.url))
 
 
-def test_refusing_needs_a_reason_and_stays_on_the_page(team, fay, alice, as_user):
+def test_denying_needs_a_note_and_stays_on_the_page(team, fay, alice, as_user):
     asked, _ = services.ask(actor=fay, slug="vision")
     url = services.url_of(asked)
-    page = as_user(alice).post(f"{url}decide/", {"do": "refuse"}, follow=True)
-    assert "Say why" in body(page)
-    as_user(alice).post(f"{url}decide/", {"do": "refuse", "reason": MARKUP})
+    page = as_user(alice).post(f"{url}decide/", {"do": "deny"}, follow=True)
+    assert "Write a note for the requester" in body(page)
+    as_user(alice).post(f"{url}decide/", {"do": "deny", "note": MARKUP})
     page = body(as_user(fay).get(url))
-    assert "Refused" in page and "<script>alert" not in page
+    assert "Denied" in page and "<script>alert" not in page
 
 
 def test_decided_goes_only_to_places_in_the_portal(team, fay, alice, as_user):

@@ -13,7 +13,7 @@ from portal.common.reasons.codes import JoinCode
 from portal.people.accounts import deactivation
 from portal.people.accounts.models import Membership, Role
 from portal.people.join_requests import services
-from portal.people.join_requests.models import JoinRequest, JoinStatus
+from portal.people.join_requests.models import JoinRequest, JoinState
 from tests.factories import MembershipFactory, UserFactory
 from tests.races import Meanwhile, at_once
 
@@ -50,26 +50,26 @@ def test_six_owners_who_approve_at_once_take_the_asker_in_once(asked, owners, te
             assert each.reason.params == {"who": winner.username}
     assert Membership.objects.get(team=team, user=fay).role == Role.MEMBER
     asked.refresh_from_db()
-    assert (asked.status, asked.decided_by) == (JoinStatus.APPROVED, winner)
+    assert (asked.state, asked.decided_by) == (JoinState.APPROVED, winner)
     assert Event.objects.filter(kind="team.join_approved").count() == 1
 
 
-def test_approved_and_refused_at_once_is_one_of_both(asked, owners, team, fay):
+def test_approved_and_denied_at_once_is_one_of_both(asked, owners, team, fay):
     approve = [lambda owner=owner: services.approve(actor=owner, request_id=asked.pk) for owner in owners[:3]]
-    refuse = [
-        lambda owner=owner: services.refuse(actor=owner, request_id=asked.pk, reason="Full")
+    deny = [
+        lambda owner=owner: services.deny(actor=owner, request_id=asked.pk, note="Full")
         for owner in owners[3:]
     ]
-    outcomes = at_once([*approve, *refuse])
+    outcomes = at_once([*approve, *deny])
     assert Counter(type(each) for each in outcomes) == {JoinRequest: 1, StateConflict: 5}, outcomes
     asked.refresh_from_db()
     taken = Membership.objects.filter(team=team, user=fay).exists()
-    assert taken == (asked.status == JoinStatus.APPROVED)
+    assert taken == (asked.state == JoinState.APPROVED)
 
 
-def test_withdrawn_in_the_middle_of_an_approval(asked, team, fay, alice, monkeypatch):
+def test_cancelled_in_the_middle_of_an_approval(asked, team, fay, alice, monkeypatch):
     meanwhile = Meanwhile(
-        monkeypatch, services, "_close", lambda: services.withdraw(actor=fay, request_id=asked.pk)
+        monkeypatch, services, "_close", lambda: services.cancel(actor=fay, request_id=asked.pk)
     )
     services.approve(actor=alice, request_id=asked.pk)
     assert isinstance(meanwhile.outcome(), StateConflict)
@@ -86,6 +86,6 @@ def test_the_asker_is_deactivated_in_the_middle_of_an_approval(asked, team, fay,
     services.approve(actor=alice, request_id=asked.pk)
     assert not isinstance(meanwhile.outcome(), Exception), meanwhile.outcome()
     asked.refresh_from_db()
-    assert asked.status in (JoinStatus.APPROVED, JoinStatus.WITHDRAWN)
+    assert asked.state in (JoinState.APPROVED, JoinState.CANCELLED)
     fay.refresh_from_db()
     assert not fay.is_active

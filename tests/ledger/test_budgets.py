@@ -150,7 +150,7 @@ def test_who_may_and_what_is_no_amount(team, alice, olga):
 def priced(catalog):
     """One node with two GPUs; a flavor with a price, one without, and one without GPUs but with a price."""
     local_pool_with(node_info(gpus=2))
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     return {
         "dear": FlavorFactory(slug="dear", accelerator_count=1, price_cents=100),
         "free": FlavorFactory(slug="free", accelerator_count=1),

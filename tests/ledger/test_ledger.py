@@ -37,7 +37,7 @@ def priced(pool):
 
 
 def open_for(team, operator, hours=10, period="month"):
-    return ledger.set_ledger(actor=operator, team=team, granted=hours * GPU_HOUR, period=period)
+    return ledger.set_ledger(actor=operator, team=team, quota=hours * GPU_HOUR, period=period)
 
 
 def row_of(team):
@@ -209,7 +209,7 @@ def test_approvers_credit_and_take_back_down_to_none(alice, petra, olga, team):
 def test_what_makes_no_sense_is_refused(olga, team):
     with pytest.raises(NotFound):
         ledger.credit(actor=olga, team=team, amount=1, note="")
-    for wrong in ({"granted": -1}, {"granted": 1, "period": "century"}):
+    for wrong in ({"quota": -1}, {"quota": 1, "period": "century"}):
         with pytest.raises(InvalidInput):
             ledger.set_ledger(actor=olga, team=team, **wrong)
     open_for(team, olga)

@@ -27,7 +27,7 @@ def test_an_operator_opens_changes_credits_and_closes_on_the_page(as_user, olga,
     assert "Count this team" in page.get(f"/teams/{team.slug}/").content.decode()
     page.post(where, {"do": "set", "hours": "12.5", "period": "week"})
     account = LedgerAccount.objects.get()
-    assert (account.granted, account.period) == (GPU_HOUR * 25 // 2, "week")
+    assert (account.quota, account.period) == (GPU_HOUR * 25 // 2, "week")
     page.post(where, {"do": "credit", "hours": "2", "note": "conference"})
     page.post(where, {"do": "credit", "hours": "-0,5"})
     account.refresh_from_db()
@@ -50,7 +50,7 @@ def test_what_is_wrong_is_said(as_user, olga, team, wrong):
 
 
 def test_nearly_used_up_and_used_up_are_said(as_user, alice, olga, team):
-    services.set_ledger(actor=olga, team=team, granted=10 * GPU_HOUR)
+    services.set_ledger(actor=olga, team=team, quota=10 * GPU_HOUR)
     for spent, words in ((8, "nearly used up"), (10, "used up")):
         LedgerAccount.objects.update(spent=spent * GPU_HOUR)
         assert words in as_user(alice).get(f"/teams/{team.slug}/").content.decode()
@@ -59,7 +59,7 @@ def test_nearly_used_up_and_used_up_are_said(as_user, alice, olga, team):
 def test_over_rest(with_token, olga, alice, charlie, team):
     operator, owner = with_token(olga), with_token(alice)
     assert owner.get("/api/v1/ledgers/vision").status_code == 404
-    opened = put(operator, "ledgers/vision", {"granted": 5 * GPU_HOUR, "period": "day"}).json()
+    opened = put(operator, "ledgers/vision", {"quota": 5 * GPU_HOUR, "period": "day"}).json()
     assert (opened["balance"], opened["percent"]) == (5 * GPU_HOUR, 0)
     assert (
         post(operator, "ledgers/vision/credits", {"amount": GPU_HOUR, "note": "x"}).json()["credit"]

@@ -116,11 +116,11 @@ def test_one_token_lets_one_machine_join(joined, token):
     assert "Make a new one" in answer.json()["detail"]
 
 
-def test_an_expired_and_a_cancelled_token(doors, local_pool, olga, clock):
+def test_an_expired_and_a_revoked_token(doors, local_pool, olga, clock):
     made = services.make_join_token(actor=olga, pool=local_pool)
-    cancelled = services.make_join_token(actor=olga, pool=local_pool)
-    services.cancel_join_token(actor=olga, pool=local_pool, token_id=cancelled.token.pk)
-    assert Newcomer().join(cancelled.text).json()["code"] == "join_token_unknown"
+    revoked = services.make_join_token(actor=olga, pool=local_pool)
+    services.revoke_join_token(actor=olga, pool=local_pool, token_id=revoked.token.pk)
+    assert Newcomer().join(revoked.text).json()["code"] == "join_token_unknown"
     clock.shift(timedelta(hours=1, seconds=1))
     assert Newcomer().join(made.text).json()["code"] == "join_token_expired"
     clock.shift(timedelta(days=2))

@@ -62,7 +62,7 @@ def test_the_command_is_shown_once(doors, local_pool, olga, as_user):
     assert "berth-join." not in again
     assert "Tokens that wait for a machine" in again
     token = JoinToken.objects.get()
-    browser.post(f"{LIST}tokens/{token.pk}/cancel/")
+    browser.post(f"{LIST}tokens/{token.pk}/revoke/")
     assert not JoinToken.objects.exists()
     command = page.split("--token ")[1].split('"')[0]
     assert Newcomer().join(command).json()["code"] == "join_token_unknown"
@@ -89,7 +89,7 @@ def test_revoking_on_the_page(joined, olga, as_user):
     machine = Machine.objects.get()
     browser = as_user(olga)
     assert "Revoke gpu-07?" in browser.get(f"/machines/{machine.pk}/revoke/").content.decode()
-    page = browser.post(f"/machines/{machine.pk}/revoke/", {"reason": "stolen"}, follow=True)
+    page = browser.post(f"/machines/{machine.pk}/revoke/", {"note": "stolen"}, follow=True)
     assert "gpu-07 is revoked." in page.content.decode()
     machine.refresh_from_db()
     assert machine.state == MachineState.REVOKED
@@ -123,7 +123,9 @@ def test_over_rest(doors, local_pool, olga, api):
     newcomer = Newcomer()
     assert newcomer.join(body["token"]).status_code == 201
     assert program.get("pools/this-machine/join-tokens").json()["results"] == []
+    spare = f"pools/this-machine/join-tokens/{program.post('pools/this-machine/join-tokens').json()['id']}"
+    assert [program.post(f"{spare}/revoke").status_code for _ in range(2)] == [204, 404]
     (row,) = program.get("machines").json()["results"]
     assert (row["name"], row["condition"], row["gateway"]) == ("gpu-07", "waiting", "10.1.2.3:8646")
-    revoked = program.post(f"machines/{row['id']}/revoke", {"reason": "stolen"})
+    revoked = program.post(f"machines/{row['id']}/revoke", {"note": "stolen"})
     assert (revoked.status_code, revoked.json()["condition"]) == (200, "revoked")

@@ -200,7 +200,7 @@ def test_rest_and_the_page(home, api, olga, bob, as_user, sent):
     program = api(olga)
     (row,) = program.get("orphans?kind=home").json()["results"]
     assert (row["name"], row["removed_at"], row["size_mib"]) == (home.name, None, 700)
-    assert program.post(f"orphans/{home.pk}/remove", {}).status_code == 400
+    assert program.post(f"orphans/{home.pk}/delete", {}).status_code == 400
     browser = as_user(olga)
     page = browser.get("/left-over/").content.decode()
     assert home.name in page
@@ -208,7 +208,7 @@ def test_rest_and_the_page(home, api, olga, bob, as_user, sent):
     assert "Stays until somebody removes it" in page
     wrong = browser.post(f"/left-over/{home.pk}/remove/", {"confirm": "ghost"})
     assert wrong.status_code == 400 and "has to be typed" in wrong.content.decode()
-    done = program.post(f"orphans/{home.pk}/remove", {"confirm": home.name})
+    done = program.post(f"orphans/{home.pk}/delete", {"confirm": home.name})
     assert (done.status_code, done.json()["state"]) == (202, "removing")
     assert "Being removed" in browser.get("/left-over/").content.decode()
     browser.post("/left-over/look/")

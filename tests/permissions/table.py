@@ -111,8 +111,8 @@ GET    webhooks/<uuid:webhook_id>/switch/                   302 404 403 403 403 
 POST   webhooks/<uuid:webhook_id>/switch/                   302 404 403 403 403 302 403 302   -
 GET    webhooks/<uuid:webhook_id>/delete/                   302 404 403 403 403 200 403 200   -
 POST   webhooks/<uuid:webhook_id>/delete/                   302 404 403 403 403 302 403 302   -
-GET    webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again/ 302 404 403 403 403 302 403 302   -
-POST   webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again/ 302 404 403 403 403 302 403 302   -
+GET    webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver/ 302 404 403 403 403 302 403 302   -
+POST   webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver/ 302 404 403 403 403 302 403 302   -
 
 # --- pages: environments; the one named here is vision's ---
 GET    environments/                                        302 200 200 200 200 200 200 200   -
@@ -175,14 +175,14 @@ POST   join/teams/<slug:slug>/                              302 302 400 400 400 
 GET    join/requests/<uuid:join_id>/                        302 404 404 404 404 200 200 200   -
 GET    join/requests/<uuid:join_id>/decide/                 302 404 404 404 404 302 302 302   -
 POST   join/requests/<uuid:join_id>/decide/                 302 404 404 404 404 302 302 302   -
-GET    join/requests/<uuid:join_id>/withdraw/               302 404 404 404 404 302 302 302   -
-POST   join/requests/<uuid:join_id>/withdraw/               302 404 404 404 404 302 302 302   -
+GET    join/requests/<uuid:join_id>/cancel/                 302 404 404 404 404 302 302 302   -
+POST   join/requests/<uuid:join_id>/cancel/                 302 404 404 404 404 302 302 302   -
 POST   api/v1/teams/<slug:slug>/join-requests               401 201 409 409 409 409 409 201   teams:write
 GET    api/v1/join-requests                                 401 200 200 200 200 200 200 200   teams:read
 GET    api/v1/join-requests/<uuid:join_id>                  401 404 404 404 404 200 200 200   teams:read
 POST   api/v1/join-requests/<uuid:join_id>/approve          401 404 404 404 404 200 403 200   teams:write
-POST   api/v1/join-requests/<uuid:join_id>/refuse           401 404 404 404 404 200 403 200   teams:write
-POST   api/v1/join-requests/<uuid:join_id>/withdraw         401 404 404 404 404 403 403 403   -
+POST   api/v1/join-requests/<uuid:join_id>/deny             401 404 404 404 404 200 403 200   teams:write
+POST   api/v1/join-requests/<uuid:join_id>/cancel           401 404 404 404 404 403 403 403   -
 GET    api/v1/joinable-teams                                401 200 200 200 200 200 200 200   teams:read
 
 # --- pages: pools ---
@@ -191,8 +191,8 @@ GET    pools/<slug:slug>/                                   302 200 200 200 200 
 GET    pools/<slug:slug>/machines/                          302 403 403 403 403 403 200 200   -
 GET    pools/<slug:slug>/machines/add/                      302 403 403 403 403 403 403 302   -
 POST   pools/<slug:slug>/machines/add/                      302 403 403 403 403 403 403 302   -
-GET    pools/<slug:slug>/machines/tokens/<uuid:join_token_id>/cancel/ 302 403 403 403 403 403 403 302   -
-POST   pools/<slug:slug>/machines/tokens/<uuid:join_token_id>/cancel/ 302 403 403 403 403 403 403 302   -
+GET    pools/<slug:slug>/machines/tokens/<uuid:join_token_id>/revoke/ 302 403 403 403 403 403 403 302   -
+POST   pools/<slug:slug>/machines/tokens/<uuid:join_token_id>/revoke/ 302 403 403 403 403 403 403 302   -
 GET    machines/<uuid:machine_id>/revoke/                   302 403 403 403 403 403 403 200   -
 POST   machines/<uuid:machine_id>/revoke/                   302 403 403 403 403 403 403 302   -
 GET    machines/<uuid:machine_id>/remove/                   302 403 403 403 403 403 403 200   -
@@ -311,7 +311,7 @@ GET    api/v1/workspaces/<uuid:workspace_id>/logs           401 404 200 404 200 
 GET    api/v1/workspaces/<uuid:workspace_id>/logs/stream    401 404 200 404 200 200 200 200   workspaces:read
 GET    api/v1/workspaces/<uuid:workspace_id>/packages       401 404 403 404 200 403 403 403   workspaces:read
 POST   api/v1/workspaces/<uuid:workspace_id>/packages/reset 401 404 403 404 202 403 403 403   workspaces:write
-POST   api/v1/workspaces/<uuid:workspace_id>/packages/keep  401 404 403 404 200 403 403 403   workspaces:write
+POST   api/v1/workspaces/<uuid:workspace_id>/packages/reset/cancel 401 404 403 404 200 403 403 403   workspaces:write
 POST   api/v1/workspaces/<uuid:workspace_id>/packages/save  401 404 403 404 403 403 403 403   environments:write
 GET    api/v1/workspaces/<uuid:workspace_id>/files          401 404 403 404 200 403 403 403   workspaces:connect
 POST   api/v1/workspaces/<uuid:workspace_id>/files/folders  401 404 403 404 204 403 403 403   workspaces:connect
@@ -438,18 +438,18 @@ GET    api/v1/teams                                         401 200 200 200 200 
 POST   api/v1/teams                                         401 403 403 403 403 403 403 201   teams:write
 GET    api/v1/teams/<slug:slug>                             401 404 200 200 200 200 200 200   teams:read
 GET    api/v1/teams/<slug:slug>/egress                      401 404 200 200 200 200 200 200   teams:read
-PATCH  api/v1/teams/<slug:slug>/egress                      401 404 403 403 403 200 403 200   teams:write
+PUT    api/v1/teams/<slug:slug>/egress                      401 404 403 403 403 200 403 200   teams:write
 GET    api/v1/teams/<slug:slug>/egress/versions             401 404 403 403 403 200 200 200   teams:read
 POST   api/v1/teams/<slug:slug>/egress/versions/<int:number>/restore 401 404 403 403 403 200 403 200 teams:write
 GET    api/v1/teams/<slug:slug>/members                     401 404 200 200 200 200 200 200   teams:read
 GET    api/v1/teams/<slug:slug>/members/<username:username> 401 404 200 200 200 200 200 200   teams:read
 PUT    api/v1/teams/<slug:slug>/members/<username:username> 401 404 403 403 403 200 403 200   teams:write
-DELETE api/v1/teams/<slug:slug>/members/<username:username> 401 404 403 204 403 204 403 204   teams:write
+POST   api/v1/teams/<slug:slug>/members/<username:username>/revoke 401 404 403 204 403 204 403 204   teams:write
 GET    api/v1/tokens                                        401 200 200 200 200 200 200 200   tokens:read
 POST   api/v1/tokens                                        401 201 201 201 201 201 400 201   tokens:write
 GET    api/v1/tokens/<uuid:token_id>                        401 404 404 404 200 404 200 200   tokens:read
-DELETE api/v1/tokens/<uuid:token_id>                        401 404 404 404 204 404 403 204   tokens:write
 POST   api/v1/tokens/<uuid:token_id>/rotate                 401 404 404 404 201 404 403 403   tokens:write
+POST   api/v1/tokens/<uuid:token_id>/revoke                 401 404 404 404 204 404 403 204   tokens:write
 
 # --- REST: webhooks; the one named here is vision's ---
 GET    api/v1/webhook-event-types                           401 200 200 200 200 200 200 200   any
@@ -464,7 +464,7 @@ POST   api/v1/webhooks/<uuid:webhook_id>/test               401 404 403 403 403 
 POST   api/v1/webhooks/<uuid:webhook_id>/rotate-secret      401 404 403 403 403 200 403 200   webhooks:write
 GET    api/v1/webhooks/<uuid:webhook_id>/deliveries         401 404 403 403 403 200 200 200   webhooks:read
 GET    api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id> 401 404 403 403 403 200 200 200   webhooks:read
-POST   api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again 401 404 403 403 403 202 403 202   webhooks:write
+POST   api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver 401 404 403 403 403 202 403 202   webhooks:write
 
 # --- pages: secrets; the one named here is bob's, and is known to nobody else ---
 GET    account/dotfiles/                                    302 200 200 200 200 200 200 200   -
@@ -560,7 +560,7 @@ POST   api/v1/users/<username:username>/reactivate          401 403 403 403 403 
 POST   api/v1/users/<username:username>/invite              401 403 403 403 403 403 403 403 409 -
 POST   api/v1/users/<username:username>/reset-password      401 403 403 403 403 403 403 403 200 users:write
 POST   api/v1/users/<username:username>/reset-mfa           401 403 403 403 403 403 403 403 200 users:write
-POST   api/v1/users/<username:username>/end-sessions        401 403 403 403 403 403 403 403 200 users:write
+POST   api/v1/users/<username:username>/sessions/revoke     401 403 403 403 403 403 403 403 200 users:write
 GET    api/v1/users/<username:username>/sign-ins            401 403 403 403 403 403 200 403 200 users:read
 GET    api/v1/events                                        401 200 200 200 200 200 200 200   events:read
 GET    api/v1/events/stream                                 401 200 200 200 200 200 200 200   events:read
@@ -630,8 +630,8 @@ GET    quotas/approvals/                                    302 200 200 200 200 
 GET    quotas/requests/<uuid:request_id>/                   302 404 200 200 200 200 200 200   -
 GET    quotas/requests/<uuid:request_id>/decide/            302 404 302 302 302 302 302 302   -
 POST   quotas/requests/<uuid:request_id>/decide/            302 404 302 302 302 302 302 302   -
-GET    quotas/requests/<uuid:request_id>/withdraw/          302 404 302 302 302 302 302 302   -
-POST   quotas/requests/<uuid:request_id>/withdraw/          302 404 302 302 302 302 302 302   -
+GET    quotas/requests/<uuid:request_id>/cancel/            302 404 302 302 302 302 302 302   -
+POST   quotas/requests/<uuid:request_id>/cancel/            302 404 302 302 302 302 302 302   -
 GET    quotas/grants/<uuid:grant_id>/revoke/                302 302 302 302 302 302 302 302   -
 POST   quotas/grants/<uuid:grant_id>/revoke/                302 404 302 302 302 302 302 302   -
 GET    quotas/rules/                                        302 403 403 403 403 403 200 200   -
@@ -647,7 +647,7 @@ POST   api/v1/quota-requests                                401 400 403 201 201 
 GET    api/v1/quota-requests/<uuid:request_id>              401 404 200 200 200 200 200 200   quotas:read
 POST   api/v1/quota-requests/<uuid:request_id>/approve      401 404 403 403 403 200 403 200   quotas:decide
 POST   api/v1/quota-requests/<uuid:request_id>/deny         401 404 403 403 403 200 403 200   quotas:decide
-POST   api/v1/quota-requests/<uuid:request_id>/withdraw     401 404 403 403 200 403 403 403   quotas:write
+POST   api/v1/quota-requests/<uuid:request_id>/cancel       401 404 403 403 200 403 403 403   quotas:write
 GET    api/v1/grants                                        401 200 200 200 200 200 200 200   quotas:read
 POST   api/v1/grants/<uuid:grant_id>/revoke                 401 404 403 403 403 200 403 200   quotas:decide
 GET    api/v1/auto-approve-rules                            401 200 200 200 200 200 200 200   quotas:read
@@ -658,7 +658,7 @@ DELETE api/v1/auto-approve-rules/<uuid:rule_id>             401 403 403 403 403 
 GET    api/v1/delegations                                   401 200 200 200 200 200 200 200   quotas:read
 POST   api/v1/delegations                                   401 403 403 403 403 403 403 403 400 -
 GET    api/v1/delegations/<uuid:delegation_id>              401 404 404 404 404 404 200 200   quotas:read
-DELETE api/v1/delegations/<uuid:delegation_id>              401 404 404 404 404 404 403 403 204 quotas:decide
+POST   api/v1/delegations/<uuid:delegation_id>/revoke       401 404 404 404 404 404 403 403 204 quotas:decide
 
 # --- pages: quotas and limits ---
 GET    quotas/limits/                                       302 403 403 403 403 403 200 200   -
@@ -681,12 +681,12 @@ GET    api/v1/reservations                                  401 200 200 200 200 
 POST   api/v1/reservations                                  401 400 403 403 403 201 403 201   quotas:write
 GET    api/v1/reservations/<uuid:reservation_id>            401 404 200 200 200 200 200 200   quotas:read
 PUT    api/v1/reservations/<uuid:reservation_id>            401 404 403 403 403 200 403 200   quotas:write
-DELETE api/v1/reservations/<uuid:reservation_id>            401 404 403 403 403 204 403 204   quotas:write
 POST   api/v1/reservations/<uuid:reservation_id>/approve    401 404 403 403 403 403 403 200   quotas:decide
+POST   api/v1/reservations/<uuid:reservation_id>/cancel     401 404 403 403 403 200 403 200   quotas:write
 POST   api/v1/reservations/<uuid:reservation_id>/deny       401 404 403 403 403 403 403 200   quotas:decide
 GET    api/v1/booking-permissions                           401 200 200 200 200 200 200 200   quotas:read
 POST   api/v1/booking-permissions                           401 403 403 403 403 403 403 403 201 quotas:decide
-DELETE api/v1/booking-permissions/<uuid:permission_id>      401 404 404 404 204 404 403 403 204 quotas:decide
+POST   api/v1/booking-permissions/<uuid:permission_id>/revoke 401 404 404 404 204 404 403 403 204 quotas:decide
 GET    api/v1/queue                                         401 200 200 200 200 200 200 200   quotas:read
 GET    api/v1/quotas                                        401 200 200 200 200 200 200 200   quotas:read
 POST   api/v1/quotas                                        401 403 403 403 403 403 403 201   quotas:write
@@ -723,7 +723,7 @@ GET    api/v1/pools/<slug:slug>/missing                     401 403 403 403 403 
 GET    api/v1/pools/<slug:slug>/versions                    401 403 403 403 403 403 403 200   pools:read
 GET    api/v1/orphans                                       401 403 403 403 403 403 200 200   pools:read
 GET    api/v1/orphans/<uuid:orphan_id>                      401 403 403 403 403 403 200 200   pools:read
-POST   api/v1/orphans/<uuid:orphan_id>/remove               401 403 403 403 403 403 403 202   pools:write
+POST   api/v1/orphans/<uuid:orphan_id>/delete               401 403 403 403 403 403 403 202   pools:write
 GET    api/v1/rebalance-proposals                           401 403 403 403 403 403 200 200   pools:read
 GET    api/v1/rebalance-proposals/<uuid:proposal_id>        401 403 403 403 403 403 200 200   pools:read
 POST   api/v1/rebalance-proposals/<uuid:proposal_id>/apply  401 403 403 403 403 403 403 409   pools:write
@@ -732,20 +732,20 @@ POST   api/v1/pools/<slug:slug>/versions/<int:number>/restore 401 403 403 403 40
 PUT    api/v1/pools/<slug:slug>/checks                      401 403 403 403 403 403 403 200   pools:write
 GET    api/v1/pools/<slug:slug>/join-tokens                 401 403 403 403 403 403 200 200   pools:read
 POST   api/v1/pools/<slug:slug>/join-tokens                 401 403 403 403 403 403 403 409   pools:write
-DELETE api/v1/pools/<slug:slug>/join-tokens/<uuid:join_token_id> 401 403 403 403 403 403 403 204   pools:write
+POST   api/v1/pools/<slug:slug>/join-tokens/<uuid:join_token_id>/revoke 401 403 403 403 403 403 403 204   pools:write
 GET    api/v1/machines                                      401 403 403 403 403 403 200 200   pools:read
 GET    api/v1/machines/<uuid:machine_id>                    401 403 403 403 403 403 200 200   pools:read
 POST   api/v1/machines/<uuid:machine_id>/revoke             401 403 403 403 403 403 403 200   pools:write
 DELETE api/v1/machines/<uuid:machine_id>                    401 403 403 403 403 403 403 409   pools:write
-GET    api/v1/machines/<uuid:machine_id>/removal            401 403 403 403 403 403 200 200   pools:read
-POST   api/v1/machines/<uuid:machine_id>/removal            401 403 403 403 403 403 403 409   pools:write
+GET    api/v1/machines/<uuid:machine_id>/losses             401 403 403 403 403 403 200 200   pools:read
+POST   api/v1/machines/<uuid:machine_id>/delete             401 403 403 403 403 403 403 409   pools:write
 GET    api/v1/lost-homes                                    401 200 200 200 200 200 200 200   workspaces:read
-POST   api/v1/lost-homes/<uuid:lost_home_id>/begin-anew     401 404 404 404 200 404 403 200   workspaces:write
+POST   api/v1/lost-homes/<uuid:lost_home_id>/recreate       401 404 404 404 200 404 403 200   workspaces:write
 GET    api/v1/homes                                         401 200 200 200 200 200 200 200   workspaces:read
 GET    api/v1/homes/<int:home_id>                           401 404 404 404 200 404 200 200   workspaces:read
 POST   api/v1/homes/<int:home_id>/keep                      401 404 404 404 200 404 403 200   workspaces:write
 POST   api/v1/homes/<int:home_id>/restore                   401 404 404 404 409 404 403 409   workspaces:write
-POST   api/v1/homes/<int:home_id>/delete-archived           401 403 403 403 403 403 403 403 409 workspaces:write
+POST   api/v1/homes/<int:home_id>/delete                    401 403 403 403 403 403 403 403 409 workspaces:write
 GET    api/v1/home-moves                                    401 200 200 200 200 200 200 200   workspaces:read
 POST   api/v1/home-moves                                    401 400 400 400 400 400 400 400   workspaces:write
 GET    api/v1/home-moves/<uuid:home_move_id>                401 404 404 404 200 404 200 200   workspaces:read

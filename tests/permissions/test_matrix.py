@@ -104,7 +104,7 @@ def requested(user: Any) -> dict[str, Any]:
     cap: dict[str, Any] = {"team": team, "user": user, "resource": "workspaces"}
     MemberCap.objects.create(**cap, amount=9)
     request = QuotaRequest.objects.create(
-        team=team, requester=user, kind="member_cap", resource="workspaces", amount=1, why="More"
+        team=team, requester=user, kind="member_cap", resource="workspaces", amount=1, note="More"
     )
     rule = AutoApproveRule.objects.create(resource="workspaces", amount_at_most=1, hours_at_most=1)
     petra, paul = (UserFactory(username=name, is_approver=True) for name in ("petra", "paul"))
@@ -128,7 +128,7 @@ def limited() -> dict[str, Any]:
     TeamShare.objects.create(team=team, cohort=cohort)
     SiteLimit.objects.create(resource="gpu:h100", amount=1 << 30)
     ResourceRate.objects.create(resource="gpu:h100", rate_milli=2000)
-    quota = Quota.objects.create(team=team, resource="disk_mib", nominal=1 << 30)
+    quota = Quota.objects.create(team=team, resource="disk_mib", quota=1 << 30)
     cap = MemberCap.objects.create(team=team, resource="disk_mib", amount=1 << 30)
     now = timezone.now()
     booked = Reservation.objects.create(
@@ -138,7 +138,7 @@ def limited() -> dict[str, Any]:
         starts_at=now + timedelta(days=1),
         ends_at=now + timedelta(days=2),
     )
-    services.set_ledger(actor=SYSTEM, team=team, granted=10**12)
+    services.set_ledger(actor=SYSTEM, team=team, quota=10**12)
     budgets.set_budget(actor=SYSTEM, team=team, amount_cents=10**6)
     percy = UserFactory(username="percy", is_approver=True)
     bob = User.objects.get(username="bob")
@@ -159,7 +159,7 @@ def hooked(owner: Any) -> dict[str, Any]:
     team = Team.objects.get(slug="vision")
     made = services.create(actor=owner, team=team, **HOOK).endpoint
     sent = Delivery.objects.create(
-        endpoint=made, type="berth.test", payload={}, status="failed", created_at=timezone.now()
+        endpoint=made, type="berth.test", payload={}, state="failed", created_at=timezone.now()
     )
     return {"<uuid:webhook_id>": made.pk, "<uuid:delivery_id>": sent.pk}
 
@@ -410,8 +410,8 @@ class Stage:
     def body(self, row: Row) -> dict[str, Any]:
         wanted = {"template": "jupyterlab", "flavor": "cpu-small", "team": "vision"}
         team = {"name": "New team", "slug": "new-team"}
-        more = {"team": "vision", "resource": "gpu:h100", "amount": 500, "why": "More"}
-        quota = {"team": "vision", "resource": "gpu:h100", "nominal": 1000}
+        more = {"team": "vision", "resource": "gpu:h100", "amount": 500, "note": "More"}
+        quota = {"team": "vision", "resource": "gpu:h100", "quota": 1000}
         cap = {"team": "vision", "resource": "gpu:h100", "amount": 1000}
         first, last = (f"{timezone.now() + timedelta(days=days):%Y-%m-%dT%H:%M}" for days in (5, 6))
         booking = {"title": "Later", "starts": first, "ends": last}
@@ -443,7 +443,7 @@ class Stage:
             },
             ("PATCH", "api/v1/reclaim-policies/<uuid:policy_id>"): {"idle_minutes": 50},
             ("POST", "reclaim-policies/new/"): {"for": "site", "idle_minutes": 60},
-            ("POST", "api/v1/homes/<int:home_id>/delete-archived"): {"confirm": "moving/bob"},
+            ("POST", "api/v1/homes/<int:home_id>/delete"): {"confirm": "moving/bob"},
             ("POST", "reclaim-policies/<uuid:policy_id>/edit/"): {"idle_minutes": 50},
             **{("POST", route): HOOK for route in ("webhooks/", "teams/<slug:slug>/webhooks/")},
             **{("POST", f"api/v1/{of}webhooks"): HOOK for of in ("", "teams/<slug:slug>/")},
@@ -454,6 +454,7 @@ class Stage:
             },
             ("POST", "secrets/<uuid:secret_id>/"): {"value": "another value"},
             ("POST", "account/dotfiles/"): {"url": "https://git.example/dots"},
+            ("PUT", "api/v1/teams/<slug:slug>/egress"): {"egress": "none"},
             ("PUT", "api/v1/me/dotfiles"): {"url": "https://git.example/dots"},
             **{
                 ("PUT", f"api/v1/{of}/secrets/<str:name>"): {"value": "another value"}
@@ -513,26 +514,26 @@ class Stage:
             ("POST", "quotas/limits/"): {"action": "site", "resource": "gpu:h100", "amount": "4"},
             ("POST", "quotas/teams/<slug:slug>/caps/"): {"resource": "gpu:h100", "amount": "1"},
             ("POST", "quotas/teams/<slug:slug>/ledger/"): {"do": "credit", "hours": "1"},
-            ("POST", "api/v1/join-requests/<uuid:join_id>/refuse"): {"reason": "No"},
-            ("PUT", "api/v1/ledgers/<slug:slug>"): {"granted": 1},
+            ("POST", "api/v1/join-requests/<uuid:join_id>/deny"): {"note": "No"},
+            ("PUT", "api/v1/ledgers/<slug:slug>"): {"quota": 1},
             ("PUT", "api/v1/budgets/<slug:slug>"): {"amount_cents": 1},
             ("POST", "quotas/teams/<slug:slug>/budget/"): {"do": "set", "amount": "1"},
             ("POST", "api/v1/ledgers/<slug:slug>/credits"): {"amount": 1},
             ("POST", "calendar/"): {**booking, "team": "vision", "resource": "gpu:h100", "amount": "1"},
-            ("POST", "calendar/<uuid:reservation_id>/"): {"do": "deny", "reason": "No"},
+            ("POST", "calendar/<uuid:reservation_id>/"): {"do": "deny", "note": "No"},
             ("POST", "api/v1/reservations"): {**wished, "team": "vision"},
             ("PUT", "api/v1/reservations/<uuid:reservation_id>"): wished,
-            ("POST", "api/v1/reservations/<uuid:reservation_id>/deny"): {"reason": "No"},
-            ("POST", "api/v1/booking-permissions"): {"user": "dan"},
+            ("POST", "api/v1/reservations/<uuid:reservation_id>/deny"): {"note": "No"},
+            ("POST", "api/v1/booking-permissions"): {"username": "dan"},
             ("POST", "api/v1/quotas"): quota,
-            ("PUT", "api/v1/quotas/<uuid:quota_id>"): {"nominal": 1},
+            ("PUT", "api/v1/quotas/<uuid:quota_id>"): {"quota": 1},
             ("POST", "api/v1/member-caps"): cap,
             ("PUT", "api/v1/member-caps/<uuid:cap_id>"): {"amount": 1},
             **{("POST", f"api/v1/site/{what}"): {"yaml": "berth: 1"} for what in ("plan", "apply")},
             ("POST", "api/v1/pools"): {"slug": "more", "name": "More", "driver": "local", "config": {}},
             ("PATCH", "api/v1/pools/<slug:slug>"): {"name": "Another"},
             ("POST", "api/v1/catalog/preview"): {"flavor": "cpu-small"},
-            ("POST", "api/v1/machines/<uuid:machine_id>/removal"): {"confirm": "gpu-07"},
+            ("POST", "api/v1/machines/<uuid:machine_id>/delete"): {"confirm": "gpu-07"},
             ("POST", "api/v1/templates"): {
                 "slug": "shell",
                 "name": "Shell",
@@ -540,7 +541,11 @@ class Stage:
                 "argv": ["bash", "{port}"],
             },
             ("PATCH", "api/v1/templates/<slug:slug>"): {"description": "Another"},
-            ("POST", "api/v1/flavors"): {"slug": "t", "name": "T", "cpu_milli": 500, "memory_mib": 512},
+            ("POST", "api/v1/flavors"): {
+                "slug": "t",
+                "name": "T",
+                "resources": {"cpu_milli": 500, "memory_mib": 512},
+            },
             ("PATCH", "api/v1/flavors/<slug:slug>"): {"description": "Another"},
             ("POST", "api/v1/cohorts"): {"slug": "new-cohort"},
             ("PUT", "api/v1/cohorts/<slug:slug>"): {"name": "Renamed"},
@@ -551,7 +556,7 @@ class Stage:
             ("POST", "api/v1/nodes/<uuid:node_id>/check-link"): {
                 "with_node": str(self.values["<uuid:node_id>"])
             },
-            ("POST", "api/v1/quota-requests/<uuid:request_id>/deny"): {"reason": "No"},
+            ("POST", "api/v1/quota-requests/<uuid:request_id>/deny"): {"note": "No"},
         }
         return bodies.get((row.method, row.route), {})
 

@@ -493,6 +493,14 @@ def test_list_owned_sees_exactly_ours(harness):
     assert harness.driver.list_owned() == ()
 
 
+def test_releasing_the_host_leaves_workspaces_and_repeats(harness):
+    spec = harness.spec()
+    harness.run(spec)
+    assert harness.driver.release_host(keep_workspaces=True) == 0
+    assert harness.driver.release_host(keep_workspaces=True) == 0
+    assert harness.driver.observe(spec.ref).state is RUNNING
+
+
 def test_logs_are_the_last_lines_newest_last(harness):
     spec = harness.spec()
     harness.run(spec)

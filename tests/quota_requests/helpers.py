@@ -23,6 +23,6 @@ def ask(actor: User, team: Team, **fields: Any) -> QuotaRequest:
         "resource": "gpu:h100",
         "amount": 1000,
         "until": in_hours(24),
-        "why": "For a test",
+        "note": "For a test",
     }
     return requests.ask(actor=actor, team=team, **{**wanted, **fields})

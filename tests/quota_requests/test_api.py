@@ -12,7 +12,7 @@ from tests.quota_requests.helpers import ask, in_hours
 
 pytestmark = pytest.mark.django_db
 JSON = {"content_type": "application/json"}
-BODY = {"team": "vision", "resource": "gpu:h100", "amount": 2000, "why": "The review"}
+BODY = {"team": "vision", "resource": "gpu:h100", "amount": 2000, "note": "The review"}
 
 
 def test_ask_approve_less_and_take_back(bob, petra, team, eight, with_token):
@@ -20,12 +20,12 @@ def test_ask_approve_less_and_take_back(bob, petra, team, eight, with_token):
     answer = member.post("/api/v1/quota-requests", {**BODY, "until": in_hours(5).isoformat()}, **JSON)
     assert answer.status_code == 201
     made = answer.json()
-    assert (made["status"], made["kind"], made["requester"]) == ("open", "quota", "bob")
+    assert (made["state"], made["kind"], made["requester"]) == ("open", "quota", "bob")
     assert answer["Location"] == f"/api/v1/quota-requests/{made['id']}"
     assert member.get(answer["Location"]).json()["evidence"] is None
 
     approver = with_token(petra, "quotas:read", "quotas:decide")
-    (listed,) = approver.get("/api/v1/quota-requests?status=open&team=vision").json()["results"]
+    (listed,) = approver.get("/api/v1/quota-requests?state=open&team=vision").json()["results"]
     assert listed == made
     evidence = approver.get(answer["Location"]).json()["evidence"]
     assert evidence["site_size"] == 8000
@@ -34,18 +34,18 @@ def test_ask_approve_less_and_take_back(bob, petra, team, eight, with_token):
     url = f"/api/v1/quota-requests/{made['id']}"
     assert approver.post(f"{url}/approve", {"amount": 3000}, **JSON).status_code == 400
     approved = approver.post(f"{url}/approve", {"amount": 500, "note": "For now"}, **JSON).json()
-    assert (approved["status"], approved["granted_amount"], approved["decided_by"]) == (
+    assert (approved["state"], approved["granted_amount"], approved["decided_by"]) == (
         "approved",
         500,
         "petra",
     )
-    again = approver.post(f"{url}/deny", {"reason": "No"}, **JSON)
+    again = approver.post(f"{url}/deny", {"note": "No"}, **JSON)
     assert (again.status_code, again.json()["code"]) == (409, "decided_already")
     assert "petra approved it" in again.json()["detail"]
 
     (grant,) = member.get("/api/v1/grants?active=true").json()["results"]
-    assert (grant["id"], grant["amount"], grant["user"]) == (approved["grant"], 500, None)
-    taken = approver.post(f"/api/v1/grants/{grant['id']}/revoke", {"reason": "A mistake"}, **JSON)
+    assert (grant["id"], grant["amount"], grant["username"]) == (approved["grant"], 500, None)
+    taken = approver.post(f"/api/v1/grants/{grant['id']}/revoke", {"note": "A mistake"}, **JSON)
     assert taken.json()["ended_at"]
     assert member.get("/api/v1/grants?active=true").json()["results"] == []
     assert len(member.get("/api/v1/grants?active=false").json()["results"]) == 1
@@ -57,7 +57,7 @@ def test_asking_twice_is_a_conflict_that_names_the_first(bob, team, eight, with_
     second = client.post("/api/v1/quota-requests", BODY, **JSON)
     assert second.status_code == 409
     assert second.json()["quota_request"] == first["id"]
-    assert client.post(f"/api/v1/quota-requests/{first['id']}/withdraw").json()["status"] == "withdrawn"
+    assert client.post(f"/api/v1/quota-requests/{first['id']}/cancel").json()["state"] == "cancelled"
     assert client.post("/api/v1/quota-requests", BODY, **JSON).status_code == 201
 
 
@@ -67,7 +67,7 @@ def test_asking_twice_is_a_conflict_that_names_the_first(bob, team, eight, with_
         ("amount", 0),
         ("amount", 10**18),
         ("amount", 9000),
-        ("why", ""),
+        ("note", ""),
         ("resource", "gpu:b200"),
         ("team", "robots"),
         ("kind", "friendship"),
@@ -82,12 +82,12 @@ def test_what_is_wrong_is_named(bob, charlie, team, eight, with_token, field, va
 
 
 def test_a_workspace_waits_for_what_is_asked(bob, petra, team, eight, with_token):
-    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     start = {"template": "jupyterlab", "flavor": "gpu-2"}
     made = with_token(bob).post("/api/v1/quota-requests", {**BODY, "start": start}, **JSON).json()
     assert made["workspace"] == str(Workspace.objects.get(state="pending").pk)
     denied = with_token(petra).post(
-        f"/api/v1/quota-requests/{made['id']}/deny", {"reason": "Not this week"}, **JSON
+        f"/api/v1/quota-requests/{made['id']}/deny", {"note": "Not this week"}, **JSON
     )
     assert denied.json()["decision_note"] == "Not this week"
     assert Workspace.objects.get().state == "terminated"
@@ -102,7 +102,7 @@ def test_rules_are_made_changed_and_removed_by_approvers(bob, alice, petra, team
     member = with_token(bob)
     assert member.get(url).json()["amount_at_most"] == 2000
     made = member.post("/api/v1/quota-requests", {**BODY, "until": in_hours(5).isoformat()}, **JSON).json()
-    assert (made["status"], made["rule"], made["decided_by"]) == ("approved", answer.json()["id"], None)
+    assert (made["state"], made["rule"], made["decided_by"]) == ("approved", answer.json()["id"], None)
     assert Grant.objects.count() == 1
     changed = approver.patch(url, {"enabled": False, "hours_at_most": 4}, **JSON).json()
     assert (changed["enabled"], changed["hours_at_most"]) == (False, 4)
@@ -127,7 +127,7 @@ def test_delegations(bob, alice, olga, petra, team, eight, with_token):
     assert with_token(alice).post("/api/v1/delegations", body, **JSON).status_code == 403
     url = f"/api/v1/quota-requests/{made.pk}/approve"
     assert with_token(olga).post(url, {}, **JSON).json()["decided_by"] == "olga"
-    assert approver.delete(answer["Location"]).status_code == 204
+    assert approver.post(f"{answer['Location']}/revoke").status_code == 204
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from portal.people.accounts.models import Team
 from portal.quota.ledger.models import LedgerAccount
 from portal.quota.limits.models import Grant, MemberCap, SiteLimit
 from portal.quota.requests import selectors
-from portal.quota.requests.models import QuotaRequest, RequestStatus
+from portal.quota.requests.models import QuotaRequest, RequestState
 from portal.quota.requests.services import requests, rules
 from tests.factories import MembershipFactory, UserFactory
 from tests.quota_requests.helpers import ask, in_hours
@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 
 def test_a_member_asks_and_approvers_are_told(bob, alice, team, petra, eight):
-    made = ask(bob, team, amount=2000, why="The review")
-    assert (made.status, made.amount, made.resource) == (RequestStatus.OPEN, 2000, "gpu:h100")
+    made = ask(bob, team, amount=2000, note="The review")
+    assert (made.state, made.amount, made.resource) == (RequestState.OPEN, 2000, "gpu:h100")
     notice = Notification.objects.get()
     assert notice.user == petra
     assert notice.title == "bob asks for 2 × H100 more for Vision"
@@ -54,7 +54,7 @@ def test_only_members_ask(charlie, olga, team, eight):
         ("amount", {"amount": 8001}),
         ("amount", {"amount": True}),
         ("until", {"until": timezone.now() - dt.timedelta(seconds=1)}),
-        ("why", {"why": " \n "}),
+        ("note", {"note": " \n "}),
         ("resource", {"resource": "gpu_hours"}),
         ("resource", {"resource": "gpu:b200"}),
         ("resource", {"resource": "nonsense"}),
@@ -80,7 +80,7 @@ def test_more_than_the_site_has_is_refused_with_the_number(bob, team, eight):
 
 def test_gpu_hours_have_no_end(bob, team, eight):
     now = timezone.now()
-    LedgerAccount.objects.create(team=team, granted=0, period_started_at=now, charged_until=now)
+    LedgerAccount.objects.create(team=team, quota=0, period_started_at=now, charged_until=now)
     with pytest.raises(InvalidInput, match="until they are spent"):
         ask(bob, team, kind="ledger", resource="gpu_hours", amount=3_600_000)
     assert ask(bob, team, kind="ledger", resource="gpu_hours", amount=3_600_000, until=None)
@@ -105,7 +105,7 @@ def test_the_same_is_not_asked_twice(bob, alice, team, eight):
     assert refused.value.extra["url"] == f"/quotas/requests/{first.pk}/"
     ask(alice, team)  # another member may
     ask(bob, team, resource="cpu_milli", amount=4000)
-    requests.withdraw(actor=bob, request_id=first.pk)
+    requests.cancel(actor=bob, request_id=first.pk)
     ask(bob, team)
 
 
@@ -121,7 +121,7 @@ def rule(petra, eight):
 
 def test_a_rule_approves_at_once_and_bothers_nobody(bob, team, petra, rule, sent):
     made = ask(bob, team, amount=2000, until=in_hours(8) - dt.timedelta(seconds=5))
-    assert (made.status, made.rule, made.decided_by) == (RequestStatus.APPROVED, rule, None)
+    assert (made.state, made.rule, made.decided_by) == (RequestState.APPROVED, rule, None)
     grant = Grant.objects.get()
     assert (grant.amount, grant.ends_at, grant.user) == (2000, made.until, None)
     assert not Notification.objects.exists()
@@ -142,21 +142,21 @@ def test_what_a_rule_does_not_allow_waits_for_a_person(bob, team, rule, given):
     if given.get("until") == "late":
         given = {"until": in_hours(8.1)}
     made = ask(bob, team, **{"amount": 1000, "until": in_hours(1), **given})
-    assert made.status == RequestStatus.OPEN
+    assert made.state == RequestState.OPEN
 
 
 def test_a_rule_counts_all_that_rules_gave_the_team(bob, alice, team, petra, rule, clock):
-    assert ask(bob, team, amount=1500, until=in_hours(2)).status == RequestStatus.APPROVED
+    assert ask(bob, team, amount=1500, until=in_hours(2)).state == RequestState.APPROVED
     by_hand = ask(alice, team, amount=1500, until=in_hours(2))
-    assert by_hand.status == RequestStatus.OPEN
+    assert by_hand.state == RequestState.OPEN
     requests.approve(actor=petra, request_id=by_hand.pk)
     # What a person granted does not count; a rule that was removed and made anew forgets nothing.
     rules.delete_rule(actor=petra, rule_id=rule.pk)
     rules.create_rule(actor=petra, team=team, resource="gpu:h100", amount_at_most=2000, hours_at_most=8)
-    assert ask(bob, team, amount=500, until=in_hours(2)).status == RequestStatus.APPROVED
-    assert ask(alice, team, amount=1, until=in_hours(2)).status == RequestStatus.OPEN
+    assert ask(bob, team, amount=500, until=in_hours(2)).state == RequestState.APPROVED
+    assert ask(alice, team, amount=1, until=in_hours(2)).state == RequestState.OPEN
     clock.shift(2 * 3600 + 1)
-    assert ask(bob, team, amount=2000, until=in_hours(2)).status == RequestStatus.APPROVED
+    assert ask(bob, team, amount=2000, until=in_hours(2)).state == RequestState.APPROVED
 
 
 def test_a_rule_of_another_team_or_one_switched_off_does_not_count(bob, team, petra, rule, charlie):
@@ -168,7 +168,7 @@ def test_a_rule_of_another_team_or_one_switched_off_does_not_count(bob, team, pe
         amount_at_most=9000,
         hours_at_most=99,
     )
-    assert ask(bob, team, until=in_hours(1)).status == RequestStatus.OPEN
+    assert ask(bob, team, until=in_hours(1)).state == RequestState.OPEN
 
 
 def test_nobody_is_approved_by_a_rule_of_their_own(bob, team, petra, eight, rule):
@@ -176,25 +176,25 @@ def test_nobody_is_approved_by_a_rule_of_their_own(bob, team, petra, eight, rule
     other = UserFactory(is_approver=True)
     assert selectors.at_once(petra, team, "gpu:h100") is None
     first = ask(petra, team, until=in_hours(1))
-    assert first.status == RequestStatus.OPEN
-    requests.withdraw(actor=petra, request_id=first.pk)
+    assert first.state == RequestState.OPEN
+    requests.cancel(actor=petra, request_id=first.pk)
     # Somebody else's touch does not make it another's rule; nor does a touch of her own on another's.
     rules.change_rule(actor=other, rule_id=rule.pk, hours_at_most=9)
-    assert ask(petra, team, until=in_hours(1)).status == RequestStatus.OPEN
+    assert ask(petra, team, until=in_hours(1)).state == RequestState.OPEN
     others = rules.create_rule(
         actor=other, team=team, resource="gpu:h100", amount_at_most=2000, hours_at_most=8
     )
     rules.change_rule(actor=petra, rule_id=others.pk, amount_at_most=9000)
     QuotaRequest.objects.all().delete()
-    assert ask(petra, team, until=in_hours(1)).status == RequestStatus.OPEN
-    assert ask(bob, team, until=in_hours(1)).status == RequestStatus.APPROVED
+    assert ask(petra, team, until=in_hours(1)).state == RequestState.OPEN
+    assert ask(bob, team, until=in_hours(1)).state == RequestState.APPROVED
 
 
 def test_a_rule_of_somebody_else_counts_for_an_approver_too(team, petra, eight):
     MembershipFactory(team=team, user=petra)
     other = UserFactory(is_approver=True)
     rules.create_rule(actor=other, team=team, resource="gpu:h100", amount_at_most=2000, hours_at_most=8)
-    assert ask(petra, team, until=in_hours(1)).status == RequestStatus.APPROVED
+    assert ask(petra, team, until=in_hours(1)).state == RequestState.APPROVED
 
 
 def test_only_approvers_make_rules(alice, olga, bob, petra, team, eight):

@@ -16,7 +16,7 @@ from portal.people.accounts.models import Delegation
 from portal.quota.ledger.models import LedgerAccount
 from portal.quota.limits.models import Grant, MemberCap, Quota
 from portal.quota.requests import policies
-from portal.quota.requests.models import QuotaRequest, RequestStatus
+from portal.quota.requests.models import QuotaRequest, RequestState
 from portal.quota.requests.services import grants, requests, rules
 from portal.quota.requests.services import requests as services
 from portal.scheduling import cycle
@@ -43,7 +43,7 @@ def test_approving_makes_a_grant_and_tells_who_asked(bob, petra, team, eight, se
     sent.clear()
     requests.approve(actor=petra, request_id=made.pk, note="Good luck")
     made.refresh_from_db()
-    assert (made.status, made.decided_by, made.granted_amount) == (RequestStatus.APPROVED, petra, 2000)
+    assert (made.state, made.decided_by, made.granted_amount) == (RequestState.APPROVED, petra, 2000)
     grant = Grant.objects.get()
     assert (grant.team, grant.user, grant.amount, grant.ends_at) == (team, None, 2000, made.until)
     assert told(bob) == ["petra approved 2 × H100 for Vision"]
@@ -77,20 +77,20 @@ def test_gpu_hours_are_credited_and_make_no_grant(bob, petra, team, eight, monke
     now, credited = timezone.now(), []
     ledger = SimpleNamespace(credit=lambda **given: credited.append(given))
     monkeypatch.setattr(services, "ledger", ledger)
-    LedgerAccount.objects.create(team=team, granted=0, period_started_at=now, charged_until=now)
+    LedgerAccount.objects.create(team=team, quota=0, period_started_at=now, charged_until=now)
     made = ask(bob, team, kind="ledger", resource="gpu_hours", amount=36_000_000, until=None)
     requests.approve(actor=petra, request_id=made.pk, amount=3_600_000, note="For now")
     assert credited == [{"actor": petra, "team": team, "amount": 3_600_000, "note": "For now"}]
     assert not Grant.objects.exists()
 
 
-def test_a_denial_needs_a_reason_that_reaches_who_asked(bob, petra, team, eight):
+def test_a_denial_needs_a_note_that_reaches_who_asked(bob, petra, team, eight):
     made = ask(bob, team)
     with pytest.raises(InvalidInput):
-        requests.deny(actor=petra, request_id=made.pk, reason="  ")
-    requests.deny(actor=petra, request_id=made.pk, reason="Use two A100")
+        requests.deny(actor=petra, request_id=made.pk, note="  ")
+    requests.deny(actor=petra, request_id=made.pk, note="Use two A100")
     made.refresh_from_db()
-    assert (made.status, made.decision_note) == (RequestStatus.DENIED, "Use two A100")
+    assert (made.state, made.decision_note) == (RequestState.DENIED, "Use two A100")
     assert Notification.objects.get(user=bob).body == "Use two A100"
     assert not Grant.objects.exists()
 
@@ -100,9 +100,9 @@ def test_what_was_decided_stays_and_says_by_whom(bob, petra, team, eight, clock)
     requests.approve(actor=petra, request_id=made.pk)
     other = UserFactory(username="paul", is_approver=True)
     with pytest.raises(StateConflict, match="petra approved it a moment ago"):
-        requests.deny(actor=other, request_id=made.pk, reason="No")
+        requests.deny(actor=other, request_id=made.pk, note="No")
     with pytest.raises(StateConflict, match="petra approved it"):
-        requests.withdraw(actor=bob, request_id=made.pk)
+        requests.cancel(actor=bob, request_id=made.pk)
     clock.shift(600)
     with pytest.raises(StateConflict, match="petra approved it 10 minutes ago"):
         requests.approve(actor=other, request_id=made.pk)
@@ -118,14 +118,14 @@ def test_a_time_that_is_over_wants_another_end(bob, petra, team, eight, clock):
     assert Grant.objects.get().ends_at == in_hours(1)
 
 
-def test_only_who_asked_withdraws(bob, alice, petra, team, eight):
+def test_only_who_asked_cancels(bob, alice, petra, team, eight):
     made = ask(bob, team)
     for user in (alice, petra):
         with pytest.raises(NotAllowed):
-            requests.withdraw(actor=user, request_id=made.pk)
-    requests.withdraw(actor=bob, request_id=made.pk)
-    requests.withdraw(actor=bob, request_id=made.pk)
-    assert Event.objects.filter(kind="quota.request_withdrawn").count() == 1
+            requests.cancel(actor=user, request_id=made.pk)
+    requests.cancel(actor=bob, request_id=made.pk)
+    requests.cancel(actor=bob, request_id=made.pk)
+    assert Event.objects.filter(kind="quota.request_cancelled").count() == 1
 
 
 # --- Who may ----------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_approvers_and_administrators_decide_and_nobody_else(bob, alice, charlie
         with pytest.raises(NotAllowed):
             requests.approve(actor=user, request_id=made.pk)
         with pytest.raises(NotAllowed):
-            requests.deny(actor=user, request_id=made.pk, reason="No")
+            requests.deny(actor=user, request_id=made.pk, note="No")
     requests.approve(actor=UserFactory(is_superuser=True), request_id=made.pk)
 
 
@@ -241,7 +241,7 @@ def test_a_grant_is_taken_back_and_counts_no_more(bob, alice, olga, petra, team,
         with pytest.raises(NotAllowed):
             grants.revoke_grant(actor=user, grant_id=grant.pk)
     sent.clear()
-    grants.revoke_grant(actor=petra, grant_id=grant.pk, reason="A mistake")
+    grants.revoke_grant(actor=petra, grant_id=grant.pk, note="A mistake")
     grants.revoke_grant(actor=petra, grant_id=grant.pk)
     assert not Grant.objects.active(in_hours(0)).exists()
     assert "control.schedule" in sent.tasks
@@ -280,7 +280,7 @@ def test_a_short_grant_gives_no_warning_a_day_before(bob, alice, petra, team, ei
 @pytest.fixture
 def waiting(bob, team, eight):
     """bob's workspace of one GPU, of which the team has none, and the request that it waits for."""
-    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     workspace = workspaces.create_waiting(
         actor=bob,
         team=team,
@@ -304,23 +304,23 @@ def test_it_starts_by_itself_when_it_is_approved(waiting, petra, sent):
     assert (error_code(workspace), error_message(workspace)) == ("", "")
 
 
-@pytest.mark.parametrize("how", ["denied", "withdrawn"])
+@pytest.mark.parametrize("how", ["denied", "cancelled"])
 def test_it_is_deleted_when_it_can_never_start(waiting, bob, petra, how):
     workspace, made = waiting
     if how == "denied":
-        requests.deny(actor=petra, request_id=made.pk, reason="No room this week")
+        requests.deny(actor=petra, request_id=made.pk, note="No room this week")
     else:
-        requests.withdraw(actor=bob, request_id=made.pk)
+        requests.cancel(actor=bob, request_id=made.pk)
     workspace.refresh_from_db()
     assert workspace.state == State.TERMINATED
     why = Event.objects.get(kind="workspace.not_approved", workspace=workspace).reason
-    assert ("No room this week" if how == "denied" else "withdrawn") in why
+    assert ("No room this week" if how == "denied" else "cancelled") in why
 
 
 def test_it_stays_when_it_could_start_by_now(waiting, petra):
     workspace, made = waiting
     QueueEntry.objects.filter(pk=workspace.pk).update(outcome="queued")
-    requests.deny(actor=petra, request_id=made.pk, reason="No")
+    requests.deny(actor=petra, request_id=made.pk, note="No")
     workspace.refresh_from_db()
     assert workspace.state == State.PENDING
 

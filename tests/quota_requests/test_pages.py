@@ -15,7 +15,7 @@ from portal.fleet.inventory.models import AllocatedDevice, Allocation, DeviceHou
 from portal.people.accounts.models import Delegation
 from portal.quota.limits.models import Cohort, Grant, Quota, TeamShare
 from portal.quota.requests import selectors as selectors
-from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestStatus
+from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestState
 from portal.quota.requests.services import requests
 from portal.workspaces.models import Workspace
 from tests.factories import MembershipFactory, TeamFactory, UserFactory, WorkspaceFactory
@@ -30,7 +30,7 @@ FORM = {
     "resource": "gpu:h100",
     "amount": "1.5",
     "lasts": "8",
-    "why": "The review",
+    "note": "The review",
 }
 
 
@@ -78,7 +78,7 @@ def test_a_member_asks_in_peoples_units(bob, team, petra, eight, as_user):
     answer = client.post("/quotas/ask/", FORM)
     made = QuotaRequest.objects.get()
     assert (answer.status_code, answer["Location"]) == (302, f"/quotas/requests/{made.pk}/")
-    assert (made.amount, made.why) == (1500, "The review")
+    assert (made.amount, made.note) == (1500, "The review")
     assert timedelta(hours=7, minutes=59) < made.until - timezone.now() <= timedelta(hours=8)
     assert "It waits for an approver" in text_of(client.get(answer["Location"]))
 
@@ -90,7 +90,7 @@ def test_a_member_asks_in_peoples_units(bob, team, petra, eight, as_user):
         ("amount", "9", "This site has 8 × H100 in all"),
         ("amount", "many", "Enter a number"),
         ("amount", "", "This field is required"),
-        ("why", " ", "This field is required"),
+        ("note", " ", "This field is required"),
         ("kind", "member_cap", "No cap on H100 holds you back"),
         ("kind", "ledger", "has no budget of GPU-hours"),
     ],
@@ -115,7 +115,7 @@ def test_asking_twice_leads_to_the_first(bob, team, eight, as_user):
 
 def test_the_form_says_what_is_approved_at_once(bob, team, petra, eight, as_user):
     AutoApproveRule.objects.create(resource="gpu:h100", amount_at_most=2000, hours_at_most=8)
-    Quota.objects.create(team=team, resource="gpu:h100", nominal=4000)
+    Quota.objects.create(team=team, resource="gpu:h100", quota=4000)
     hint = as_user(bob).get(
         "/quotas/ask/?team=vision&kind=quota&resource=gpu:h100", headers={**HTMX, "HX-Target": "hint"}
     )
@@ -130,7 +130,7 @@ def test_who_is_in_no_team_learns_what_to_do(petra, as_user):
 
 def test_hours_and_checkpoints_of_the_new_workspace_come_along(bob, team, eight, as_user):
     """From the form for new workspaces over the one that asks to the workspace that waits."""
-    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     browser = as_user(bob)
     wanted = {"template": "jupyterlab", "flavor": "gpu-1", "team": "vision", "name": "big", "ask": "1"}
     for hours in ("lots", "0", "9999"):
@@ -150,7 +150,7 @@ def test_hours_and_checkpoints_of_the_new_workspace_come_along(bob, team, eight,
 
 
 def test_without_hours_and_checkpoints_flavor_and_template_decide(bob, team, eight, as_user):
-    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}
     as_user(bob).post("/quotas/ask/", {**FORM, "amount": "1", **start})
     made = QuotaRequest.objects.get().workspace
@@ -166,7 +166,7 @@ def test_hours_that_are_none_are_said_where_one_asks(bob, team, eight, as_user):
 
 def test_refused_ask_approved_and_it_runs(bob, petra, team, eight, as_user, sent):
     """From the refusal to a running workspace, in forms alone."""
-    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}
     page = as_user(bob).get(
         "/quotas/ask/", {"team": "vision", "resource": "gpu:h100", "amount": 1000, **start}
@@ -219,7 +219,7 @@ def test_what_needs_no_approval_is_not_asked(bob, team, eight, as_user):
 
 
 def test_a_refused_question_leaves_no_workspace(bob, team, eight, as_user):
-    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}
     page = as_user(bob).post("/quotas/ask/", {**FORM, "amount": "9", **start})
     assert page.status_code == 400
@@ -232,15 +232,15 @@ def test_a_refused_question_leaves_no_workspace(bob, team, eight, as_user):
 def test_the_inbox_shows_what_helps_to_decide(bob, alice, petra, team, eight, as_user):
     lab = Cohort.objects.create(slug="lab", name="Lab")
     nlp = TeamFactory(slug="nlp", name="NLP")
-    for each, nominal in ((team, 4000), (nlp, 2000)):
+    for each, quota in ((team, 4000), (nlp, 2000)):
         TeamShare.objects.create(team=each, cohort=lab)
-        Quota.objects.create(team=each, resource="gpu:h100", nominal=nominal)
+        Quota.objects.create(team=each, resource="gpu:h100", quota=quota)
     held(team, bob, eight, days=10, ago=25)  # 5 of the 10 days are within the last 30
     held(team, alice, eight, days=1, active=True, devices=2, name="idle")
     held(nlp, UserFactory(), eight, days=1, active=True, devices=5)
     denied = ask(bob, team)
-    requests.deny(actor=petra, request_id=denied.pk, reason="Use A100")
-    ask(bob, team, amount=3000, why="The review")
+    requests.deny(actor=petra, request_id=denied.pk, note="Use A100")
+    ask(bob, team, amount=3000, note="The review")
 
     page = text_of(as_user(petra).get("/quotas/approvals/"))
     assert "bob asks for 3 × H100 more for Vision" in page
@@ -289,7 +289,7 @@ def test_fifty_requests_cost_the_queries_of_one(petra, team, eight, as_user, dja
         some = TeamFactory()
         user = MembershipFactory(team=some, user=UserFactory()).user
         TeamShare.objects.create(team=some)
-        ask(user, some, why=f"Number {number}")
+        ask(user, some, note=f"Number {number}")
     client = as_user(petra)
     with django_assert_max_num_queries(38):
         page = client.get("/quotas/approvals/")
@@ -321,14 +321,14 @@ def test_denying_without_a_reason_says_so_and_keeps_the_form(bob, petra, team, e
     url = f"/quotas/requests/{made.pk}/decide/"
     client = as_user(petra)
     row = client.post(url, {"decision": "deny", "amount": "1", "note": ""}, headers=HTMX)
-    assert "A denial needs a reason" in text_of(row)
+    assert "A denial needs a note" in text_of(row)
     assert "<form" in row.content.decode()
     plain = client.post(url, {"decision": "deny", "note": "", "next": "inbox"})
     assert plain["Location"] == f"/quotas/approvals/#r-{made.pk}"
-    assert "A denial needs a reason" in text_of(client.get("/quotas/approvals/"))
+    assert "A denial needs a note" in text_of(client.get("/quotas/approvals/"))
     client.post(url, {"decision": "deny", "note": "Use A100", "next": "inbox"})
     made.refresh_from_db()
-    assert made.status == RequestStatus.DENIED
+    assert made.state == RequestState.DENIED
     assert "“Use A100”" in text_of(client.get("/quotas/approvals/"))
     own = as_user(bob).get(f"/quotas/requests/{made.pk}/").content.decode()
     assert "resource=gpu%3Ah100&amp;amount=1000" in own
@@ -363,20 +363,20 @@ def test_who_decides_nothing_sees_their_own_requests(bob, alice, team, eight, as
 def test_an_outsider_sees_nothing_and_a_colleague_may_not_decide(bob, charlie, team, eight, as_user):
     made = ask(bob, team)
     dan = MembershipFactory(team=team, user=UserFactory(username="dan")).user
-    for path in ("", "decide/", "withdraw/"):
+    for path in ("", "decide/", "cancel/"):
         assert as_user(charlie).get(f"/quotas/requests/{made.pk}/{path}").status_code in {302, 404}
         assert as_user(charlie).post(f"/quotas/requests/{made.pk}/{path}").status_code in {404, 405}
     assert as_user(dan).get(f"/quotas/requests/{made.pk}/").status_code == 200
     as_user(dan).post(f"/quotas/requests/{made.pk}/decide/", {"decision": "approve"})
     made.refresh_from_db()
-    assert made.status == RequestStatus.OPEN
+    assert made.state == RequestState.OPEN
 
 
-def test_withdrawing_on_the_page(bob, team, eight, as_user):
+def test_cancelling_on_the_page(bob, team, eight, as_user):
     made = ask(bob, team)
-    as_user(bob).post(f"/quotas/requests/{made.pk}/withdraw/")
+    as_user(bob).post(f"/quotas/requests/{made.pk}/cancel/")
     made.refresh_from_db()
-    assert made.status == RequestStatus.WITHDRAWN
+    assert made.state == RequestState.CANCELLED
 
 
 # --- Rules and delegates ----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from portal.common.errors import StateConflict
 from portal.common.events.models import Event, Notification
 from portal.quota.limits.models import Grant
-from portal.quota.requests.models import QuotaRequest, RequestStatus
+from portal.quota.requests.models import QuotaRequest, RequestState
 from portal.quota.requests.services import grants, requests, rules
 from tests.factories import MembershipFactory, UserFactory
 from tests.quota_requests.helpers import ask, in_hours
@@ -26,8 +26,8 @@ def test_two_approvers_at_once_make_one_grant(bob, petra, team, eight, sent):
             [
                 lambda made=made: requests.approve(actor=petra, request_id=made.pk),
                 lambda made=made: requests.approve(actor=paul, request_id=made.pk, amount=500),
-                lambda made=made: requests.deny(actor=paul, request_id=made.pk, reason="No"),
-                lambda made=made: requests.withdraw(actor=bob, request_id=made.pk),
+                lambda made=made: requests.deny(actor=paul, request_id=made.pk, note="No"),
+                lambda made=made: requests.cancel(actor=bob, request_id=made.pk),
             ]
         )
         assert Counter(type(item) for item in outcome) == {QuotaRequest: 1, StateConflict: 3}, outcome
@@ -37,7 +37,7 @@ def test_two_approvers_at_once_make_one_grant(bob, petra, team, eight, sent):
             if isinstance(item, StateConflict):
                 assert item.message.startswith(winner)
                 assert item.message.endswith("a moment ago.")
-        assert Grant.objects.filter(request=made).count() == (made.status == RequestStatus.APPROVED)
+        assert Grant.objects.filter(request=made).count() == (made.state == RequestState.APPROVED)
 
 
 def test_two_members_at_once_do_not_overrun_a_rule(petra, team, eight, sent):
@@ -46,7 +46,7 @@ def test_two_members_at_once_do_not_overrun_a_rule(petra, team, eight, sent):
     until = in_hours(2)
     outcome = at_once([lambda user=user: ask(user, team, until=until) for user in members])
     assert not [item for item in outcome if isinstance(item, Exception)], outcome
-    assert Counter(item.status for item in outcome) == {"approved": 2, "open": 3}
+    assert Counter(item.state for item in outcome) == {"approved": 2, "open": 3}
     assert Grant.objects.count() == 2
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from portal.quota.requests.models import RequestStatus
+from portal.quota.requests.models import RequestState
 from tests.factories import PASSWORD
 from tests.quota_requests.helpers import ask, in_hours
 
@@ -32,27 +32,27 @@ def decide(client, made, **body):
 
 def status_of(made):
     made.refresh_from_db()
-    return made.status
+    return made.state
 
 
 def test_much_asks_and_keeps_what_was_typed(stale, made):
     answered = decide(stale, made, note="For the paper")
     assert answered.status_code == 403
     assert 'name="note" value="For the paper"' in answered.content.decode()
-    assert status_of(made) == RequestStatus.OPEN
+    assert status_of(made) == RequestState.OPEN
     decide(stale, made, note="For the paper", confirm_password=PASSWORD)
-    assert status_of(made) == RequestStatus.APPROVED
+    assert status_of(made) == RequestState.APPROVED
     assert made.decision_note == "For the paper"
 
 
 def test_up_to_the_limit_does_not(stale, made):
     decide(stale, made, amount="2")
-    assert status_of(made) == RequestStatus.APPROVED
+    assert status_of(made) == RequestState.APPROVED
 
 
 def test_refusing_does_not(stale, made):
     decide(stale, made, decision="deny", note="No")
-    assert status_of(made) == RequestStatus.DENIED
+    assert status_of(made) == RequestState.DENIED
 
 
 def test_a_part_of_a_page_leads_to_the_question(stale, made):
@@ -62,24 +62,24 @@ def test_a_part_of_a_page_leads_to_the_question(stale, made):
         headers={"HX-Request": "true", "HX-Current-URL": "http://testserver/quotas/approvals/"},
     )
     assert answered["HX-Redirect"] == "/account/confirm/?next=%2Fquotas%2Fapprovals%2F"
-    assert status_of(made) == RequestStatus.OPEN
+    assert status_of(made) == RequestState.OPEN
 
 
 def test_rest_by_session_answers_a_code_and_tokens_go_on(stale, petra, made, with_token):
     path = f"/api/v1/quota-requests/{made.pk}/approve"
     answered = stale.post(path, {}, **JSON)
     assert (answered.status_code, answered.json()["code"]) == (403, "reauthentication_required")
-    assert status_of(made) == RequestStatus.OPEN
+    assert status_of(made) == RequestState.OPEN
     assert with_token(petra, "quotas:decide").post(path, {}, **JSON).status_code == 200
 
 
 def test_a_model_that_is_named_has_its_own_limit(stale, made, settings):
     settings.BERTH_STEP_UP_APPROVALS = {"gpu": 2, "gpu:h100": 5}
     decide(stale, made)
-    assert status_of(made) == RequestStatus.APPROVED
+    assert status_of(made) == RequestState.APPROVED
 
 
 def test_without_a_limit_nothing_asks(stale, made, settings):
     settings.BERTH_STEP_UP_APPROVALS = {}
     decide(stale, made)
-    assert status_of(made) == RequestStatus.APPROVED
+    assert status_of(made) == RequestState.APPROVED

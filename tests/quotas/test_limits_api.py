@@ -43,7 +43,7 @@ def api(with_token):
 def test_a_quota_lives(api, olga, team):
     operator = api(olga)
     made = operator.post(
-        "/quotas", {"team": "vision", "resource": "gpu:H100", "nominal": 4000, "borrowing_limit": 0}
+        "/quotas", {"team": "vision", "resource": "gpu:H100", "quota": 4000, "borrowing_limit": 0}
     )
     assert made.status_code == 201 and made.json()["notes"] == []
     where = made.headers["Location"].removeprefix(V1)
@@ -53,12 +53,12 @@ def test_a_quota_lives(api, olga, team):
         "cohort": None,
         "resource": H100,
         "label": "H100",
-        "nominal": 4000,
+        "quota": 4000,
         "borrowing_limit": 0,
         "lending_limit": None,
     }
-    changed = operator.put(where, {"nominal": 2000})
-    assert changed.json()["nominal"] == 2000 and changed.json()["borrowing_limit"] is None
+    changed = operator.put(where, {"quota": 2000})
+    assert changed.json()["quota"] == 2000 and changed.json()["borrowing_limit"] is None
     assert operator.delete(where).status_code == 204
     assert operator.get(where).status_code == 404
     kinds = list(
@@ -70,16 +70,16 @@ def test_a_quota_lives(api, olga, team):
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({"resource": H100, "nominal": 1}, "team"),
-        ({"team": "vision", "cohort": "lab", "resource": H100, "nominal": 1}, "team"),
-        ({"team": "gone", "resource": H100, "nominal": 1}, "team"),
-        ({"cohort": "gone", "resource": H100, "nominal": 1}, "cohort"),
-        ({"team": "vision", "resource": "h100", "nominal": 1}, "resource"),
-        ({"team": "vision", "resource": H100, "nominal": -1}, "nominal"),
-        ({"team": "vision", "resource": H100, "nominal": 10**18}, "nominal"),
-        ({"team": "vision", "resource": H100, "nominal": 1.5}, "nominal"),
-        ({"team": "vision", "resource": H100}, "nominal"),
-        ({"team": "vision", "resource": H100, "nominal": 1, "gpus": 1}, "gpus"),
+        ({"resource": H100, "quota": 1}, "team"),
+        ({"team": "vision", "cohort": "lab", "resource": H100, "quota": 1}, "team"),
+        ({"team": "gone", "resource": H100, "quota": 1}, "team"),
+        ({"cohort": "gone", "resource": H100, "quota": 1}, "cohort"),
+        ({"team": "vision", "resource": "h100", "quota": 1}, "resource"),
+        ({"team": "vision", "resource": H100, "quota": -1}, "quota"),
+        ({"team": "vision", "resource": H100, "quota": 10**18}, "quota"),
+        ({"team": "vision", "resource": H100, "quota": 1.5}, "quota"),
+        ({"team": "vision", "resource": H100}, "quota"),
+        ({"team": "vision", "resource": H100, "quota": 1, "gpus": 1}, "gpus"),
     ],
 )
 def test_a_wrong_body_is_refused_with_the_field(api, olga, team, body, field):
@@ -90,20 +90,20 @@ def test_a_wrong_body_is_refused_with_the_field(api, olga, team, body, field):
 
 
 def test_a_second_quota_of_the_same_is_a_conflict(api, olga, team):
-    body = {"team": "vision", "resource": H100, "nominal": 1000}
+    body = {"team": "vision", "resource": H100, "quota": 1000}
     assert api(olga).post("/quotas", body).status_code == 201
-    again = api(olga).post("/quotas", {**body, "nominal": 9000})
+    again = api(olga).post("/quotas", {**body, "quota": 9000})
     assert again.status_code == 409 and again.json()["code"] == "already_set"
-    assert Quota.objects.get().nominal == 1000
+    assert Quota.objects.get().quota == 1000
 
 
 def test_lists_show_what_concerns_one_and_filter(api, olga, bob, charlie, petra, team):
     lab = cohorts.create_cohort(actor=SYSTEM, slug="lab")
     cohorts.create_cohort(actor=SYSTEM, slug="other")
     cohorts.set_share(actor=SYSTEM, team=team, cohort=lab)
-    limits.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=1)
-    limits.set_quota(actor=SYSTEM, cohort=lab, resource="cpu_milli", nominal=1)
-    limits.set_quota(actor=SYSTEM, team=TeamFactory(slug="nlp"), resource=H100, nominal=1)
+    limits.set_quota(actor=SYSTEM, team=team, resource=H100, quota=1)
+    limits.set_quota(actor=SYSTEM, cohort=lab, resource="cpu_milli", quota=1)
+    limits.set_quota(actor=SYSTEM, team=TeamFactory(slug="nlp"), resource=H100, quota=1)
 
     def seen(user, **query):
         rows = api(user).get("/quotas", **query).json()["results"]
@@ -155,11 +155,11 @@ def test_a_share_is_set_whole(api, olga, alice, team):
 
 
 def test_usage_in_numbers_for_members_and_approvers(api, bob, petra, charlie, team, local_pool):
-    limits.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=4000)
+    limits.set_quota(actor=SYSTEM, team=team, resource=H100, quota=4000)
     WorkspaceFactory(owner=bob, team=team, state=State.RUNNING, pool=local_pool, amounts={H100: 5500})
     (row,) = api(bob).get("/teams/vision/usage").json()["resources"]
     assert (row["resource"], row["label"], row["factor"], row["unit"]) == (H100, "H100", 1000, "")
-    amounts = {name: row[name] for name in ("used", "nominal", "limit", "available", "over", "mine", "cap")}
+    amounts = {name: row[name] for name in ("used", "quota", "limit", "available", "over", "mine", "cap")}
     assert list(amounts.values()) == [5500, 4000, 4000, 0, 1500, 5500, None]
     assert api(petra).get("/teams/vision/usage").json()["resources"][0]["mine"] == 0
     missing = api(charlie).get("/teams/vision/usage").json()
@@ -168,19 +168,20 @@ def test_usage_in_numbers_for_members_and_approvers(api, bob, petra, charlie, te
 
 def test_an_owner_caps_members(api, alice, bob, charlie, team):
     owner = api(alice)
-    made = owner.post("/member-caps", {"team": "vision", "user": "bob", "resource": H100, "amount": 2000})
-    assert made.status_code == 201 and made.json()["user"] == "bob"
+    made = owner.post("/member-caps", {"team": "vision", "username": "bob", "resource": H100, "amount": 2000})
+    assert made.status_code == 201 and made.json()["username"] == "bob"
     assert (
-        owner.post("/member-caps", {"team": "vision", "resource": H100, "amount": 1}).json()["user"] is None
+        owner.post("/member-caps", {"team": "vision", "resource": H100, "amount": 1}).json()["username"]
+        is None
     )
     twice = owner.post("/member-caps", {"team": "vision", "resource": H100, "amount": 2})
     assert twice.status_code == 409
     where = f"/member-caps/{made.json()['id']}"
     assert owner.put(where, {"amount": 1000}).json()["amount"] == 1000
     for name in ("charlie", "nobody", ""):
-        body = {"team": "vision", "user": name, "resource": H100, "amount": 1}
+        body = {"team": "vision", "username": name, "resource": H100, "amount": 1}
         assert owner.post("/member-caps", body).status_code == 400
-    rows = api(bob).get("/member-caps", user="bob").json()["results"]
+    rows = api(bob).get("/member-caps", username="bob").json()["results"]
     assert [row["amount"] for row in rows] == [1000]
     assert api(charlie).get("/member-caps").json()["results"] == []
     assert owner.delete(where).status_code == 204
@@ -206,4 +207,4 @@ def test_limits_of_the_site_and_rates(api, olga, bob):
 def test_a_token_for_reading_changes_nothing(api, olga, team):
     reader = api(olga, "quotas:read")
     assert reader.get("/quotas").status_code == 200
-    assert reader.post("/quotas", {"team": "vision", "resource": H100, "nominal": 1}).status_code == 403
+    assert reader.post("/quotas", {"team": "vision", "resource": H100, "quota": 1}).status_code == 403

@@ -41,8 +41,8 @@ def shared(team, olga):
     together = cohorts.create_cohort(actor=SYSTEM, slug="all", name="All")
     for each in (team, robots):
         cohorts.set_share(actor=SYSTEM, team=each, cohort=together)
-    services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=4000, borrowing_limit=2000)
-    services.set_quota(actor=SYSTEM, team=robots, resource=H100, nominal=4000, lending_limit=3000)
+    services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=4000, borrowing_limit=2000)
+    services.set_quota(actor=SYSTEM, team=robots, resource=H100, quota=4000, lending_limit=3000)
     return robots
 
 
@@ -54,7 +54,7 @@ def test_without_any_quota_there_is_only_use(team, hold):
     assert limits.bars_for(team) == []
     hold(2000)
     bar = only(team)
-    assert (bar.used, bar.nominal, bar.limit, bar.available) == (2000, None, None, None)
+    assert (bar.used, bar.quota, bar.limit, bar.available) == (2000, None, None, None)
     assert bar.head == "2 in use, no limit" and bar.over == 0 and not bar.full
 
 
@@ -66,18 +66,18 @@ def test_use_what_waits_and_what_is_borrowed(team, shared, hold, bob, alice):
     hold(9000, state=State.STOPPED)
     bar = only(team, bob)
     assert (bar.used, bar.queued, bar.borrowed, bar.mine) == (5000, 1000, 1000, 3000)
-    assert (bar.nominal, bar.limit, bar.available) == (4000, 6000, 1000)
+    assert (bar.quota, bar.limit, bar.available) == (4000, 6000, 1000)
     assert bar.head == "5 of 4, 1 borrowed"
     assert bar.own_percent + bar.borrowed_percent + bar.queued_percent == 100
-    assert bar.nominal_percent == 67 and bar.limit_percent is None
+    assert bar.quota_percent == 67 and bar.limit_percent is None
     lender = only(shared)
     assert (lender.used, lender.lendable, lender.lent) == (0, 3000, 1000)
     assert lender.available == 3000, "vision holds one of its four"
 
 
 def test_the_limit_is_what_the_tree_lets_one_have(team, shared):
-    assert only(team).limit == 6000, "nominal and what may be borrowed"
-    services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=4000)
+    assert only(team).limit == 6000, "quota and what may be borrowed"
+    services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=4000)
     assert only(team).limit == 7000, "all that robots lends"
     services.set_site_limit(actor=SYSTEM, resource=H100, amount=5000)
     bar = only(team)
@@ -91,8 +91,8 @@ def test_the_site_limit_counts_what_all_hold(team, hold, charlie):
     assert only(team).available == 500
 
 
-def test_grants_raise_the_nominal_quota_while_they_last(team):
-    services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=4000)
+def test_grants_raise_the_quota_while_they_last(team):
+    services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=4000)
     now = timezone.now()
     for began, ends in ((-2, -1), (-1, 1), (1, 2)):
         Grant.objects.create(
@@ -103,12 +103,12 @@ def test_grants_raise_the_nominal_quota_while_they_last(team):
             ends_at=now + timedelta(hours=ends),
         )
     bar = only(team)
-    assert (bar.nominal, bar.granted, bar.limit) == (5000, 1000, 5000)
+    assert (bar.quota, bar.grant, bar.limit) == (5000, 1000, 5000)
 
 
 def test_a_quota_below_use_shows_how_much_is_over(team, hold):
     hold(3000)
-    services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=1000)
+    services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=1000)
     bar = only(team)
     assert (bar.over, bar.available, bar.full) == (2000, 0, True)
     assert bar.limit_percent == 33 and "2 over the limit" in bar.sentence
@@ -142,11 +142,11 @@ def test_bars_of_many_teams_cost_the_same_queries(team, alice, django_assert_max
     for number in range(20):
         each = TeamFactory(slug=f"t{number}")
         MembershipFactory(team=each, user=alice, role=Role.MEMBER)
-        services.set_quota(actor=SYSTEM, team=each, resource=H100, nominal=1000)
+        services.set_quota(actor=SYSTEM, team=each, resource=H100, quota=1000)
         teams.append(each)
     with django_assert_max_num_queries(14):
         found = limits.bars_for_many(teams, alice)
-    assert len(found) == 21 and found["t7"][0].nominal == 1000
+    assert len(found) == 21 and found["t7"][0].quota == 1000
 
 
 def test_the_tree_lists_cohorts_with_their_teams(team, shared, hold, charlie):
@@ -158,7 +158,7 @@ def test_the_tree_lists_cohorts_with_their_teams(team, shared, hold, charlie):
         ("team", "vision", 1, 5000),
         ("team", "robots", 0, 0),
     ]
-    assert [row.nominal for row in rows] == ["", "4", "4", ""]
+    assert [row.quota_words for row in rows] == ["", "4", "4", ""]
     assert rows[2].borrowing == "2" and rows[1].lending == "3" and rows[2].borrowed_words == "1"
 
 
@@ -166,7 +166,7 @@ def test_the_site_says_what_is_there_and_how_much_of_it_is_promised(team, shared
     inventory.apply_inventory(pool=local_pool, inventory=inventory_of(node_info(gpus=4)))
     local_pool.nodes.get().devices.filter(index=0).update(healthy=False)
     line = next(line for line in site.site_view(limits.usage_snapshot()) if line.resource == H100)
-    assert (line.capacity, line.nominal, line.promised_percent) == (3000, 8000, 267)
+    assert (line.capacity, line.quota, line.promised_percent) == (3000, 8000, 267)
     assert line.oversubscribed
 
 
@@ -187,8 +187,8 @@ def test_order_is_accelerators_machine_simulated():
 
 
 def test_a_bar_with_nothing_left_is_full_though_others_hold_what_could_be_borrowed(team, shared, hold, bob):
-    services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=4000)
-    services.set_quota(actor=SYSTEM, team=shared, resource=H100, nominal=20_000)
+    services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=4000)
+    services.set_quota(actor=SYSTEM, team=shared, resource=H100, quota=20_000)
     hold(4000)
     hold(20_000, of=shared)
     bar = only(team, bob)

@@ -26,7 +26,7 @@ def words(response) -> str:
 
 @pytest.fixture
 def board(as_user, olga):
-    """The page as olga: `board(row="team:vision", nominal="4")` saves, `board()` looks."""
+    """The page as olga: `board(row="team:vision", quota="4")` saves, `board()` looks."""
     client = as_user(olga)
 
     def send(htmx=False, **data):
@@ -46,40 +46,40 @@ def test_without_any_quota_the_page_teaches(board, team, local_pool):
 
 
 def test_a_quota_is_set_in_the_row_in_peoples_units(board, team):
-    page = words(board(row="team:vision", nominal="1.5", borrowing_limit="0,5", lending_limit=""))
+    page = words(board(row="team:vision", quota="1.5", borrowing_limit="0,5", lending_limit=""))
     assert "Vision has a quota of 1.5 × H100." in page
     quota = Quota.objects.get()
-    assert (quota.nominal, quota.borrowing_limit, quota.lending_limit) == (1500, 500, None)
-    board(row="team:vision", nominal="2", resource="memory_mib")
-    assert Quota.objects.get(resource="memory_mib").nominal == 2048
+    assert (quota.quota, quota.borrowing_limit, quota.lending_limit) == (1500, 500, None)
+    board(row="team:vision", quota="2", resource="memory_mib")
+    assert Quota.objects.get(resource="memory_mib").quota == 2048
 
 
 def test_htmx_gets_the_board_alone_and_the_focus_goes_back(board, team):
-    answer = board(htmx=True, row="team:vision", nominal="4")
+    answer = board(htmx=True, row="team:vision", quota="4")
     page = words(answer)
     assert answer.status_code == 200 and "<html" not in page
     assert 'id="edit-team-vision"' in page and page.count("autofocus") == 1
 
 
-@pytest.mark.parametrize("nominal", ["four", "-1", "NaN", "1e999", "9" * 30, "Infinity"])
-def test_a_wrong_number_is_refused_and_kept_in_the_field(board, team, nominal):
-    answer = board(row="team:vision", nominal=nominal)
+@pytest.mark.parametrize("quota", ["four", "-1", "NaN", "1e999", "9" * 30, "Infinity"])
+def test_a_wrong_number_is_refused_and_kept_in_the_field(board, team, quota):
+    answer = board(row="team:vision", quota=quota)
     assert answer.status_code == 400
-    assert "Type a number from 0 on" in words(answer) and f'value="{nominal}"' in words(answer)
+    assert "Type a number from 0 on" in words(answer) and f'value="{quota}"' in words(answer)
     assert not Quota.objects.exists() and not TeamShare.objects.exists(), "all or nothing"
 
 
 def test_a_row_edited_without_a_change_is_unchanged(board, team):
-    services.set_quota(actor=SYSTEM, team=team, resource="memory_mib", nominal=81_559)
-    client_page = words(board(row="team:vision", nominal="", resource="cpu_milli"))
+    services.set_quota(actor=SYSTEM, team=team, resource="memory_mib", quota=81_559)
+    client_page = words(board(row="team:vision", quota="", resource="cpu_milli"))
     assert "Vision was so already." in client_page
     typed = format_input("memory_mib", 81_559)
     assert parse_amount(typed, "memory_mib", "x") == 81_559
 
 
 def test_an_empty_quota_takes_it_away(board, team):
-    services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=1000)
-    assert "Vision has no quota of H100." in words(board(row="team:vision", nominal=""))
+    services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=1000)
+    assert "Vision has no quota of H100." in words(board(row="team:vision", quota=""))
     assert not Quota.objects.exists()
 
 
@@ -111,7 +111,7 @@ def test_the_site_has_a_limit_and_a_rate(board, team, local_pool):
 
 
 def test_a_row_that_has_gone_and_an_unknown_form_say_so(board, team):
-    assert "no longer there" in words(board(row="team:gone", nominal="1"))
+    assert "no longer there" in words(board(row="team:gone", quota="1"))
     assert "not known" in words(board(action="explode"))
     assert "is no resource" in words(board(row="team:vision", resource="<script>"))
 
@@ -131,14 +131,14 @@ def test_the_page_costs_the_same_queries_for_many_teams(as_user, olga, django_as
     for number in range(30):
         team = TeamFactory(slug=f"t{number}")
         cohorts.set_share(actor=SYSTEM, team=team, cohort=made)
-        services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=1000)
+        services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=1000)
     client = as_user(olga)
     with django_assert_max_num_queries(35):
         client.get(URL)
 
 
 def test_a_teams_page_shows_bars_caps_and_who_holds_what(as_user, bob, team, local_pool):
-    services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=4000)
+    services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=4000)
     services.set_member_cap(actor=SYSTEM, team=team, resource=H100, amount=2000)
     WorkspaceFactory(owner=bob, team=team, state=State.RUNNING, pool=local_pool, amounts={H100: 1000})
     page = words(as_user(bob).get("/teams/vision/"))
@@ -148,24 +148,24 @@ def test_a_teams_page_shows_bars_caps_and_who_holds_what(as_user, bob, team, loc
 
 
 def test_owners_split_the_quota_on_the_teams_page(as_user, alice, bob, team):
-    services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=4000)
+    services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=4000)
     client = as_user(alice)
     caps = "/quotas/teams/vision/caps/"
-    page = words(client.post(caps, {"user": "bob", "resource": H100, "amount": "9"}, follow=True))
+    page = words(client.post(caps, {"username": "bob", "resource": H100, "amount": "9"}, follow=True))
     assert "The cap of bob is 9 × H100." in page and "more than Vision may have" in page
     assert MemberCap.objects.get().amount == 9000
     assert "Type a number" in words(
-        client.post(caps, {"user": "bob", "resource": H100, "amount": "x"}, follow=True)
+        client.post(caps, {"username": "bob", "resource": H100, "amount": "x"}, follow=True)
     )
-    client.post(caps, {"user": "bob", "resource": H100, "remove": "1"})
+    client.post(caps, {"username": "bob", "resource": H100, "remove": "1"})
     assert not MemberCap.objects.exists()
 
 
 def test_home_has_what_my_teams_may_use(bob, alice, team):
     assert limits.for_home(bob) == []
     for resource in ("cpu_milli", "memory_mib", "disk_mib", "workspaces"):
-        services.set_quota(actor=SYSTEM, team=team, resource=resource, nominal=1024_000)
-    services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=0)
+        services.set_quota(actor=SYSTEM, team=team, resource=resource, quota=1024_000)
+    services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=0)
     (mine,) = limits.for_home(bob)
     assert [bar.resource for bar in mine.bars] == [H100, "cpu_milli", "memory_mib"] and mine.more == 2
 

@@ -31,16 +31,16 @@ def last() -> Event:
 
 
 def test_a_quota_is_set_changed_and_removed_and_each_is_on_record(olga, team):
-    limits.set_quota(actor=olga, team=team, resource=" GPU:H100 ", nominal=4000)
+    limits.set_quota(actor=olga, team=team, resource=" GPU:H100 ", quota=4000)
     assert last().message == "set H100 of Vision: quota none → 4"
-    changed = limits.set_quota(actor=olga, team=team, resource=H100, nominal=8000, borrowing_limit=2000)
+    changed = limits.set_quota(actor=olga, team=team, resource=H100, quota=8000, borrowing_limit=2000)
     assert changed.changed
     assert last().message == "set H100 of Vision: quota 4 → 8, may borrow all → 2"
-    assert last().data["before"] == {"nominal": 4000, "borrowing_limit": None, "lending_limit": None}
+    assert last().data["before"] == {"quota": 4000, "borrowing_limit": None, "lending_limit": None}
     assert last().team == team and last().actor == olga
     before = Event.objects.count()
     assert not limits.set_quota(
-        actor=olga, team=team, resource=H100, nominal=8000, borrowing_limit=2000
+        actor=olga, team=team, resource=H100, quota=8000, borrowing_limit=2000
     ).changed
     assert Event.objects.count() == before
     limits.remove_quota(actor=olga, team=team, resource=H100)
@@ -49,7 +49,7 @@ def test_a_quota_is_set_changed_and_removed_and_each_is_on_record(olga, team):
 
 
 def test_every_change_has_the_queue_looked_at(olga, team, bob, sent):
-    limits.set_quota(actor=olga, team=team, resource=H100, nominal=1000)
+    limits.set_quota(actor=olga, team=team, resource=H100, quota=1000)
     limits.set_member_cap(actor=olga, team=team, user=bob, resource=H100, amount=1000)
     limits.set_site_limit(actor=olga, resource=H100, amount=1000)
     limits.set_rate(actor=olga, resource=H100, rate_milli=2000)
@@ -61,13 +61,11 @@ def test_every_change_has_the_queue_looked_at(olga, team, bob, sent):
 @pytest.mark.parametrize("resource", ["", "gpu:", "h100", "gpu:H 100", "gpu_hours", "x" * 200])
 def test_what_is_no_resource_is_refused(olga, team, resource):
     with pytest.raises(InvalidInput) as refusal:
-        limits.set_quota(actor=olga, team=team, resource=resource, nominal=1)
+        limits.set_quota(actor=olga, team=team, resource=resource, quota=1)
     assert "resource" in refusal.value.extra["errors"]
 
 
-@pytest.mark.parametrize(
-    "amounts", [{"nominal": -1}, {"nominal": 10**18}, {"nominal": 1, "lending_limit": -1}]
-)
+@pytest.mark.parametrize("amounts", [{"quota": -1}, {"quota": 10**18}, {"quota": 1, "lending_limit": -1}])
 def test_amounts_out_of_bounds_are_refused(olga, team, amounts):
     with pytest.raises(InvalidInput):
         limits.set_quota(actor=olga, team=team, resource=H100, **amounts)
@@ -75,17 +73,17 @@ def test_amounts_out_of_bounds_are_refused(olga, team, amounts):
 
 def test_a_quota_is_of_a_team_or_of_a_cohort(olga, team):
     with pytest.raises(InvalidInput):
-        limits.set_quota(actor=olga, resource=H100, nominal=1)
+        limits.set_quota(actor=olga, resource=H100, quota=1)
     made = cohorts.create_cohort(actor=olga, slug="all")
     with pytest.raises(InvalidInput):
-        limits.set_quota(actor=olga, team=team, cohort=made, resource=H100, nominal=1)
-    limits.set_quota(actor=olga, cohort=made, resource=H100, nominal=1000)
-    assert made.quotas.get().nominal == 1000
+        limits.set_quota(actor=olga, team=team, cohort=made, resource=H100, quota=1)
+    limits.set_quota(actor=olga, cohort=made, resource=H100, quota=1000)
+    assert made.quotas.get().quota == 1000
 
 
 def test_only_operators_set_limits(alice, team):
     with pytest.raises(NotAllowed, match="operator"):
-        limits.set_quota(actor=alice, team=team, resource=H100, nominal=1)
+        limits.set_quota(actor=alice, team=team, resource=H100, quota=1)
     with pytest.raises(NotAllowed):
         limits.set_site_limit(actor=alice, resource=H100, amount=1)
     with pytest.raises(NotAllowed):
@@ -98,7 +96,7 @@ def test_only_operators_set_limits(alice, team):
 
 def test_a_quota_below_use_stops_nobody_and_says_so(olga, team, running):
     workspace = running(3000)
-    changed = limits.set_quota(actor=olga, team=team, resource=H100, nominal=1000)
+    changed = limits.set_quota(actor=olga, team=team, resource=H100, quota=1000)
     workspace.refresh_from_db()
     assert workspace.state == State.RUNNING
     assert "3 × H100" in changed.notes[0] and "2 over" in changed.notes[0]
@@ -168,7 +166,7 @@ def test_a_share_has_cohort_weight_and_reclaim(olga, team):
 
 
 def test_an_owner_splits_the_quota_among_members(alice, bob, charlie, team, olga, running):
-    limits.set_quota(actor=olga, team=team, resource=H100, nominal=4000)
+    limits.set_quota(actor=olga, team=team, resource=H100, quota=4000)
     assert limits.set_member_cap(actor=alice, team=team, user=bob, resource=H100, amount=2000).notes == ()
     limits.set_member_cap(actor=alice, team=team, resource=H100, amount=1000)
     assert {(cap.user, cap.amount) for cap in MemberCap.objects.all()} == {(bob, 2000), (None, 1000)}

@@ -69,12 +69,12 @@ def test_an_administrator_deletes_with_name_and_reason(place, ada, as_user, sent
     homes.run()
     browser, url = as_user(ada), f"/homes/{place.pk}/delete/"
     assert "cannot be restored any more" in page(browser, url)
-    early = browser.post(url, {"confirm": "vision/bob", "reason": "gone"}, follow=True)
+    early = browser.post(url, {"confirm": "vision/bob", "note": "gone"}, follow=True)
     assert "may not be deleted yet" in early.content.decode()
     unused(place, 301, told_days=20)
     assert f'href="{url}"' in page(browser, "/homes/archived/")
-    assert browser.post(url, {"confirm": "vision/x", "reason": "gone"}).status_code == 400
-    done = browser.post(url, {"confirm": "vision/bob", "reason": "gone"})
+    assert browser.post(url, {"confirm": "vision/x", "note": "gone"}).status_code == 400
+    done = browser.post(url, {"confirm": "vision/bob", "note": "gone"})
     assert done["Location"] == "/homes/archived/"
     assert HomeArchive.objects.get().state == "deleting"
     home_archives.sweep()
@@ -96,13 +96,10 @@ def test_rest(place, bob, ada, sent):
     unused(place, 301, told_days=20)
     (row,) = adas.get("/api/v1/homes?archived=true").json()["results"]
     assert row["deletable"] and row["archive"]["state"] == "ready" and row["archive"]["away_at"]
-    assert (
-        bobs.post(f"/api/v1/homes/{place.pk}/delete-archived", {"confirm": "vision/bob"}, JSON).status_code
-        == 403
-    )
-    assert adas.post(f"/api/v1/homes/{place.pk}/delete-archived", {"confirm": "bob"}, JSON).status_code == 400
+    assert bobs.post(f"/api/v1/homes/{place.pk}/delete", {"confirm": "vision/bob"}, JSON).status_code == 403
+    assert adas.post(f"/api/v1/homes/{place.pk}/delete", {"confirm": "bob"}, JSON).status_code == 400
     restored = bobs.post(f"/api/v1/homes/{place.pk}/restore")
     assert restored.status_code == 200 and restored.json()["archive"]["state"] == "restoring"
-    early = adas.post(f"/api/v1/homes/{place.pk}/delete-archived", {"confirm": "vision/bob"}, JSON)
+    early = adas.post(f"/api/v1/homes/{place.pk}/delete", {"confirm": "vision/bob"}, JSON)
     assert early.status_code == 409
     assert HomePlace.objects.exists()

@@ -86,7 +86,7 @@ def accelerated(catalog, make, alice, sent, settings) -> Workspace:
     settings.BERTH_IDLE_MINUTES, settings.BERTH_IDLE_GPU_MINUTES = 0, 120
     FlavorFactory(slug="one-gpu", accelerator_count=1)
     local_pool_with(node_info(gpus=1))
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     workspace: Workspace = make(alice, "one-gpu")
     run_until_ready(sent, workspace)
     Workspace.objects.update(ends_at=timezone.now() + timedelta(hours=10))

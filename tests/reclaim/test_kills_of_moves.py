@@ -27,8 +27,8 @@ def standing() -> list[object]:
         list(Move.objects.order_by("workspace").values_list("workspace", "generation", "outcome")),
         list(QueueEntry.objects.order_by("workspace").values_list("workspace", "nominated")),
         list(Workspace.objects.order_by("pk").values_list("pk", "state", "desired_state")),
-        Event.objects.filter(kind__in=["rebalance.applied", "workspace.asked_to_leave"]).count(),
-        Notification.objects.filter(kind="workspace.asked_to_leave").count(),
+        Event.objects.filter(kind__in=["rebalance.applied", "workspace.preempting"]).count(),
+        Notification.objects.filter(kind="workspace.preempting").count(),
     ]
 
 

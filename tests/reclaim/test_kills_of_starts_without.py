@@ -13,12 +13,13 @@ import pytest
 from django.utils import timezone
 
 from portal.common.events.models import Event, Notification
+from portal.common.models import IdempotencyRecord
 from portal.fleet.inventory.models import AllocatedDevice, Device, Pool
 from portal.reclaim import free_gpus
 from portal.scheduling import snapshot_cache
 from portal.workspaces import gpus, reconcile, services
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import IdempotencyKey, Workspace
+from portal.workspaces.models import Workspace
 from tests.factories import FlavorFactory, local_pool_with, node_info
 from tests.reclaim import test_kills
 from tests.reclaim.test_kills import killed_before, undone
@@ -37,7 +38,7 @@ def _node(catalog, settings):
     settings.BERTH_RELEASED_CORES, settings.BERTH_RELEASED_MEMORY_GIB = 2, 32
     FlavorFactory(slug=FLAVOR, accelerator_count=1, cpu_milli=3000)
     local_pool_with(node_info(gpus=1))
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def standing() -> list[object]:
         AllocatedDevice.objects.filter(active=True).count(),
         Counter(Notification.objects.values_list("user", "kind")),
         Counter(Event.objects.values_list("kind", flat=True)),
-        IdempotencyKey.objects.filter(workspace__isnull=False).count(),
+        IdempotencyRecord.objects.exclude(sealed="").count(),
     ]
 
 

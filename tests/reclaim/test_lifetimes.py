@@ -14,7 +14,7 @@ from portal.common.events.models import Event
 from portal.common.reasons.codes import LifetimeCode
 from portal.people.accounts.models import Team
 from portal.quota.ledger.models import LedgerAccount
-from portal.quota.reservations.models import Reservation, ReservationStatus
+from portal.quota.reservations.models import Reservation, ReservationState
 from portal.reclaim import bar, lifetimes
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
@@ -57,7 +57,9 @@ def test_its_time_begins_when_it_is_ready(make, alice, local_pool, sent, clock):
 )
 def test_flavor_and_site_say_how_long(make, alice, local_pool, settings, site, flavor, given):
     settings.BERTH_LIFETIME_HOURS, settings.BERTH_MAX_LIFETIME_HOURS = site
-    Flavor.objects.filter(slug="cpu-small").update(default_lifetime_h=flavor[0], max_lifetime_h=flavor[1])
+    Flavor.objects.filter(slug="cpu-small").update(
+        default_lifetime_hours=flavor[0], max_lifetime_hours=flavor[1]
+    )
     assert make(alice).lifetime_s == (None if given is None else given * HOUR)
 
 
@@ -81,7 +83,7 @@ def test_of_template_and_flavor_the_shorter_holds(
         (Template, "jupyterlab", template),
         (Flavor, "cpu-small", flavor),
     ):
-        model.objects.filter(slug=slug).update(default_lifetime_h=default_h, max_lifetime_h=max_h)
+        model.objects.filter(slug=slug).update(default_lifetime_hours=default_h, max_lifetime_hours=max_h)
     workspace = make(alice)
     assert workspace.template.slug == "jupyterlab"
     assert workspace.lifetime_s == (None if default is None else default * HOUR)
@@ -163,6 +165,13 @@ def test_the_same_key_extends_once(running, alice):
     assert refused.value.code == "idempotency_key_reused"
 
 
+def test_a_key_of_a_new_workspace_is_another_one_for_its_extension(make, alice, sent, local_pool):
+    made = make(alice, idempotency_key="k")
+    run_until_ready(sent, made)
+    extended = lifetimes.extend(actor=alice, workspace_id=made.pk, seconds=HOUR, idempotency_key="k")
+    assert not extended.replayed and make(alice, idempotency_key="k") == made
+
+
 def test_a_refused_extension_does_not_use_up_its_key(running, alice):
     with pytest.raises(InvalidInput):
         lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=1, idempotency_key="k")
@@ -191,7 +200,7 @@ def test_what_does_not_run_or_has_no_end_is_not_extended(running, alice):
 def test_a_team_without_hours_extends_nothing_that_uses_gpus(running, alice):
     now = timezone.now()
     LedgerAccount.objects.create(
-        team=running.team, granted=10, spent=10, period_started_at=now, charged_until=now
+        team=running.team, quota=10, spent=10, period_started_at=now, charged_until=now
     )
     assert lifetimes.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
     running.resources["accelerators"]["count"] = 1
@@ -210,7 +219,7 @@ def test_what_cannot_make_room_is_not_extended_into_a_booking_of_others(running,
         amounts={name: 1},
         starts_at=begins,
         ends_at=begins + timedelta(hours=5),
-        status=ReservationStatus.BOOKED,
+        state=ReservationState.BOOKED,
     )
     Workspace.objects.filter(pk=running.pk).update(preemptible=False)
     with pytest.raises(StateConflict) as refused:

@@ -179,9 +179,9 @@ def test_who_is_moved_is_told_goes_where_it_was_said_and_the_other_starts(
     assert (node_of(moved).name, preempt_cause(moved), preempted_by(moved)) == (source, "move", str(waits.pk))
     assert preempt_at(moved) == timezone.now() + dt.timedelta(seconds=120)
     assert again(waits).queue_entry.nominated
-    notice = Notification.objects.get(kind="workspace.asked_to_leave")
+    notice = Notification.objects.get(kind="workspace.preempting")
     assert (notice.user, notice.title.split(" and ")[0]) == (alice, f"{moved.name} is moved")
-    asked = Event.objects.get(kind="workspace.asked_to_leave")
+    asked = Event.objects.get(kind="workspace.preempting")
     assert (asked.actor, asked.data) == (olga, {"reason": "move", "for": str(waits.pk)})
     assert f"from {source} to {target}" in asked.message
     assert Event.objects.get(kind="rebalance.applied").data["workspaces"] == [str(moved.pk)]

@@ -43,7 +43,7 @@ def node(catalog):
     """One node with one GPU, of the local driver; nothing real stands behind it."""
     FlavorFactory(slug=FLAVOR, accelerator_count=1, cpu_milli=3000)
     made = local_pool_with(node_info(gpus=1))
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     return made
 
 

@@ -32,15 +32,15 @@ def _site(settings):
 def sizes(catalog):
     """Flavors, and one node with two GPUs, 8 cores and 16 GiB; nothing real stands behind it."""
     made = {
-        "one": FlavorFactory(slug="one", accelerator_count=1, cpu_milli=3000, default_lifetime_h=10),
+        "one": FlavorFactory(slug="one", accelerator_count=1, cpu_milli=3000, default_lifetime_hours=10),
         "two": FlavorFactory(
-            slug="two", accelerator_count=2, cpu_milli=6000, preemptible=False, default_lifetime_h=20
+            slug="two", accelerator_count=2, cpu_milli=6000, preemptible=False, default_lifetime_hours=20
         ),
         "plain": FlavorFactory(slug="plain", cpu_milli=2000, memory_mib=1024),
         "three": FlavorFactory(slug="three", accelerator_count=3),
     }
     local_pool_with(node_info(gpus=2))
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
     return made
 
 
@@ -98,7 +98,7 @@ def test_what_was_asked_for_stays_as_far_as_the_new_flavor_allows(sizes, make, a
     run_until_ready(sent, made)
     resizing.resize(actor=alice, workspace_id=made.pk, flavor=sizes["two"])
     assert (again(made).lifetime_s, again(made).expected_s) == (5 * 3600, 3 * 3600)
-    short = FlavorFactory(slug="short", max_lifetime_h=2)
+    short = FlavorFactory(slug="short", max_lifetime_hours=2)
     services.stop(actor=alice, workspace_id=made.pk)
     assert answer(sent, "stop", "absent")
     resizing.resize(actor=alice, workspace_id=made.pk, flavor=short)

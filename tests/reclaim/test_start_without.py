@@ -26,7 +26,7 @@ def _node(catalog, settings):
     FlavorFactory(slug=FLAVOR, accelerator_count=1, cpu_milli=3000)
     FlavorFactory(slug="all-cores", cpu_milli=5000)
     local_pool_with(node_info(gpus=1))
-    Pool.objects.update(hand_out_max_age_h=0)
+    Pool.objects.update(hand_out_max_age_hours=0)
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from portal.common.events.models import Event, Notification
 from portal.people.accounts import deactivation
 from portal.people.accounts.models import Delegation, Role, Team
 from portal.quota.reservations import permissions, policies, selectors, services
-from portal.quota.reservations.models import BookingPermission, Reservation, ReservationStatus
+from portal.quota.reservations.models import BookingPermission, Reservation, ReservationState
 from tests.factories import MembershipFactory, UserFactory
 from tests.reservations.test_reservations import H100, ask, form, times
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
-REQUESTED, BOOKED = ReservationStatus.REQUESTED, ReservationStatus.BOOKED
+REQUESTED, BOOKED = ReservationState.REQUESTED, ReservationState.BOOKED
 
 
 def owner_of(team, user):
@@ -40,9 +40,9 @@ def refused(actor, row) -> bool:
     with pytest.raises(NotAllowed):
         services.approve(actor=actor, reservation_id=row.pk)
     with pytest.raises(NotAllowed):
-        services.deny(actor=actor, reservation_id=row.pk, reason="x")
+        services.deny(actor=actor, reservation_id=row.pk, note="x")
     row.refresh_from_db()
-    return row.status == REQUESTED and row not in selectors.awaiting(actor)
+    return row.state == REQUESTED and row not in selectors.awaiting(actor)
 
 
 # --- a second role --------------------------------------------------------------------------------------
@@ -57,11 +57,11 @@ def test_what_an_approver_or_an_operator_asks_for_waits_for_another(request, tea
     if owner:
         owner_of(team, actor)
     row = ask(actor, team)
-    assert row.status == REQUESTED and refused(actor, row)
+    assert row.state == REQUESTED and refused(actor, row)
     assert Notification.objects.filter(user=ada, kind="reservation.requested").exists()
     assert not Notification.objects.filter(user=actor, kind="reservation.requested").exists()
     assert list(selectors.awaiting(ada)) == [row]
-    assert services.approve(actor=ada, reservation_id=row.pk).status == BOOKED
+    assert services.approve(actor=ada, reservation_id=row.pk).state == BOOKED
 
 
 def test_all_roles_at_once_change_nothing(team, pool):
@@ -72,7 +72,7 @@ def test_all_roles_at_once_change_nothing(team, pool):
 
 def test_the_only_administrator_books_and_the_record_says_so(team, pool, ada):
     row = ask(ada, team)
-    assert (row.status, row.decided_by) == (BOOKED, ada)
+    assert (row.state, row.decided_by) == (BOOKED, ada)
     assert Event.objects.get(kind="reservation.booked").data["own"] is True
 
 
@@ -89,8 +89,8 @@ def test_a_delegate_does_not_decide_for_who_lent_the_power(team, pool, petra, bo
 def test_a_delegate_does_not_decide_their_own(team, pool, petra, alice):
     lend(petra, alice)
     row = ask(alice, team)
-    assert row.status == REQUESTED and refused(alice, row)
-    assert services.approve(actor=petra, reservation_id=row.pk).status == BOOKED
+    assert row.state == REQUESTED and refused(alice, row)
+    assert services.approve(actor=petra, reservation_id=row.pk).state == BOOKED
 
 
 def test_a_delegate_of_two_decides_for_the_other(team, pool, petra, bob):
@@ -150,7 +150,7 @@ def test_a_permission_is_on_record_and_so_is_what_is_booked_by_it(team, pool, pe
     entry = Event.objects.get(kind="reservation.permitted")
     assert (entry.actor, entry.data["user"]) == (petra, "olga")
     row = ask(olga, team)
-    assert (row.status, row.permission, row.decided_by) == (BOOKED, given, None)
+    assert (row.state, row.permission, row.decided_by) == (BOOKED, given, None)
     booked = Event.objects.get(kind="reservation.booked")
     assert booked.data["permitted_by"] == "petra" and "as petra permits" in booked.message
 
@@ -158,14 +158,14 @@ def test_a_permission_is_on_record_and_so_is_what_is_booked_by_it(team, pool, pe
 def test_one_for_every_team_does_not_hold_for_the_own_ones(team, pool, petra, olga):
     MembershipFactory(team=team, user=olga)
     permissions.permit(actor=petra, username="olga")
-    assert ask(olga, team, 1).status == REQUESTED
+    assert ask(olga, team, 1).state == REQUESTED
     permissions.permit(actor=petra, username="olga", team=team)
-    assert ask(olga, team, 1).status == BOOKED
+    assert ask(olga, team, 1).state == BOOKED
 
 
 def test_one_of_another_team_does_not_count(team, pool, petra, alice):
     permissions.permit(actor=petra, username="alice", team=Team.objects.create(slug="x", name="X"))
-    assert ask(alice, team).status == REQUESTED
+    assert ask(alice, team).state == REQUESTED
 
 
 def test_a_permission_ends_at_the_word_of_an_approver_or_its_holder(team, pool, petra, olga, bob):
@@ -174,7 +174,7 @@ def test_a_permission_ends_at_the_word_of_an_approver_or_its_holder(team, pool, 
         permissions.end(actor=bob, permission_id=given.pk)
     permissions.end(actor=olga, permission_id=given.pk)
     assert Event.objects.filter(kind="reservation.permission_ended").exists()
-    assert ask(olga, team).status == REQUESTED
+    assert ask(olga, team).state == REQUESTED
 
 
 def test_deactivating_its_holder_ends_it(team, petra, olga):
@@ -192,18 +192,18 @@ def test_the_page_asks_and_says_that_another_decides(as_user, petra, olga, team,
     page = as_user(petra).get(made.url).content.decode()
     assert "somebody else" in page and "Book it" not in page
     as_user(petra).post(made.url, {"do": "approve"})
-    assert Reservation.objects.get().status == REQUESTED
+    assert Reservation.objects.get().state == REQUESTED
     assert "Paper" in as_user(olga).get("/calendar/").content.decode()
     as_user(olga).post(made.url, {"do": "approve"})
-    assert Reservation.objects.get().status == BOOKED
+    assert Reservation.objects.get().state == BOOKED
 
 
 def test_permissions_by_page(as_user, petra, olga, team, pool):
     browser = as_user(petra)
     assert "Nobody books without approval" in browser.get("/calendar/permissions/").content.decode()
-    assert browser.post("/calendar/permissions/", {"user": "petra"}).status_code == 403
-    assert browser.post("/calendar/permissions/", {"user": "nobody"}).status_code == 400
-    assert browser.post("/calendar/permissions/", {"user": "olga", "team": "vision"}).status_code == 302
+    assert browser.post("/calendar/permissions/", {"username": "petra"}).status_code == 403
+    assert browser.post("/calendar/permissions/", {"username": "nobody"}).status_code == 400
+    assert browser.post("/calendar/permissions/", {"username": "olga", "team": "vision"}).status_code == 302
     page = as_user(olga).get("/calendar/permissions/").content.decode()
     assert "Vision" in page and "petra" in page
     given = BookingPermission.objects.get()
@@ -216,7 +216,7 @@ def test_over_rest_nobody_books_their_own_either(with_token, petra, team, pool):
     body = {"team": "vision", "title": "Paper", "amounts": {H100: 4000}, **when}
     program = with_token(petra)
     made = program.post("/api/v1/reservations", json.dumps(body), content_type="application/json")
-    assert made.json()["status"] == "requested"
+    assert made.json()["state"] == "requested"
     answer = program.post(
         f"/api/v1/reservations/{made.json()['id']}/approve", content_type="application/json"
     )

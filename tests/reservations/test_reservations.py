@@ -14,7 +14,7 @@ from django.utils import timezone
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.events.models import Notification
 from portal.quota.reservations import permissions, services
-from portal.quota.reservations.models import Reservation, ReservationStatus
+from portal.quota.reservations.models import Reservation, ReservationState
 from tests.factories import TeamFactory
 
 pytestmark = pytest.mark.django_db
@@ -40,13 +40,13 @@ def booker(olga, petra, team):
 
 def test_an_owner_asks_and_an_approver_books(alice, petra, team, pool):
     row = ask(alice, team)
-    assert row.status == ReservationStatus.REQUESTED
+    assert row.state == ReservationState.REQUESTED
     assert Notification.objects.get(user=petra).kind == "reservation.requested"
     services.approve(actor=petra, reservation_id=row.pk)
-    assert Reservation.objects.get().status == ReservationStatus.BOOKED
+    assert Reservation.objects.get().state == ReservationState.BOOKED
     assert Notification.objects.get(user=alice).kind == "reservation.changed"
     with pytest.raises(StateConflict):
-        services.deny(actor=petra, reservation_id=row.pk, reason="late")
+        services.deny(actor=petra, reservation_id=row.pk, note="late")
 
 
 def change(actor, row, gpus, title="Paper"):
@@ -63,14 +63,14 @@ def test_what_was_changed_after_it_was_read_is_not_decided(alice, petra, team, p
     page, http = services.url(row), as_user(petra)
     read = VERSION.findall(http.get(page).content.decode())
     change(alice, row, 8)
-    given = {"do": do, "reason": "No", "version": read[0]}
+    given = {"do": do, "note": "No", "version": read[0]}
     answered = http.post(page, given, follow=True)
     row.refresh_from_db()
-    assert row.status == ReservationStatus.REQUESTED
+    assert row.state == ReservationState.REQUESTED
     assert "“Paper” has been changed since you looked" in answered.content.decode()
     http.post(page, {**given, "version": VERSION.findall(answered.content.decode())[0]})
     row.refresh_from_db()
-    assert row.status != ReservationStatus.REQUESTED
+    assert row.state != ReservationState.REQUESTED
 
 
 def test_programs_decide_on_what_they_have_read(alice, petra, team, pool, with_token):
@@ -78,14 +78,14 @@ def test_programs_decide_on_what_they_have_read(alice, petra, team, pool, with_t
     where, http = f"/api/v1/reservations/{row.pk}", with_token(petra)
     read = http.get(where)["ETag"]
     change(alice, row, 8)
-    for verb, body in (("approve", {}), ("deny", {"reason": "No"})):
+    for verb, body in (("approve", {}), ("deny", {"note": "No"})):
         refused = http.post(
             f"{where}/{verb}", body, content_type="application/json", headers={"If-Match": read}
         )
         assert (refused.status_code, refused.json()["code"]) == (412, "changed_meanwhile")
     now = http.get(where)["ETag"]
     booked = http.post(f"{where}/approve", content_type="application/json", headers={"If-Match": now})
-    assert booked.json()["status"] == "booked"
+    assert booked.json()["state"] == "booked"
 
 
 def test_a_booked_one_that_was_changed_is_not_cancelled_by_an_old_page(booker, team, pool, as_user):
@@ -95,7 +95,7 @@ def test_a_booked_one_that_was_changed_is_not_cancelled_by_an_old_page(booker, t
     change(booker, row, 2, title="Camera-ready")
     http.post(page, {"do": "cancel", "version": read})
     row.refresh_from_db()
-    assert row.status == ReservationStatus.BOOKED
+    assert row.state == ReservationState.BOOKED
 
 
 def test_members_do_not_ask_and_owners_do_not_book(bob, alice, team, pool):
@@ -114,7 +114,7 @@ def test_no_more_is_booked_than_there_is_at_any_moment(booker, team, pool):
         ask(booker, team, 1, start_h=24, hours=4, now=now)
     assert "Speech" in refused.value.message
     assert refused.value.extra["next_start"]
-    assert ask(booker, team, 6, start_h=24, hours=2, now=now).status == ReservationStatus.BOOKED
+    assert ask(booker, team, 6, start_h=24, hours=2, now=now).state == ReservationState.BOOKED
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_cancelling_frees_it_and_twice_is_success(alice, booker, team, pool):
     row = ask(booker, team, 8)
     services.cancel(actor=alice, reservation_id=row.pk)
     services.cancel(actor=alice, reservation_id=row.pk)
-    assert ask(booker, team, 8).status == ReservationStatus.BOOKED
+    assert ask(booker, team, 8).state == ReservationState.BOOKED
 
 
 def test_an_owner_gives_back_but_takes_no_more(alice, booker, team, pool):
@@ -164,7 +164,7 @@ def test_what_nobody_decided_in_time_is_closed(alice, team, pool, clock):
     clock.shift(3 * 3600)
     assert services.due() == 1
     row.refresh_from_db()
-    assert (row.status, row.note) == (ReservationStatus.CANCELLED, "Nobody decided it in time.")
+    assert (row.state, row.note) == (ReservationState.CANCELLED, "Nobody decided it in time.")
 
 
 @pytest.mark.django_db(transaction=True)
@@ -217,7 +217,7 @@ def test_the_calendar_asks_checks_and_shows(as_user, alice, charlie, olga, team,
     assert as_user(olga).post("/calendar/", form(amount="6")).status_code == 409
     assert as_user(olga).post("/calendar/", form(amount="x")).status_code == 400
     as_user(alice).post(made.url, {"do": "cancel"})
-    assert Reservation.objects.get().status == ReservationStatus.CANCELLED
+    assert Reservation.objects.get().state == ReservationState.CANCELLED
 
 
 def test_over_rest(with_token, alice, bob, charlie, petra, team, pool):
@@ -231,8 +231,8 @@ def test_over_rest(with_token, alice, bob, charlie, petra, team, pool):
     assert made.status_code == 201
     one = f"reservations/{made.json()['id']}"
     assert post(bob, "reservations", body).status_code == 403
-    assert post(petra, f"{one}/approve", {}).json()["status"] == "booked"
+    assert post(petra, f"{one}/approve", {}).json()["state"] == "booked"
     seen = with_token(charlie).get("/api/v1/reservations").json()["results"]
     assert [(row["title"], row["amounts"]) for row in seen] == [("", {H100: 4000})]
     assert post(petra, "reservations", {**body, "amounts": {H100: 5000}}).status_code == 409
-    assert with_token(alice).delete(f"/api/v1/{one}").status_code == 204
+    assert [post(alice, f"{one}/cancel", {}).json()["state"] for _ in range(2)] == ["cancelled"] * 2

@@ -16,7 +16,7 @@ from portal.fleet.inventory.models import AllocatedDevice, Node
 from portal.people.accounts.models import Role
 from portal.quota.ledger.models import LedgerAccount
 from portal.quota.limits.models import Cohort, Grant, MemberCap, Quota, SiteLimit, TeamShare
-from portal.quota.reservations.models import Reservation, ReservationStatus
+from portal.quota.reservations.models import Reservation, ReservationState
 from portal.scheduling import cycle, queue_status, snapshot_feed
 from portal.scheduling.admission import Outcome, assess
 from portal.scheduling.models import QueueState
@@ -56,11 +56,11 @@ def again(workspace):
 
 
 def in_cohort(*shares, borrowing=None):
-    """One cohort; each team with its nominal H100s."""
+    """One cohort; each team with its quota of H100s."""
     cohort = Cohort.objects.create(slug="all", name="All")
     for team, gpus in shares:
         TeamShare.objects.create(team=team, cohort=cohort)
-        Quota.objects.create(team=team, resource=H100, nominal=gpus * 1000, borrowing_limit=borrowing)
+        Quota.objects.create(team=team, resource=H100, quota=gpus * 1000, borrowing_limit=borrowing)
     return cohort
 
 
@@ -77,7 +77,7 @@ def test_without_any_quota_the_pool_is_the_limit(make, alice, pool):
 
 
 def test_a_team_waits_for_its_own_quota_and_is_told_the_number(make, alice, bob, team, pool):
-    Quota.objects.create(team=team, resource=H100, nominal=2000)
+    Quota.objects.create(team=team, resource=H100, quota=2000)
     first = make(alice, "sim-h100-x2")
     second = make(bob, "sim-h100-x1")
     assert states(first, second) == ["provisioning", "pending"]
@@ -90,7 +90,7 @@ def test_a_team_waits_for_its_own_quota_and_is_told_the_number(make, alice, bob,
 
 
 def test_more_than_the_team_may_ever_hold_needs_approval(make, alice, team, pool):
-    Quota.objects.create(team=team, resource=H100, nominal=2000)
+    Quota.objects.create(team=team, resource=H100, quota=2000)
     with pytest.raises(NeedsApproval) as refused:
         make(alice, "sim-h100-x4")
     assert refused.value.extra["ask"] == {"kind": "quota", "resource": H100, "amount": 2000}
@@ -98,7 +98,7 @@ def test_more_than_the_team_may_ever_hold_needs_approval(make, alice, team, pool
 
 
 def test_one_that_waits_for_approval_starts_by_itself_when_it_is_granted(alice, team, pool, run_node):
-    Quota.objects.create(team=team, resource=H100, nominal=2000)
+    Quota.objects.create(team=team, resource=H100, quota=2000)
     waiting = services.create_waiting(
         actor=alice,
         team=team,
@@ -114,7 +114,7 @@ def test_one_that_waits_for_approval_starts_by_itself_when_it_is_granted(alice, 
 
 
 def test_a_grant_that_has_ended_counts_no_more(team, alice, pool, make):
-    Quota.objects.create(team=team, resource=H100, nominal=1000)
+    Quota.objects.create(team=team, resource=H100, quota=1000)
     now = timezone.now()
     Grant.objects.create(
         team=team, resource=H100, amount=3000, starts_at=now - dt.timedelta(2), ends_at=now - dt.timedelta(1)
@@ -197,15 +197,13 @@ def beat(results, row, percent):
 
 
 def test_workspaces_themselves_can_be_limited(make, alice, team, pool):
-    Quota.objects.create(team=team, resource="workspaces", nominal=1)
+    Quota.objects.create(team=team, resource="workspaces", quota=1)
     assert states(make(alice, "sim-cpu"), make(alice, "sim-cpu")) == ["provisioning", "pending"]
 
 
 def test_without_gpu_hours_nothing_starts(make, alice, team, pool):
     now = timezone.now()
-    LedgerAccount.objects.create(
-        team=team, granted=1000, spent=1000, period_started_at=now, charged_until=now
-    )
+    LedgerAccount.objects.create(team=team, quota=1000, spent=1000, period_started_at=now, charged_until=now)
     with pytest.raises(NeedsApproval) as refused:
         make(alice, "sim-h100-x1")
     assert refused.value.extra["ask"]["kind"] == "ledger"
@@ -213,7 +211,7 @@ def test_without_gpu_hours_nothing_starts(make, alice, team, pool):
 
 def test_any_model_is_charged_to_the_model_that_it_gets(make, alice, team, pool):
     FlavorFactory(slug="any", accelerator_count=1, accelerator_model="", pool=pool)
-    Quota.objects.create(team=team, resource=H100, nominal=1000)
+    Quota.objects.create(team=team, resource=H100, quota=1000)
     assert states(make(alice, "any"), make(alice, "any")) == ["provisioning", "pending"]
 
 
@@ -263,7 +261,7 @@ def test_a_booking_keeps_its_capacity_free(make, alice, dora, team, other, pool,
         amounts={H100: 8000},
         starts_at=now - dt.timedelta(minutes=1),
         ends_at=now + dt.timedelta(hours=1),
-        status=ReservationStatus.BOOKED,
+        state=ReservationState.BOOKED,
     )
     blocked = make(alice, "sim-h100-x1")
     assert again(blocked).queue_entry.blocker["rule"] == "booking"
@@ -295,8 +293,8 @@ def test_an_owner_gets_its_quota_back_and_the_borrower_waits_again(
     (victim,) = [row for row in map(again, borrowed) if preempt_at(row)]
     assert preempt_at(victim) == timezone.now() + dt.timedelta(seconds=120)
     assert preempt_cause(victim) == "reclaim"
-    assert Event.objects.get(kind="workspace.asked_to_leave").workspace == victim
-    assert Notification.objects.get(kind="workspace.asked_to_leave").user == alice
+    assert Event.objects.get(kind="workspace.preempting").workspace == victim
+    assert Notification.objects.get(kind="workspace.preempting").user == alice
     cycle.run()
     assert sum(preempt_at(row) is not None for row in map(again, borrowed)) == 1, "nobody else is asked"
     settle(200, resting=lambda: states(owner) == ["running"])

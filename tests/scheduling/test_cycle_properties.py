@@ -78,7 +78,7 @@ def limits(chance: random.Random, teams: list[Team]) -> None:
             Quota.objects.create(
                 team=team,
                 resource=H100,
-                nominal=chance.randrange(0, 6000, 500),
+                quota=chance.randrange(0, 6000, 500),
                 borrowing_limit=chance.choice((None, 0, 2000)),
                 lending_limit=chance.choice((None, 0, 1000)),
             )
@@ -207,9 +207,9 @@ def test_a_kept_snapshot_follows_limits_and_is_read_anew_when_nodes_change(make,
         "actor": alice,
     }
     assert assess(**asked).outcome is Outcome.FITS_NOW
-    limits.set_quota(actor=olga, team=team, resource=H100, nominal=1000)
+    limits.set_quota(actor=olga, team=team, resource=H100, quota=1000)
     assert assess(**asked).outcome is Outcome.NEEDS_APPROVAL
-    limits.set_quota(actor=olga, team=team, resource=H100, nominal=4000)
+    limits.set_quota(actor=olga, team=team, resource=H100, quota=4000)
     make(alice, "sim-h100-x2")
     assert assess(**asked).outcome is Outcome.FITS_NOW
     make(alice, "sim-h100-x2")

@@ -68,10 +68,10 @@ def test_who_is_on_a_drained_node_is_told_moves_and_goes_on_elsewhere(running, o
     assert (preempted_by(row), preempt_cause(row), row.state) == ("", "drain", State.RUNNING)
     node.refresh_from_db()
     assert (node.cordoned, node.cordon_reason) == (True, "New memory")
-    (event,) = Event.objects.filter(kind="workspace.asked_to_leave")
+    (event,) = Event.objects.filter(kind="workspace.preempting")
     assert (event.workspace, event.actor, event.data["reason"]) == (row, olga, "drain")
     assert Event.objects.get(kind="node.drained").data == {"node": node.name, "asked": 1, "left": 1}
-    notice = Notification.objects.get(kind="workspace.asked_to_leave")
+    notice = Notification.objects.get(kind="workspace.preempting")
     assert notice.user == alice
     assert notice.title.startswith("one has to move and stops at ")
     assert "New memory" in notice.body

@@ -184,7 +184,7 @@ def test_what_takes_long_to_read_is_read_less_often(readings, clock):
 
 def test_a_grant_begins_on_time_though_nothing_is_read_anew(readings, make, alice, clock):
     team = make(alice, "sim-cpu").team
-    Quota.objects.create(team=team, resource="gpu:simulated-h100", nominal=8000)
+    Quota.objects.create(team=team, resource="gpu:simulated-h100", quota=8000)
     Grant.objects.create(
         team=team,
         resource="gpu:simulated-h100",

@@ -69,7 +69,7 @@ def test_five_hundred_cost_the_queries_of_five(crowd, as_user, bob, django_asser
 
 
 def test_a_waiting_workspace_shows_place_reason_and_the_way_on(make, as_user, with_token, alice, team, pool):
-    Quota.objects.create(team=team, resource=H100, nominal=2000)
+    Quota.objects.create(team=team, resource=H100, quota=2000)
     make(alice, "sim-h100-x2")
     row = make(alice, "sim-h100-x1")
     page = as_user(alice).get(f"/workspaces/{row.pk}/").content.decode()
@@ -79,7 +79,7 @@ def test_a_waiting_workspace_shows_place_reason_and_the_way_on(make, as_user, wi
     data = with_token(alice).get(f"/api/v1/workspaces/{row.pk}").json()
     assert data["queue"]["position"] == 1
     assert data["queue"]["rule"] == "team_limit"
-    assert data["leaving"] is None
+    assert data["preempting"] is None
 
 
 def test_one_that_has_to_leave_says_so(make, as_user, with_token, alice, pool, run_node, settle):
@@ -93,8 +93,8 @@ def test_one_that_has_to_leave_says_so(make, as_user, with_token, alice, pool, r
     page = as_user(alice).get(f"/workspaces/{row.pk}/").content.decode()
     assert "It has to make room and stops" in page
     assert "files stay, and it is queued again" in page
-    assert with_token(alice).get(f"/api/v1/workspaces/{row.pk}").json()["leaving"]["reason"] == "reclaim"
-    assert "Have to leave" in as_user(alice).get("/queue/").content.decode()
+    assert with_token(alice).get(f"/api/v1/workspaces/{row.pk}").json()["preempting"]["reason"] == "reclaim"
+    assert "Being preempted" in as_user(alice).get("/queue/").content.decode()
 
 
 def test_how_long_and_how_urgent(make, with_token, as_user, alice, bob, team, pool):
@@ -115,7 +115,7 @@ def test_how_long_and_how_urgent(make, with_token, as_user, alice, bob, team, po
 
 
 def test_the_summary_of_the_form_shows_the_teams_quota(as_user, alice, team, pool):
-    Quota.objects.create(team=team, resource=H100, nominal=2000)
+    Quota.objects.create(team=team, resource=H100, quota=2000)
     page = as_user(alice).get("/workspaces/new/?team=vision&flavor=sim-h100-x4").content.decode()
     assert "Quota of Vision" in page
     assert "Ask for it" in page

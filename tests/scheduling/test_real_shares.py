@@ -31,7 +31,7 @@ def nodes(half):
     pool = local_pool_with(
         node_info("none", gpus=2), node_info("guards", gpus=1, provides=(PROVIDES_SHARES,))
     )
-    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_h=0, scrub_required=False)
+    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_hours=0, scrub_required=False)
     return pool
 
 
@@ -111,7 +111,7 @@ def one_gpu(half):
     FlavorFactory(slug="large", accelerator_count=1, accelerator_milli=400, accelerator_memory_mib=50_000)
     node = node_info("guards", gpus=1, memory_mib=262_144, provides=(PROVIDES_SHARES,))
     pool = local_pool_with(node)
-    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_h=0, scrub_required=False)
+    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_hours=0, scrub_required=False)
     Device.objects.filter(node__pool=pool).update(memory_mib=80_000)
     rows_changed()
     return pool

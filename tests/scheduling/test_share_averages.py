@@ -19,7 +19,7 @@ def test_the_mean_follows_what_is_borrowed_and_fades(make, alice, team, pool, cl
     other = TeamFactory(slug="lender")
     for each, gpus in ((team, 0), (other, 8)):
         TeamShare.objects.create(team=each, cohort=cohort)
-        Quota.objects.create(team=each, resource=H100, nominal=gpus * 1000)
+        Quota.objects.create(team=each, resource=H100, quota=gpus * 1000)
     borrower = make(alice, "sim-h100-x4")
 
     def mean() -> int:

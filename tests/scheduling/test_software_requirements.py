@@ -36,7 +36,7 @@ def node(name: str, model: str, cuda: str):
 def sites(catalog):
     """An old node with T4 and CUDA 12.2, and a new one with H100 and CUDA 13.0."""
     pool = local_pool_with(node("old", T4, "12.2"), node("new", H100, "13.0"))
-    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_h=0)
+    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_hours=0)
     for slug, model in (("t4", T4), ("h100", H100), ("any", "")):
         FlavorFactory(slug=slug, accelerator_count=1, accelerator_model=model)
     return pool
@@ -85,7 +85,7 @@ def test_of_any_model_it_gets_one_that_can(sites, make, alice, fields):
 def test_on_a_node_with_both_the_device_counts_and_not_the_node(catalog, make, alice):
     both = (*node("a", T4, "13.0").devices, *node("b", H100, "13.0").devices)
     pool = local_pool_with(node_info("both", devices=both, cuda_version="13.0", cpu_milli=64_000))
-    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_h=0)
+    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_hours=0)
     FlavorFactory(slug="any", accelerator_count=1)
     needs(min_compute_capability="9.0")
     made = [make(alice, "any") for _ in range(3)]
@@ -134,6 +134,6 @@ def test_what_is_held_in_a_pool_that_is_switched_off_takes_nothing_from_others(
 ):
     assert [make(alice, "h100").state for _ in range(2)] == ["provisioning", "provisioning"]
     other = local_pool_with(node("more", H100, "13.0"), slug="other")
-    Pool.objects.filter(pk=other.pk).update(hand_out_max_age_h=0)
+    Pool.objects.filter(pk=other.pk).update(hand_out_max_age_hours=0)
     Pool.objects.filter(slug="this-machine").update(enabled=False)
     assert [make(alice, "h100").state for _ in range(3)] == ["provisioning", "provisioning", "pending"]

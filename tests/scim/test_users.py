@@ -12,7 +12,7 @@ from portal.common.actors import SYSTEM
 from portal.common.events.models import Event
 from portal.people.accounts import deactivation, users
 from portal.people.accounts.links import LinkKind
-from portal.people.accounts.models import AccountStatus, User
+from portal.people.accounts.models import AccountState, User
 from portal.people.identity.models import GivenRole, IdentityLink
 from portal.people.scim import services
 from portal.people.scim.models import ScimUser
@@ -55,7 +55,7 @@ def test_a_user_is_made_as_the_rfc_shows_it(idp, ada):
     assert idp.get(f"Users/{made['id']}") == made
     user = User.objects.get(username="bjensen")
     assert not user.has_usable_password()
-    assert user.status == AccountStatus.INVITED
+    assert user.state == AccountState.INVITED
     assert user.email_confirmed
     asked = {"username": "bjensen", "password": "t1meMa$heen"}
     assert Client().post("/sign-in/", asked).status_code == 200
@@ -69,7 +69,7 @@ def test_who_has_been_made_comes_in_by_an_invitation(idp, ada):
     link = users.invite_again(actor=ada, user=User.objects.get(username="gina"))
     secret = link.url.rstrip("/").rpartition("/")[2]
     users.join(user=link.user, kind=LinkKind.INVITATION, link=secret, password=PASSWORD)
-    assert User.objects.get(username="gina").status == AccountStatus.ACTIVE
+    assert User.objects.get(username="gina").state == AccountState.ACTIVE
 
 
 def test_who_has_been_made_comes_in_by_the_provider_of_the_settings(idp, configure):
@@ -276,7 +276,7 @@ def test_a_removed_user_is_deleted_where_the_settings_say_so(idp, configure, cat
     configure("[scim]\ndelete_accounts = true\n")
     gina, hal = idp.user("gina"), idp.user("hal")
     idp.delete(f"Users/{gina['id']}")
-    assert User.objects.get(username="gina").status == AccountStatus.DELETED
+    assert User.objects.get(username="gina").state == AccountState.DELETED
     owner = User.objects.get(username="hal")
     MembershipFactory(team=team, user=owner)
     WorkspaceFactory(team=team, owner=owner, state=State.STOPPED)
@@ -370,11 +370,21 @@ def test_a_body_of_another_kind_or_too_large_is_refused(idp):
 def test_two_who_make_the_same_user_at_once_are_told_apart(idp, monkeypatch):
     """The second has looked before the first was done."""
 
-    def meanwhile(**_: object) -> None:
-        raise IntegrityError
+    def meanwhile(**_: object) -> User:
+        UserFactory(username="gina")
+        return User.objects.create(username="gina")
 
     monkeypatch.setattr(services.users, "create", meanwhile)
     assert idp.post("Users", {"schemas": [USER], "userName": "gina"}, 409)["scimType"] == "uniqueness"
+
+
+def test_another_violation_is_no_taken_name(idp, monkeypatch):
+    def broken(**_: object) -> User:
+        return User.objects.create(username="gina", is_auditor=True, is_operator=True)
+
+    monkeypatch.setattr(services.users, "create", broken)
+    with pytest.raises(IntegrityError, match="user_auditor_holds_no_other_role"):
+        idp.post("Users", {"schemas": [USER], "userName": "gina"}, 409)
 
 
 def test_a_token_of_a_deactivated_administrator_ends(ada):

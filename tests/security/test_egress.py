@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.drivers.local import egress, network, processes
-from provisioning.drivers.local.egress import Egress, Policy, policy_of, tightest
+from provisioning.drivers.local import network, processes
 from provisioning.drivers.local.isolation import probe
+from provisioning.egress_rules import Egress, Policy, named, policy_of, reachable, tightest
 from provisioning.node.local_settings import within
 from provisioning.types import EgressLimit, Observation, ObservedState, PoolConfig, WorkspaceSpec
 from tests.instance import eventually
@@ -182,11 +182,11 @@ def test_the_tightest_never_allows_more_than_either() -> None:
         for other in policies:
             both = tightest(one, other)
             for address in addresses:
-                if egress.reachable(address, both):
-                    assert egress.reachable(address, one) and egress.reachable(address, other), (one, other)
+                if reachable(address, both):
+                    assert reachable(address, one) and reachable(address, other), (one, other)
             for host in hosts:
-                if egress.named(host, both):
-                    assert egress.named(host, one) and egress.named(host, other), (one, other, host)
+                if named(host, both):
+                    assert named(host, one) and named(host, other), (one, other, host)
 
 
 def test_a_template_or_team_cannot_loosen_its_pool(pool: Pool) -> None:

@@ -23,11 +23,12 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.drivers.local import egress, isolation, network, processes
+from provisioning.drivers.local import isolation, network, processes
 from provisioning.drivers.local.isolation import probe
+from provisioning.egress_rules import Policy, policy_of
 from provisioning.endpoints import PORTAL_SOCKET, SOCKET_HEADER, socket_name
 from provisioning.errors import InvalidSpec, MissingDependency
-from provisioning.node.gateway import Certificates, caddy_config, node_name
+from provisioning.node_gateway import Certificates, caddy_config, node_name
 from provisioning.types import Observation, ObservedState
 from tests.certificates import Authority
 from tests.instance import eventually
@@ -173,9 +174,9 @@ def test_who_calls_itself_a_neighbours_way_out_neither_keeps_it_lost_nor_holds_o
     assert network.ways_out(folder) == [(real, ticks)]
     assert processes.send((real, ticks), signal.SIGKILL)
     eventually(lambda: not network.ways_out(folder), limit_s=20, what="it has ended")
-    assert not network.complete(folder, egress.policy_of("open", ""))
+    assert not network.complete(folder, policy_of("open", ""))
     pool.driver.prepare(owner=os.getpid())
-    assert network.complete(folder, egress.policy_of("open", ""))
+    assert network.complete(folder, policy_of("open", ""))
     pool.wait(lambda: pool.driver.ensure_stopped(neighbour.ref), ObservedState.STOPPED)
     assert pool.driver.observe(attacker.ref).state is ObservedState.RUNNING
     assert ask(attacker, "1 + 1") == 2
@@ -463,18 +464,16 @@ def test_a_way_out_that_was_ended_comes_back_and_one_of_the_dead_goes(pool: Pool
 
 def test_the_rules_in_words() -> None:
     """A machine's own addresses stay closed, whatever is allowed; `list` closes the rest."""
-    policy = egress.policy_of("list", "10.20.0.0/16, 203.0.113.7")
+    policy = policy_of("list", "10.20.0.0/16, 203.0.113.7")
     text = network.rules(policy, ["198.51.100.9"])
     lines = [line.strip() for line in text.splitlines()]
     assert lines.index("ip daddr 198.51.100.9/32 reject") < lines.index("ip daddr 10.20.0.0/16 accept")
     assert "ip daddr 203.0.113.7/32 accept" in lines
     assert lines.count("reject") == 1 and "accept" not in lines
-    assert "accept" in [line.strip() for line in network.rules(egress.Policy()).splitlines()]
+    assert "accept" in [line.strip() for line in network.rules(Policy()).splitlines()]
 
 
-@pytest.mark.parametrize(
-    "make", [lambda: egress.policy_of("some", ""), lambda: egress.policy_of("list", "x")]
-)
+@pytest.mark.parametrize("make", [lambda: policy_of("some", ""), lambda: policy_of("list", "x")])
 def test_a_policy_that_is_none_is_refused(make: Callable[[], object]) -> None:
     with pytest.raises(InvalidSpec):
         make()

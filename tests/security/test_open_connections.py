@@ -125,7 +125,7 @@ def test_a_token_that_is_revoked(berth: Berth, workspace: str) -> None:
     made = api.json("POST", "tokens", {"name": "lent", "scopes": ["workspaces:connect"]})
     with reading(berth, workspace, Authorization=f"Bearer {made['secret']}") as lent:
         began = time.monotonic()
-        api.json("DELETE", f"tokens/{made['id']}")
+        api.json("POST", f"tokens/{made['id']}/revoke")
         answered = time.monotonic()
         assert lent.cut_after(began) < CUT_S + (answered - began)
     api.close()
@@ -144,7 +144,7 @@ def test_an_account_that_is_switched_off(berth: Berth) -> None:
     )
     with admin, reading(berth, found, Authorization=f"Bearer {berth.tokens['ben']}") as open_still:
         began = time.monotonic()
-        assert admin.post("users/ben/deactivate", json={"reason": "left"}).status_code == 200
+        assert admin.post("users/ben/deactivate", json={"note": "left"}).status_code == 200
         answered = time.monotonic()
         assert open_still.cut_after(began) < CUT_S + (answered - began)
     ben.close()

@@ -18,12 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.drivers.local import environment, handover, home_mount, isolation, network, processes
+from provisioning import handover
+from provisioning.drivers.local import environment, home_mount, isolation, network, processes
 from provisioning.drivers.local.spares import Kind
-from provisioning.drivers.local.uids import Range, Uids
+from provisioning.drivers.local.uids import Uids
 from provisioning.errors import MissingDependency, StartFailed
 from provisioning.preloading import Recipe
 from provisioning.types import DeviceInfo, ObservedState, WorkspaceSpec
+from provisioning.workspace_uids import Range
 from tests.provisioning.local.local_support import Pool, ask
 
 RANGE = Range(200_000, 265_535)

@@ -95,6 +95,14 @@ def test_what_was_planted_before_the_worker_began_has_none_either(pool):
     assert user_of(planted) == str(SOMEBODY)
 
 
+def test_releasing_the_host_unmounts_the_homes_of_no_workspace_that_goes_on(pool):
+    arrange(pool)
+    pool.driver.release_host(keep_workspaces=True)
+    assert mounts(pool) == 1
+    pool.driver.release_host(keep_workspaces=False)
+    assert mounts(pool) == 0
+
+
 def test_a_planted_device_is_none(pool):
     arrange(pool)
     device = pool.driver.homes / "device"

@@ -14,7 +14,7 @@ import pytest
 from portal.embedded import proxy
 from portal.embedded.preflight import find_binaries
 from provisioning.endpoints import PORTAL_SOCKET
-from provisioning.node.gateway import HEADER_TIMEOUT_NS
+from provisioning.node_gateway import HEADER_TIMEOUT_NS
 from tests.certificates import Authority
 from tests.instance import eventually
 from tests.ports import consecutive_ports

@@ -23,7 +23,7 @@ from portal.people.accounts import (
     tokens,
     users,
 )
-from portal.people.accounts.models import AccountKind, AccountStatus, ApiToken, Role, User
+from portal.people.accounts.models import AccountKind, AccountState, ApiToken, Role, User
 from portal.people.service_accounts import selectors
 from portal.quota.requests.services import rules
 from portal.workspaces import policies as workspace_policies
@@ -44,7 +44,7 @@ def ci(team, alice) -> User:
 @pytest.mark.parametrize("name", ["ci", "svc-ci", " CI "])
 def test_its_name_says_what_it_is(team, alice, name):
     made = service_accounts.create(actor=alice, team=team, name=name)
-    assert (made.username, made.kind, made.status) == ("svc-ci", AccountKind.SERVICE, AccountStatus.ACTIVE)
+    assert (made.username, made.kind, made.state) == ("svc-ci", AccountKind.SERVICE, AccountState.ACTIVE)
     assert list(made.memberships.values_list("team__slug", "role")) == [("vision", "member")]
     entry = Event.objects.get(kind="service_account.created")
     assert (entry.actor, entry.team) == (alice, team)
@@ -200,7 +200,7 @@ def test_deactivated_it_ends_as_a_person_does(ci, alice, team):
     deactivation.deactivate(actor=alice, user=ci, reason="Leaked")
     ci.refresh_from_db()
     assert token_lookup.user_of_token(secret) is None
-    assert ci.status == AccountStatus.DEACTIVATED
+    assert ci.state == AccountState.DEACTIVATED
     with pytest.raises(StateConflict):
         tokens.create_token(actor=alice, user=ci, name="y")
     deactivation.reactivate(actor=alice, user=ci)

@@ -134,14 +134,17 @@ def test_the_page_offers_no_longer_life(as_user, alice, settings):
 def test_rest_lists_ones_own_unless_asked(api, olga, alice, bob, ci):
     tokens.create_token(actor=alice, user=ci, name="nightly")
     make_token(bob)
-    names = lambda path, actor: [(row["user"], row["name"]) for row in api(actor).get(path).json()["results"]]  # noqa: E731
+
+    def names(path, actor):
+        return [(row["owner"], row["name"]) for row in api(actor).get(path).json()["results"]]
+
     assert ("svc-ci", "nightly") not in names("tokens", olga)
     assert ("svc-ci", "nightly") in names("tokens?whose=all", olga)
-    assert names("tokens?user=bob", olga) == [("bob", "test")]
+    assert names("tokens?owner=bob", olga) == [("bob", "test")]
     assert {user for user, _ in names("tokens?team=vision", olga)} >= {"svc-ci", "bob"}
     assert names("tokens?kind=service", olga) == [("svc-ci", "nightly")]
     assert ("svc-ci", "nightly") in names("tokens?whose=all", alice)
-    assert names("tokens?user=bob", alice) == []
+    assert names("tokens?owner=bob", alice) == []
     assert names("tokens?kind=service", bob) == []
 
 
@@ -149,10 +152,10 @@ def test_rest_finds_what_is_unused_and_what_ends(api, olga, bob, clock):
     make_token(bob, expires_at=timezone.now() + 5 * DAY)
     clock.shift(3 * 86400)
     rows = lambda path: len(api(olga).get(path).json()["results"])  # noqa: E731
-    assert rows("tokens?user=bob&unused_days=2") == 1
-    assert rows("tokens?user=bob&unused_days=4") == 0
-    assert rows("tokens?user=bob&expires_days=3") == 1
-    assert rows("tokens?user=bob&expires_days=1") == 0
+    assert rows("tokens?owner=bob&unused_days=2") == 1
+    assert rows("tokens?owner=bob&unused_days=4") == 0
+    assert rows("tokens?owner=bob&expires_days=3") == 1
+    assert rows("tokens?owner=bob&expires_days=1") == 0
 
 
 def test_the_page_filters_and_an_operator_revokes(as_user, olga, alice, bob, ci):
@@ -161,7 +164,7 @@ def test_the_page_filters_and_an_operator_revokes(as_user, olga, alice, bob, ci)
     client = as_user(olga)
     rows = lambda query: client.get(f"/tokens/?{query}").content.decode().partition("<tbody>")[2]  # noqa: E731
     assert "nightly" in rows("") and ">test" in rows("")
-    assert "nightly" in rows("team=vision&kind=service&user=svc") and ">test" not in rows("kind=service")
+    assert "nightly" in rows("team=vision&kind=service&owner=svc") and ">test" not in rows("kind=service")
     assert "nightly" not in rows("unused=30") and "nightly" not in rows("expires=7")
     assert "nightly" in rows("unused=nonsense&team=nonsense")
     gone = client.post(f"/account/tokens/{token.pk}/revoke/", {"next": "/tokens/?kind=service"})

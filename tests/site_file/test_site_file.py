@@ -38,14 +38,14 @@ pools:
   lab: {driver: local, name: The lab, config: {spares: 0}, check_every_hours: 24}
 cohorts:
   inner: {parent: outer}
-  outer: {weight_milli: 2000, quotas: {"gpu:h100": {nominal: 8000}}}
+  outer: {weight_milli: 2000, quotas: {"gpu:h100": {quota: 8000}}}
 teams:
   vision:
     name: Vision
     cohort: inner
-    quotas: {"gpu:h100": {nominal: 4000, borrowing_limit: 1000}}
+    quotas: {"gpu:h100": {quota: 4000, borrowing_limit: 1000}}
     member_caps: {workspaces: 3}
-    ledger: {granted: 3600000, period: month}
+    ledger: {quota: 3600000, period: month}
 environments:
   tools:
     name: Tools
@@ -102,7 +102,7 @@ def test_applying_makes_the_site_and_applying_again_does_nothing(ada):
     assert Flavor.objects.get(slug="small").successor.slug == "tall"
     assert Template.objects.get(slug="vision_own").team.slug == "vision"
     assert Cohort.objects.get(slug="inner").parent.slug == "outer"
-    assert Pool.objects.get(slug="lab").check_every_h == 24
+    assert Pool.objects.get(slug="lab").check_every_hours == 24
     events = Event.objects.count()
     assert applying.compare(actor=ada, text=FILE) == []
     assert applying.apply(actor=ada, text=FILE) == []
@@ -405,7 +405,7 @@ words = st.text(st.characters(blacklist_categories=("Cc", "Cs", "Cf")), min_size
 amounts = st.integers(0, 10**6)
 quotas = st.dictionaries(
     st.sampled_from(["gpu:h100", "cpu_milli", "workspaces"]),
-    st.fixed_dictionaries({"nominal": amounts, "borrowing_limit": st.none() | amounts}),
+    st.fixed_dictionaries({"quota": amounts, "borrowing_limit": st.none() | amounts}),
 )
 
 
@@ -551,9 +551,7 @@ def sites(draw: Any) -> dict[str, Any]:
             "cohort": draw(st.none() | st.sampled_from(cohorts)) if cohorts else None,
             "quotas": draw(quotas),
             "member_caps": draw(st.dictionaries(st.just("gpu:h100"), amounts)),
-            "ledger": draw(
-                st.none() | st.fixed_dictionaries({"granted": amounts, "period": st.just("month")})
-            ),
+            "ledger": draw(st.none() | st.fixed_dictionaries({"quota": amounts, "period": st.just("month")})),
         }
         for slug in teams
     }

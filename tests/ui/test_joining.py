@@ -47,7 +47,7 @@ def test_from_no_team_to_a_new_workspace(
     owner.reload()
     assert not violations(owner, COLOUR_RULES)
     owner.emulate_media(color_scheme="light")
-    owner.get_by_role("link", name="Another role, or refuse").click()
+    owner.get_by_role("link", name="Another role, or deny").click()
     owner.wait_for_url(asked)
     looked_at(owner, "decide")
     owner.emulate_media(color_scheme="dark")

@@ -39,10 +39,10 @@ def site(catalog: None, team: Team, alice: User, bob: User) -> dict[str, Any]:
     MembershipFactory(team=long, user=alice)
     for each, cohort in ((team, inner), (lender, inner), (long, lab)):
         cohorts.set_share(actor=SYSTEM, team=each, cohort=cohort)
-    limits.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=4000, borrowing_limit=4000)
-    limits.set_quota(actor=SYSTEM, team=lender, resource=H100, nominal=4000, lending_limit=3000)
-    limits.set_quota(actor=SYSTEM, team=long, resource=H100, nominal=1000, borrowing_limit=0)
-    limits.set_quota(actor=SYSTEM, team=team, resource="memory_mib", nominal=262_144)
+    limits.set_quota(actor=SYSTEM, team=team, resource=H100, quota=4000, borrowing_limit=4000)
+    limits.set_quota(actor=SYSTEM, team=lender, resource=H100, quota=4000, lending_limit=3000)
+    limits.set_quota(actor=SYSTEM, team=long, resource=H100, quota=1000, borrowing_limit=0)
+    limits.set_quota(actor=SYSTEM, team=team, resource="memory_mib", quota=262_144)
     limits.set_site_limit(actor=SYSTEM, resource="cpu_milli", amount=64_000)
     limits.set_member_cap(actor=SYSTEM, team=team, resource=H100, amount=2000)
     limits.set_member_cap(actor=SYSTEM, team=team, user=bob, resource=H100, amount=4000)
@@ -103,12 +103,12 @@ def test_a_quota_is_edited_in_place_by_keyboard(visit: Visit, olga: User, site: 
     page = visit(olga)
     page.goto("/quotas/limits/")
     page.get_by_role("link", name="Edit Vision").press("Enter")
-    expect(page.locator("#nominal")).to_be_focused()
+    expect(page.locator("#quota")).to_be_focused()
     page.keyboard.press("ControlOrMeta+a")
     page.keyboard.type("2")
     page.keyboard.press("Enter")
     page.get_by_text("Vision has a quota of 2 × H100.").wait_for()
-    assert Quota.objects.get(team__slug="vision", resource=H100).nominal == 2000
+    assert Quota.objects.get(team__slug="vision", resource=H100).quota == 2000
     expect(page.locator("#edit-team-vision")).to_be_focused()
     page.get_by_role("link", name="Edit Vision").click()
     page.get_by_label("Quota", exact=True).fill("two")
@@ -128,7 +128,7 @@ def test_limits_work_without_javascript(visit: Visit, olga: User, alice: User, s
     page.locator("#cohort").select_option("Laboratory")
     page.get_by_role("button", name="Save").click()
     page.get_by_text("Language has a quota of 16 CPU cores.").wait_for()
-    assert Quota.objects.get(resource="cpu_milli").nominal == 16_000
+    assert Quota.objects.get(resource="cpu_milli").quota == 16_000
     assert TeamShare.objects.get(team__slug="nlp").cohort.slug == "lab"
     owner = visit(alice, java_script_enabled=False)
     owner.goto("/teams/vision/")

@@ -51,7 +51,7 @@ def test_from_invitation_to_deactivation(visit: Any, ada: User, alice: User, tea
         looked_at(page, f"user {name}")
         page.get_by_role("link", name="Deactivate").click()
         looked_at(page, f"deactivate {name}")
-    page.get_by_label("Why").fill("left")
+    page.get_by_label("Note").fill("left")
     page.get_by_role("button", name="Deactivate gina").click()
     page.get_by_text("gina is deactivated.").wait_for()
     looked_at(page, "deactivated")

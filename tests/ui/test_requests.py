@@ -44,12 +44,12 @@ def asked(bob: User, alice: User, petra: User, team: Team, gpus: None) -> dict[s
     """A filled inbox, something decided of each kind, a rule, a delegate, and notices."""
     lab = Cohort.objects.create(slug="lab", name="Lab")
     TeamShare.objects.create(team=team, cohort=lab)
-    Quota.objects.create(team=team, resource="gpu:h100", nominal=4000)
+    Quota.objects.create(team=team, resource="gpu:h100", quota=4000)
     denied = ask(bob, team, amount=8000)
-    requests.deny(actor=petra, request_id=denied.pk, reason="More than half of all there is: ask for two.")
+    requests.deny(actor=petra, request_id=denied.pk, note="More than half of all there is: ask for two.")
     less = ask(bob, team, amount=4000)
     requests.approve(actor=petra, request_id=less.pk, amount=1000, until=in_hours(50), note="Until Monday")
-    first = ask(bob, team, amount=2000, why=LONG_WHY)
+    first = ask(bob, team, amount=2000, note=LONG_WHY)
     second = ask(alice, team, resource="cpu_milli", amount=4000, until=None)
     rules.create_rule(actor=petra, team=None, resource="gpu:h100", amount_at_most=1000, hours_at_most=8)
     rules.delegate(actor=petra, delegate="alice", ends_at=in_hours(50))
@@ -102,7 +102,7 @@ def test_an_approver_approves_less_by_keyboard_and_takes_it_back(
     row = page.locator(f"#r-{made.pk}")
     row.get_by_label("Grant (GPUs)").fill("0.5")
     row.get_by_label("Until").select_option("24")
-    row.get_by_label("Note, or why not").fill("For now")
+    row.get_by_label("Note").fill("For now")
     # Enter in a field is the first button: Approve.
     page.keyboard.press("Enter")
     row.get_by_text("petra approved 0.5 × H100 of it").wait_for()
@@ -116,12 +116,12 @@ def test_an_approver_approves_less_by_keyboard_and_takes_it_back(
     assert Grant.objects.get(request=made).ended_at
     # The other one waits on as it was, and what was typed nowhere was sent nowhere.
     page.locator(f"#r-{asked['second'].pk}").get_by_role("button", name="Deny").click()
-    page.get_by_role("alert").get_by_text("A denial needs a reason").wait_for()
+    page.get_by_role("alert").get_by_text("A denial needs a note").wait_for()
 
 
 def test_refused_asked_approved(visit: Visit, bob: User, petra: User, team: Team, gpus: None) -> None:
     """From the place that refused to a workspace that may start, in two browsers."""
-    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     member = visit(bob)
     member.goto(
         "/quotas/ask/?team=vision&resource=gpu:h100&amount=1000&template=jupyterlab&flavor=gpu-1&name=big"
@@ -159,8 +159,8 @@ def test_all_of_it_works_without_javascript(
     page.goto("/quotas/approvals/")
     row = page.locator(f"#r-{asked['first'].pk}")
     row.get_by_role("button", name="Deny").click()
-    page.get_by_text("A denial needs a reason").wait_for()
-    row.get_by_label("Note, or why not").fill("Use two A100")
+    page.get_by_text("A denial needs a note").wait_for()
+    row.get_by_label("Note").fill("Use two A100")
     row.get_by_role("button", name="Deny").click()
     page.get_by_text("“Use two A100”").first.wait_for()
     member = visit(bob, java_script_enabled=False)

@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from portal.common.sealed_texts import seal
-from portal.notify.channels.models import Channel, Message, MessageStatus
+from portal.notify.channels.models import Channel, Message, MessageState
 from portal.notify.webhooks.models import Delivery
 from portal.notify.webhooks.presenters import without_secrets
 from tests.factories import UserFactory
@@ -53,7 +53,7 @@ def message(team, alice):
         channel=channel,
         kind="workspace.failed",
         title="It failed",
-        status=MessageStatus.FAILED,
+        state=MessageState.FAILED,
         created_at=timezone.now(),
         status_code=404,
         answer=f"no {URL} here",
@@ -139,7 +139,7 @@ def test_an_auditor_changes_nothing(as_user, una, delivered, message):
         "/webhooks/",
         "/teams/vision/webhooks/",
         *(f"/webhooks/{hook.pk}/{act}" for act in ("", "test/", "rotate/", "switch/", "delete/")),
-        f"/webhooks/{hook.pk}/deliveries/{delivered.pk}/again/",
+        f"/webhooks/{hook.pk}/deliveries/{delivered.pk}/redeliver/",
         "/teams/vision/channels/",
         *(f"/channels/{channel.pk}/{act}" for act in ("", "test/", "switch/", "delete/")),
     ]
@@ -151,7 +151,7 @@ def test_an_auditor_changes_nothing(as_user, una, delivered, message):
         ("delete", f"/webhooks/{hook.pk}"),
         ("post", f"/webhooks/{hook.pk}/rotate-secret"),
         ("post", f"/webhooks/{hook.pk}/test"),
-        ("post", f"/webhooks/{hook.pk}/deliveries/{delivered.pk}/again"),
+        ("post", f"/webhooks/{hook.pk}/deliveries/{delivered.pk}/redeliver"),
         ("patch", f"/notice-channels/{channel.pk}"),
         ("delete", f"/notice-channels/{channel.pk}"),
         ("post", f"/notice-channels/{channel.pk}/test"),

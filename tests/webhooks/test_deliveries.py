@@ -20,7 +20,7 @@ from portal.common.events import feed
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event, Notification
 from portal.notify.webhooks import deliveries, fan_out, services
-from portal.notify.webhooks.models import Attempt, Delivery, DeliveryStatus, Endpoint, Outbox
+from portal.notify.webhooks.models import Attempt, Delivery, DeliveryState, Endpoint, Outbox
 from tests.factories import WorkspaceFactory
 from tests.receivers import LIMIT_S, one_after_another, receiver, status
 from tests.webhooks.conftest import round_trip
@@ -76,7 +76,7 @@ def test_an_event_arrives_signed(hook, tell, there, team, alice):
         "user": {"username": "bob"},
         "role": "owner",
     }
-    assert (delivery.status, delivery.due_at) == (DeliveryStatus.DELIVERED, None)
+    assert (delivery.state, delivery.due_at) == (DeliveryState.DELIVERED, None)
     assert Attempt.objects.get().status_code == 200
 
 
@@ -141,14 +141,14 @@ def test_500_then_200(hook, tell, there, clock):
     hook(there.url)
     tell()
     (delivery,) = round_trip()
-    assert delivery.status == DeliveryStatus.PENDING
+    assert delivery.state == DeliveryState.PENDING
     wait = (delivery.due_at - timezone.now()).total_seconds()
     assert 0 < wait <= deliveries.WAITS_S[0]
     assert Endpoint.objects.get().failing_since
     assert round_trip()[0].attempt_count == 1  # not due yet
     due_now()
     (delivery,) = round_trip()
-    assert delivery.status == DeliveryStatus.DELIVERED
+    assert delivery.state == DeliveryState.DELIVERED
     assert [each.status_code for each in delivery.attempts.all()] == [500, 204]
     assert delivery.attempts.all()[0].answer == "broken"
     assert Endpoint.objects.get().failing_since is None
@@ -167,12 +167,12 @@ def test_after_a_day_of_attempts_it_is_given_up_and_can_be_sent_again(hook, tell
         due_now()
         (delivery,) = round_trip()
         assert delivery.attempt_count == number
-    assert (delivery.status, delivery.due_at) == (DeliveryStatus.FAILED, None)
+    assert (delivery.state, delivery.due_at) == (DeliveryState.FAILED, None)
     assert round_trip()[0].attempt_count == deliveries.MAX_ATTEMPTS
     there.answer = None
-    services.send_again(actor=alice, delivery=delivery)
+    services.redeliver(actor=alice, delivery=delivery)
     (delivery,) = round_trip()
-    assert delivery.status == DeliveryStatus.DELIVERED
+    assert delivery.state == DeliveryState.DELIVERED
     assert len({request.headers["webhook-id"] for request in there.requests}) == 1
 
 
@@ -181,7 +181,7 @@ def test_a_test_is_sent_once_and_shows_the_answer(hook, there, alice):
     endpoint = hook(there.url)
     services.send_test(actor=alice, endpoint=endpoint)
     (delivery,) = round_trip()
-    assert delivery.status == DeliveryStatus.FAILED
+    assert delivery.state == DeliveryState.FAILED
     attempt = delivery.attempts.get()
     assert attempt.status_code == 403
     assert attempt.answer.startswith("who are you?")
@@ -196,7 +196,7 @@ def test_redirects_are_not_followed(hook, tell, there):
         tell()
         (delivery,) = round_trip()
         assert delivery.attempts.get().status_code == 302
-        assert delivery.status == DeliveryStatus.PENDING
+        assert delivery.state == DeliveryState.PENDING
         assert inside.requests == []
 
 
@@ -238,7 +238,7 @@ def test_a_name_that_leads_elsewhere_a_moment_later_does_not_help(hook, tell, th
     hook(f"http://rebinding.example:{there.port}/")
     tell()
     (delivery,) = round_trip()
-    assert delivery.status == DeliveryStatus.DELIVERED
+    assert delivery.state == DeliveryState.DELIVERED
     assert asked == ["rebinding.example"]
     assert there.requests[0].headers["host"] == f"rebinding.example:{there.port}"
 
@@ -276,7 +276,7 @@ def test_one_that_keeps_silent_delays_nobody(hook, tell, there, monkeypatch):
             tell()
         round_trip()
         assert len(there.requests) == 5
-        assert quick.deliveries.filter(status=DeliveryStatus.DELIVERED).count() == 5
+        assert quick.deliveries.filter(state=DeliveryState.DELIVERED).count() == 5
         for endpoint in slow:
             # One attempt told enough: the others wait until it is tried again.
             (attempt,) = Attempt.objects.filter(delivery__endpoint=endpoint)
@@ -339,10 +339,10 @@ def test_a_worker_killed_in_the_middle_loses_nothing(hook, tell, there):
     claimed = deliveries._claimed(endpoint)
     deliveries._send(endpoint, claimed)  # and here it dies: nothing is written
     assert Attempt.objects.count() == 0
-    assert round_trip()[0].status == DeliveryStatus.PENDING
+    assert round_trip()[0].state == DeliveryState.PENDING
     due_now()
     (delivery,) = round_trip()
-    assert delivery.status == DeliveryStatus.DELIVERED
+    assert delivery.state == DeliveryState.DELIVERED
     assert [request.headers["webhook-id"] for request in there.requests] == [delivery.message_id] * 2
 
 
@@ -352,7 +352,7 @@ def test_killed_in_the_last_attempt_it_ends(hook, tell, there):
     fan_out.run()
     due_now(attempt_count=deliveries.MAX_ATTEMPTS)
     (delivery,) = round_trip()
-    assert (delivery.status, delivery.due_at) == (DeliveryStatus.FAILED, None)
+    assert (delivery.state, delivery.due_at) == (DeliveryState.FAILED, None)
     assert there.requests == []
 
 
@@ -405,7 +405,7 @@ def test_another_secret_key_of_the_portal(hook, tell, there, settings):
     before, settings.SECRET_KEY = settings.SECRET_KEY, "another secret key for tests, of some length"
     settings.SECRET_KEY_FALLBACKS = [before]
     tell()
-    assert round_trip()[0].status == DeliveryStatus.DELIVERED
+    assert round_trip()[0].state == DeliveryState.DELIVERED
     settings.SECRET_KEY_FALLBACKS = []
     tell()
     assert round_trip()[-1].attempts.get().error == "secret_unreadable"
@@ -432,7 +432,7 @@ def test_days_of_failure_switch_it_off_and_its_owners_are_told(hook, tell, there
     assert len(there.requests) == before
     there.answer = None
     services.change(actor=alice, endpoint=endpoint, enabled=True)
-    assert round_trip()[0].status == DeliveryStatus.DELIVERED
+    assert round_trip()[0].state == DeliveryState.DELIVERED
 
 
 def test_gone_switches_it_off_at_once(hook, tell, there):
@@ -477,7 +477,7 @@ def test_a_dead_receiver_does_not_fill_the_disk(hook, tell, there, monkeypatch):
 def test_without_redis_the_sweep_sends(hook, there, alice, monkeypatch):
     monkeypatch.setattr(services.app, "send_task", _no_broker)
     services.send_test(actor=alice, endpoint=hook(there.url))
-    assert round_trip()[0].status == DeliveryStatus.DELIVERED
+    assert round_trip()[0].state == DeliveryState.DELIVERED
 
 
 def _no_broker(*_: object, **__: object) -> None:

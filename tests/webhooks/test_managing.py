@@ -13,9 +13,9 @@ from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConfli
 from portal.common.events.event_types import TYPE_OF_KIND, TYPES, Audience
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event
-from portal.common.events.type_choices import SUBJECTS
 from portal.common.reasons.codes import WebhookCode
 from portal.common.sealed_texts import unseal
+from portal.notify.type_choices import SUBJECTS
 from portal.notify.webhooks import selectors, services
 from portal.notify.webhooks.models import Delivery, Endpoint
 from portal.people.accounts.models import Membership, Role
@@ -158,10 +158,10 @@ def test_what_is_on_its_way_is_not_sent_again(hook, there, alice):
     endpoint = hook(there.url)
     delivery = services.send_test(actor=alice, endpoint=endpoint)
     with pytest.raises(StateConflict):
-        services.send_again(actor=alice, delivery=delivery)
+        services.redeliver(actor=alice, delivery=delivery)
     (delivery,) = round_trip()
-    services.send_again(actor=alice, delivery=delivery)
-    assert Delivery.objects.get().status == "pending"
+    services.redeliver(actor=alice, delivery=delivery)
+    assert Delivery.objects.get().state == "pending"
 
 
 def test_every_act_is_in_the_record(hook, there, alice, team):
@@ -196,9 +196,9 @@ def test_what_goes_over_rest(api, alice, team, there):
     assert tested.status_code == 202
     round_trip()
     delivery = program.get(f"{path}/deliveries/{tested.json()['id']}").json()
-    assert delivery["status"] == "delivered"
+    assert delivery["state"] == "delivered"
     assert delivery["attempts"][0]["status_code"] == 200
-    assert program.post(f"{path}/deliveries/{delivery['id']}/again", {}).status_code == 202
+    assert program.post(f"{path}/deliveries/{delivery['id']}/redeliver", {}).status_code == 202
     assert program.post(f"{path}/rotate-secret", {}).json()["secret"] != made.json()["secret"]
     assert program.send("DELETE", path).status_code == 204
     problem(program.get(path), 404, "not_found")
@@ -242,7 +242,7 @@ def test_a_long_log_takes_no_more_queries(as_user, alice, hook, django_assert_ma
     endpoint = hook(there.url)
     now = timezone.now()
     Delivery.objects.bulk_create(
-        Delivery(endpoint=endpoint, type="berth.test", payload={}, status="failed", created_at=now)
+        Delivery(endpoint=endpoint, type="berth.test", payload={}, state="failed", created_at=now)
         for _ in range(500)
     )
     browser = as_user(alice)

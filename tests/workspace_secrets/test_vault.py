@@ -345,4 +345,4 @@ def test_a_site_file_has_places_of_teams_and_templates_and_no_values(server, ada
     wanted["templates"]["jupyterlab"]["vault_secrets"]["HUB"]["path"] = "berth/users/alice/own"
     with pytest.raises(InvalidInput) as error:
         applying.apply(actor=ada, text=json.dumps(wanted))
-    assert "berth/templates/jupyterlab" in str(error.value.reason.params["why"])
+    assert "berth/templates/jupyterlab" in str(error.value.reason.params["reason"])

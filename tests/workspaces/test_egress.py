@@ -13,7 +13,7 @@ from portal.common.reasons.codes import CatalogCode
 from portal.fleet.inventory.models import Pool
 from portal.people.accounts.models import Team
 from portal.workspaces import dispatch, egress
-from provisioning.drivers.local.egress import policy_of
+from provisioning.egress_rules import policy_of
 from provisioning.types import EgressLimit
 from tests.factories import TemplateFactory, WorkspaceFactory, local_pool_with
 

@@ -257,7 +257,7 @@ def test_its_page_and_the_drain_s(node, homes, olga, as_user, sent):
     )
     asked = browser.get(f"/gpus/nodes/{node.pk}/drain/").content.decode()
     assert "Move its home folders to" in asked and "<option>gpu-b</option>" in asked
-    answer = browser.post(f"/gpus/nodes/{node.pk}/drain/", {"reason": "old", "homes_to": "gpu-c"})
+    answer = browser.post(f"/gpus/nodes/{node.pk}/drain/", {"note": "old", "homes_to": "gpu-c"})
     assert answer["Location"] == f"/homes/nodes/{node.pk}/"
     node.refresh_from_db()
     assert node.cordoned and how(olga).target_name == "gpu-c"

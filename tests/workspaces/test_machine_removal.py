@@ -217,7 +217,7 @@ def test_the_page_names_what_is_given_up_and_asks_for_the_name(
     wrong = browser.post(url, {"confirm": "gpu-08"})
     assert wrong.status_code == 400 and "is not its name" in wrong.content.decode()
     assert Machine.objects.exists()
-    done = browser.post(url, {"confirm": " gpu-07 ", "reason": "stolen"}, follow=True).content.decode()
+    done = browser.post(url, {"confirm": " gpu-07 ", "note": "stolen"}, follow=True).content.decode()
     assert "gpu-07 is removed." in done and not Machine.objects.exists()
     own = as_user(alice)
     page = own.get(f"/workspaces/{workspace.pk}/").content.decode()
@@ -239,8 +239,8 @@ def test_the_page_names_what_is_given_up_and_asks_for_the_name(
 def test_over_rest(pool, machine, make, alice, olga, sent, api):
     run_until_ready(sent, make(alice, name="paper"))
     revoked(machine, olga)
-    program, path = api(olga), f"machines/{machine.pk}/removal"
-    losses = program.get(path).json()
+    program, path = api(olga), f"machines/{machine.pk}/delete"
+    losses = program.get(f"machines/{machine.pk}/losses").json()
     assert losses == {
         "machine": "gpu-07",
         "workspaces": ["vision/alice/paper"],
@@ -256,7 +256,7 @@ def test_over_rest(pool, machine, make, alice, olga, sent, api):
     assert program.post(path, {"confirm": "gpu-07"}).status_code == 204
     (lost,) = api(alice).get("lost-homes").json()["results"]
     assert (lost["node"], lost["begun_anew_at"]) == ("gpu-07", None)
-    begun = api(alice).post(f"lost-homes/{lost['id']}/begin-anew", {})
+    begun = api(alice).post(f"lost-homes/{lost['id']}/recreate", {})
     assert begun.status_code == 200 and begun.json()["begun_anew_at"]
 
 

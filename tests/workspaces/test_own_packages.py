@@ -204,7 +204,7 @@ def test_rest(workspace, with_token, bob, asked):
     assert found["requirements"] == "numpy==2.2.0\npolars==1.9.0\n"
     assert client.post(rest(workspace, "/reset")).status_code == 202
     assert client.get(rest(workspace)).json()["reset_at_next_start"] is True
-    assert client.post(rest(workspace, "/keep")).json() == {"reset_at_next_start": False}
+    assert client.post(rest(workspace, "/reset/cancel")).json() == {"reset_at_next_start": False}
     body = {"name": "Saved"}
     assert client.post(rest(workspace, "/save"), body, content_type="application/json").status_code == 403
     Membership.objects.filter(user=bob).update(role=Role.OWNER)

@@ -12,6 +12,7 @@ from portal.catalog import selectors as catalog_selectors
 from portal.catalog.models import Flavor
 from portal.common.errors import StateConflict
 from portal.common.events.models import Event
+from portal.common.models import IdempotencyRecord
 from portal.fleet.inventory import services as inventory
 from portal.fleet.inventory.models import AllocatedDevice, Device, Node
 from portal.fleet.inventory.node_commands import config_of
@@ -19,7 +20,7 @@ from portal.people.accounts import services as accounts
 from portal.people.accounts.models import Membership, Role
 from portal.workspaces import gpus, reconcile, resizing, results, services
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import IdempotencyKey, Workspace
+from portal.workspaces.models import Workspace
 from provisioning.registry import driver_for
 from provisioning.types import Op
 from tests.factories import FlavorFactory, MembershipFactory, UserFactory, simulated_pool
@@ -98,7 +99,7 @@ def test_the_queue_and_newcomers_want_what_becomes_free(team, alice, users, one_
 def test_one_key_at_the_same_moment_makes_one_workspace(team, alice, local_pool, sent):
     made = at_once(creations(team, [alice] * 10, "cpu-small", idempotency_key="key"))
     assert {item.pk for item in made} == {Workspace.objects.get().pk}, made
-    assert IdempotencyKey.objects.count() == 1
+    assert IdempotencyRecord.objects.count() == 1
     assert len(sent.commands) == 1
 
 

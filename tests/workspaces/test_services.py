@@ -10,10 +10,11 @@ from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, NotPossible, StateConflict, Unavailable
 from portal.common.events.models import Event
+from portal.common.models import IdempotencyRecord
 from portal.workspaces import results, services
 from portal.workspaces.housekeeping import clean_up
 from portal.workspaces.lifecycle import HOLDING, DesiredState, State, TerminationReason
-from portal.workspaces.models import IdempotencyKey, Workspace
+from portal.workspaces.models import Workspace
 from provisioning.types import Op
 from tests.factories import FlavorFactory, MembershipFactory, WorkspaceFactory
 from tests.rows import error_code, error_message
@@ -88,7 +89,7 @@ def test_a_taken_name_is_refused_and_leaves_nothing(make, alice, local_pool, sen
         make(alice, name="same", idempotency_key="k")
     assert refused.value.code == "name_taken"
     assert Workspace.objects.count() == 1
-    assert not IdempotencyKey.objects.exists()
+    assert not IdempotencyRecord.objects.exists()
     assert len(sent) == 0
 
 
@@ -171,10 +172,10 @@ def test_old_keys_are_forgotten(make, alice, local_pool, clock):
     clock.shift(23 * 3600)
     make(alice, name="b", idempotency_key="new")
     clean_up()
-    assert IdempotencyKey.objects.count() == 2
+    assert IdempotencyRecord.objects.count() == 2
     clock.shift(2 * 3600)
     clean_up()
-    assert list(IdempotencyKey.objects.values_list("key", flat=True)) == ["new"]
+    assert list(IdempotencyRecord.objects.values_list("key", flat=True)) == ["new"]
 
 
 # --- who may -------------------------------------------------------------------------------------

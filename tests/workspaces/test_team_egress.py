@@ -21,7 +21,7 @@ from portal.people.accounts import team_egress
 from portal.people.accounts.models import Role, Team
 from portal.site_file import applying, exporting
 from portal.workspaces import dispatch, egress
-from provisioning.drivers.local.egress import Policy, named, no_looser, policy_of, reachable, tightest
+from provisioning.egress_rules import Policy, named, no_looser, policy_of, reachable, tightest
 from provisioning.types import EgressLimit
 from tests.factories import MembershipFactory, TemplateFactory, UserFactory, WorkspaceFactory, local_pool_with
 
@@ -97,7 +97,7 @@ def test_rest_keeps_members_owners_and_old_versions_from_opening(with_token, ali
     url = f"/api/v1/teams/{team.slug}/egress"
 
     def change(who, given, **headers):
-        return with_token(who).patch(url, given, content_type="application/json", headers=headers)
+        return with_token(who).put(url, given, content_type="application/json", headers=headers)
 
     assert change(bob, {"egress": "none"}).status_code == 403
     seen = with_token(alice).get(url)
@@ -106,12 +106,13 @@ def test_rest_keeps_members_owners_and_old_versions_from_opening(with_token, ali
     assert tight.status_code == 200, tight.content
     late = change(olga, {"egress": "none"}, **{"If-Match": seen["ETag"]})
     assert (late.status_code, late.json()["changed_by"]) == (412, "alice")
-    assert change(alice, {"egress_allow": "a.example, b.example"}).status_code == 403
+    assert change(alice, {"egress": "list", "egress_allow": "a.example, b.example"}).status_code == 403
     assert change(alice, {"egress": ""}).status_code == 403
     assert change(alice, {"egress": "open"}).status_code == 400
-    assert change(olga, {"egress_allow": "http://b"}).status_code == 400
-    assert change(alice, {"name": "x"}).status_code == 400
-    assert change(olga, {"egress_allow": "a.example, b.example"}).status_code == 200
+    assert change(olga, {"egress": "list", "egress_allow": "http://b"}).status_code == 400
+    assert change(olga, {"egress_allow": "a.example"}).status_code == 400
+    assert change(alice, {"egress": "none", "name": "x"}).status_code == 400
+    assert change(olga, {"egress": "list", "egress_allow": "a.example, b.example"}).status_code == 200
     versions = with_token(alice).get(f"{url}/versions").json()
     assert [(each["number"], each["actor"]) for each in versions] == [(3, "olga"), (2, "alice"), (1, "Berth")]
     assert with_token(bob).get(f"{url}/versions").status_code == 403

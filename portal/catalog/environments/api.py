@@ -96,7 +96,7 @@ class EnvironmentViewSet(ReadViewSet):
         return self.answer(self.get_object())
 
     @operation(
-        "Make a software environment",
+        "Create a software environment",
         once=True,
         description="For a team by its owners, for everybody by operators. Its first version is built at "
         "once, unless `build` is false.",

@@ -20,6 +20,7 @@ from portal.catalog.environments.models import (
     source_digest_of,
 )
 from portal.common.actors import SystemActor, label_of
+from portal.common.constraints import violates
 from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.etags import ANY, require_expected
 from portal.common.events import services as events
@@ -94,6 +95,8 @@ def create(
         with transaction.atomic():
             environment.save(force_insert=True)
     except IntegrityError as error:
+        if not violates(error, Environment, "slug"):
+            raise
         taken = Reason(EnvironmentCode.NAME_TAKEN, {"slug": environment.slug})
         raise StateConflict(taken, code=ProblemCode.NAME_TAKEN, errors={"slug": [taken]}) from error
     _record(actor, AuditKind.ENVIRONMENT_CREATED, environment, f"made the environment {environment.slug}")

@@ -12,7 +12,7 @@ class Homes(Resource):
     """Home folders."""
 
     def list(self, **filters: str) -> Iterator[JsonObject]:
-        """Home folders that pass the filters (`team`, `pool`, `user`, `archived`)."""
+        """Home folders that pass the filters (`team`, `pool`, `owner`, `archived`)."""
         return self._transport.list("/homes", filters)
 
     def get(self, home_id: int) -> JsonObject:

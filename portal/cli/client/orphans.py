@@ -18,8 +18,8 @@ class Orphans(Resource):
     def get(self, orphan_id: str) -> JsonObject:
         return self._transport.get(path_of("orphans", orphan_id))
 
-    def remove(self, orphan_id: str, *, confirm: str = "") -> JsonObject:
-        """Have its node remove it. For a home folder, `confirm` is its name."""
+    def delete(self, orphan_id: str, *, confirm: str = "") -> JsonObject:
+        """Have its node delete it. For a home folder, `confirm` is its name."""
         return self._transport.post(
-            path_of("orphans", orphan_id, "remove"), without_empty({"confirm": confirm})
+            path_of("orphans", orphan_id, "delete"), without_empty({"confirm": confirm})
         )

@@ -17,9 +17,9 @@ class Packages(Resource):
         """Remove them at the next start."""
         return self._transport.post(path_of("workspaces", workspace_id, "packages", "reset"))
 
-    def keep(self, workspace_id: str) -> JsonObject:
-        """Cancel `reset`."""
-        return self._transport.post(path_of("workspaces", workspace_id, "packages", "keep"))
+    def cancel_reset(self, workspace_id: str) -> JsonObject:
+        """Keep them at the next start after all."""
+        return self._transport.post(path_of("workspaces", workspace_id, "packages", "reset", "cancel"))
 
     def save(self, workspace_id: str, *, name: str, everybody: bool = False) -> JsonObject:
         """Make an environment of them, for the workspace's team or for everybody."""

@@ -13,14 +13,14 @@ class QuotaRequests(Resource):
     """Requests for more quota."""
 
     def list(self, **filters: str) -> Iterator[JsonObject]:
-        """Requests that pass the filters (`status`, `team`, `requester`, …), newest first."""
+        """Requests that pass the filters (`state`, `team`, `requester`, …), newest first."""
         return self._transport.list("/quota-requests", filters)
 
     def get(self, request_id: str) -> JsonObject:
         return self._transport.get(path_of("quota-requests", request_id))
 
     def create(self, *, idempotency_key: str = "", **request: Any) -> JsonObject:
-        """Ask for `team`, `resource`, `amount` in base units and `why`; optional are `kind` and `until`."""
+        """Ask for `team`, `resource`, `amount` in base units and `note`; optional are `kind` and `until`."""
         return self._transport.post_once(
             "/quota-requests", without_empty(request), idempotency_key=idempotency_key
         )
@@ -29,11 +29,11 @@ class QuotaRequests(Resource):
         """Approve a request; optional are `amount`, `until` and `note`."""
         return self._decide(request_id, "approve", decision)
 
-    def deny(self, request_id: str, *, reason: str) -> JsonObject:
-        return self._decide(request_id, "deny", {"reason": reason})
+    def deny(self, request_id: str, *, note: str) -> JsonObject:
+        return self._decide(request_id, "deny", {"note": note})
 
-    def withdraw(self, request_id: str) -> JsonObject:
-        return self._decide(request_id, "withdraw", {})
+    def cancel(self, request_id: str) -> JsonObject:
+        return self._decide(request_id, "cancel", {})
 
     def _decide(self, request_id: str, verb: str, decision: Mapping[str, Any]) -> JsonObject:
         return self._transport.post(path_of("quota-requests", request_id, verb), without_empty(decision))

@@ -19,8 +19,8 @@ class ServiceAccounts(Resource):
         """Create one: `name`; optional is `description`."""
         return self._transport.post(_path(team), without_empty(account))
 
-    def deactivate(self, team: str, username: str, *, reason: str = "") -> JsonObject:
-        return self._transport.post(_path(team, username, "deactivate"), without_empty({"reason": reason}))
+    def deactivate(self, team: str, username: str, *, note: str = "") -> JsonObject:
+        return self._transport.post(_path(team, username, "deactivate"), without_empty({"note": note}))
 
     def reactivate(self, team: str, username: str) -> JsonObject:
         return self._transport.post(_path(team, username, "reactivate"))

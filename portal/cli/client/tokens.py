@@ -14,4 +14,4 @@ class Tokens(Resource):
         return self._transport.post(path_of("tokens", token_id, "rotate"), {"overlap_hours": overlap_hours})
 
     def revoke(self, token_id: str) -> None:
-        self._transport.delete(path_of("tokens", token_id))
+        self._transport.post_without_answer(path_of("tokens", token_id, "revoke"))

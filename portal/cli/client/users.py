@@ -17,15 +17,15 @@ class Users(Resource):
         return self._transport.get("/me")
 
     def list(self, **filters: str) -> Iterator[JsonObject]:
-        """Accounts that pass the filters (`q`, `status`, `role`, `team`)."""
+        """Accounts that pass the filters (`q`, `state`, `role`, `team`)."""
         return self._transport.list("/users", filters)
 
     def invite(self, **account: Any) -> JsonObject:
         """Create an account: `username`; optional are `email`, `teams` and `roles`. Returns its link, too."""
         return self._transport.post("/users", without_empty(account))
 
-    def deactivate(self, username: str, *, reason: str = "") -> JsonObject:
-        body = without_empty({"reason": reason})
+    def deactivate(self, username: str, *, note: str = "") -> JsonObject:
+        body = without_empty({"note": note})
         return self._transport.post(path_of("users", username, "deactivate"), body)
 
     def reactivate(self, username: str) -> JsonObject:

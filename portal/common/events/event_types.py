@@ -46,7 +46,7 @@ def _types() -> Iterable[EventType]:
     )
     yield EventType("workspace.started", (K.WORKSPACE_READY,), team, _("A workspace is ready to be used."))
     yield EventType(
-        "workspace.preempting", (K.WORKSPACE_ASKED_TO_LEAVE,), team, _("A workspace has to make room.")
+        "workspace.preempting", (K.WORKSPACE_PREEMPTING,), team, _("A workspace has to make room.")
     )
     yield EventType("workspace.stopped", (K.WORKSPACE_STOPPED,), team, _("A workspace has stopped."))
     yield EventType("workspace.failed", (K.WORKSPACE_FAIL,), team, _("A workspace could not be started."))
@@ -70,7 +70,7 @@ def _types() -> Iterable[EventType]:
         _("A request for more was approved or denied."),
     )
     yield EventType(
-        "quota_request.withdrawn", (K.QUOTA_REQUEST_WITHDRAWN,), team, _("A request for more was withdrawn.")
+        "quota_request.cancelled", (K.QUOTA_REQUEST_CANCELLED,), team, _("A request for more was cancelled.")
     )
     yield EventType(
         "grant.ended",

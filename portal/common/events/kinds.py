@@ -79,8 +79,8 @@ class AuditKind(StrEnum):
     TEAM_EGRESS_SET = "team.egress_set"
     TEAM_JOIN_ASKED = "team.join_asked"
     TEAM_JOIN_APPROVED = "team.join_approved"
-    TEAM_JOIN_REFUSED = "team.join_refused"
-    TEAM_JOIN_WITHDRAWN = "team.join_withdrawn"
+    TEAM_JOIN_DENIED = "team.join_denied"
+    TEAM_JOIN_CANCELLED = "team.join_cancelled"
     TEAM_JOIN_EXPIRED = "team.join_expired"
     TOKEN_CREATED = "token.created"  # noqa: S105
     TOKEN_REVOKED = "token.revoked"  # noqa: S105
@@ -169,7 +169,7 @@ class AuditKind(StrEnum):
 
     # Machines that join.
     MACHINE_TOKEN_CREATED = "machine.token_created"  # noqa: S105
-    MACHINE_TOKEN_CANCELLED = "machine.token_cancelled"  # noqa: S105
+    MACHINE_TOKEN_REVOKED = "machine.token_revoked"  # noqa: S105
     MACHINE_JOINED = "machine.joined"
     MACHINE_ROTATED = "machine.rotated"
     MACHINE_LEFT = "machine.left"
@@ -235,7 +235,7 @@ class AuditKind(StrEnum):
     QUOTA_REQUEST_ASKED = "quota.request_asked"
     QUOTA_REQUEST_APPROVED = "quota.request_approved"
     QUOTA_REQUEST_DENIED = "quota.request_denied"
-    QUOTA_REQUEST_WITHDRAWN = "quota.request_withdrawn"
+    QUOTA_REQUEST_CANCELLED = "quota.request_cancelled"
     QUOTA_GRANT_ENDED = "quota.grant_ended"
     QUOTA_GRANT_REVOKED = "quota.grant_revoked"
     QUOTA_RULE_CREATED = "quota.rule_created"
@@ -310,6 +310,6 @@ class AuditKind(StrEnum):
     WORKSPACE_CLAIMED = "workspace.claimed"
     WORKSPACE_UNCLAIMED = "workspace.unclaimed"
     WORKSPACE_PROMISED = "workspace.promised"
-    WORKSPACE_ASKED_TO_LEAVE = "workspace.asked_to_leave"
+    WORKSPACE_PREEMPTING = "workspace.preempting"
     WORKSPACE_MAY_STAY = "workspace.may_stay"
     WORKSPACE_CUT_OFF = "workspace.cut_off"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
@@ -20,7 +19,7 @@ from portal.common.history.serializers import RevisionSerializer
 from portal.common.reasons.codes import InventoryCode
 from portal.common.scopes import Scope
 from portal.fleet.inventory import cordons, pools, selectors, services
-from portal.fleet.inventory.device_states import FORMER_CODES, LOOKS, DeviceState
+from portal.fleet.inventory.device_states import LOOKS, DeviceState
 from portal.fleet.inventory.models import Device, Node, Pool
 from portal.fleet.inventory.serializers import (
     CordonSerializer,
@@ -37,8 +36,8 @@ VERSIONS_SHOWN = 50
 NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Of the version.")
 
 
-def reason_of(request: UserRequest) -> str:
-    return str(body_of(request, CordonSerializer).get("reason", ""))
+def note_of(request: UserRequest) -> str:
+    return str(body_of(request, CordonSerializer).get("note", ""))
 
 
 @documented(list="List pools", retrieve="Read a pool")
@@ -57,7 +56,7 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
         return selectors.pool_by_slug(self.kwargs["slug"])
 
     @operation(
-        "Add a pool",
+        "Create a pool",
         once=True,
         description="For operators. Its inventory is asked for at once.",
         request=PoolCreateSerializer,
@@ -154,7 +153,7 @@ class NodeViewSet(ReadViewSet):
             actor=self.request.user,
             node_id=self.kwargs["node_id"],
             cordoned=cordoned,
-            reason=reason_of(self.request),
+            reason=note_of(self.request),
         )
         return self.answer(self.get_object())
 
@@ -190,16 +189,9 @@ class DeviceFilter(filters.FilterSet):
     cordoned = filters.BooleanFilter(label="Whether it has been taken out of placement.")
     checking = filters.BooleanFilter(label="Whether a check or a scrub is on it.")
     state = filters.ChoiceFilter(
-        choices=[
-            *((each.value, LOOKS[each].word) for each in DeviceState),
-            *((former, LOOKS[each].word) for former, each in FORMER_CODES.items()),
-        ],
-        method="in_state",
-        label="In this state, as the device's own `state` says; `gone` is the former name of `offline`.",
+        choices=[(each.value, LOOKS[each].word) for each in DeviceState],
+        label="In this state, as the device's own `state` says.",
     )
-
-    def in_state(self, found: QuerySet[Any], _: str, state: str) -> QuerySet[Any]:
-        return found.filter(state=FORMER_CODES.get(state, state))
 
 
 @documented(list="List devices", retrieve="Read a device")
@@ -225,7 +217,7 @@ class DeviceViewSet(ReadViewSet):
     )
     @action(detail=True, methods=["post"])
     def cordon(self, request: UserRequest, device_id: UUID) -> Response:
-        cordons.cordon_device(actor=request.user, device_id=device_id, reason=reason_of(request))
+        cordons.cordon_device(actor=request.user, device_id=device_id, reason=note_of(request))
         return self.answer(self.get_object())
 
     @operation(
@@ -238,7 +230,7 @@ class DeviceViewSet(ReadViewSet):
     )
     @action(detail=True, methods=["post"])
     def uncordon(self, request: UserRequest, device_id: UUID) -> Response:
-        cordons.lift_cordon(actor=request.user, device_id=device_id, reason=reason_of(request))
+        cordons.lift_cordon(actor=request.user, device_id=device_id, reason=note_of(request))
         return self.answer(self.get_object())
 
 

@@ -78,7 +78,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class CountedDevice:
-    """A device that can be handed out: a GPU that is not split, or a MIG instance. `allocated` of 1000.
+    """A device that can be handed out: a GPU that is not partitioned, or a MIG instance. `allocated` of 1000.
 
     `kept_back`: what of it is not allocated is not handed out before a scrub.
     """

@@ -56,8 +56,6 @@ BUSY = frozenset({DeviceState.ALLOCATED, DeviceState.SHARED})
 """In use: allocated, wholly or in part, and not known to be idle."""
 KNOWN = Q(present=True) | ~Q(kind=DeviceKind.MIG.value)
 """What is counted and shown: a GPU that its node lost is offline, an instance that is absent is dissolved."""
-FORMER_CODES = {"gone": DeviceState.OFFLINE}
-"""Former names of states in filters; still accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +90,8 @@ FOUND_BAD = Q(healthy=False) | Q(cordoned=True, cordon_cause__in=(CordonCause.CH
 def with_state(devices: QuerySet[Device], now: datetime) -> QuerySet[Any]:
     """These devices with, in the same query:
 
-    - `state`, a value of `DeviceState`. An instance shares its GPU's troubles, a split GPU that has none
-      is as its instances are;
+    - `state`, a value of `DeviceState`. An instance shares its GPU's troubles, a partitioned GPU that has
+      none is as its instances are;
     - `used_milli`: how much of 1000 is allocated, None when nothing is;
     - `partitioned`: it has MIG instances. These are what is allocated and counted; the GPU is not;
     - `gpu_out`: it is an instance, and its GPU takes no work;
@@ -175,7 +173,7 @@ def _state(parts: QuerySet[Device], its_gpu: QuerySet[Device], now: datetime) ->
 
 
 def _state_of_parts(parts: QuerySet[Device], now: datetime) -> Case:
-    """Of a split GPU without trouble of its own: what most limits who wants to know if there is room."""
+    """The state of a partitioned GPU without trouble of its own: that of its least available instance."""
     out = FOUND_BAD | Q(cordoned=True) | Q(checking=True)
     unheld = ~Q(Exists(_ACTIVE))
 

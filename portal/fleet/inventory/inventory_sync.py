@@ -28,7 +28,7 @@ from provisioning.types import DeviceInfo, DeviceKind, NodeInfo
 UNSEEN_STATES = frozenset({"timeout", "error", "no_permission", "driver_mismatch"})
 """States of a node's accelerators in which a device that is not reported may well be there."""
 PLACED_BY = ("model", "memory_mib", "kind", "parent_uuid", "mig_profile", "mig_start", "island", "numa")
-"""What placement reads of a device beside its health and whether it is split."""
+"""What placement reads of a device beside its health and whether it is partitioned."""
 COLUMNS = (
     "index", "model", "memory_mib", "kind", "parent_uuid", "mig_mode", "mig_profile", "mig_start",
     "island", "numa", "compute_capability", "facts", "healthy", "health_note",
@@ -135,7 +135,7 @@ def _stood_for(row: Device, device: DeviceInfo) -> bool:
 
 
 def _find_split(found: _Changes, known: Mapping[str, Device], info: NodeInfo) -> None:
-    """GPUs that are split in another way than before; their instances come and go with that."""
+    """GPUs that are partitioned in another way than before; their instances come and go with that."""
     now: dict[str, list[DeviceInfo]] = defaultdict(list)
     before: dict[str, list[Device]] = defaultdict(list)
     for device in info.devices:
@@ -235,7 +235,7 @@ def _record_changes(pool: Pool, each: _Changes) -> None:
         how = f": {_layout(parts)}, {_layout(were)} before" if len(each.split) == 1 else ""
         record_change(
             "mig_changed",
-            f"finds {_which([gpu for gpu, _, _ in each.split])} of {name} split anew{how}",
+            f"finds {_which([gpu for gpu, _, _ in each.split])} of {name} partitioned again{how}",
             [gpu for gpu, _, _ in each.split],
             layouts={gpu.uuid: [part.mig_profile for part in its] for gpu, its, _ in each.split},
         )

@@ -14,13 +14,12 @@ from provisioning.celery_config import ENGINE_QUEUE, node_queue
 from provisioning.types import HOME_LIMIT, PoolConfig
 
 log = logging.getLogger(__name__)
-HOMES_LIMITED_BY = "local"
 
 
 def config_of(pool: Pool) -> PoolConfig:
-    """The pool as its driver sees it: where nodes hold people's homes, with the limit of these."""
+    """The pool as its driver sees it: where that limits people's homes, with the limit."""
     config = pool.config
-    if pool.driver == HOMES_LIMITED_BY:
+    if pool.limits_homes:
         config = {**config, HOME_LIMIT: settings.BERTH_HOME_LIMIT_MIB}
     return PoolConfig(slug=pool.slug, driver=pool.driver, config=config)
 

@@ -162,7 +162,7 @@ def require_driver(pool: Pool, before: Collection[str] = ()) -> None:
     except ProvisioningError as error:
         raise refused_by_driver(error, "config") from error
     except (TypeError, ValueError) as error:
-        reason = Reason(InventoryCode.POOL_CONFIG_NOT_UNDERSTOOD, {"why": str(error)[:200]})
+        reason = Reason(InventoryCode.POOL_CONFIG_NOT_UNDERSTOOD, {"reason": str(error)[:200]})
         raise InvalidInput(reason, errors={"config": [reason]}) from error
 
 

@@ -29,7 +29,7 @@ _COUNTED_OF_POOL = (
 
 
 def pools() -> QuerySet[Pool]:
-    """Pools with `node_count`, `online_count`, `device_count` (a split GPU counts as its MIG instances)."""
+    """Pools with `node_count`, `online_count`, `device_count` (partitioned GPUs count as their instances)."""
     return (
         Pool.objects.filter(deleted_at=None)
         .annotate(

@@ -25,7 +25,7 @@ from provisioning.types import LimitedResource
 
 
 class CountSerializer(serializers.Serializer[Any]):
-    """How much there is of one resource; a split GPU is not counted beside its MIG instances."""
+    """How much there is of one resource; a partitioned GPU is not counted beside its MIG instances."""
 
     resource = serializers.CharField(help_text="`gpu:h100`, `gpu`, `mig:1g.10gb`, `cpu_milli`, …")
     total = serializers.IntegerField(
@@ -57,7 +57,7 @@ class PoolSerializer(serializers.ModelSerializer[Pool]):
     capabilities = serializers.ListField(child=serializers.CharField())
     node_count = serializers.IntegerField()
     online_count = serializers.IntegerField()
-    device_count = serializers.IntegerField(help_text="A split GPU counts as its MIG instances.")
+    device_count = serializers.IntegerField(help_text="A partitioned GPU counts as its MIG instances.")
     resources = serializers.SerializerMethodField()
 
     class Meta:
@@ -126,7 +126,7 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
     used_milli = serializers.SerializerMethodField()
     state = serializers.ChoiceField([state.value for state in DeviceState])
     partitioned = serializers.BooleanField(
-        help_text="It is split into MIG instances: these are allocated and counted, it is not."
+        help_text="It is partitioned into MIG instances: these are allocated and counted, it is not."
     )
     cordon_cause = serializers.ChoiceField(
         CordonCause.choices, allow_blank=True, help_text="Who took it out of placement."
@@ -249,4 +249,4 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
 
 
 class CordonSerializer(StrictSerializer):
-    reason = serializers.CharField(required=False, allow_blank=True, max_length=200)
+    note = serializers.CharField(required=False, allow_blank=True, max_length=200)

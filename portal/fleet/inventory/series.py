@@ -24,7 +24,7 @@ from portal.fleet.inventory.samples import COLUMNS
 from portal.people.accounts.models import Team
 from provisioning.gpu.rollup import HOUR_S, MINUTE_S
 from provisioning.gpu.samples import Sample
-from provisioning.node.sampling import LIVE_KEY, parse_live
+from provisioning.live_samples import LIVE_KEY, parse_live
 
 log = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from django.db.models import ProtectedError, Q
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM, SystemActor
+from portal.common.constraints import violates
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.events import services as events
@@ -71,7 +72,7 @@ def create_pool(
     )
     if pool.simulated:
         # There is nothing to check behind a simulated device; trials turn these on.
-        pool.check_every_h = pool.hand_out_max_age_h = 0
+        pool.check_every_hours = pool.hand_out_max_age_hours = 0
         pool.check_required = pool.scrub_required = False
     try:
         pool.full_clean(validate_constraints=False)
@@ -82,6 +83,8 @@ def create_pool(
         with transaction.atomic():
             pool.save()
     except IntegrityError as error:
+        if not violates(error, Pool, "pool_slug_unique"):
+            raise
         reason = Reason(InventoryCode.POOL_SLUG_TAKEN, {"slug": slug})
         raise StateConflict(reason, code=ProblemCode.SLUG_TAKEN, errors={"slug": [reason]}) from error
     pools.keep_created(actor, pool)

@@ -34,7 +34,7 @@ from portal.fleet.machines.models import JoinToken, Machine, MachineState
 from portal.fleet.machines.readiness import missing
 from portal.fleet.machines.serializers import (
     JoinTokenSerializer,
-    MachineReasonSerializer,
+    MachineNoteSerializer,
     MachineSerializer,
     NewJoinTokenSerializer,
 )
@@ -71,21 +71,21 @@ class MachineViewSet(ReadViewSet):
         "Revoke a machine",
         description="For operators. It is believed nothing more and its connections are cut, whatever runs "
         "there. Twice is success.",
-        request=MachineReasonSerializer,
+        request=MachineNoteSerializer,
         responses={200: MachineSerializer},
         errors=[400, 404, 415],
     )
     @action(detail=True, methods=["post"])
     def revoke(self, request: UserRequest, machine_id: UUID) -> Response:
         require_fresh(request)
-        reason = body_of(request, MachineReasonSerializer).get("reason", "")
+        reason = body_of(request, MachineNoteSerializer).get("note", "")
         services.revoke(actor=request.user, machine_id=machine_id, reason=reason)
         return self.answer(self.get_object())
 
     @operation(
-        "Remove a machine",
+        "Delete a machine",
         description="For operators. What is left of one that has left or is revoked; its name is free again. "
-        "Refused while workspaces are placed there or homes lie only there: `removal` says what is given up.",
+        "Refused while workspaces are placed there or homes lie only there: `losses` says what is lost.",
         responses={204: None},
         errors=[404, 409, 503],
     )
@@ -95,7 +95,7 @@ class MachineViewSet(ReadViewSet):
 
 
 @documented(
-    list="List a pool's tokens to join",
+    list="List a pool's join tokens",
     of="Those with which a machine can still join, without their secrets.",
     errors=[404],
 )
@@ -111,7 +111,7 @@ class JoinTokenViewSet(ListViewSet):
         return selectors.waiting_tokens(self.request.user, inventory.pool_by_slug(self.kwargs["slug"]))
 
     @operation(
-        "Make a token to join a pool",
+        "Create a join token",
         once=True,
         description="For operators. The answer holds the token, this once: one machine joins with it, within "
         "an hour.",
@@ -127,10 +127,17 @@ class JoinTokenViewSet(ListViewSet):
         )
         return Response(shown.data, status=201)
 
-    @operation("Cancel a token to join", responses={204: None}, errors=[404])
-    def destroy(self, request: UserRequest, slug: str, join_token_id: UUID) -> Response:
+    @operation(
+        "Revoke a join token",
+        description="For operators. No machine joins with it any more.",
+        request=None,
+        responses={204: None},
+        errors=[404],
+    )
+    @action(detail=True, methods=["post"])
+    def revoke(self, request: UserRequest, slug: str, join_token_id: UUID) -> Response:
         pool = inventory.pool_by_slug(slug)
-        services.cancel_join_token(actor=request.user, pool=pool, token_id=join_token_id)
+        services.revoke_join_token(actor=request.user, pool=pool, token_id=join_token_id)
         return Response(status=204)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from portal.common import front_door
-from provisioning.node.gateway import SERVER
+from provisioning.node_gateway import SERVER
 
 DOOR_HEADER = "X-Berth-Nodes-Door"
 NODE_HEADER = "X-Berth-From-Node"

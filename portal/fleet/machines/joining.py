@@ -17,6 +17,7 @@ from django.utils import timezone
 from msgspec import Meta
 
 from portal.common.actors import SYSTEM, SystemActor
+from portal.common.constraints import violates
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotAllowed, PortalError, StateConflict, Unavailable
 from portal.common.events import services as events
@@ -140,6 +141,8 @@ def join(*, asked: Join, address: str) -> Joined:
             signed = _signed(signer, asked.csr, asked.name)
             machine = _take_in(asked, token, signed, password, address)
     except IntegrityError as error:
+        if not violates(error, Machine, "name"):
+            raise
         # Another one with this name was a moment faster.
         raise _taken(asked.name) from error
     redis_users.sync([machine.name])
@@ -321,7 +324,7 @@ def _signed(signer: Authority, csr: str, name: str) -> Signed:
     try:
         return signer.sign_node(csr, name)
     except BadRequest as error:
-        raise _coded(InvalidInput, MachineCode.CSR_INVALID, why=str(error)) from error
+        raise _coded(InvalidInput, MachineCode.CSR_INVALID, reason=str(error)) from error
 
 
 def _take_in(asked: Join, token: JoinToken, signed: Signed, password: str, address: str) -> Machine:

@@ -84,6 +84,6 @@ def revoke_question(machine: Any) -> dict[str, Any]:
             _("its row here, until you remove it"),
             _("the record of what happened"),
         ],
-        "reason": _("For the audit log, and shown at its node."),
+        "note": _("For the audit log, and shown at its node."),
         "yes": _("Revoke %(node)s") % named,
     }

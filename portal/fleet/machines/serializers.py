@@ -48,8 +48,8 @@ class MachineSerializer(serializers.ModelSerializer[Machine]):
         return machine.gateway
 
 
-class MachineReasonSerializer(StrictSerializer):
-    reason = serializers.CharField(
+class MachineNoteSerializer(StrictSerializer):
+    note = serializers.CharField(
         max_length=MAX_REASON, required=False, allow_blank=True, default="", help_text="For the audit log."
     )
 

@@ -72,17 +72,17 @@ def make_join_token(*, actor: User | SystemActor, pool: Pool) -> NewJoinToken:
 
 
 @transaction.atomic
-def cancel_join_token(*, actor: User | SystemActor, pool: Pool, token_id: UUID) -> None:
-    """No machine joins with it any more. Raises `NotFound` for one that is used or cancelled."""
+def revoke_join_token(*, actor: User | SystemActor, pool: Pool, token_id: UUID) -> None:
+    """No machine joins with it any more. Raises `NotFound` for one that is used or revoked."""
     require_operator(actor)
     token = JoinToken.objects.select_for_update().filter(pk=token_id, pool=pool, used_at=None).first()
     if token is None:
         raise NotFound(Reason(MachineCode.NO_SUCH_JOIN_TOKEN))
     events.record(
         actor=actor,
-        kind=AuditKind.MACHINE_TOKEN_CANCELLED,
+        kind=AuditKind.MACHINE_TOKEN_REVOKED,
         pool=pool,
-        message=f"cancelled a token to join {pool.name}",
+        message=f"revoked a token to join {pool.name}",
         data={"token": str(token.pk)},
     )
     token.delete()

@@ -53,13 +53,13 @@ def token_create(request: SignedInRequest, slug: str) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-def token_cancel(request: SignedInRequest, slug: str, join_token_id: UUID) -> HttpResponse:
+def token_revoke(request: SignedInRequest, slug: str, join_token_id: UUID) -> HttpResponse:
     """No machine joins with it any more. A GET only shows the list."""
     pool = inventory.pool_by_slug(slug)
     require_operator(request.user)
     if request.method == "POST":
-        services.cancel_join_token(actor=request.user, pool=pool, token_id=join_token_id)
-        messages.success(request, _("The token is cancelled."))
+        services.revoke_join_token(actor=request.user, pool=pool, token_id=join_token_id)
+        messages.success(request, _("Token revoked."))
     return redirect("machines:list", slug)
 
 
@@ -74,7 +74,7 @@ def revoke(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
     if request.method != "POST":
         asked = presenters.revoke_question(found)
         return render(request, "confirm.html", {**asked, "action": request.path, "back": back})
-    reason = strip_nul(request.POST.get("reason", ""))
+    reason = strip_nul(request.POST.get("note", ""))
     services.revoke(actor=request.user, machine_id=found.pk, reason=reason)
     messages.success(request, _("%(node)s is revoked.") % {"node": found.name})
     return redirect(back)

@@ -17,7 +17,7 @@ from portal.fleet.inventory.models import CheckLevel, Device, Pool
 from portal.gpu_checks import runs
 from portal.gpu_checks.kinds.judged import JudgedHandler
 from portal.gpu_checks.kinds.looks import Repeat
-from portal.gpu_checks.models import CheckCause, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import CheckCause, CheckVerdict, GpuCheckRun, RunState
 from portal.gpu_checks.report_reader import Reading
 from portal.people.accounts.models import User
 from provisioning.types import DeviceKind
@@ -117,7 +117,7 @@ def set_warning(device: Device, warning: str) -> None:
 def _notified_before(run: GpuCheckRun) -> bool:
     """Whether the last run of this kind ended with the same words: they are recorded once for each device."""
     last = (
-        GpuCheckRun.objects.filter(device=run.device_id, kind=run.kind, status=CheckStatus.DONE)
+        GpuCheckRun.objects.filter(device=run.device_id, kind=run.kind, state=RunState.DONE)
         .exclude(pk=run.pk)
         .order_by("-created_at")
         .first()

@@ -13,7 +13,7 @@ from portal.fleet.inventory.cordons import cordon_device
 from portal.fleet.inventory.models import CordonCause, Device
 from portal.gpu_checks import runs
 from portal.gpu_checks.kinds.handler import KindHandler
-from portal.gpu_checks.models import CheckStatus, GpuCheckRun
+from portal.gpu_checks.models import GpuCheckRun, RunState
 from portal.gpu_checks.report_reader import Reading
 from portal.workspaces.models import Workspace
 from provisioning.check_messages import CheckAnswer
@@ -38,10 +38,10 @@ class JudgedHandler(KindHandler):
         reading = self.read(answer, run)
         runs.end(
             run,
-            CheckStatus.DONE,
+            RunState.DONE,
             started_at=run.started_at,
             verdict=reading.verdict,
-            action=reading.action,
+            recovery=reading.action,
             summary=strip_nul(reading.summary)[:2000],
             report=strip_nul_json(reading.report),
             measures=reading.measures,

@@ -17,7 +17,7 @@ from portal.fleet.inventory.models import CordonCause
 from portal.gpu_checks import report_reader, runs
 from portal.gpu_checks.kinds.judged import JudgedHandler
 from portal.gpu_checks.kinds.looks import Repeat
-from portal.gpu_checks.models import CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.gpu_checks.report_reader import Reading
 from provisioning import messages
 from provisioning.check_messages import CheckAnswer, CheckCommand
@@ -93,7 +93,7 @@ def _conclude(run: GpuCheckRun) -> None:
     if other is None or run.open:
         return
     if other.open:
-        if other.status == CheckStatus.QUEUED and not other.lease:
+        if other.state == RunState.QUEUED and not other.lease:
             # It waits for its turn on its node, and nobody would be there any more.
             _end_unbegun(other, run)
         return
@@ -103,15 +103,15 @@ def _conclude(run: GpuCheckRun) -> None:
 
 
 def _end_unbegun(run: GpuCheckRun, ended: GpuCheckRun) -> None:
-    why = message_of(Reason(CheckCode.LINK_OTHER_END, {"node": ended.device.node.name}))
-    runs.end(run, CheckStatus.LOST, summary=why)
-    what = f"does not begin the check of a link of {display_name(run.device)}: {why}"
+    summary = message_of(Reason(CheckCode.LINK_OTHER_END, {"node": ended.device.node.name}))
+    runs.end(run, RunState.LOST, summary=summary)
+    what = f"does not begin the check of a link of {display_name(run.device)}: {summary}"
     runs.record(run, run.device, "lost", what)
 
 
 def _lift(run: GpuCheckRun, far: GpuCheckRun) -> None:
     """Lift a run to what the link came to, as far as its other end has seen worse."""
-    if run.status != CheckStatus.DONE or run.verdict not in _ORDER:
+    if run.state != RunState.DONE or run.verdict not in _ORDER:
         return
     # What speaks against the other end's own device says nothing about the link.
     seen = far.verdict if far.verdict in _ORDER else CheckVerdict.INCONCLUSIVE
@@ -120,8 +120,8 @@ def _lift(run: GpuCheckRun, far: GpuCheckRun) -> None:
     run.summary = message_of(
         Reason(CheckCode.LINK_OTHER_END_SAYS, {"node": far.device.node.name, "words": far.summary})
     )[:2000]
-    run.verdict, run.action = seen, far.action or "retry"
-    run.save(update_fields=["verdict", "action", "summary"])
+    run.verdict, run.recovery = seen, far.recovery or "retry"
+    run.save(update_fields=["verdict", "recovery", "summary"])
 
 
 def _notify(run: GpuCheckRun, other: GpuCheckRun) -> None:

@@ -23,7 +23,7 @@ from portal.fleet.inventory.domain_events import NodesChanged
 from portal.fleet.inventory.models import AllocatedDevice, Allocation, CordonCause, Device, Pool
 from portal.gpu_checks import runs
 from portal.gpu_checks.kinds.handler import KindHandler
-from portal.gpu_checks.models import CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
 from provisioning import messages
@@ -92,11 +92,11 @@ def _note_answer(run: GpuCheckRun, answer: CheckAnswer) -> None:
         _fail(run, _unsound(run, problem))
         return
     now = timezone.now()
-    run.status, run.report = CheckStatus.RUNNING, messages.dump(said)
+    run.state, run.report = RunState.RUNNING, messages.dump(said)
     run.started_at = run.started_at or now
     # Whoever takes no stock until then is asked once more; the node finds it done already.
     run.lease_expires_at = now + timedelta(seconds=runs.SILENT_S)
-    run.save(update_fields=["status", "report", "started_at", "lease_expires_at"])
+    run.save(update_fields=["state", "report", "started_at", "lease_expires_at"])
     transaction.on_commit(partial(_ask_for_inventory, run.device.node.pool_id))
 
 
@@ -135,7 +135,7 @@ def conclude(run: GpuCheckRun, workspace: Workspace | None) -> None:
             return
     runs.end(
         run,
-        CheckStatus.DONE,
+        RunState.DONE,
         verdict=CheckVerdict.PASS,
         summary=f"{len(change.destroy)} instances destroyed, {len(change.create)} created.",
     )
@@ -172,7 +172,7 @@ def _fail(run: GpuCheckRun, reason: str) -> None:
     summary = strip_nul(reason)[:2000]
     _fix(run.device)
     name = display_name(run.device)
-    runs.end(run, CheckStatus.DONE, verdict=CheckVerdict.FAIL, summary=summary)
+    runs.end(run, RunState.DONE, verdict=CheckVerdict.FAIL, summary=summary)
     runs.record(run, run.device, "failed", f"cannot change the MIG layout of {name}: {summary}")
 
 

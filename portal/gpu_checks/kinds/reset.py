@@ -20,7 +20,7 @@ from portal.fleet.inventory.models import CordonCause, Device
 from portal.gpu_checks import resets, runs
 from portal.gpu_checks.kinds.handler import KindHandler
 from portal.gpu_checks.kinds.looks import Look
-from portal.gpu_checks.models import CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.workspaces.models import Workspace
 from provisioning import messages
 from provisioning.check_messages import CheckAnswer
@@ -72,10 +72,10 @@ class ResetHandler(KindHandler):
         step, words = _STEPS[verdict]
         runs.end(
             run,
-            CheckStatus.DONE,
+            RunState.DONE,
             started_at=run.started_at or timezone.now(),
             verdict=verdict,
-            action=_action(verdict, device),
+            recovery=_recovery(verdict, device),
             summary=summary,
             report=report,
         )
@@ -117,7 +117,7 @@ def _sound(run: GpuCheckRun, answer: CheckAnswer) -> ResetResult:
     return said
 
 
-def _action(verdict: CheckVerdict, device: Device) -> str:
+def _recovery(verdict: CheckVerdict, device: Device) -> str:
     match verdict:
         case CheckVerdict.PASS:
             return CHECK_IT

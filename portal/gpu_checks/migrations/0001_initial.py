@@ -23,9 +23,9 @@ class Migration(migrations.Migration):
                 ('kind', models.CharField(choices=[('check', 'GPU check'), ('scrub', 'Scrub'), ('repartition', 'Change of MIG layout'), ('reset', 'Reset'), ('pair', 'Link to another node')], default='check', max_length=12)),
                 ('level', models.CharField(choices=[('quick', 'Quick, some seconds'), ('standard', 'Standard, a minute'), ('extended', 'Extended, many minutes')], default='quick', max_length=10)),
                 ('cause', models.CharField(choices=[('schedule', 'On schedule'), ('new', 'New device'), ('returned', 'Device came back'), ('hand_out', 'Before hand-out'), ('reclaim', 'After reclaim'), ('operator', 'Asked for'), ('recheck', 'Second look')], max_length=10)),
-                ('status', models.CharField(choices=[('queued', 'Queued'), ('running', 'Running'), ('done', 'Done'), ('lost', 'Lost')], default='queued', max_length=8)),
+                ('state', models.CharField(choices=[('queued', 'Queued'), ('running', 'Running'), ('done', 'Done'), ('lost', 'Lost')], default='queued', max_length=8)),
                 ('verdict', models.CharField(blank=True, choices=[('pass', 'Passed'), ('degraded', 'Degraded'), ('fail', 'Failed'), ('inconclusive', 'Inconclusive'), ('hung', 'Hung')], max_length=14)),
-                ('action', models.CharField(blank=True, max_length=20)),
+                ('recovery', models.CharField(blank=True, max_length=20)),
                 ('summary', models.TextField(blank=True)),
                 ('simulated', models.BooleanField(default=False)),
                 ('asked_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
@@ -46,8 +46,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-created_at'],
-                'indexes': [models.Index(fields=['device', '-created_at'], name='check_by_device'), models.Index(condition=models.Q(('status__in', ['queued', 'running'])), fields=['lease_expires_at'], name='check_open')],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('status__in', ['queued', 'running'])), fields=('device',), name='one_open_check_per_device')],
+                'indexes': [models.Index(fields=['device', '-created_at'], name='check_by_device'), models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['lease_expires_at'], name='check_open')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('state__in', ['queued', 'running'])), fields=('device',), name='one_open_check_per_device')],
             },
         ),
     ]

@@ -29,7 +29,7 @@ from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.reasons.codes import ChannelCode
 from portal.common.scopes import Scope
 from portal.notify.channels import policies, selectors, services
-from portal.notify.channels.models import Channel, Message, MessageStatus
+from portal.notify.channels.models import Channel, Message, MessageState
 from portal.people.accounts.models import Team
 
 SCOPES = {"GET": Scope.WEBHOOKS_READ, "*": Scope.WEBHOOKS_WRITE}
@@ -89,7 +89,7 @@ class ChannelChangeSerializer(StrictSerializer):
 class MessageSerializer(serializers.ModelSerializer[Message]):
     """What was sent to a channel, and what the service answered to the last attempt."""
 
-    status = serializers.ChoiceField(MessageStatus.choices)
+    state = serializers.ChoiceField(MessageState.choices)
     next_attempt_at = serializers.DateTimeField(source="due_at", allow_null=True)
     answer = serializers.SerializerMethodField(
         help_text="Empty for an auditor: services repeat what they were sent."
@@ -101,7 +101,7 @@ class MessageSerializer(serializers.ModelSerializer[Message]):
             "id",
             "kind",
             "title",
-            "status",
+            "state",
             "attempts",
             "created_at",
             "ended_at",
@@ -158,7 +158,7 @@ class ChannelViewSet(TaggedViewSet, ReadViewSet):
         return selectors.managed_channel(self.request.user, self.kwargs["channel_id"])
 
     @operation(
-        "Make a channel",
+        "Create a channel",
         once=True,
         description="Your own, or with `team` one of a team's, for its owners and operators.",
         request=ChannelCreateSerializer,
@@ -208,7 +208,7 @@ class ChannelViewSet(TaggedViewSet, ReadViewSet):
 
 
 class MessageFilter(filters.FilterSet):
-    status = filters.ChoiceFilter(choices=MessageStatus.choices, label="What has become of it.")
+    state = filters.ChoiceFilter(choices=MessageState.choices, label="What has become of it.")
 
 
 @documented(list="List what was sent to a channel", of="Newest first.", errors=[404])

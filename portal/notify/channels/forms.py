@@ -7,8 +7,8 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.events import type_choices
 from portal.common.events.event_types import Audience, types_for
+from portal.notify import type_choices
 from portal.notify.channels.kinds import SUBJECTS
 
 

@@ -55,7 +55,7 @@ class Channel(models.Model):
         return (self.pk, self.name, self.url, self.kinds, self.enabled)
 
 
-class MessageStatus(models.TextChoices):
+class MessageState(models.TextChoices):
     """What has become of a message."""
 
     PENDING = "pending", _("On its way")
@@ -75,7 +75,7 @@ class Message(models.Model):
     title = models.CharField(max_length=200)
     body = models.TextField(blank=True)
     url = models.CharField(max_length=300, blank=True)
-    status = models.CharField(max_length=10, choices=MessageStatus, default=MessageStatus.PENDING)
+    state = models.CharField(max_length=10, choices=MessageState, default=MessageState.PENDING)
     attempts = models.PositiveSmallIntegerField(default=0)
     due_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField()

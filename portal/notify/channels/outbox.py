@@ -31,7 +31,7 @@ from portal.common.htmx import public_url
 from portal.common.sealed_texts import Unreadable, unseal
 from portal.notify.channels import sending
 from portal.notify.channels.kinds import subject_of
-from portal.notify.channels.models import Channel, Message, MessageStatus, TeamFeed
+from portal.notify.channels.models import Channel, Message, MessageState, TeamFeed
 from portal.notify.channels.sending import Job, Outcome
 from portal.notify.channels.services import TEST, URL
 from portal.people.accounts import selectors as accounts
@@ -183,14 +183,14 @@ def _claimed(channel: Channel, now: datetime) -> list[Message]:
     """The channel's due messages, claimed; those that nobody wants any more are over."""
     rows = list(channel.messages.filter(due_at__lte=now).order_by("pk")[:MESSAGES_OF_ONE])
     if channel.user is not None and not channel.user.is_active:
-        _over([row.pk for row in rows], MessageStatus.FAILED)
+        _over([row.pk for row in rows], MessageState.FAILED)
         return []
     claimed = []
     for row in rows:
         mine = Message.objects.filter(pk=row.pk, due_at=row.due_at, attempts=row.attempts)
         if row.attempts >= _max_attempts(row):
             # Its worker died in the last attempt.
-            mine.update(status=MessageStatus.FAILED, due_at=None, ended_at=now)
+            mine.update(state=MessageState.FAILED, due_at=None, ended_at=now)
             continue
         row.attempts += 1
         if mine.update(due_at=now + CLAIM, attempts=row.attempts):
@@ -243,9 +243,9 @@ def _finish(channel: Channel, messages: Sequence[Message], outcome: Outcome) -> 
     for each in messages:
         mine = Message.objects.filter(pk=each.pk, attempts=each.attempts)
         if outcome.ok:
-            mine.update(status=MessageStatus.SENT, due_at=None, ended_at=now, **said)
+            mine.update(state=MessageState.SENT, due_at=None, ended_at=now, **said)
         elif each.attempts >= _max_attempts(each):
-            mine.update(status=MessageStatus.FAILED, due_at=None, ended_at=now, **said)
+            mine.update(state=MessageState.FAILED, due_at=None, ended_at=now, **said)
         else:
             mine.update(due_at=now + timedelta(seconds=WAITS_S[each.attempts - 1]), **said)
     if outcome.ok:
@@ -280,8 +280,8 @@ def _disable(channel: Channel, now: datetime) -> None:
     )
 
 
-def _over(keys: Sequence[int], status: MessageStatus) -> None:
-    Message.objects.filter(pk__in=keys).update(status=status, due_at=None, ended_at=timezone.now())
+def _over(keys: Sequence[int], state: MessageState) -> None:
+    Message.objects.filter(pk__in=keys).update(state=state, due_at=None, ended_at=timezone.now())
 
 
 def prune() -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from portal.notify.channels.models import Channel, Message, MessageStatus
+from portal.notify.channels.models import Channel, Message, MessageState
 
 ERRORS = {
     "refused_address": _("The name leads to an internal address that is not allowed here."),
@@ -25,9 +25,9 @@ ERRORS = {
 }
 """Why a message was not sent, by the code of its last attempt."""
 LOOKS = {
-    MessageStatus.PENDING: ("loader-2", "busy"),
-    MessageStatus.SENT: ("circle-check", "ok"),
-    MessageStatus.FAILED: ("alert-circle", "bad"),
+    MessageState.PENDING: ("loader-2", "busy"),
+    MessageState.SENT: ("circle-check", "ok"),
+    MessageState.FAILED: ("alert-circle", "bad"),
 }
 
 
@@ -67,7 +67,7 @@ class MessageRow:
 
 
 def message_row(message: Message) -> MessageRow:
-    icon, tone = LOOKS[MessageStatus(message.status)]
+    icon, tone = LOOKS[MessageState(message.state)]
     return MessageRow(message, icon, tone)
 
 

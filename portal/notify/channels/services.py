@@ -23,7 +23,7 @@ from portal.common.sealed_texts import seal
 from portal.common.texts import strip_nul
 from portal.notify.channels import policies, sending
 from portal.notify.channels.kinds import SUBJECTS, TEAM_TYPES
-from portal.notify.channels.models import Channel, Message, MessageStatus
+from portal.notify.channels.models import Channel, Message, MessageState
 from portal.people.accounts import policies as accounts
 from portal.people.accounts.domain_events import UserDeleted
 from portal.people.accounts.models import Team, User
@@ -130,7 +130,7 @@ def send_test(*, actor: User, channel: Channel) -> Message:
     policies.require_channel(actor, row)
     if not row.enabled:
         raise StateConflict(Reason(ChannelCode.ENDED), code=ProblemCode.CHANNEL_DISABLED)
-    if row.messages.filter(kind=TEST, status=MessageStatus.PENDING).exists():
+    if row.messages.filter(kind=TEST, state=MessageState.PENDING).exists():
         raise StateConflict(Reason(ChannelCode.ON_ITS_WAY), code=ProblemCode.ON_ITS_WAY)
     now = timezone.now()
     made = Message.objects.create(

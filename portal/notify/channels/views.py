@@ -20,7 +20,7 @@ from portal.common.htmx import partial_of
 from portal.common.typed_requests import SignedInRequest
 from portal.notify.channels import policies, presenters, selectors, services
 from portal.notify.channels.forms import ChannelForm
-from portal.notify.channels.models import Channel, MessageStatus
+from portal.notify.channels.models import Channel, MessageState
 from portal.people.accounts import policies as accounts
 from portal.people.accounts.forms import add_problems, form_status
 from portal.people.accounts.models import Team
@@ -103,7 +103,7 @@ def detail(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
         "manages": not policies.only_sees(request.user, channel.team),
         "page": page,
         "rows": rows,
-        "waiting": any(each.message.status == MessageStatus.PENDING for each in rows),
+        "waiting": any(each.message.state == MessageState.PENDING for each in rows),
         "form": form,
         "groups": form.groups(),
         "back": list_url(channel),

@@ -30,7 +30,7 @@ from portal.common.events.event_types import Audience, types_for
 from portal.common.reasons.codes import WebhookCode
 from portal.common.scopes import Scope
 from portal.notify.webhooks import selectors, services
-from portal.notify.webhooks.models import Delivery, DeliveryStatus, Endpoint
+from portal.notify.webhooks.models import Delivery, DeliveryState, Endpoint
 from portal.notify.webhooks.serializers import (
     AUDIENCES,
     DeliverySerializer,
@@ -108,7 +108,7 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
         return selectors.managed_endpoint(self.request.user, self.kwargs["webhook_id"])
 
     @operation(
-        "Make a webhook of the site",
+        "Create a webhook of the site",
         once=True,
         description="For operators; types about people's accounts for administrators. The answer holds the "
         "secret that signs, this once.",
@@ -160,7 +160,7 @@ class WebhookViewSet(TaggedViewSet, _Webhooks, ReadViewSet):
         return Response(DeliverySerializer(made).data, status=202, headers=headers)
 
     @operation(
-        "Make another secret for a webhook",
+        "Rotate the secret of a webhook",
         once=True,
         description="The answer holds it, this once. Both sign for a day.",
         request=None,
@@ -178,7 +178,7 @@ class TeamWebhookViewSet(_Webhooks, ListViewSet):
         return selectors.team_of(self.request.user, self.kwargs["slug"])
 
     @operation(
-        "Make a webhook of a team",
+        "Create a webhook of a team",
         once=True,
         description="For its owners and operators. The answer holds the secret that signs, this once.",
         request=WebhookCreateSerializer,
@@ -190,7 +190,7 @@ class TeamWebhookViewSet(_Webhooks, ListViewSet):
 
 
 class DeliveryFilter(filters.FilterSet):
-    status = filters.ChoiceFilter(choices=DeliveryStatus.choices, label="What has become of it.")
+    state = filters.ChoiceFilter(choices=DeliveryState.choices, label="What has become of it.")
     type = filters.CharFilter(label="Exactly this type.", max_length=60)
 
 
@@ -220,7 +220,7 @@ class DeliveryViewSet(ReadViewSet):
         return selectors.delivery_by_id(self._endpoint(), self.kwargs["delivery_id"])
 
     @operation(
-        "Send a delivery again",
+        "Redeliver a delivery",
         once=True,
         description="Under the same `webhook-id`, by a worker.",
         request=None,
@@ -228,11 +228,11 @@ class DeliveryViewSet(ReadViewSet):
         goes_on_s=2,
         errors=[404, 409],
     )
-    @action(detail=True, methods=["post"], url_path="again")
-    def send_again(self, request: UserRequest, webhook_id: UUID, delivery_id: UUID) -> Response:
+    @action(detail=True, methods=["post"])
+    def redeliver(self, request: UserRequest, webhook_id: UUID, delivery_id: UUID) -> Response:
         endpoint = selectors.managed_endpoint(request.user, webhook_id)
         delivery = selectors.delivery_by_id(endpoint, delivery_id)
-        again = services.send_again(actor=request.user, delivery=delivery)
+        again = services.redeliver(actor=request.user, delivery=delivery)
         return self.answer(again, status=202, Location=_location_of(again))
 
 

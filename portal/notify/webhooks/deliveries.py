@@ -28,7 +28,7 @@ from portal.common.outgoing import client
 from portal.common.outgoing.client import Answer, Failure, NoAnswer
 from portal.common.sealed_texts import Unreadable
 from portal.notify.webhooks import services, troubles
-from portal.notify.webhooks.models import Attempt, Delivery, DeliveryStatus, Endpoint, Outbox
+from portal.notify.webhooks.models import Attempt, Delivery, DeliveryState, Endpoint, Outbox
 
 log = logging.getLogger(__name__)
 REQUEST_S = 10.0
@@ -152,7 +152,7 @@ def _claimed(endpoint: Endpoint) -> Delivery | None:
         mine = Delivery.objects.filter(pk=row.pk, due_at=row.due_at, attempt_count=row.attempt_count)
         if row.attempt_count >= _max_attempts(row):
             # Its worker died in the last attempt.
-            mine.update(status=DeliveryStatus.FAILED, due_at=None, ended_at=now)
+            mine.update(state=DeliveryState.FAILED, due_at=None, ended_at=now)
             continue
         row.attempt_count += 1
         if mine.update(due_at=now + CLAIM, attempt_count=row.attempt_count):
@@ -207,9 +207,9 @@ def _finish(endpoint: Endpoint, delivery: Delivery, outcome: _Outcome) -> Endpoi
     )
     mine = Delivery.objects.filter(pk=delivery.pk, attempt_count=delivery.attempt_count)
     if outcome.delivered:
-        mine.update(status=DeliveryStatus.DELIVERED, due_at=None, ended_at=now)
+        mine.update(state=DeliveryState.DELIVERED, due_at=None, ended_at=now)
     elif delivery.attempt_count >= _max_attempts(delivery):
-        mine.update(status=DeliveryStatus.FAILED, due_at=None, ended_at=now)
+        mine.update(state=DeliveryState.FAILED, due_at=None, ended_at=now)
     else:
         mine.update(due_at=now + timedelta(seconds=WAITS_S[delivery.attempt_count - 1]))
     row.served_at = now

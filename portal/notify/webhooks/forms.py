@@ -8,8 +8,8 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.events import type_choices
 from portal.common.events.event_types import EventType
+from portal.notify import type_choices
 
 
 class WebhookForm(forms.Form):

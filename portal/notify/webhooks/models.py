@@ -56,7 +56,7 @@ class Endpoint(models.Model):
         return (self.pk, self.name, self.url, self.types, self.enabled)
 
 
-class DeliveryStatus(models.TextChoices):
+class DeliveryState(models.TextChoices):
     """What has become of a delivery."""
 
     PENDING = "pending", _("On its way")
@@ -75,7 +75,7 @@ class Delivery(models.Model):
     entry_id = models.PositiveBigIntegerField(null=True, blank=True)
     type = models.CharField(max_length=60)
     payload = models.JSONField()
-    status = models.CharField(max_length=10, choices=DeliveryStatus, default=DeliveryStatus.PENDING)
+    state = models.CharField(max_length=10, choices=DeliveryState, default=DeliveryState.PENDING)
     attempt_count = models.PositiveSmallIntegerField(default=0)
     due_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField()

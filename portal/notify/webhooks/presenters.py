@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from portal.notify.webhooks.models import Attempt, Delivery, DeliveryStatus, Endpoint
+from portal.notify.webhooks.models import Attempt, Delivery, DeliveryState, Endpoint
 
 ERRORS = {
     "refused_address": _("The name leads to no address, or to an internal one that is not allowed here."),
@@ -24,9 +24,9 @@ ERRORS = {
 }
 """Why there was no answer, by the code of the attempt."""
 LOOKS = {
-    DeliveryStatus.PENDING: ("loader-2", "busy"),
-    DeliveryStatus.DELIVERED: ("circle-check", "ok"),
-    DeliveryStatus.FAILED: ("alert-circle", "bad"),
+    DeliveryState.PENDING: ("loader-2", "busy"),
+    DeliveryState.DELIVERED: ("circle-check", "ok"),
+    DeliveryState.FAILED: ("alert-circle", "bad"),
 }
 
 
@@ -89,7 +89,7 @@ class DeliveryRow:
 
 def delivery_row(delivery: Delivery, *, secrets: bool) -> DeliveryRow:
     """With `secrets` what was answered, too: it may repeat the URL."""
-    icon, tone = LOOKS[DeliveryStatus(delivery.status)]
+    icon, tone = LOOKS[DeliveryState(delivery.state)]
     return DeliveryRow(delivery, list(delivery.attempts.all()), icon, tone, secrets)
 
 

@@ -10,7 +10,7 @@ from portal.common.errors import NotFound
 from portal.common.reasons.codes import WebhookCode
 from portal.common.reasons.reason import Reason
 from portal.notify.webhooks import policies
-from portal.notify.webhooks.models import Attempt, Delivery, DeliveryStatus, Endpoint
+from portal.notify.webhooks.models import Attempt, Delivery, DeliveryState, Endpoint
 from portal.people.accounts import selectors as accounts
 from portal.people.accounts.models import Team, User
 
@@ -22,7 +22,7 @@ def endpoints_of(actor: User, team: Team | None) -> QuerySet[Endpoint]:
     """
     policies.require_see(actor, team)
     hidden = {} if actor.sees_people else {"sensitive": False}
-    pending = Count("deliveries", filter=Q(deliveries__status=DeliveryStatus.PENDING))
+    pending = Count("deliveries", filter=Q(deliveries__state=DeliveryState.PENDING))
     return (
         Endpoint.objects.filter(team=team, **hidden)
         .select_related("team", "created_by")

@@ -9,7 +9,7 @@ from rest_framework import serializers
 from portal.common.api import StrictSerializer
 from portal.common.events.event_types import Audience
 from portal.notify.webhooks import policies
-from portal.notify.webhooks.models import Attempt, Delivery, DeliveryStatus, Endpoint
+from portal.notify.webhooks.models import Attempt, Delivery, DeliveryState, Endpoint
 from portal.notify.webhooks.presenters import without_secrets
 
 
@@ -108,7 +108,7 @@ class DeliverySerializer(serializers.ModelSerializer[Delivery]):
     """One event on its way to a webhook, and each attempt to deliver it."""
 
     message_id = serializers.CharField(help_text="The header `webhook-id` of every attempt.")
-    status = serializers.ChoiceField(DeliveryStatus.choices)
+    state = serializers.ChoiceField(DeliveryState.choices)
     next_attempt_at = serializers.DateTimeField(source="due_at", allow_null=True)
     attempts = AttemptSerializer(many=True)
 
@@ -118,7 +118,7 @@ class DeliverySerializer(serializers.ModelSerializer[Delivery]):
             "id",
             "message_id",
             "type",
-            "status",
+            "state",
             "created_at",
             "ended_at",
             "next_attempt_at",

@@ -25,7 +25,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.sealed_texts import Unreadable, seal, unseal
 from portal.common.texts import strip_nul
 from portal.notify.webhooks import payloads, policies
-from portal.notify.webhooks.models import Delivery, DeliveryStatus, Endpoint
+from portal.notify.webhooks.models import Delivery, DeliveryState, Endpoint
 from portal.people.accounts.models import Team, User
 
 log = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ def send_test(*, actor: User | SystemActor, endpoint: Endpoint) -> Delivery:
     endpoint = _locked(endpoint)
     policies.require_endpoint(actor, endpoint)
     _require_enabled(endpoint)
-    if endpoint.deliveries.filter(entry_id=None, status=DeliveryStatus.PENDING).exists():
+    if endpoint.deliveries.filter(entry_id=None, state=DeliveryState.PENDING).exists():
         raise StateConflict(Reason(WebhookCode.ON_ITS_WAY), code=ProblemCode.ON_ITS_WAY)
     now = timezone.now()
     made = Delivery.objects.create(
@@ -179,12 +179,12 @@ def send_test(*, actor: User | SystemActor, endpoint: Endpoint) -> Delivery:
 
 
 @transaction.atomic
-def send_again(*, actor: User | SystemActor, delivery: Delivery) -> Delivery:
+def redeliver(*, actor: User | SystemActor, delivery: Delivery) -> Delivery:
     """Send a delivery once more, under the same id. Raises `StateConflict` while it is on its way."""
     policies.require_endpoint(actor, delivery.endpoint)
     _require_enabled(delivery.endpoint)
-    again = Delivery.objects.filter(pk=delivery.pk).exclude(status=DeliveryStatus.PENDING)
-    if not again.update(status=DeliveryStatus.PENDING, attempt_count=0, due_at=timezone.now(), ended_at=None):
+    again = Delivery.objects.filter(pk=delivery.pk).exclude(state=DeliveryState.PENDING)
+    if not again.update(state=DeliveryState.PENDING, attempt_count=0, due_at=timezone.now(), ended_at=None):
         raise StateConflict(Reason(WebhookCode.ON_ITS_WAY), code=ProblemCode.ON_ITS_WAY)
     delivery.refresh_from_db()
     transaction.on_commit(hint)

@@ -13,5 +13,9 @@ urlpatterns = [
     path("webhooks/<uuid:webhook_id>/rotate/", views.rotate, name="rotate"),
     path("webhooks/<uuid:webhook_id>/switch/", views.switch, name="switch"),
     path("webhooks/<uuid:webhook_id>/delete/", views.delete, name="delete"),
-    path("webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again/", views.again, name="again"),
+    path(
+        "webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver/",
+        views.redeliver,
+        name="redeliver",
+    ),
 ]

@@ -21,7 +21,7 @@ from portal.common.htmx import partial_of
 from portal.common.typed_requests import SignedInRequest
 from portal.notify.webhooks import policies, presenters, selectors, services
 from portal.notify.webhooks.forms import WebhookForm
-from portal.notify.webhooks.models import DeliveryStatus, Endpoint
+from portal.notify.webhooks.models import DeliveryState, Endpoint
 from portal.people.accounts.forms import add_problems, form_status
 from portal.people.accounts.models import Team
 
@@ -105,10 +105,10 @@ def _detail(
     request: SignedInRequest, endpoint: Endpoint, *, form: WebhookForm | None = None, secret: str = ""
 ) -> HttpResponse:
     form = form or _form(request, endpoint.team, empty=True, endpoint=endpoint)
-    only = request.GET.get("status", "")
+    only = request.GET.get("state", "")
     log = selectors.deliveries_of(endpoint)
-    if only in DeliveryStatus.values:
-        log = log.filter(status=only)
+    if only in DeliveryState.values:
+        log = log.filter(state=only)
     page = Paginator(log, ROWS_PER_PAGE).get_page(request.GET.get("page"))
     manages = not policies.only_sees(request.user)
     rows = [presenters.delivery_row(each, secrets=manages) for each in page.object_list]
@@ -119,8 +119,8 @@ def _detail(
         "page": page,
         "rows": rows,
         "only": only,
-        "statuses": DeliveryStatus.choices,
-        "waiting": any(each.delivery.status == DeliveryStatus.PENDING for each in rows),
+        "statuses": DeliveryState.choices,
+        "waiting": any(each.delivery.state == DeliveryState.PENDING for each in rows),
         "form": form,
         "groups": form.groups(),
         "secret": secret,
@@ -152,13 +152,13 @@ def test(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-def again(request: SignedInRequest, webhook_id: UUID, delivery_id: UUID) -> HttpResponse:
+def redeliver(request: SignedInRequest, webhook_id: UUID, delivery_id: UUID) -> HttpResponse:
     """Send a delivery once more. A GET only shows the webhook."""
     endpoint = selectors.managed_endpoint(request.user, webhook_id)
     delivery = selectors.delivery_by_id(endpoint, delivery_id)
     if request.method == "POST":
         try:
-            services.send_again(actor=request.user, delivery=delivery)
+            services.redeliver(actor=request.user, delivery=delivery)
         except PortalError as error:
             messages.error(request, error.sentence)
         else:

@@ -98,7 +98,7 @@ class Me(ApiView):
         return Response(MeSerializer(data).data)
 
     @operation(
-        "Delete your account for good",
+        "Delete your account",
         description="Where the portal lets people do so (`BERTH_ACCOUNT_DELETION`), and administrators "
         "anywhere. With the session of a browser and a fresh proof only: an API token is refused (403). "
         "Refused (409) to the last administrator, to the only owner of a team that others are in, and where "
@@ -172,25 +172,21 @@ class TeamViewSet(ReadViewSet):
         return _egress(self.get_object())
 
     @operation(
-        "Change what a team's workspaces may reach",
+        "Set what a team's workspaces may reach",
         description="For operators; owners of the team may close more and open nothing. What runs goes on as "
         "it was started.",
-        request=TeamEgressChangeSerializer(partial=True),
+        request=TeamEgressChangeSerializer,
         responses={200: TeamEgressSerializer},
         parameters=[IF_MATCH],
         errors=[400, 404, 412, 415],
     )
-    @egress.mapping.patch
-    def change_egress(self, request: UserRequest, slug: str) -> Response:
+    @egress.mapping.put
+    def set_egress(self, request: UserRequest, slug: str) -> Response:
         team = self.get_object()
         policies.require_manage_team(request.user, team)
-        body = TeamEgressChangeSerializer(data=request.data, partial=True)
-        body.is_valid(raise_exception=True)
-        return _egress(
-            team_egress.set_egress(
-                actor=request.user, team=team, **body.validated_data, expected=etags.expected_by(request)
-            )
-        )
+        body = body_of(request, TeamEgressChangeSerializer)
+        expected = etags.expected_by(request)
+        return _egress(team_egress.set_egress(actor=request.user, team=team, **body, expected=expected))
 
     @operation(
         "List the versions of what a team's workspaces may reach",
@@ -261,8 +257,9 @@ class MemberViewSet(TaggedViewSet, ReadViewSet):
         return selectors.membership_of(self._team(), self.kwargs["username"])
 
     @operation(
-        "Add a member or change the role",
-        description="For owners of the team and operators. A team keeps at least one owner.",
+        "Set a member's role",
+        description="Adds a member, or changes the role. For owners of the team and operators. A team keeps "
+        "at least one owner.",
         request=MemberSetSerializer,
         responses={200: MemberSerializer},
         parameters=[USERNAME, IF_MATCH],
@@ -280,13 +277,15 @@ class MemberViewSet(TaggedViewSet, ReadViewSet):
         return self.answer(row)
 
     @operation(
-        "Take a member out of a team",
+        "Revoke a membership",
         description="For owners of the team and operators; members may leave by themselves.",
+        request=None,
         responses={204: None},
         parameters=[USERNAME, IF_MATCH],
         errors=[404, 409, 412],
     )
-    def destroy(self, request: UserRequest, slug: str, username: str) -> Response:
+    @action(detail=True, methods=["post"])
+    def revoke(self, request: UserRequest, slug: str, username: str) -> Response:
         services.remove_member(
             actor=request.user,
             team=self._team(),

@@ -1,7 +1,7 @@
 """The one way in which an account is switched off, and how it is given back.
 
 What is signed with the account (sessions, links) and its tokens end with the transaction; the rooms above
-stop, withdraw and close what is theirs when they hear of it (`UserDeactivated`, wired in `portal.wiring`).
+stop, cancel and close what is theirs when they hear of it (`UserDeactivated`, wired in `portal.wiring`).
 docs/adr/0017-one-deactivation.md says what ends how, and why within five seconds.
 """
 
@@ -41,7 +41,7 @@ def switch_off(*, actor: User | SystemActor, user: User, reason: str = "") -> Us
     """Part of the caller's transaction, who has decided that `actor` may do it and has locked the account.
 
     Sessions, links, tokens, tickets, delegations and open connections end, workspaces stop with their files
-    kept, waiting requests are withdrawn, and ownership of teams passes on (`heirs_of`). Raises
+    kept, waiting requests are cancelled, and ownership of teams passes on (`heirs_of`). Raises
     `StateConflict` for the last administrator who can sign in.
     """
     if not user.is_active:

@@ -13,6 +13,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.utils import timezone
 
+from portal.common.constraints import violates
 from portal.people.accounts.models import FailureWindow
 
 
@@ -27,7 +28,9 @@ def count(key: str, *, window: timedelta) -> int:
                 FailureWindow.objects.filter(key=key, began_at__lte=now - window).delete()
                 FailureWindow.objects.create(key=key, began_at=now, count=1)
             return 1
-        except IntegrityError:
+        except IntegrityError as error:
+            if not violates(error, FailureWindow, "key"):
+                raise
             # Another process has begun the window in this very moment.
             continue
     return reached(key, window=window)

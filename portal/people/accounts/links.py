@@ -17,7 +17,7 @@ from django.utils import timezone
 from django.utils.crypto import constant_time_compare, salted_hmac
 
 from portal.common.htmx import public_url
-from portal.people.accounts.models import AccountStatus, User
+from portal.people.accounts.models import AccountState, User
 
 
 class LinkKind(StrEnum):
@@ -52,7 +52,7 @@ def opened(user_id: UUID, link: str) -> tuple[User, LinkKind] | None:
     if kind is None or user is None:
         return None
     # An invitation is for who has no password yet.
-    if kind is LinkKind.INVITATION and user.status != AccountStatus.INVITED:
+    if kind is LinkKind.INVITATION and user.state != AccountState.INVITED:
         return None
     try:
         signed = _signer(kind).unsign(link[1:], max_age=kind.lifetime)

@@ -19,7 +19,7 @@ from portal.common.formatting import format_moment
 from portal.common.htmx import public_url
 from portal.people.accounts import links, sessions
 from portal.people.accounts.links import LinkKind
-from portal.people.accounts.models import HAS_PASSWORD, AccountStatus, User
+from portal.people.accounts.models import HAS_PASSWORD, AccountState, User
 
 # One who asks again and again is answered by one mail.
 PAUSE = timedelta(minutes=5)
@@ -71,9 +71,7 @@ def send_forgotten(name: str) -> bool:
     if not name:
         return False
     asked = Q(username=name.lower()) | Q(email__iexact=name)
-    user = (
-        User.objects.with_status(AccountStatus.ACTIVE).filter(HAS_PASSWORD, asked).exclude(email="").first()
-    )
+    user = User.objects.with_state(AccountState.ACTIVE).filter(HAS_PASSWORD, asked).exclude(email="").first()
     if user is None:
         return False
     lately = Event.objects.filter(

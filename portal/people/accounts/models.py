@@ -23,7 +23,7 @@ from portal.common.names import SERVICE_PREFIX, slug_validator, username_validat
 from portal.common.origins import MAX_USER_AGENT
 
 
-class AccountStatus(models.TextChoices):
+class AccountState(models.TextChoices):
     """How an account stands."""
 
     INVITED = "invited", _("Invited")
@@ -71,18 +71,18 @@ class UserQuerySet(models.QuerySet["User"]):
         """All whose account has not been deleted."""
         return self.filter(deleted_at=None)
 
-    def with_status(self, status: str) -> UserQuerySet:
-        """Those whose account stands like this; nobody for a status that there is not."""
+    def with_state(self, state: str) -> UserQuerySet:
+        """Those whose account stands like this; nobody for an unknown state."""
         present = self.existing()
-        match status:
-            case AccountStatus.INVITED:
+        match state:
+            case AccountState.INVITED:
                 return present.people().filter(is_active=True, linked=False).exclude(HAS_PASSWORD)
-            case AccountStatus.ACTIVE:
+            case AccountState.ACTIVE:
                 signs_in = HAS_PASSWORD | Q(linked=True) | Q(owning_team__isnull=False)
                 return present.filter(signs_in, is_active=True)
-            case AccountStatus.DEACTIVATED:
+            case AccountState.DEACTIVATED:
                 return present.filter(is_active=False)
-            case AccountStatus.DELETED:
+            case AccountState.DELETED:
                 return self.exclude(deleted_at=None)
             case _:
                 return self.none()
@@ -224,14 +224,14 @@ class User(AbstractUser):
         return self.is_auditor or {place.role for place in self.memberships.all()} == {Role.VIEWER}
 
     @property
-    def status(self) -> AccountStatus:
+    def state(self) -> AccountState:
         """How the account stands."""
         if self.deleted_at is not None:
-            return AccountStatus.DELETED
+            return AccountState.DELETED
         if not self.is_active:
-            return AccountStatus.DEACTIVATED
+            return AccountState.DEACTIVATED
         joined = self.is_service or self.has_usable_password() or self.linked
-        return AccountStatus.ACTIVE if joined else AccountStatus.INVITED
+        return AccountState.ACTIVE if joined else AccountState.INVITED
 
     @property
     def must_set_up_mfa(self) -> bool:

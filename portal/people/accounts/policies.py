@@ -10,7 +10,7 @@ from portal.common.errors import NotAllowed, StateConflict
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
-from portal.people.accounts.models import HAS_PASSWORD, AccountStatus, Role, Team, User
+from portal.people.accounts.models import HAS_PASSWORD, AccountState, Role, Team, User
 
 
 def is_member(actor: User, team: Team) -> bool:
@@ -167,7 +167,7 @@ def is_last_administrator(user: User) -> bool:
     """
     if not user.administers:
         return False
-    others = User.objects.with_status(AccountStatus.ACTIVE).filter(HAS_PASSWORD, is_superuser=True)
+    others = User.objects.with_state(AccountState.ACTIVE).filter(HAS_PASSWORD, is_superuser=True)
     return not others.exclude(pk=user.pk).exists()
 
 

@@ -69,13 +69,12 @@ class TeamEgressChangeSerializer(StrictSerializer):
     egress = serializers.ChoiceField(
         [choice for choice in TeamEgress.choices if choice[0]],
         allow_blank=True,
-        required=False,
         help_text="Empty: what their pool allows.",
     )
     egress_allow = serializers.CharField(
         max_length=team_egress.MAX_ALLOW,
         allow_blank=True,
-        required=False,
+        default="",
         help_text="With `list`: hosts such as `*.example.org`, and networks, with commas between.",
     )
 
@@ -87,7 +86,7 @@ class MemberSetSerializer(StrictSerializer):
 class TokenSerializer(serializers.ModelSerializer[ApiToken]):
     """A token without its secret."""
 
-    user = serializers.CharField(source="user.username", help_text="Whose it is.")
+    owner = serializers.CharField(source="user.username", help_text="Name of the account that it belongs to.")
     kind = serializers.ChoiceField(
         AccountKind.choices, source="user.kind", help_text="Whether that is a person."
     )
@@ -112,7 +111,7 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
     class Meta:
         model = ApiToken
         fields = [
-            *("id", "name", "prefix", "user", "kind", "team", "created_by", "scopes"),
+            *("id", "name", "prefix", "owner", "kind", "team", "created_by", "scopes"),
             *("created_at", "expires_at", "last_used_at", "replaces"),
         ]
         read_only_fields = fields
@@ -122,7 +121,7 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
             "id": str(token.pk),
             "name": token.name,
             "prefix": token.prefix,
-            "user": token.user.username,
+            "owner": token.user.username,
             "kind": token.user.kind.value,
             "team": token.user.owning_team.slug if token.user.owning_team else None,
             "created_by": token.created_by.username if token.created_by else None,

@@ -21,7 +21,7 @@ from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts import policies
 from portal.people.accounts.models import Team, TeamEgress, User
-from provisioning.drivers.local.egress import Policy, no_looser, policy_of
+from provisioning.egress_rules import Policy, no_looser, policy_of
 from provisioning.errors import InvalidSpec
 
 MAX_ALLOW = 4000

@@ -38,9 +38,9 @@ class TokenFilter(filters.FilterSet):
         choices=WHOSE,
         method="of_whom",
         label="`all` that you may see: of service accounts of teams that you own, for operators of "
-        "everybody. Without it your own, unless `user`, `team` or `kind` is given.",
+        "everybody. Without it your own, unless `owner`, `team` or `kind` is given.",
     )
-    user = filters.CharFilter(field_name="user__username", label="Whose tokens.")
+    owner = filters.CharFilter(field_name="user__username", label="Whose tokens.")
     team = filters.CharFilter(
         field_name="user__memberships__team__slug", label="Short name of a team of theirs."
     )
@@ -92,7 +92,7 @@ class TokenViewSet(ReadViewSet):
     def get_queryset(self) -> QuerySet[ApiToken]:
         asked = self.request.query_params
         others = asked.get("whose") == "all" or (
-            "whose" not in asked and any(name in asked for name in ("user", "team", "kind"))
+            "whose" not in asked and any(name in asked for name in ("owner", "team", "kind"))
         )
         if self.action == "list" and not others:
             return selectors.tokens_of(self.request.user)
@@ -143,11 +143,13 @@ class TokenViewSet(ReadViewSet):
 
     @operation(
         "Revoke a token",
-        description="At once: your own, those of service accounts of your teams, any as an operator.",
+        description="At once: your own, those of service accounts of your teams, any as an operator. "
+        "Idempotent.",
         responses={204: None},
         errors=[404],
     )
-    def destroy(self, request: UserRequest, token_id: UUID) -> Response:
+    @action(detail=True, methods=["post"])
+    def revoke(self, request: UserRequest, token_id: UUID) -> Response:
         tokens.revoke_token(actor=request.user, token_id=token_id)
         return Response(status=204)
 

@@ -75,7 +75,7 @@ class TokenForm(forms.Form):
 class TokenFilterForm(forms.Form):
     """What of all tokens is listed; what is not understood filters nothing."""
 
-    user = forms.CharField(required=False, max_length=64)
+    owner = forms.CharField(required=False, max_length=64)
     team = forms.ModelChoiceField(
         queryset=Team.objects.order_by("name"), to_field_name="slug", required=False
     )

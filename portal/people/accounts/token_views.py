@@ -81,8 +81,8 @@ def site_tokens(request: SignedInRequest) -> HttpResponse:
     asked = form.cleaned_data
     now = timezone.now()
     found: ApiTokenQuerySet = selectors.tokens_for(request.user)
-    if user := strip_nul(asked.get("user") or "").strip():
-        found = found.filter(user__username__icontains=user)
+    if owner := strip_nul(asked.get("owner") or "").strip():
+        found = found.filter(user__username__icontains=owner)
     if team := asked.get("team"):
         found = found.filter(user__memberships__team=team)
     if kind := asked.get("kind"):
@@ -95,7 +95,7 @@ def site_tokens(request: SignedInRequest) -> HttpResponse:
         "page": Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page")),
         "form": form,
         "filtered": any(asked.values()),
-        "user_filter": user,
+        "owner_filter": owner,
         "may_revoke": request.user.operates,
         "now": now,
     }

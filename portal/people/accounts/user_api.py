@@ -32,18 +32,18 @@ from portal.people.accounts.mfa import services as mfa
 from portal.people.accounts.mfa.proof import require_fresh
 from portal.people.accounts.models import (
     AccountKind,
-    AccountStatus,
+    AccountState,
     SecondFactor,
     SiteRole,
     User,
     UserQuerySet,
 )
 from portal.people.accounts.user_serializers import (
-    EndedSerializer,
-    EndSessionsSerializer,
+    DeactivateSerializer,
     InvitedUserSerializer,
     LinkSerializer,
-    ReasonGivenSerializer,
+    RevokedSessionsSerializer,
+    RevokeSessionsSerializer,
     SignInSerializer,
     UserChangeSerializer,
     UserCreateSerializer,
@@ -71,8 +71,8 @@ class Administrates(HasScope):
 
 class UserFilter(filters.FilterSet):
     q = filters.CharFilter(method="search", label="Words in name or address.", max_length=100)
-    status = filters.ChoiceFilter(
-        choices=[choice for choice in AccountStatus.choices if choice[0] != AccountStatus.DELETED],
+    state = filters.ChoiceFilter(
+        choices=[choice for choice in AccountState.choices if choice[0] != AccountState.DELETED],
         method="of_status",
         label="How the account stands.",
     )
@@ -94,7 +94,7 @@ class UserFilter(filters.FilterSet):
         return selectors.search_users(found, value)
 
     def of_status(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
-        return found.with_status(value)
+        return found.with_state(value)
 
     def of_kind(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
         return found.of_kind(value)
@@ -180,7 +180,7 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
         return self.shown(user)
 
     @operation(
-        "Delete a user's account for good",
+        "Delete a user",
         description="Roles, teams, tokens and address go; the name stays, and nobody else can get it. "
         "Workspaces keep it from being deleted unless `workspaces=delete`. Home folders stay on their nodes "
         "unless `homes=delete`: then they are deleted there as soon as no workspace uses them.",
@@ -201,15 +201,15 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
     @operation(
         "Deactivate a user",
         description="Sessions, tokens, tickets, open connections and delegations end within seconds, "
-        "workspaces stop with their files kept, waiting requests are withdrawn, and teams that had "
+        "workspaces stop with their files kept, waiting requests are cancelled, and teams that had "
         "no other owner get one. Twice is success.",
-        request=ReasonGivenSerializer,
+        request=DeactivateSerializer,
         responses={200: UserSerializer},
         errors=[400, 404, 409, 415],
     )
     @action(detail=True, methods=["post"])
     def deactivate(self, request: UserRequest, username: str) -> Response:
-        reason = body_of(request, ReasonGivenSerializer).get("reason", "")
+        reason = body_of(request, DeactivateSerializer).get("note", "")
         found = deactivation.deactivate(actor=request.user, user=self.get_object(), reason=reason)
         return self.shown(found)
 
@@ -236,10 +236,10 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
         return self._invited(users.invite_again(actor=request.user, user=self.get_object()), status=200)
 
     @operation(
-        "End a user's password",
+        "Reset a user's password",
         once=True,
-        description="At once, and all sessions with it. The answer holds a link, this once, by which the "
-        "user chooses another one. Tokens stay.",
+        description="At once; all sessions are revoked with it. The answer holds a link, this once, by which "
+        "the user chooses another one. Tokens stay.",
         responses={200: LinkSerializer},
         errors=[404, 409],
     )
@@ -250,7 +250,7 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
         return Response(LinkSerializer(link).data, headers=NO_STORE)
 
     @operation(
-        "Take off a user's second factors",
+        "Reset a user's second factors",
         description="For somebody who has lost them: app, passkeys and recovery codes go, all sessions end. "
         "The user is told. Nothing to take off is success.",
         responses={200: UserSerializer},
@@ -264,16 +264,17 @@ class UserViewSet(TaggedViewSet, ReadViewSet):
         return self.shown(user)
 
     @operation(
-        "Sign a user out everywhere",
-        request=EndSessionsSerializer,
-        responses={200: EndedSerializer},
+        "Revoke a user's sessions",
+        description="Signs the user out everywhere, within seconds.",
+        request=RevokeSessionsSerializer,
+        responses={200: RevokedSessionsSerializer},
         errors=[400, 404, 415],
     )
-    @action(detail=True, methods=["post"], url_path="end-sessions")
-    def end_sessions(self, request: UserRequest, username: str) -> Response:
-        tokens = body_of(request, EndSessionsSerializer)["tokens"]
-        ended = users.end_sessions(actor=request.user, user=self.get_object(), tokens=tokens)
-        return Response({"ended": ended})
+    @action(detail=True, methods=["post"], url_path="sessions/revoke")
+    def revoke_sessions(self, request: UserRequest, username: str) -> Response:
+        tokens = body_of(request, RevokeSessionsSerializer)["tokens"]
+        revoked = users.end_sessions(actor=request.user, user=self.get_object(), tokens=tokens)
+        return Response({"revoked": revoked})
 
 
 def _places(given: list[dict[str, Any]]) -> dict[str, str]:

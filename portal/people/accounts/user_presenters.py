@@ -9,13 +9,13 @@ from django.utils.translation import ngettext
 
 from portal.common.reasons.wording import sentence_of
 from portal.people.accounts import deactivation, policies, sessions
-from portal.people.accounts.models import AccountStatus, User
+from portal.people.accounts.models import AccountState, User
 
 LOOKS = {
-    AccountStatus.INVITED: ("mail", "wait"),
-    AccountStatus.ACTIVE: ("circle-check", "ok"),
-    AccountStatus.DEACTIVATED: ("circle-off", ""),
-    AccountStatus.DELETED: ("trash", ""),
+    AccountState.INVITED: ("mail", "wait"),
+    AccountState.ACTIVE: ("circle-check", "ok"),
+    AccountState.DEACTIVATED: ("circle-off", ""),
+    AccountState.DELETED: ("trash", ""),
 }
 
 
@@ -39,7 +39,7 @@ def _deactivate(actor: User, user: User) -> dict[str, Any]:
             _("all sessions, open notebooks and links, within seconds"),
             *_tokens(user),
             *_workspaces_stop(user),
-            _("requests that wait for a decision are withdrawn"),
+            _("requests that wait for a decision are cancelled"),
             *_ownership(actor, user),
         ],
         "stays": [
@@ -48,7 +48,7 @@ def _deactivate(actor: User, user: User) -> dict[str, Any]:
             _("the record of what happened"),
             _("the account: it can be reactivated, and nothing that ended comes back"),
         ],
-        "reason": _("For the audit log."),
+        "note": _("For the audit log."),
         "yes": _("Deactivate %(username)s") % named,
     }
 
@@ -61,7 +61,7 @@ def own_deletion_question(user: User) -> dict[str, Any]:
             _("your account, for good: roles, places in teams, API tokens, address and notices"),
             _("all your sessions, open notebooks and links, within seconds; you are signed out here"),
             *_workspaces_stop(user),
-            _("your requests that wait for a decision are withdrawn; what is booked stays the team's"),
+            _("your requests that wait for a decision are cancelled; what is booked stays the team's"),
             *_ownership(user, user),
         ],
         "stays": [

@@ -10,7 +10,7 @@ from rest_framework import serializers
 from portal.common.api import StrictSerializer
 from portal.common.events.models import Event
 from portal.people.accounts.mfa import factors
-from portal.people.accounts.models import AccountKind, AccountStatus, Role, SecondFactor, SiteRole, User
+from portal.people.accounts.models import AccountKind, AccountState, Role, SecondFactor, SiteRole, User
 
 
 class PlaceSerializer(StrictSerializer):
@@ -27,7 +27,7 @@ class UserSerializer(serializers.ModelSerializer[User]):
     email = serializers.CharField(help_text="E-mail address of the account; empty where there is none.")
     kind = serializers.ChoiceField(AccountKind.choices)
     description = serializers.CharField(help_text="What a service account is for.")
-    status = serializers.ChoiceField(AccountStatus.choices)
+    state = serializers.ChoiceField(AccountState.choices)
     roles = serializers.ListField(child=serializers.ChoiceField(SiteRole.choices))
     teams = serializers.SerializerMethodField()
     mfa = serializers.SerializerMethodField(help_text="Whether there is a second factor.")
@@ -42,7 +42,7 @@ class UserSerializer(serializers.ModelSerializer[User]):
             "kind",
             "description",
             "email",
-            "status",
+            "state",
             "roles",
             "teams",
             "mfa",
@@ -126,18 +126,18 @@ class UserChangeSerializer(StrictSerializer):
     teams = PlaceSerializer(many=True, required=False, help_text="All places from now on.")
 
 
-class ReasonGivenSerializer(StrictSerializer):
-    reason = serializers.CharField(
+class DeactivateSerializer(StrictSerializer):
+    note = serializers.CharField(
         max_length=200, required=False, allow_blank=True, help_text="Why, for the audit log."
     )
 
 
-class EndSessionsSerializer(StrictSerializer):
+class RevokeSessionsSerializer(StrictSerializer):
     tokens = serializers.BooleanField(default=False, help_text="Revoke the user's API tokens too.")
 
 
-class EndedSerializer(serializers.Serializer[Any]):
-    ended = serializers.IntegerField(help_text="How many sessions were listed.")
+class RevokedSessionsSerializer(serializers.Serializer[Any]):
+    revoked = serializers.IntegerField(help_text="How many sessions were listed.")
 
 
 class SignInSerializer(serializers.ModelSerializer[Event]):

@@ -21,13 +21,13 @@ from portal.people.accounts.forms import add_problems, form_status
 from portal.people.accounts.mfa import factors
 from portal.people.accounts.mfa import services as mfa
 from portal.people.accounts.mfa.proof import stepped_up
-from portal.people.accounts.models import AccountKind, AccountStatus, Role, SecondFactor, SiteRole, Team, User
+from portal.people.accounts.models import AccountKind, AccountState, Role, SecondFactor, SiteRole, Team, User
 from portal.people.accounts.user_forms import InviteForm, UserForm
 
 ROWS_PER_PAGE = 50
 ENTRIES = 50
 FACTORS = [(factors.NO_FACTOR, gettext_lazy("No second factor")), *SecondFactor.choices]
-STATUSES = [choice for choice in AccountStatus.choices if choice[0] != AccountStatus.DELETED]
+STATES = [choice for choice in AccountState.choices if choice[0] != AccountState.DELETED]
 
 
 def _gives_roles(request: HttpRequest) -> bool:
@@ -52,11 +52,11 @@ def people(request: SignedInRequest) -> HttpResponse:
         else:
             form = InviteForm()
     q = strip_nul(request.GET.get("q", "")).strip()
-    status, role = request.GET.get("status", ""), request.GET.get("role", "")
+    state, role = request.GET.get("state", ""), request.GET.get("role", "")
     if q:
         found = selectors.search_users(found, q)
-    if status in AccountStatus.values:
-        found = found.with_status(status)
+    if state in AccountState.values:
+        found = found.with_state(state)
     if role in SiteRole.values:
         found = found.with_role(role)
     kind = request.GET.get("kind", "")
@@ -71,15 +71,15 @@ def people(request: SignedInRequest) -> HttpResponse:
         "rows": [(person, factors.kinds_of(person)) for person in page],
         "looks": user_presenters.LOOKS,
         "q": q,
-        "status": status,
-        "statuses": STATUSES,
+        "state": state,
+        "states": STATES,
         "kind": kind,
         "kinds": AccountKind.choices,
         "factor": factor,
         "factors": FACTORS,
         "role": role,
         "site_roles": SiteRole.choices,
-        "filtered": bool(q or status or role or kind or factor),
+        "filtered": bool(q or state or role or kind or factor),
         "form": form,
         "link": link,
     }
@@ -118,7 +118,7 @@ def _person(
     context = {
         "person": user,
         "factors": factors.overview_of(user),
-        "look": user_presenters.LOOKS[user.status],
+        "look": user_presenters.LOOKS[user.state],
         "form": form or UserForm(initial={"email": user.email, "roles": user.roles}),
         "memberships": memberships,
         "other_teams": Team.objects.exclude(memberships__user=user).order_by("name"),
@@ -229,7 +229,7 @@ def _done(request: SignedInRequest, user: User, action: str) -> HttpResponse:
     named = {"username": user.username}
     match action:
         case "deactivate":
-            reason = strip_nul(request.POST.get("reason", "")).strip()[:200]
+            reason = strip_nul(request.POST.get("note", "")).strip()[:200]
             deactivation.deactivate(actor=request.user, user=user, reason=reason)
             messages.success(request, _("%(username)s is deactivated.") % named)
         case "delete":

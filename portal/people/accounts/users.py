@@ -32,7 +32,7 @@ from portal.people.accounts import deactivation, links, mails, policies, service
 from portal.people.accounts.domain_events import UserDeleted
 from portal.people.accounts.links import LinkKind
 from portal.people.accounts.mfa import services as mfa
-from portal.people.accounts.models import ROLE_FIELDS, AccountStatus, ApiToken, Role, SiteRole, Team, User
+from portal.people.accounts.models import ROLE_FIELDS, AccountState, ApiToken, Role, SiteRole, Team, User
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ def invite_again(*, actor: User | SystemActor, user: User) -> Link:
     policies.require_person(user)
     user = deactivation.locked(user)
     _require_active(user)
-    if user.status != AccountStatus.INVITED:
+    if user.state != AccountState.INVITED:
         raise StateConflict(Reason(AccountCode.NOT_INVITED, {"username": user.username}))
     user.set_unusable_password()
     user.save(update_fields=["password"])

@@ -140,7 +140,7 @@ class LinkViewSet(ListViewSet):
         return self.answer(row, status=201)
 
     @operation(
-        "End the link of an account",
+        "Delete the link of an account",
         description="The user's sessions end, and so do places and roles that the provider's rules gave.",
         responses={204: None},
         parameters=[PROVIDER, USERNAME],

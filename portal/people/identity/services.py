@@ -11,6 +11,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from portal.common.actors import SystemActor
+from portal.common.constraints import violates
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
@@ -30,6 +31,7 @@ from portal.people.identity.models import GivenPlace, GivenRole, IdentityLink, L
 from portal.people.identity.rules import Grants
 
 RULES_NOT_MET = "identity.rules_not_met"
+LINK_UNIQUE = ("identity_subject_unique", "identity_expected_unique", "identity_user_unique")
 
 
 def sign_in(*, provider: Provider, claims: Mapping[str, Any]) -> tuple[User, Decision]:
@@ -296,6 +298,8 @@ def link(
         with transaction.atomic():
             row.save(force_insert=True)
     except IntegrityError as error:
+        if not violates(error, IdentityLink, *LINK_UNIQUE):
+            raise
         named = {"provider": provider.name}
         raise StateConflict(Reason(IdentityCode.LINK_TAKEN, named), code=ProblemCode.LINK_TAKEN) from error
     if subject and not user.linked:

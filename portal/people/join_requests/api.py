@@ -28,7 +28,7 @@ from portal.common.reasons.codes import JoinCode
 from portal.common.scopes import Scope
 from portal.people.accounts.models import Role, Team
 from portal.people.join_requests import selectors, services
-from portal.people.join_requests.models import MAX_MESSAGE, JoinRequest, JoinStatus
+from portal.people.join_requests.models import MAX_MESSAGE, JoinRequest, JoinState
 
 SCOPES = {"GET": Scope.TEAMS_READ, "*": Scope.TEAMS_WRITE}
 
@@ -38,14 +38,14 @@ class JoinRequestSerializer(serializers.ModelSerializer[JoinRequest]):
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
     requester = serializers.CharField(source="requester.username")
-    status = serializers.ChoiceField(JoinStatus.choices)
+    state = serializers.ChoiceField(JoinState.choices)
     role = serializers.CharField(help_text="What an owner gave; empty where it was not approved.")
     decided_by = serializers.CharField(source="decided_by.username", allow_null=True, default=None)
 
     class Meta:
         model = JoinRequest
         fields = [
-            "id", "team", "team_name", "requester", "message", "status", "role", "decided_by", "decided_at",
+            "id", "team", "team_name", "requester", "message", "state", "role", "decided_by", "decided_at",
             "decision_note", "created_at", "expires_at",
         ]  # fmt: skip
         read_only_fields = fields
@@ -62,8 +62,8 @@ class JoinApproveSerializer(StrictSerializer):
     note = serializers.CharField(required=False, allow_blank=True, default="", max_length=MAX_MESSAGE)
 
 
-class JoinRefuseSerializer(StrictSerializer):
-    reason = serializers.CharField(max_length=MAX_MESSAGE, help_text="Who asks reads it.")
+class JoinDenySerializer(StrictSerializer):
+    note = serializers.CharField(max_length=MAX_MESSAGE, help_text="Who asks reads it.")
 
 
 class JoinableTeamSerializer(serializers.ModelSerializer[Team]):
@@ -86,7 +86,7 @@ class JoinableTeamSerializer(serializers.ModelSerializer[Team]):
 
 class JoinFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
-    status = filters.ChoiceFilter(choices=JoinStatus.choices, label="What became of it.")
+    state = filters.ChoiceFilter(choices=JoinState.choices, label="What became of it.")
     requester = filters.CharFilter(field_name="requester__username", label="Name of who asks.")
 
 
@@ -132,8 +132,8 @@ class JoinRequestViewSet(ReadViewSet):
         return selectors.requests_for(self.request.user)
 
     @operation(
-        "Take the asker into the team",
-        description="For owners of the team and operators. 409 says who was faster.",
+        "Approve a request to join",
+        description="The requester joins the team. For its owners and operators. 409 says who was faster.",
         request=JoinApproveSerializer,
         responses={200: JoinRequestSerializer},
         errors=[400, 404, 409, 415],
@@ -144,26 +144,26 @@ class JoinRequestViewSet(ReadViewSet):
         return self.answer(services.approve(actor=request.user, request_id=join_id, **given))
 
     @operation(
-        "Refuse a request to join",
-        description="For owners of the team and operators, with a reason.",
-        request=JoinRefuseSerializer,
+        "Deny a request to join",
+        description="For owners of the team and operators, with a note.",
+        request=JoinDenySerializer,
         responses={200: JoinRequestSerializer},
         errors=[400, 404, 409, 415],
     )
     @action(detail=True, methods=["post"])
-    def refuse(self, request: UserRequest, join_id: UUID) -> Response:
-        given = body_of(request, JoinRefuseSerializer)
-        return self.answer(services.refuse(actor=request.user, request_id=join_id, **given))
+    def deny(self, request: UserRequest, join_id: UUID) -> Response:
+        given = body_of(request, JoinDenySerializer)
+        return self.answer(services.deny(actor=request.user, request_id=join_id, **given))
 
     @operation(
-        "Withdraw a request to join of your own",
-        description="Withdrawing twice is success.",
+        "Cancel a request to join",
+        description="For the requester. Idempotent.",
         responses={200: JoinRequestSerializer},
         errors=[404, 409],
     )
     @action(detail=True, methods=["post"])
-    def withdraw(self, request: UserRequest, join_id: UUID) -> Response:
-        return self.answer(services.withdraw(actor=request.user, request_id=join_id))
+    def cancel(self, request: UserRequest, join_id: UUID) -> Response:
+        return self.answer(services.cancel(actor=request.user, request_id=join_id))
 
 
 class AskToJoin(ApiView):

@@ -15,13 +15,13 @@ MAX_MESSAGE = 1000
 """Characters of what the asker writes, and of what the owner answers."""
 
 
-class JoinStatus(models.TextChoices):
+class JoinState(models.TextChoices):
     """What became of a request to join."""
 
     OPEN = "open", _("Open")
     APPROVED = "approved", _("Approved")
-    REFUSED = "refused", _("Refused")
-    WITHDRAWN = "withdrawn", _("Withdrawn")
+    DENIED = "denied", _("Denied")
+    CANCELLED = "cancelled", _("Cancelled")
     EXPIRED = "expired", _("Expired")
 
 
@@ -40,7 +40,7 @@ class JoinRequest(models.Model):
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="join_requests"
     )
     message = models.TextField(max_length=MAX_MESSAGE, blank=True)
-    status = models.CharField(max_length=10, choices=JoinStatus, default=JoinStatus.OPEN)
+    state = models.CharField(max_length=10, choices=JoinState, default=JoinState.OPEN)
     role = models.CharField(max_length=10, blank=True)
     decided_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
@@ -54,10 +54,10 @@ class JoinRequest(models.Model):
         ordering = ["-created_at", "-id"]
         constraints = [
             models.UniqueConstraint(
-                fields=["team", "requester"], condition=Q(status=JoinStatus.OPEN), name="join_request_once"
+                fields=["team", "requester"], condition=Q(state=JoinState.OPEN), name="join_request_once"
             )
         ]
-        indexes = [models.Index(fields=["status", "created_at"], name="join_request_open")]
+        indexes = [models.Index(fields=["state", "created_at"], name="join_request_open")]
 
     def __str__(self) -> str:
         return f"{self.requester_id} to {self.team_name}"

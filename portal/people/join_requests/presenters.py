@@ -10,18 +10,18 @@ from django.utils.translation import gettext_lazy as _
 
 from portal.people.accounts.models import Role, User
 from portal.people.join_requests import policies, selectors
-from portal.people.join_requests.models import JoinRequest, JoinStatus
+from portal.people.join_requests.models import JoinRequest, JoinState
 
 MAX_ON_HOME = 20
 
 LOOKS: dict[str, tuple[str | Promise, str, str]] = {
-    JoinStatus.OPEN: (_("Waits for an owner"), "hourglass", "wait"),
-    JoinStatus.APPROVED: (_("Approved"), "circle-check", "ok"),
-    JoinStatus.REFUSED: (_("Refused"), "circle-x", "bad"),
-    JoinStatus.WITHDRAWN: (_("Withdrawn"), "arrow-back-up", ""),
-    JoinStatus.EXPIRED: (_("Expired"), "clock", ""),
+    JoinState.OPEN: (_("Waits for an owner"), "hourglass", "wait"),
+    JoinState.APPROVED: (_("Approved"), "circle-check", "ok"),
+    JoinState.DENIED: (_("Denied"), "circle-x", "bad"),
+    JoinState.CANCELLED: (_("Cancelled"), "arrow-back-up", ""),
+    JoinState.EXPIRED: (_("Expired"), "clock", ""),
 }
-"""Word, icon and tone of each status."""
+"""Word, icon and tone of each state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +30,20 @@ class Shown:
 
     request: JoinRequest
     may_decide: bool
-    may_withdraw: bool
+    may_cancel: bool
 
     @property
     def look(self) -> tuple[str | Promise, str, str]:
-        return LOOKS[self.request.status]
+        return LOOKS[self.request.state]
 
 
 def shown(actor: User, request: JoinRequest) -> Shown:
     """The request as the actor may see it."""
-    is_open = request.status == JoinStatus.OPEN
+    is_open = request.state == JoinState.OPEN
     return Shown(
         request,
         may_decide=is_open and policies.may_decide(actor, request),
-        may_withdraw=is_open and request.requester_id == actor.pk,
+        may_cancel=is_open and request.requester_id == actor.pk,
     )
 
 
@@ -57,7 +57,7 @@ def roles() -> list[tuple[str, str]]:
 def of_user(actor: User) -> list[Shown]:
     """The actor's last requests."""
     rows = selectors.of_user(actor)[:10]
-    return [Shown(row, False, row.status == JoinStatus.OPEN) for row in rows]
+    return [Shown(row, False, row.state == JoinState.OPEN) for row in rows]
 
 
 def for_home(actor: User) -> dict[str, Any]:

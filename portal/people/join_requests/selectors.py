@@ -12,7 +12,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts.models import Membership, Role, Team, User
 from portal.people.join_requests import policies
-from portal.people.join_requests.models import JoinRequest, JoinStatus
+from portal.people.join_requests.models import JoinRequest, JoinState
 
 
 def joinable_teams(actor: User) -> QuerySet[Team]:
@@ -25,7 +25,7 @@ def joinable_teams(actor: User) -> QuerySet[Team]:
     if actor.is_auditor or not (policies.lists_teams() or actor.sees_all):
         return Team.objects.none()
     owners = Membership.objects.filter(role=Role.OWNER, user__is_active=True).select_related("user")
-    own = JoinRequest.objects.filter(requester=actor, status=JoinStatus.OPEN)
+    own = JoinRequest.objects.filter(requester=actor, state=JoinState.OPEN)
     return (
         Team.objects.exclude(Exists(Membership.objects.filter(team=OuterRef("pk"), user=actor)))
         .order_by("name", "pk")
@@ -81,4 +81,4 @@ def of_user(user: User) -> QuerySet[JoinRequest]:
 def awaiting(actor: User) -> QuerySet[JoinRequest]:
     """Open requests that wait for the actor's decision, oldest first."""
     found = JoinRequest.objects.select_related("team", "requester")
-    return found.filter(policies.awaiting(actor), status=JoinStatus.OPEN).order_by("created_at", "id")
+    return found.filter(policies.awaiting(actor), state=JoinState.OPEN).order_by("created_at", "id")

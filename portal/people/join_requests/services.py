@@ -1,4 +1,4 @@
-"""Asking to be taken into a team, and the decision: approve, refuse, withdraw, expire.
+"""Asking to be taken into a team, and the decision: approve, deny, cancel, expire.
 
 Each tells the asker by a notice and refreshes the pages of those for whom the request waited.
 """
@@ -32,12 +32,12 @@ from portal.people.accounts.domain_events import MemberSet, UserDeactivated
 from portal.people.accounts.models import Role, Team, User
 from portal.people.accounts.policies import is_member, require_person, require_role_for
 from portal.people.join_requests import policies, selectors
-from portal.people.join_requests.models import MAX_MESSAGE, JoinRequest, JoinStatus
+from portal.people.join_requests.models import MAX_MESSAGE, JoinRequest, JoinState
 
 MAX_OPEN = 5
 """Requests that one user may have open at once."""
 MAX_A_DAY = 10
-"""Requests that one user may make in 24 hours, withdrawn ones included: each is a notice to all owners."""
+"""Requests that one user may make in 24 hours, cancelled ones included: each is a notice to all owners."""
 BATCH = 200
 
 
@@ -50,7 +50,7 @@ class TooManyJoinRequests(PortalError):
 
 
 def connect() -> None:
-    """Withdraw what asks for a team that is deleted, whoever deletes it; once, when Django is ready."""
+    """Cancel what asks for a team that is deleted, whoever deletes it; once, when Django is ready."""
     pre_delete.connect(_team_deleted, sender=Team, dispatch_uid="join_requests.services")
 
 
@@ -64,7 +64,7 @@ def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
     """Ask to be taken into the team `slug`; `text` is for its owners.
 
     Returns the request, and whether it is a new one: asking while one is open returns that. Raises `NotFound`
-    for a team that is not listed to the actor, `StateConflict` (in it already; refused a short while ago; an
+    for a team that is not listed to the actor, `StateConflict` (in it already; denied a short while ago; an
     auditor), `InvalidInput` and `TooManyJoinRequests`.
     """
     # One request of a user at a time, and none of somebody who is just being deactivated.
@@ -87,7 +87,7 @@ def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
     theirs = JoinRequest.objects.filter(requester=actor)
     # One whose time is over and that the clock has not closed yet is none any more.
     _expire(theirs.filter(team=team), now)
-    present = theirs.filter(team=team, status=JoinStatus.OPEN).select_related("team", "requester").first()
+    present = theirs.filter(team=team, state=JoinState.OPEN).select_related("team", "requester").first()
     if present is not None:
         return present, False
     _refuse_too_soon(theirs, team, now)
@@ -112,8 +112,8 @@ def ask(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequest, bool]:
 
 def _refuse_too_soon(theirs: QuerySet[JoinRequest], team: Team, now: datetime) -> None:
     since = now - timedelta(days=settings.BERTH_JOIN_AGAIN_DAYS)
-    refused = theirs.filter(team=team, status=JoinStatus.REFUSED, decided_at__gt=since)
-    last = refused.order_by("-decided_at").first()
+    denied = theirs.filter(team=team, state=JoinState.DENIED, decided_at__gt=since)
+    last = denied.order_by("-decided_at").first()
     if last is not None and last.decided_at is not None:
         until = (last.decided_at + timedelta(days=settings.BERTH_JOIN_AGAIN_DAYS)).isoformat()
         reason = Reason(JoinCode.ASK_TO_JOIN_LATER, {"team": team.name, "until": until})
@@ -121,7 +121,7 @@ def _refuse_too_soon(theirs: QuerySet[JoinRequest], team: Team, now: datetime) -
 
 
 def _refuse_too_many(theirs: QuerySet[JoinRequest], now: datetime) -> None:
-    if theirs.filter(status=JoinStatus.OPEN).count() >= MAX_OPEN:
+    if theirs.filter(state=JoinState.OPEN).count() >= MAX_OPEN:
         raise TooManyJoinRequests(Reason(JoinCode.TOO_MANY_JOIN_REQUESTS, {"limit": MAX_OPEN}))
     if theirs.filter(created_at__gt=now - timedelta(days=1)).count() >= MAX_A_DAY:
         raise TooManyJoinRequests(Reason(JoinCode.TOO_MANY_JOIN_REQUESTS_A_DAY, {"limit": MAX_A_DAY}))
@@ -138,7 +138,7 @@ def approve(*, actor: User, request_id: UUID, role: str = Role.MEMBER, note: str
     team = request.team
     assert team is not None, "policies.require_decide refuses a request to a team that is gone"
     waited = list(policies.deciders_of(request))
-    _close(request, JoinStatus.APPROVED, actor, _note(note), role=role)
+    _close(request, JoinState.APPROVED, actor, _note(note), role=role)
     accounts.set_member(actor=actor, team=team, username=request.requester.username, role=role)
     named = {"username": actor.username, "team": team.name}
     _record(
@@ -161,24 +161,24 @@ def approve(*, actor: User, request_id: UUID, role: str = Role.MEMBER, note: str
 
 
 @transaction.atomic
-def refuse(*, actor: User, request_id: UUID, reason: str) -> JoinRequest:
-    """Refuse, with a reason that the asker reads. Raises what `approve` raises."""
-    reason = _note(reason)
-    if not reason:
-        missing = Reason(JoinCode.REFUSAL_NEEDS_REASON)
-        raise InvalidInput(missing, errors={"reason": [missing]})
+def deny(*, actor: User, request_id: UUID, note: str) -> JoinRequest:
+    """Deny, with a note that the requester reads. Raises what `approve` raises."""
+    note = _note(note)
+    if not note:
+        missing = Reason(JoinCode.JOIN_DENIAL_NEEDS_NOTE)
+        raise InvalidInput(missing, errors={"note": [missing]})
     request = _locked(actor, request_id)
     policies.require_decide(actor, request)
     waited = list(policies.deciders_of(request))
-    _close(request, JoinStatus.REFUSED, actor, reason)
-    message = f"refused to take {request.requester.username} into {request.team_name}"
-    _record(actor, request, AuditKind.TEAM_JOIN_REFUSED, message, reason=reason)
+    _close(request, JoinState.DENIED, actor, note)
+    message = f"denied the request of {request.requester.username} to join {request.team_name}"
+    _record(actor, request, AuditKind.TEAM_JOIN_DENIED, message, reason=note)
     named = {"username": actor.username, "team": request.team_name}
     events.notify(
         [request.requester],
-        "team.join_refused",
-        _("%(username)s refused to take you into %(team)s") % named,
-        reason,
+        "team.join_denied",
+        _("%(username)s denied your request to join %(team)s") % named,
+        note,
         url_of(request),
     )
     events.refresh_pages(waited)
@@ -186,21 +186,21 @@ def refuse(*, actor: User, request_id: UUID, reason: str) -> JoinRequest:
 
 
 @transaction.atomic
-def withdraw(*, actor: User, request_id: UUID) -> JoinRequest:
+def cancel(*, actor: User, request_id: UUID) -> JoinRequest:
     """Take back a request of one's own. Twice is success."""
     request = _locked(actor, request_id)
     if request.requester_id != actor.pk:
         asker = {"username": request.requester.username}
-        raise NotAllowed(Reason(JoinCode.ONLY_REQUESTER_WITHDRAWS, asker))
-    if request.status != JoinStatus.WITHDRAWN:
-        _withdraw(request, actor)
+        raise NotAllowed(Reason(JoinCode.ONLY_REQUESTER_CANCELS_JOIN, asker))
+    if request.state != JoinState.CANCELLED:
+        _cancel(request, actor)
     return request
 
 
-def withdraw_all_of(event: UserDeactivated) -> None:
+def cancel_all_of(event: UserDeactivated) -> None:
     """Take back whatever a deactivated user has asked for and nobody has decided yet."""
     for request in _open().filter(requester=event.user):
-        _withdraw(request, event.actor)
+        _cancel(request, event.actor)
 
 
 def member_set(event: MemberSet) -> None:
@@ -208,7 +208,7 @@ def member_set(event: MemberSet) -> None:
     for request in _open().filter(requester=event.user, team=event.team):
         waited = list(policies.deciders_of(request))
         actor = event.actor if isinstance(event.actor, User) else None
-        _close(request, JoinStatus.APPROVED, actor, "", role=event.role)
+        _close(request, JoinState.APPROVED, actor, "", role=event.role)
         message = f"took {request.requester.username} into {request.team_name} as {event.role}"
         _record(event.actor, request, AuditKind.TEAM_JOIN_APPROVED, message, role=event.role)
         events.refresh_pages(waited)
@@ -224,7 +224,7 @@ def _expire(requests: QuerySet[JoinRequest], now: datetime) -> int:
     due = _open(requests).filter(expires_at__lte=now)[:BATCH]
     for request in due:
         waited = list(policies.deciders_of(request))
-        _close(request, JoinStatus.EXPIRED, None, "")
+        _close(request, JoinState.EXPIRED, None, "")
         named = {"team": request.team_name}
         message = f"closed the request of {request.requester.username} to join {request.team_name}"
         _record(SYSTEM, request, AuditKind.TEAM_JOIN_EXPIRED, message, reason="nobody decided it in time")
@@ -239,21 +239,21 @@ def _expire(requests: QuerySet[JoinRequest], now: datetime) -> int:
     return len(due)
 
 
-def _withdraw(request: JoinRequest, actor: User | SystemActor, why: str = "") -> None:
+def _cancel(request: JoinRequest, actor: User | SystemActor, why: str = "") -> None:
     waited = list(policies.deciders_of(request))
-    _close(request, JoinStatus.WITHDRAWN, actor if isinstance(actor, User) else None, "")
-    message = f"withdrew the request of {request.requester.username} to join {request.team_name}"
-    _record(actor, request, AuditKind.TEAM_JOIN_WITHDRAWN, message, reason=why)
+    _close(request, JoinState.CANCELLED, actor if isinstance(actor, User) else None, "")
+    message = f"cancelled the request of {request.requester.username} to join {request.team_name}"
+    _record(actor, request, AuditKind.TEAM_JOIN_CANCELLED, message, reason=why)
     events.refresh_pages([*waited, request.requester])
 
 
 def _team_deleted(*, instance: Team, **_more: Any) -> None:
     with transaction.atomic():
         for request in _open().filter(team=instance):
-            _withdraw(request, SYSTEM, "there is no such team any more")
+            _cancel(request, SYSTEM, "there is no such team any more")
             events.notify(
                 [request.requester],
-                "team.join_withdrawn",
+                "team.join_cancelled",
                 _("%(team)s, which you asked to join, is gone") % {"team": request.team_name},
                 "",
                 url_of(request),
@@ -264,7 +264,7 @@ def _open(requests: QuerySet[JoinRequest] | None = None) -> QuerySet[JoinRequest
     """Those that are open, under row locks, in one order for everybody."""
     found = JoinRequest.objects.all() if requests is None else requests
     return (
-        found.filter(status=JoinStatus.OPEN)
+        found.filter(state=JoinState.OPEN)
         .select_related("team", "requester")
         .select_for_update(of=("self",))
         .order_by("created_at", "pk")
@@ -280,29 +280,27 @@ def _locked(actor: User, request_id: UUID) -> JoinRequest:
     return request
 
 
-def _close(
-    request: JoinRequest, status: JoinStatus, actor: User | None, note: str, *, role: str = ""
-) -> None:
+def _close(request: JoinRequest, state: JoinState, actor: User | None, note: str, *, role: str = "") -> None:
     """End an open request. Raises `StateConflict` that says who was faster."""
-    if request.status != JoinStatus.OPEN:
+    if request.state != JoinState.OPEN:
         raise _closed_already(request)
-    request.status, request.role = status, role
+    request.state, request.role = state, role
     request.decided_by, request.decided_at, request.decision_note = actor, timezone.now(), note
-    request.save(update_fields=["status", "role", "decided_by", "decided_at", "decision_note"])
+    request.save(update_fields=["state", "role", "decided_by", "decided_at", "decision_note"])
 
 
 def _closed_already(request: JoinRequest) -> StateConflict:
     code = {
-        JoinStatus.APPROVED: JoinCode.JOIN_APPROVED_ALREADY,
-        JoinStatus.REFUSED: JoinCode.JOIN_REFUSED_ALREADY,
-    }.get(JoinStatus(request.status), JoinCode.JOIN_CLOSED_ALREADY)
+        JoinState.APPROVED: JoinCode.JOIN_APPROVED_ALREADY,
+        JoinState.DENIED: JoinCode.JOIN_DENIED_ALREADY,
+    }.get(JoinState(request.state), JoinCode.JOIN_CLOSED_ALREADY)
     who = request.decided_by.username if request.decided_by else _("Somebody")
     params = {} if code is JoinCode.JOIN_CLOSED_ALREADY else {"who": who}
     return StateConflict(
         Reason(code, params),
         code=ProblemCode.DECIDED_ALREADY,
         join_request=str(request.pk),
-        status_of_request=request.status,
+        state_of_request=request.state,
     )
 
 

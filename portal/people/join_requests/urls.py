@@ -10,5 +10,5 @@ urlpatterns = [
     path("join/teams/<slug:slug>/", views.ask, name="ask"),
     path("join/requests/<uuid:join_id>/", views.request_page, name="request"),
     path("join/requests/<uuid:join_id>/decide/", views.decide, name="decide"),
-    path("join/requests/<uuid:join_id>/withdraw/", views.withdraw, name="withdraw"),
+    path("join/requests/<uuid:join_id>/cancel/", views.cancel, name="cancel"),
 ]

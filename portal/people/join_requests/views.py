@@ -83,7 +83,7 @@ def request_page(request: SignedInRequest, join_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def decide(request: SignedInRequest, join_id: UUID) -> HttpResponse:
-    """Approve or refuse. A GET, as after signing in anew, only shows the request."""
+    """Approve or deny. A GET, as after signing in anew, only shows the request."""
     found = selectors.request_by_id(request.user, join_id)
     if request.method == "POST":
         try:
@@ -103,26 +103,26 @@ def _decide(request: SignedInRequest, join_id: UUID) -> str:
             actor=request.user,
             request_id=join_id,
             role=request.POST.get("role", "member"),
-            note=request.POST.get("reason", ""),
+            note=request.POST.get("note", ""),
         )
         named = {"username": made.requester.username, "team": made.team_name, "role": made.given_role.lower()}
         return _("%(username)s is now %(role)s of %(team)s.") % named
-    if what == "refuse":
-        made = services.refuse(actor=request.user, request_id=join_id, reason=request.POST.get("reason", ""))
-        return _("Refused. %(username)s is told why.") % {"username": made.requester.username}
+    if what == "deny":
+        made = services.deny(actor=request.user, request_id=join_id, note=request.POST.get("note", ""))
+        return _("Denied. %(username)s gets your note.") % {"username": made.requester.username}
     raise InvalidInput(Reason(CommonCode.CHOOSE_WHAT_TO_DO))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-def withdraw(request: SignedInRequest, join_id: UUID) -> HttpResponse:
+def cancel(request: SignedInRequest, join_id: UUID) -> HttpResponse:
     """Take one's request back. A GET, as after signing in anew, only shows it."""
     found = selectors.request_by_id(request.user, join_id)
     if request.method == "POST":
         try:
-            services.withdraw(actor=request.user, request_id=join_id)
+            services.cancel(actor=request.user, request_id=join_id)
         except PortalError as error:
             messages.error(request, error.sentence)
         else:
-            messages.success(request, _("The request is withdrawn."))
+            messages.success(request, _("The request is cancelled."))
     return redirect(services.url_of(found))

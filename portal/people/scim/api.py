@@ -24,13 +24,14 @@ from rest_framework.response import Response
 from rest_framework.views import APIView, set_rollback
 
 from portal.common.actors import SystemActor
+from portal.common.constraints import violates
 from portal.common.errors import PortalError, StateConflict
 from portal.common.json_input import InvalidJson, parse_json
 from portal.common.reasons.codes import ScimCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.people.accounts.authentication import TokenAuthentication
-from portal.people.accounts.models import ApiToken
+from portal.people.accounts.models import ApiToken, User
 from portal.people.scim import errors, filters, patch, queries, resources, schemas, services
 from portal.people.scim.models import ScimGroup, ScimUser
 from portal.people.scim.schemas import MAX_PAGE
@@ -102,6 +103,15 @@ class IsProvisioner(permissions.BasePermission):
         return True
 
 
+def _is_taken(error: IntegrityError) -> bool:
+    """Return whether somebody else was faster with the same name or address."""
+    return (
+        violates(error, User, "username", "user_email_unique")
+        or violates(error, ScimUser, "user")
+        or violates(error, ScimGroup, "scim_group_name_unique")
+    )
+
+
 class ScimView(APIView):
     """One endpoint. Errors are those of RFC 7644, section 3.12."""
 
@@ -127,8 +137,7 @@ class ScimView(APIView):
             case PortalError():
                 status, detail = exc.status, _told(exc)
                 scim_type = "" if isinstance(exc, StateConflict) or status != 400 else "invalidValue"
-            case IntegrityError():
-                # Somebody else was faster with the same name.
+            case IntegrityError() if _is_taken(exc):
                 refusal = errors.uniqueness(Reason(ScimCode.NOT_UNIQUE))
                 status, scim_type, detail = 409, refusal.scim_type, refusal.sentence
             case Http404():

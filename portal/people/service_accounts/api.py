@@ -25,7 +25,7 @@ from portal.people.accounts.mfa.proof import require_fresh
 from portal.people.accounts.models import ApiToken, User
 from portal.people.accounts.serializers import NewTokenSerializer, TokenCreateSerializer, TokenSerializer
 from portal.people.accounts.token_api import TOKEN_SCOPES, new_token, token_of
-from portal.people.accounts.user_serializers import ReasonGivenSerializer
+from portal.people.accounts.user_serializers import DeactivateSerializer
 from portal.people.service_accounts import selectors
 from portal.people.service_accounts.serializers import (
     ServiceAccountChangeSerializer,
@@ -62,7 +62,7 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
         return self.answer(self.get_queryset().get(pk=user.pk), status=status, **headers)
 
     @operation(
-        "Make a service account",
+        "Create a service account",
         once=True,
         description="For owners of the team and operators. It is a member of this team, and never signs in.",
         request=ServiceAccountCreateSerializer,
@@ -77,7 +77,7 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
         return self.shown(made, status=201, Location=location)
 
     @operation(
-        "Say what a service account is for",
+        "Change the description of a service account",
         request=ServiceAccountChangeSerializer,
         responses={200: ServiceAccountSerializer},
         parameters=[IF_MATCH],
@@ -91,7 +91,7 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
         return self.shown(row)
 
     @operation(
-        "Delete a service account for good",
+        "Delete a service account",
         description="Its tokens and rules go, home folders and the name stay. Workspaces keep it from being "
         "deleted unless `workspaces=delete`.",
         responses={204: None},
@@ -108,14 +108,14 @@ class ServiceAccountViewSet(TaggedViewSet, ReadViewSet):
         "Deactivate a service account",
         description="Its tokens end, its rules let nothing in, its workspaces stop with their files kept. "
         "Twice is success.",
-        request=ReasonGivenSerializer,
+        request=DeactivateSerializer,
         responses={200: ServiceAccountSerializer},
         errors=[400, 404, 415],
     )
     @action(detail=True, methods=["post"])
     def deactivate(self, request: UserRequest, slug: str, username: str) -> Response:
         account = self.get_object()
-        reason = body_of(request, ReasonGivenSerializer).get("reason", "")
+        reason = body_of(request, DeactivateSerializer).get("note", "")
         return self.shown(deactivation.deactivate(actor=request.user, user=account, reason=reason))
 
     @operation(
@@ -147,7 +147,7 @@ class ServiceTokenViewSet(ListViewSet):
         return selectors.by_name(self.request.user, self.kwargs["slug"], self.kwargs["username"])
 
     @operation(
-        "Make a token of a service account",
+        "Create a token of a service account",
         once=True,
         description="The answer holds the secret, this once. A token cannot make one that may do more. For "
         "owners of the team and operators.",

@@ -41,7 +41,7 @@ def _deactivate(account: User) -> dict[str, Any]:
             _("its token rules, which let in again when it is reactivated"),
             _("the record of what happened"),
         ],
-        "reason": _("For the audit log."),
+        "note": _("For the audit log."),
         "yes": _("Deactivate %(username)s") % named,
     }
 

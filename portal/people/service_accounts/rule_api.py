@@ -50,7 +50,7 @@ class TrustRuleViewSet(ReadViewSet):
         return selectors.by_name(self.request.user, self.kwargs["slug"], self.kwargs["username"])
 
     @operation(
-        "Make a trust rule",
+        "Create a trust rule",
         once=True,
         description="For owners of the team and operators. A token makes no rule that may more than it.",
         request=TrustRuleCreateSerializer,

@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from portal.common.api import StrictSerializer
 from portal.common.scopes import Scope
-from portal.people.accounts.models import AccountStatus, User
+from portal.people.accounts.models import AccountState, User
 from portal.people.service_accounts.exchange.conditions import MAX_VALUE, Match
 from portal.people.service_accounts.models import TrustRule
 from portal.people.service_accounts.rules import MAX_LIFETIME_S, MIN_LIFETIME_S
@@ -18,7 +18,7 @@ class ServiceAccountSerializer(serializers.ModelSerializer[User]):
     """An account of a team's, for programs."""
 
     team = serializers.CharField(source="owning_team.slug")
-    status = serializers.ChoiceField(AccountStatus.choices)
+    state = serializers.ChoiceField(AccountState.choices)
     token_count = serializers.IntegerField(help_text="How many of its tokens work now.")
     last_used_at = serializers.DateTimeField(
         allow_null=True, help_text="When one of its tokens was last used."
@@ -28,7 +28,7 @@ class ServiceAccountSerializer(serializers.ModelSerializer[User]):
     class Meta:
         model = User
         fields = [
-            *("username", "team", "description", "status", "token_count", "last_used_at"),
+            *("username", "team", "description", "state", "token_count", "last_used_at"),
             *("created_at", "deactivated_at"),
         ]
         read_only_fields = fields

@@ -140,7 +140,7 @@ def deactivate(request: SignedInRequest, slug: str, username: str) -> HttpRespon
     require_manage_account(request.user, found)
     if request.method != "POST":
         return _asked(request, found, "deactivate")
-    reason = strip_nul(request.POST.get("reason", "")).strip()[:200]
+    reason = strip_nul(request.POST.get("note", "")).strip()[:200]
     deactivation.deactivate(actor=request.user, user=found, reason=reason)
     messages.success(request, _("%(username)s is deactivated.") % {"username": username})
     return redirect("service_accounts:account", slug, username)
@@ -186,7 +186,7 @@ def shown(request: SignedInRequest, found: User, *, secret: str = "", **forms: A
     context: dict[str, Any] = {
         "account": found,
         "team": team,
-        "look": LOOKS[found.status],
+        "look": LOOKS[found.state],
         "may_manage": may_manage_team(request.user, team),
         "sees_credentials": sees,
         "page": Paginator(listed, ROWS_PER_PAGE).get_page(request.GET.get("page")),

@@ -1,4 +1,4 @@
-"""GPU-hours: granted per period, spent as time passes, weighted by model. Integers throughout.
+"""GPU-hours: a quota per period, spent as time passes, weighted by model. Integers throughout.
 
 The unit is the weighted milli-GPU-second: one GPU of weight one for an hour is `GPU_HOUR`. Weights are
 thousandths. Fractions of a unit are carried over, so any number of ticks adds up to the same.
@@ -26,12 +26,12 @@ class Warn(IntEnum):
 class Account:
     """A team's budget for the present period.
 
-    `granted` is what the period gave, `credit` what was added by hand and lasts until it is spent,
+    `quota` is what the period gives, `credit` what was added by hand and lasts until it is spent,
     `spent` what went since `period_start_s`. `carry` is the part of a unit not yet charged, in
     thousandths; `unbilled` what ran on after the budget was gone and the accounting was late.
     """
 
-    granted: int
+    quota: int
     period_s: int
     period_start_s: int
     at_s: int
@@ -43,7 +43,7 @@ class Account:
 
     @property
     def budget(self) -> int:
-        return self.granted + self.credit
+        return self.quota + self.credit
 
     @property
     def balance(self) -> int:
@@ -122,17 +122,17 @@ def _warnings(account: Account) -> tuple[tuple[Warn, ...], Account]:
 def refilled(account: Account, now_s: int) -> Account:
     """The account with the periods that have passed by `now_s` turned over.
 
-    What a period granted and was not used is gone; credit that was not needed stays, and so does debt.
+    What is left of a period's quota is gone; credit that was not needed stays, and so does debt.
     """
     passed = (now_s - account.period_start_s) // account.period_s
     if passed <= 0:
         return account
-    over = account.spent - account.granted
+    over = account.spent - account.quota
     credit, debt = (
         (account.credit, 0) if over <= 0 else (max(0, account.credit - over), max(0, over - account.credit))
     )
     # Each further period that passed unused pays off debt with its own grant.
-    debt = max(0, debt - (passed - 1) * account.granted)
+    debt = max(0, debt - (passed - 1) * account.quota)
     return replace(
         account,
         credit=credit,
@@ -146,7 +146,7 @@ def credited(account: Account, amount: int) -> Account:
     """The account with ad-hoc credit; a negative amount takes back, down to no credit."""
     credit = max(0, account.credit + amount)
     level = account.spent * 100
-    budget = account.granted + credit
+    budget = account.quota + credit
     warned = max((each for each in Warn if budget and level >= budget * each), default=0)
     return replace(account, credit=credit, warned=min(account.warned, warned))
 

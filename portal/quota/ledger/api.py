@@ -41,7 +41,7 @@ class LedgerSerializer(serializers.Serializer[Any]):
     team = serializers.CharField(source="team.slug")
     period = serializers.ChoiceField(Period.choices, help_text="How often it is refilled.")
     period_ends_at = serializers.DateTimeField()
-    granted = serializers.IntegerField(help_text=UNIT)
+    quota = serializers.IntegerField(help_text=UNIT)
     credit = serializers.IntegerField()
     spent = serializers.IntegerField()
     balance = serializers.IntegerField(help_text="Below zero by one accounting tick at most.")
@@ -52,7 +52,7 @@ class LedgerSerializer(serializers.Serializer[Any]):
 
 
 class LedgerChangeSerializer(StrictSerializer):
-    granted = serializers.IntegerField(min_value=0, help_text=UNIT)
+    quota = serializers.IntegerField(min_value=0, help_text=UNIT)
     period = serializers.ChoiceField(choices=Period.choices, default=Period.MONTH)
 
 
@@ -99,7 +99,7 @@ class LedgerViewSet(TaggedViewSet, ReadViewSet):
         return self.get_paginated_response(rows.data)
 
     @operation(
-        "Open a team's ledger, or change its grant",
+        "Set a team's ledger",
         description="For operators. A new grant counts from now on; what has been spent stays spent.",
         request=LedgerChangeSerializer,
         responses={200: LedgerSerializer},
@@ -107,7 +107,7 @@ class LedgerViewSet(TaggedViewSet, ReadViewSet):
         errors=[400, 404, 412, 415],
         examples=[
             OpenApiExample(
-                "100 hours every 30 days", {"granted": 360_000_000, "period": "month"}, request_only=True
+                "100 hours every 30 days", {"quota": 360_000_000, "period": "month"}, request_only=True
             )
         ],
     )
@@ -122,7 +122,7 @@ class LedgerViewSet(TaggedViewSet, ReadViewSet):
         return self.answer(selectors.statement(team))
 
     @operation(
-        "Close a team's ledger",
+        "Delete a team's ledger",
         description="For operators: hours are not counted any more.",
         responses={204: None},
         parameters=[IF_MATCH],

@@ -81,7 +81,7 @@ class BudgetViewSet(TaggedViewSet, ReadViewSet):
         return self.get_paginated_response(rows.data)
 
     @operation(
-        "Give a team a budget, or change it",
+        "Set a team's budget",
         description=(
             "For operators. What has been spent in the month stays spent; owners are told at 80 and 100 %."
         ),
@@ -101,7 +101,7 @@ class BudgetViewSet(TaggedViewSet, ReadViewSet):
         return self.answer(budgets.statement(team))
 
     @operation(
-        "Remove a team's budget",
+        "Delete a team's budget",
         description="For operators.",
         responses={204: None},
         parameters=[IF_MATCH],

@@ -1,4 +1,4 @@
-"""GPU-hours of teams: what they were granted, what they spent, and each movement."""
+"""GPU-hours of teams: their quota, what they spent, and each movement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LedgerAccount(models.Model):
         "accounts.Team", primary_key=True, on_delete=models.CASCADE, related_name="ledger"
     )
     period = models.CharField(max_length=5, choices=Period, default=Period.MONTH)
-    granted = models.PositiveBigIntegerField()
+    quota = models.PositiveBigIntegerField()
     period_started_at = models.DateTimeField()
     charged_until = models.DateTimeField()
     credit = models.PositiveBigIntegerField(default=0)
@@ -39,7 +39,7 @@ class LedgerAccount(models.Model):
     @property
     def version_state(self) -> tuple[object, ...]:
         """What of it is edited (`portal.common.etags`)."""
-        return (self.pk, self.granted, self.period)
+        return (self.pk, self.quota, self.period)
 
 
 class Budget(models.Model):

@@ -27,7 +27,7 @@ class Statement:
     team: Team
     period: str
     period_ends_at: datetime
-    granted: int
+    quota: int
     credit: int
     spent: int
     balance: int
@@ -39,11 +39,11 @@ class Statement:
     @property
     def version_state(self) -> tuple[object, ...]:
         """That of its row."""
-        return (self.team.pk, self.granted, self.period)
+        return (self.team.pk, self.quota, self.period)
 
     @property
     def budget(self) -> int:
-        return self.granted + self.credit
+        return self.quota + self.credit
 
     @property
     def percent(self) -> int:
@@ -82,7 +82,7 @@ def statement(team: Team) -> Statement | None:
         team=team,
         period=Period(row.period),
         period_ends_at=datetime.fromtimestamp(account.period_start_s + account.period_s, UTC),
-        granted=account.granted,
+        quota=account.quota,
         credit=account.credit,
         spent=account.spent,
         balance=account.balance,
@@ -122,8 +122,8 @@ def teams_without_hours() -> set[str]:
     """The slugs of the teams whose GPU-hours are spent."""
     return {
         team
-        for team, granted, credit, spent in LedgerAccount.objects.values_list(
-            "team__slug", "granted", "credit", "spent"
+        for team, quota, credit, spent in LedgerAccount.objects.values_list(
+            "team__slug", "quota", "credit", "spent"
         )
-        if granted + credit - spent <= 0
+        if quota + credit - spent <= 0
     }

@@ -40,7 +40,7 @@ OUT_OF_HOURS = "its team has no GPU-hours left"
 def account_of(row: LedgerAccount) -> Account:
     """The row as the engine takes it."""
     return Account(
-        granted=row.granted,
+        quota=row.quota,
         period_s=PERIOD_S[Period(row.period)],
         period_start_s=int(row.period_started_at.timestamp()),
         at_s=int(row.charged_until.timestamp()),
@@ -56,7 +56,7 @@ def keep(row: LedgerAccount, account: Account) -> None:
     """Write the engine's account into the row."""
     row.period_started_at = datetime.fromtimestamp(account.period_start_s, UTC)
     row.charged_until = datetime.fromtimestamp(account.at_s, UTC)
-    row.granted, row.credit, row.spent = account.granted, account.credit, account.spent
+    row.quota, row.credit, row.spent = account.quota, account.credit, account.spent
     row.carry, row.unbilled, row.warned = account.carry, account.unbilled, account.warned
     row.save()
 
@@ -69,7 +69,7 @@ def set_ledger(
     *,
     actor: User | SystemActor,
     team: Team,
-    granted: int,
+    quota: int,
     period: str = Period.MONTH,
     expected: frozenset[str] = etags.ANY,
 ) -> LedgerAccount:
@@ -80,8 +80,8 @@ def set_ledger(
     """
     policies.require_set_limits(actor)
     problems: dict[str, list[Reason]] = {}
-    if not 0 <= granted <= MAX_AMOUNT:
-        problems["granted"] = [Reason(LedgerCode.GRANTED_OUT_OF_RANGE)]
+    if not 0 <= quota <= MAX_AMOUNT:
+        problems["quota"] = [Reason(LedgerCode.QUOTA_OUT_OF_RANGE)]
     if period not in Period.values:
         problems["period"] = [Reason(CommonCode.CHOOSE_ONE_OF, {"known": list(Period.values)})]
     if problems:
@@ -92,23 +92,23 @@ def set_ledger(
     if row is None:
         row, _made = LedgerAccount.objects.get_or_create(
             team=team,
-            defaults={"granted": granted, "period": period, "period_started_at": now, "charged_until": now},
+            defaults={"quota": quota, "period": period, "period_started_at": now, "charged_until": now},
         )
         kind, before = EntryKind.OPENED, 0
     else:
-        if (row.granted, row.period) == (granted, period):
+        if (row.quota, row.period) == (quota, period):
             return row
-        kind, before = EntryKind.CHANGED, row.granted
-        row.granted, row.period = granted, period
-        row.save(update_fields=["granted", "period"])
-    _enter(row, kind, granted - before, actor)
+        kind, before = EntryKind.CHANGED, row.quota
+        row.quota, row.period = quota, period
+        row.save(update_fields=["quota", "period"])
+    _enter(row, kind, quota - before, actor)
     each = Period(row.period).label.lower()
     events.record(
         actor=actor,
         kind=AuditKind(f"ledger.{kind.value}"),
         team=team,
-        message=f"gives {team.name} {format_gpu_hours(granted)} GPU-hours {each}",
-        data={"granted": granted, "before": before, "period": row.period},
+        message=f"gives {team.name} {format_gpu_hours(quota)} GPU-hours {each}",
+        data={"quota": quota, "before": before, "period": row.period},
     )
     emit(LimitsChanged())
     return row
@@ -217,12 +217,12 @@ def _tick_one(team_id: UUID, now: datetime) -> None:
     refilled = account.period_start_s > before.period_start_s
     keep(row, account)
     if refilled:
-        _enter(row, EntryKind.REFILL, row.granted, SYSTEM)
+        _enter(row, EntryKind.REFILL, row.quota, SYSTEM)
         events.record(
             actor=SYSTEM,
             kind=AuditKind.LEDGER_REFILL,
             team=row.team,
-            message=f"refills the GPU-hours of {row.team.name}: {format_gpu_hours(row.granted)}",
+            message=f"refills the GPU-hours of {row.team.name}: {format_gpu_hours(row.quota)}",
         )
         emit(LimitsChanged())
     else:

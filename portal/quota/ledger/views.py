@@ -77,12 +77,12 @@ def _do(request: SignedInRequest, team: Team) -> str:
         return _("GPU-hours of %(team)s are not counted any more.") % {"team": team.name}
     text = strip_nul(request.POST.get("hours", "")).strip()
     if what == "set":
-        granted = parse_amount(text, resources.GPU_HOURS, "hours")
+        quota = parse_amount(text, resources.GPU_HOURS, "hours")
         period = request.POST.get("period", Period.MONTH)
-        services.set_ledger(actor=request.user, team=team, granted=granted, period=period, expected=expected)
+        services.set_ledger(actor=request.user, team=team, quota=quota, period=period, expected=expected)
         words = {
             "team": team.name,
-            "hours": format_gpu_hours(granted),
+            "hours": format_gpu_hours(quota),
             "period": Period(period).label.lower(),
         }
         return _("%(team)s has %(hours)s GPU-hours %(period)s.") % words

@@ -16,7 +16,7 @@ Limits = dict[UUID, dict[str, types.Limit]]
 def teams(now: datetime) -> Iterable[types.Team]:
     """Every team with its limits, the grants that count now, its caps and share."""
     limits = _limits(Quota.objects.filter(team__isnull=False).values_list(
-        "team_id", "resource", "nominal", "borrowing_limit", "lending_limit"
+        "team_id", "resource", "quota", "borrowing_limit", "lending_limit"
     ))  # fmt: skip
     caps: dict[UUID, dict[str, int]] = {}
     member_caps: dict[UUID, dict[str, dict[str, int]]] = {}
@@ -96,7 +96,7 @@ def _governed(team: UUID, resource: str) -> bool:
 def cohorts() -> Iterable[types.Cohort]:
     """Every cohort with its own limits and the one that it is in."""
     limits = _limits(Quota.objects.filter(cohort__isnull=False).values_list(
-        "cohort_id", "resource", "nominal", "borrowing_limit", "lending_limit"
+        "cohort_id", "resource", "quota", "borrowing_limit", "lending_limit"
     ))  # fmt: skip
     for pk, slug, parent, weight in Cohort.objects.values_list("pk", "slug", "parent__slug", "weight_milli"):
         yield types.Cohort(slug, parent or "", limits.get(pk, {}), weight)

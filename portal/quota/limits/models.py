@@ -79,7 +79,7 @@ class Quota(models.Model):
     )
     cohort = models.ForeignKey(Cohort, null=True, blank=True, on_delete=models.CASCADE, related_name="quotas")
     resource = models.CharField(max_length=80, validators=[validate_resource])
-    nominal = models.PositiveBigIntegerField(default=0)
+    quota = models.PositiveBigIntegerField(default=0)
     borrowing_limit = models.PositiveBigIntegerField(null=True, blank=True)
     lending_limit = models.PositiveBigIntegerField(null=True, blank=True)
 
@@ -103,7 +103,7 @@ class Quota(models.Model):
     @property
     def version_state(self) -> tuple[object, ...]:
         """What of it is edited (`portal.common.etags`)."""
-        return (self.pk, self.nominal, self.borrowing_limit, self.lending_limit)
+        return (self.pk, self.quota, self.borrowing_limit, self.lending_limit)
 
 
 class SiteLimit(models.Model):

@@ -42,7 +42,7 @@ class QuotaSerializer(serializers.ModelSerializer[Quota]):
 
     class Meta:
         model = Quota
-        fields = ["id", "team", "cohort", "resource", "label", "nominal", "borrowing_limit", "lending_limit"]
+        fields = ["id", "team", "cohort", "resource", "label", "quota", "borrowing_limit", "lending_limit"]
         read_only_fields = fields
 
     def get_label(self, quota: Quota) -> str:
@@ -60,7 +60,7 @@ class QuotaWrittenSerializer(QuotaSerializer):
 
 
 class QuotaChangeSerializer(StrictSerializer):
-    nominal = Amount()
+    quota = Amount()
     borrowing_limit = Amount(allow_null=True, default=None, help_text="Null: no limit.")
     lending_limit = Amount(allow_null=True, default=None, help_text="Null: lends all that is unused.")
 
@@ -129,9 +129,9 @@ class BarSerializer(serializers.Serializer[Any]):
     )
     used = serializers.IntegerField(help_text="Held by what runs, starts or stops.")
     queued = serializers.IntegerField(help_text="Asked for by what waits.")
-    borrowed = serializers.IntegerField(help_text="Of what is used, beyond the nominal quota.")
-    nominal = serializers.IntegerField(allow_null=True, help_text="With grants.")
-    granted = serializers.IntegerField(help_text="Of the nominal quota, by grants that end.")
+    borrowed = serializers.IntegerField(help_text="Of what is used, beyond the quota.")
+    quota = serializers.IntegerField(allow_null=True, help_text="Including grants.")
+    grant = serializers.IntegerField(help_text="Part of the quota that comes from grants, which end.")
     lendable = serializers.IntegerField(allow_null=True, help_text="What others may borrow of it.")
     lent = serializers.IntegerField(help_text="Its own that others hold now.")
     limit = serializers.IntegerField(allow_null=True, help_text="The most that it could ever hold.")
@@ -155,15 +155,15 @@ class UsageSerializer(serializers.Serializer[Any]):
 
 
 class MemberCapSerializer(serializers.ModelSerializer[MemberCap]):
-    """The most that a member of a team may hold; without a user, each for whom no other is set."""
+    """The most that a member of a team may hold; without a `username`, each for whom no other is set."""
 
     team = serializers.CharField(source="team.slug")
-    user = serializers.CharField(source="user.username", default=None, allow_null=True)
+    username = serializers.CharField(source="user.username", default=None, allow_null=True)
     label = serializers.SerializerMethodField(help_text="The resource as people say it.")  # type: ignore[assignment]
 
     class Meta:
         model = MemberCap
-        fields = ["id", "team", "user", "resource", "label", "amount"]
+        fields = ["id", "team", "username", "resource", "label", "amount"]
         read_only_fields = fields
 
     def get_label(self, cap: MemberCap) -> str:
@@ -186,7 +186,7 @@ class MemberCapChangeSerializer(StrictSerializer):
 
 class MemberCapCreateSerializer(MemberCapChangeSerializer):
     team = serializers.CharField(max_length=40)
-    user = serializers.CharField(
+    username = serializers.CharField(
         max_length=32, allow_null=True, default=None, help_text="Null: each member for whom no other is set."
     )
     resource = serializers.CharField(max_length=80, help_text=RESOURCE_HELP)

@@ -44,7 +44,7 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
         return redirect("home:team", slug)
     team = accounts.team_by_slug(request.user, slug)
     policies.require_split(request.user, team)
-    username = strip_nul(request.POST.get("user", ""))
+    username = strip_nul(request.POST.get("username", ""))
     who = username or _("each member")
     expected = etags.expected_by(request)
     try:
@@ -194,11 +194,11 @@ def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
             expected=placed,
         )
     moved = before != _place(row)
-    nominal = parse_amount_or_none(data.get("nominal", ""), resource, "nominal")
+    quota = parse_amount_or_none(data.get("quota", ""), resource, "quota")
     borrowing = parse_amount_or_none(data.get("borrowing_limit", ""), resource, "borrowing_limit")
     lending = parse_amount_or_none(data.get("lending_limit", ""), resource, "lending_limit")
     label = format_resource(resource)
-    if nominal is None and borrowing is None and lending is None:
+    if quota is None and borrowing is None and lending is None:
         done = limits.remove_quota(actor=actor, **_owner(row), resource=resource, expected=expected)
         words = _("%(row)s has no quota of %(resource)s.") % {"row": row.name, "resource": label}
         return Changed(done.changed or moved, done.reasons), words if done.changed else _placed(row, moved)
@@ -206,12 +206,12 @@ def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
         actor=actor,
         **_owner(row),
         resource=resource,
-        nominal=nominal or 0,
+        quota=quota or 0,
         borrowing_limit=borrowing,
         lending_limit=lending,
         expected=expected,
     )
-    amount = format_resource_amount(resource, nominal or 0)
+    amount = format_resource_amount(resource, quota or 0)
     words = _("%(row)s has a quota of %(amount)s.") % {"row": row.name, "amount": amount}
     return Changed(done.changed or moved, done.reasons), words if done.changed else _placed(row, moved)
 

@@ -36,7 +36,7 @@ from portal.people.accounts.mfa.proof import require_fresh
 from portal.people.accounts.models import Delegation, Team, User
 from portal.quota.limits.models import Grant, GrantQuerySet
 from portal.quota.requests import policies, selectors
-from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestStatus
+from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestState
 from portal.quota.requests.serializers import (
     ApproveSerializer,
     AskSerializer,
@@ -73,7 +73,7 @@ class WritesAsApprover(HasScope):
 
 
 class RequestFilter(filters.FilterSet):
-    status = filters.MultipleChoiceFilter(choices=RequestStatus.choices, label="One or more states.")
+    state = filters.MultipleChoiceFilter(choices=RequestState.choices, label="One or more states.")
     kind = filters.ChoiceFilter(choices=RequestKind.choices, label="What more is asked for.")
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
     requester = filters.CharFilter(field_name="requester__username", label="Name of who asked.")
@@ -128,7 +128,7 @@ class RequestViewSet(ReadViewSet):
             "resource": given["resource"],
             "amount": given["amount"],
             "until": given.get("until"),
-            "why": given["why"],
+            "note": given["note"],
         }
         if start := given.get("start"):
             made = services.ask_to_start(
@@ -152,7 +152,7 @@ class RequestViewSet(ReadViewSet):
         return self.answer(self.get_object(), status=201, Location=location)
 
     @operation(
-        "Read a request",
+        "Read a request for more",
         description="With evidence for who may decide it.",
         responses={200: RequestDetailSerializer},
         errors=[404],
@@ -163,7 +163,7 @@ class RequestViewSet(ReadViewSet):
         return Response(RequestDetailSerializer(found, context={"evidence": evidence}).data)
 
     @operation(
-        "Approve a request",
+        "Approve a request for more",
         description="Whole, or less: a smaller amount, another end. 409 says who was faster.",
         request=ApproveSerializer,
         responses={200: RequestSerializer},
@@ -178,8 +178,8 @@ class RequestViewSet(ReadViewSet):
         return self.answer(self.get_object())
 
     @operation(
-        "Deny a request",
-        description="With a reason. A workspace that waits for it is deleted.",
+        "Deny a request for more",
+        description="With a note. A workspace that waits for it is deleted.",
         request=DenySerializer,
         responses={200: RequestSerializer},
         errors=[400, 404, 409, 415],
@@ -188,26 +188,28 @@ class RequestViewSet(ReadViewSet):
     def deny(self, request: UserRequest, request_id: UUID) -> Response:
         given = body_of(request, DenySerializer)
         self.get_object()
-        services.deny(actor=request.user, request_id=request_id, reason=given["reason"])
+        services.deny(actor=request.user, request_id=request_id, note=given["note"])
         return self.answer(self.get_object())
 
     @operation(
-        "Withdraw a request of your own",
-        description="A workspace that waits for it is deleted. Withdrawing twice is success.",
+        "Cancel a request for more",
+        description="For the requester. A workspace that waits for it is deleted. Idempotent.",
         responses={200: RequestSerializer},
         errors=[404, 409],
     )
     @action(detail=True, methods=["post"])
-    def withdraw(self, request: UserRequest, request_id: UUID) -> Response:
+    def cancel(self, request: UserRequest, request_id: UUID) -> Response:
         self.get_object()
-        services.withdraw(actor=request.user, request_id=request_id)
+        services.cancel(actor=request.user, request_id=request_id)
         return self.answer(self.get_object())
 
 
 class GrantFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
     resource = filters.CharFilter(label="Exactly this resource.")
-    user = filters.CharFilter(field_name="user__username", label="Name of the member whose cap it raises.")
+    username = filters.CharFilter(
+        field_name="user__username", label="Name of the member whose cap it raises."
+    )
     active = filters.BooleanFilter(
         method="only_active", label="Only those that count now, or only the others."
     )
@@ -234,17 +236,17 @@ class GrantViewSet(ListViewSet):
         return selectors.grant_by_id(self.request.user, self.kwargs["grant_id"])
 
     @operation(
-        "Take a grant back",
-        description="What runs on it goes on; nothing new starts on it. Taking it back twice is success.",
+        "Revoke a grant",
+        description="What runs on it goes on; nothing new starts on it. Idempotent.",
         request=RevokeSerializer,
         responses={200: GrantSerializer},
         errors=[400, 404, 409, 415],
     )
     @action(detail=True, methods=["post"])
     def revoke(self, request: UserRequest, grant_id: UUID) -> Response:
-        reason = body_of(request, RevokeSerializer).get("reason", "")
+        note = body_of(request, RevokeSerializer).get("note", "")
         self.get_object()
-        services.revoke_grant(actor=request.user, grant_id=grant_id, reason=reason)
+        services.revoke_grant(actor=request.user, grant_id=grant_id, note=note)
         return self.answer(self.get_object())
 
 
@@ -272,7 +274,7 @@ class RuleViewSet(TaggedViewSet, ReadViewSet):
         return selectors.rule_by_id(self.request.user, self.kwargs["rule_id"])
 
     @operation(
-        "Make an auto-approve rule",
+        "Create an auto-approve rule",
         once=True,
         description="For approvers.",
         request=RuleCreateSerializer,
@@ -300,7 +302,7 @@ class RuleViewSet(TaggedViewSet, ReadViewSet):
         return self.answer(self.get_object())
 
     @operation(
-        "Remove an auto-approve rule",
+        "Delete an auto-approve rule",
         description="For approvers. Grants that it has made stay until they end.",
         responses={204: None},
         parameters=[IF_MATCH],
@@ -341,9 +343,9 @@ class DelegationViewSet(ReadViewSet):
         return selectors.delegation_by_id(self.request.user, self.kwargs["delegation_id"])
 
     @operation(
-        "Let somebody decide in your place",
+        "Create a delegation",
         once=True,
-        description="For approvers, who may still decide themselves.",
+        description="The delegate decides in your place. For approvers, who may still decide themselves.",
         request=DelegateSerializer,
         responses={201: DelegationSerializer},
         errors=[400, 409, 415],
@@ -354,12 +356,14 @@ class DelegationViewSet(ReadViewSet):
         return self.answer(made, status=201, Location=location)
 
     @operation(
-        "End a delegation",
-        description="Now. For who gave or holds it.",
+        "Revoke a delegation",
+        description="At once. For who gave or holds it. What was decided by it stays.",
+        request=None,
         responses={204: None},
         errors=[404],
     )
-    def destroy(self, request: UserRequest, delegation_id: UUID) -> Response:
+    @action(detail=True, methods=["post"])
+    def revoke(self, request: UserRequest, delegation_id: UUID) -> Response:
         self.get_object()
         rules.take_back(actor=request.user, delegation_id=delegation_id)
         return Response(status=204)

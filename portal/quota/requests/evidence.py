@@ -23,7 +23,7 @@ from portal.fleet.inventory.series import GpuUse, gpu_uses
 from portal.quota.ledger.models import LedgerAccount
 from portal.quota.limits import resources
 from portal.quota.limits.models import Cohort, Grant, Quota, SiteLimit, TeamShare
-from portal.quota.requests.models import QuotaRequest, RequestKind, RequestStatus
+from portal.quota.requests.models import QuotaRequest, RequestKind, RequestState
 from portal.workspaces.lifecycle import HOLDING
 from portal.workspaces.models import Workspace
 from provisioning import messages
@@ -74,7 +74,7 @@ class Evidence:
     used: int
     idle: Idle | None
     quota: int | None
-    granted: int
+    grant: int
     cohort: str
     cohort_left: int | None
     size: int | None
@@ -115,7 +115,7 @@ class _World:
     used_by_user: dict[tuple[UUID, UUID, str], int] = field(default_factory=dict)
     nominal: dict[tuple[UUID, str], int] = field(default_factory=dict)
     cohort_nominal: dict[tuple[UUID, str], int] = field(default_factory=dict)
-    granted: dict[tuple[UUID, str], int] = field(default_factory=dict)
+    grant: dict[tuple[UUID, str], int] = field(default_factory=dict)
     root_of: dict[UUID, UUID] = field(default_factory=dict)
     roots: dict[UUID, Cohort] = field(default_factory=dict)
     cohorts_in: dict[UUID, set[UUID]] = field(default_factory=dict)
@@ -126,9 +126,9 @@ class _World:
 
     def quota(self, team: UUID, resource: str) -> int | None:
         key = (team, resource)
-        if key not in self.nominal and key not in self.granted:
+        if key not in self.nominal and key not in self.grant:
             return None
-        return self.nominal.get(key, 0) + self.granted.get(key, 0)
+        return self.nominal.get(key, 0) + self.grant.get(key, 0)
 
     def left_of(self, resource: str) -> tuple[int | None, int | None]:
         """What is in service of it and what of that is free, neither more than the site's limit allows."""
@@ -156,7 +156,7 @@ def evidence_for(requests: Sequence[QuotaRequest]) -> dict[UUID, Evidence]:
     idle = _idle(teams, world.now)
     earlier = _earlier(requests)
     balances = {
-        account.team_id: account.granted + account.credit - account.spent
+        account.team_id: account.quota + account.credit - account.spent
         for account in LedgerAccount.objects.filter(team__in=teams)
     }
     gpus = {request.team_id for request in requests if _is_accelerator(request.resource)}
@@ -196,13 +196,13 @@ def _one(
         else world.used.get((team, resource), 0),
         idle=idle.get((team, resource)),
         quota=world.quota(team, resource),
-        granted=world.granted.get((team, resource), 0),
+        grant=world.grant.get((team, resource), 0),
         cohort=root.name if root else "",
         cohort_left=_cohort_left(world, team, resource),
         size=size,
         committed=sum(
             amount
-            for table in (world.nominal, world.cohort_nominal, world.granted)
+            for table in (world.nominal, world.cohort_nominal, world.grant)
             for (_, name), amount in table.items()
             if name == resource
         ),
@@ -266,7 +266,7 @@ def _world() -> _World:
             key = (team, owner, resource)
             world.used_by_user[key] = world.used_by_user.get(key, 0) + amount
     for team, cohort, resource, nominal in Quota.objects.values_list(
-        "team_id", "cohort_id", "resource", "nominal"
+        "team_id", "cohort_id", "resource", "quota"
     ):
         if team is not None:
             world.nominal[team, resource] = nominal
@@ -279,7 +279,7 @@ def _world() -> _World:
         .values_list("team_id", "resource")
         .annotate(Sum("amount"))
     ):
-        world.granted[team, resource] = amount
+        world.grant[team, resource] = amount
     cohorts = {cohort.pk: cohort for cohort in Cohort.objects.all()}
     for pk in cohorts:
         root = _root(pk, cohorts)
@@ -409,7 +409,7 @@ def _earlier(requests: Sequence[QuotaRequest]) -> dict[tuple[UUID, str], list[Qu
             team__in={request.team_id for request in requests},
             resource__in={request.resource for request in requests},
         )
-        .exclude(status=RequestStatus.OPEN)
+        .exclude(state=RequestState.OPEN)
         .select_related("decided_by", "requester")
         .order_by("-created_at", "-id")[:EARLIER_READ]
     )

@@ -76,7 +76,7 @@ class AskForm(forms.Form):
     resource = forms.ChoiceField(label=_("What"))
     amount = Amount(label=_("How many more"))
     lasts = forms.ChoiceField(label=_("For how long"), choices=LASTS, required=False, initial="168")
-    why = forms.CharField(
+    note = forms.CharField(
         label=_("What for?"),
         max_length=2000,
         widget=forms.Textarea(
@@ -102,7 +102,7 @@ class AskForm(forms.Form):
 
 
 class DecideForm(forms.Form):
-    """Approve, approve less, or deny with a reason."""
+    """Approve, approve less, or deny with a note."""
 
     amount = Amount(required=False)
     lasts = forms.ChoiceField(

@@ -20,13 +20,13 @@ class RequestKind(models.TextChoices):
     LEDGER = "ledger", _("GPU-hours")
 
 
-class RequestStatus(models.TextChoices):
+class RequestState(models.TextChoices):
     """What became of a request for more."""
 
     OPEN = "open", _("Open")
     APPROVED = "approved", _("Approved")
     DENIED = "denied", _("Denied")
-    WITHDRAWN = "withdrawn", _("Withdrawn")
+    CANCELLED = "cancelled", _("Cancelled")
 
 
 class AutoApproveRule(models.Model):
@@ -69,11 +69,13 @@ class AutoApproveRule(models.Model):
 class QuotaRequestQuerySet(models.QuerySet["QuotaRequest"]):
     def open(self) -> QuotaRequestQuerySet:
         """Those that nobody has decided yet."""
-        return self.filter(status=RequestStatus.OPEN)
+        return self.filter(state=RequestState.OPEN)
 
 
 class QuotaRequest(models.Model):
-    """A member asks for `amount` more of `resource` (GPU-hours: `gpu_hours`, in ledger units), and why.
+    """A member asks for `amount` more of `resource` (GPU-hours: `gpu_hours`, in ledger units).
+
+    `note` says what for.
 
     `workspace` waits for it and starts by itself when it has been approved.
     """
@@ -87,7 +89,7 @@ class QuotaRequest(models.Model):
     resource = models.CharField(max_length=80)
     amount = models.PositiveBigIntegerField()
     until = models.DateTimeField(null=True, blank=True)
-    why = models.TextField(max_length=2000)
+    note = models.TextField(max_length=2000)
     workspace = models.ForeignKey(
         "workspaces.Workspace",
         null=True,
@@ -95,7 +97,7 @@ class QuotaRequest(models.Model):
         on_delete=models.SET_NULL,
         related_name="quota_requests",
     )
-    status = models.CharField(max_length=10, choices=RequestStatus, default=RequestStatus.OPEN)
+    state = models.CharField(max_length=10, choices=RequestState, default=RequestState.OPEN)
     decided_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
@@ -112,7 +114,7 @@ class QuotaRequest(models.Model):
 
     class Meta:
         ordering = ["-created_at", "-id"]
-        indexes = [models.Index(fields=["status", "created_at"], name="quota_request_open")]
+        indexes = [models.Index(fields=["state", "created_at"], name="quota_request_open")]
         constraints = [
             models.CheckConstraint(condition=Q(amount__gt=0), name="quota_request_asks_for_something")
         ]

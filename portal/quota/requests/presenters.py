@@ -27,7 +27,7 @@ from portal.quota.limits.selectors import limits
 from portal.quota.limits.sizes import site_sizes
 from portal.quota.requests import selectors
 from portal.quota.requests.evidence import Evidence
-from portal.quota.requests.models import QuotaRequest, RequestKind, RequestStatus
+from portal.quota.requests.models import QuotaRequest, RequestKind, RequestState
 
 MAX_NOTE = 120
 
@@ -53,7 +53,7 @@ class Shown:
     evidence: Evidence | None
     may_decide: bool
     may_revoke: bool
-    may_withdraw: bool
+    may_cancel: bool
     problem: str = ""
     given: dict[str, str] | None = None
     focus: bool = False
@@ -106,7 +106,7 @@ class Shown:
             "flavor": workspace.flavor.name,
             "state": workspace.get_state_display().lower(),
         }
-        if self.request.status == RequestStatus.OPEN:
+        if self.request.state == RequestState.OPEN:
             return _("%(template)s on %(flavor)s waits for it") % words
         return _("for %(template)s on %(flavor)s, which is %(state)s") % words
 
@@ -114,7 +114,7 @@ class Shown:
     def overdue(self) -> bool:
         """Whether the time that was asked for is over before anybody decided."""
         until = self.request.until
-        return self.request.status == RequestStatus.OPEN and until is not None and until <= timezone.now()
+        return self.request.state == RequestState.OPEN and until is not None and until <= timezone.now()
 
     @property
     def grant(self) -> Grant | None:
@@ -160,7 +160,7 @@ def shown(actor: User, request: QuotaRequest, evidence: Evidence | None = None, 
         evidence=evidence,
         may_decide=selectors.may_decide(actor, request),
         may_revoke=grant is not None and selectors.may_revoke(actor, grant),
-        may_withdraw=request.status == RequestStatus.OPEN and request.requester_id == actor.pk,
+        may_cancel=request.state == RequestState.OPEN and request.requester_id == actor.pk,
         bar=limits.bar_of(request.team, request.resource) if barred else None,
         **more,
     )
@@ -182,7 +182,7 @@ def inbox(actor: User) -> list[Shown]:
             row.evidence,
             may_decide=True,
             may_revoke=False,
-            may_withdraw=row.request.requester_id == actor.pk,
+            may_cancel=row.request.requester_id == actor.pk,
             bar=found.get((row.request.team.slug, row.request.resource)),
         )
         for row in rows
@@ -262,8 +262,8 @@ def _standing(evidence: Evidence) -> str:
         "used": used,
         "quota": format_amount(name, evidence.quota),
     }
-    if evidence.granted:
-        text += _(", %(amount)s of it by grants") % {"amount": format_amount(name, evidence.granted)}
+    if evidence.grant:
+        text += _(", %(amount)s of it by grants") % {"amount": format_amount(name, evidence.grant)}
     return text
 
 
@@ -332,9 +332,9 @@ def effect(evidence: Evidence) -> str:
 
 
 def _outcome(row: QuotaRequest) -> str:
-    if row.status == RequestStatus.APPROVED and (row.granted_amount or 0) < row.amount:
+    if row.state == RequestState.APPROVED and (row.granted_amount or 0) < row.amount:
         return _("Approved in part")
-    return row.get_status_display()
+    return row.get_state_display()
 
 
 def _earlier(row: QuotaRequest) -> str:
@@ -343,11 +343,11 @@ def _earlier(row: QuotaRequest) -> str:
         "asked": format_resource_amount(row.resource, row.amount),
         "granted": format_amount(row.resource, row.granted_amount or 0),
     }
-    if row.status == RequestStatus.APPROVED and row.granted_amount not in (None, row.amount):
+    if row.state == RequestState.APPROVED and row.granted_amount not in (None, row.amount):
         text = _("%(username)s asked for %(asked)s and got %(granted)s") % words
     else:
         text = _("%(username)s asked for %(asked)s") % words
-    if row.status == RequestStatus.DENIED and row.decision_note:
+    if row.state == RequestState.DENIED and row.decision_note:
         text += f": “{row.decision_note[:MAX_NOTE]}”"
     return text
 

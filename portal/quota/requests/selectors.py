@@ -18,7 +18,7 @@ from portal.people.accounts.policies import is_owner
 from portal.quota.limits.models import Grant, GrantQuerySet
 from portal.quota.requests import policies
 from portal.quota.requests.evidence import Evidence, evidence_for
-from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestStatus
+from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestState
 from portal.quota.requests.services.rules import left_of, rules_for
 
 INBOX = 50
@@ -53,14 +53,12 @@ def request_by_id(actor: User, request_id: UUID) -> QuotaRequest:
 
 def open_for(actor: User) -> QuerySet[QuotaRequest]:
     """Open requests that the actor may decide, oldest first."""
-    return (
-        _shown().filter(policies.decidable_by(actor), status=RequestStatus.OPEN).order_by("created_at", "id")
-    )
+    return _shown().filter(policies.decidable_by(actor), state=RequestState.OPEN).order_by("created_at", "id")
 
 
 def open_count(actor: User) -> int:
     """How many requests wait for the actor: the number beside the menu's entry."""
-    return QuotaRequest.objects.filter(policies.decidable_by(actor), status=RequestStatus.OPEN).count()
+    return QuotaRequest.objects.filter(policies.decidable_by(actor), state=RequestState.OPEN).count()
 
 
 def inbox(actor: User, limit: int = INBOX) -> list[InboxRow]:
@@ -72,8 +70,8 @@ def inbox(actor: User, limit: int = INBOX) -> list[InboxRow]:
 
 def decided_for(actor: User, limit: int = 10) -> list[QuotaRequest]:
     """What was decided last of that which the actor may decide, newest first."""
-    decided = [RequestStatus.APPROVED, RequestStatus.DENIED]
-    found = _shown().filter(policies.decidable_by(actor) | Q(decided_by=actor), status__in=decided)
+    decided = [RequestState.APPROVED, RequestState.DENIED]
+    found = _shown().filter(policies.decidable_by(actor) | Q(decided_by=actor), state__in=decided)
     return list(found.order_by("-decided_at")[:limit])
 
 
@@ -118,7 +116,7 @@ def grant_by_id(actor: User, grant_id: UUID) -> Grant:
 
 def may_decide(actor: User, request: QuotaRequest) -> bool:
     """Whether the request is open and the actor may decide it."""
-    if request.status != RequestStatus.OPEN:
+    if request.state != RequestState.OPEN:
         return False
     return QuotaRequest.objects.filter(policies.decidable_by(actor), pk=request.pk).exists()
 

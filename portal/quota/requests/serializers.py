@@ -14,7 +14,7 @@ from portal.people.accounts.models import Delegation
 from portal.quota.limits.models import Grant
 from portal.quota.requests import presenters
 from portal.quota.requests.evidence import Evidence
-from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestStatus
+from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestState
 from portal.workspaces.serializers import GitSerializer
 
 AMOUNT_MAX = 2**62
@@ -32,16 +32,26 @@ def amount_field(**more: Any) -> serializers.IntegerField:
 
 
 class GrantSerializer(serializers.ModelSerializer[Grant]):
-    """More than the quota says, for a team or as the cap of one member (`user`); ends by itself."""
+    """More than the quota says, for a team or as the cap of one member (`username`); ends by itself."""
 
     team = serializers.CharField(source="team.slug")
-    user = serializers.CharField(source="user.username", allow_null=True, default=None)
+    username = serializers.CharField(source="user.username", allow_null=True, default=None)
     request = serializers.UUIDField(source="request_id", allow_null=True)
     amount = serializers.IntegerField(help_text=AMOUNT_HELP)
 
     class Meta:
         model = Grant
-        fields = ["id", "team", "user", "resource", "amount", "starts_at", "ends_at", "ended_at", "request"]
+        fields = [
+            "id",
+            "team",
+            "username",
+            "resource",
+            "amount",
+            "starts_at",
+            "ends_at",
+            "ended_at",
+            "request",
+        ]
         read_only_fields = fields
 
 
@@ -51,7 +61,7 @@ class RequestSerializer(serializers.ModelSerializer[QuotaRequest]):
     team = serializers.CharField(source="team.slug")
     requester = serializers.CharField(source="requester.username")
     kind = serializers.ChoiceField(RequestKind.choices)
-    status = serializers.ChoiceField(RequestStatus.choices)
+    state = serializers.ChoiceField(RequestState.choices)
     amount = serializers.IntegerField(help_text=AMOUNT_HELP)
     workspace = serializers.UUIDField(
         source="workspace_id", allow_null=True, help_text="It starts by itself when this is approved."
@@ -65,7 +75,18 @@ class RequestSerializer(serializers.ModelSerializer[QuotaRequest]):
     class Meta:
         model = QuotaRequest
         fields = [
-            *("id", "team", "requester", "kind", "resource", "amount", "until", "why", "workspace", "status"),
+            *(
+                "id",
+                "team",
+                "requester",
+                "kind",
+                "resource",
+                "amount",
+                "until",
+                "note",
+                "workspace",
+                "state",
+            ),
             *(
                 "decided_by",
                 "decided_at",
@@ -105,7 +126,7 @@ class EvidenceSerializer(serializers.Serializer[Evidence]):
         help_text="Of the GPU time that the team held and that was measured, the part in which a GPU worked."
     )
     quota = serializers.IntegerField(allow_null=True, help_text="Nominal and grants of the team.")
-    granted = serializers.IntegerField(help_text="Of it, by grants.")
+    grant = serializers.IntegerField(help_text="Part of the quota that comes from grants.")
     cohort_left = serializers.IntegerField(allow_null=True)
     site_size = serializers.IntegerField(source="size", allow_null=True, help_text="What is in service now.")
     site_free = serializers.IntegerField(source="free", allow_null=True)
@@ -201,7 +222,7 @@ class AskSerializer(StrictSerializer):
     until = serializers.DateTimeField(
         required=False, allow_null=True, help_text="When the grant ends by itself; without it, never."
     )
-    why = serializers.CharField(max_length=2000)
+    note = serializers.CharField(max_length=2000, help_text="What it is for. The approver reads it.")
     start = StartSerializer(required=False, allow_null=True)
 
 
@@ -214,11 +235,11 @@ class ApproveSerializer(StrictSerializer):
 
 
 class DenySerializer(StrictSerializer):
-    reason = serializers.CharField(max_length=2000, help_text="Who asked reads it.")
+    note = serializers.CharField(max_length=2000, help_text="For the requester.")
 
 
 class RevokeSerializer(StrictSerializer):
-    reason = serializers.CharField(max_length=2000, required=False, allow_blank=True)
+    note = serializers.CharField(max_length=2000, required=False, allow_blank=True)
 
 
 class RuleSerializer(serializers.ModelSerializer[AutoApproveRule]):

@@ -32,7 +32,7 @@ from portal.common.scopes import Scope
 from portal.quota.limits import policies
 from portal.quota.limits.selectors import limits
 from portal.quota.reservations import permissions, selectors, services, slots
-from portal.quota.reservations.models import BookingPermission, Reservation, ReservationStatus
+from portal.quota.reservations.models import BookingPermission, Reservation, ReservationState
 
 SCOPES = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
 DECIDING = {"*": Scope.QUOTAS_DECIDE}
@@ -42,7 +42,7 @@ class ReservationSerializer(serializers.ModelSerializer[Reservation]):
     """Capacity for a team and a time. Title and note are empty where the team is not yours to see."""
 
     team = serializers.CharField(source="team.slug")
-    status = serializers.ChoiceField(ReservationStatus.choices)
+    state = serializers.ChoiceField(ReservationState.choices)
     title = serializers.SerializerMethodField()
     note = serializers.SerializerMethodField()
     amounts = serializers.SerializerMethodField(
@@ -51,7 +51,7 @@ class ReservationSerializer(serializers.ModelSerializer[Reservation]):
 
     class Meta:
         model = Reservation
-        fields = ["id", "team", "title", "amounts", "starts_at", "ends_at", "status", "note", "created_at"]
+        fields = ["id", "team", "title", "amounts", "starts_at", "ends_at", "state", "note", "created_at"]
         read_only_fields = fields
 
     def _knows(self, row: Reservation) -> bool:
@@ -80,12 +80,12 @@ class ReservationCreateSerializer(ReservationWriteSerializer):
 
 
 class DenialSerializer(StrictSerializer):
-    reason = serializers.CharField(max_length=2000)
+    note = serializers.CharField(max_length=2000, help_text="For the requester.")
 
 
 class ReservationFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
-    status = filters.ChoiceFilter(choices=ReservationStatus.choices, label="Whether it holds.")
+    state = filters.ChoiceFilter(choices=ReservationState.choices, label="Whether it holds.")
     starts_before = MomentFilter(field_name="starts_at", lookup_expr="lt", label="Begins before.")
     ends_after = MomentFilter(field_name="ends_at", lookup_expr="gt", label="Ends after.")
 
@@ -151,7 +151,7 @@ class ReservationViewSet(ReadViewSet):
         return self.answer(made, status=201, Location=location)
 
     @operation(
-        "Change a reservation",
+        "Replace a reservation",
         description="An owner changes what waits for approval, and gives back a part of what is booked.",
         request=ReservationWriteSerializer,
         responses={200: ReservationSerializer},
@@ -167,19 +167,21 @@ class ReservationViewSet(ReadViewSet):
 
     @operation(
         "Cancel a reservation",
-        description="Its capacity is free at once. Repeating it is success.",
-        responses={204: None},
+        description="Its capacity is free at once. Idempotent.",
+        request=None,
+        responses={200: ReservationSerializer},
         parameters=[IF_MATCH],
         errors=[404, 409, 412],
     )
-    def destroy(self, request: UserRequest, reservation_id: UUID) -> Response:
-        services.cancel(
-            actor=request.user, reservation_id=reservation_id, expected=etags.expected_by(request)
+    @action(detail=True, methods=["post"])
+    def cancel(self, request: UserRequest, reservation_id: UUID) -> Response:
+        expected = etags.expected_by(request)
+        return self.answer(
+            services.cancel(actor=request.user, reservation_id=reservation_id, expected=expected)
         )
-        return Response(status=204)
 
     @operation(
-        "Book what was asked for",
+        "Approve a reservation",
         description="For approvers and operators, but for what they asked for or changed themselves.",
         request=None,
         responses={200: ReservationSerializer},
@@ -194,8 +196,8 @@ class ReservationViewSet(ReadViewSet):
         )
 
     @operation(
-        "Deny what was asked for",
-        description="For approvers and operators, with a reason.",
+        "Deny a reservation",
+        description="For approvers and operators, with a note.",
         request=DenialSerializer,
         responses={200: ReservationSerializer},
         parameters=[IF_MATCH],
@@ -213,18 +215,18 @@ class ReservationViewSet(ReadViewSet):
 class BookingPermissionSerializer(serializers.ModelSerializer[BookingPermission]):
     """Somebody books without approval: for a team, or (null) for every team that they are not in."""
 
-    user = serializers.CharField(source="user.username")
+    username = serializers.CharField(source="user.username")
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
     granted_by = serializers.CharField(source="granted_by.username")
 
     class Meta:
         model = BookingPermission
-        fields = ["id", "user", "team", "granted_by", "created_at"]
+        fields = ["id", "username", "team", "granted_by", "created_at"]
         read_only_fields = fields
 
 
 class PermitSerializer(StrictSerializer):
-    user = serializers.CharField(max_length=32, help_text="Name of somebody else.")
+    username = serializers.CharField(max_length=32, help_text="Name of somebody else.")
     team = serializers.CharField(
         max_length=40,
         required=False,
@@ -233,7 +235,7 @@ class PermitSerializer(StrictSerializer):
 
 
 @documented(
-    list="List permissions to book without approval",
+    list="List booking permissions",
     of="Your own; all for who decides or operates.",
 )
 class BookingPermissionViewSet(ListViewSet):
@@ -248,8 +250,8 @@ class BookingPermissionViewSet(ListViewSet):
         return permissions.permissions_for(self.request.user)
 
     @operation(
-        "Let somebody book without approval",
-        description="For approvers, never for themselves. Giving it twice is success.",
+        "Create a booking permission",
+        description="Its holder books without approval. For approvers, never for themselves. Idempotent.",
         request=PermitSerializer,
         responses={201: BookingPermissionSerializer},
         located=False,
@@ -261,16 +263,18 @@ class BookingPermissionViewSet(ListViewSet):
         permissions.require_grant(request.user)
         with named_in("team"):
             team = limits.team_for(request.user, given["team"]) if "team" in given else None
-        made = permissions.permit(actor=request.user, username=given["user"], team=team)
+        made = permissions.permit(actor=request.user, username=given["username"], team=team)
         return self.answer(made, status=201)
 
     @operation(
-        "Take a permission back",
+        "Revoke a booking permission",
         description="For approvers and who holds it. What is booked stays.",
+        request=None,
         responses={204: None},
         errors=[404],
     )
-    def destroy(self, request: UserRequest, permission_id: UUID) -> Response:
+    @action(detail=True, methods=["post"])
+    def revoke(self, request: UserRequest, permission_id: UUID) -> Response:
         permissions.end(actor=request.user, permission_id=permission_id)
         return Response(status=204)
 

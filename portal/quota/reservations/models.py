@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from portal.quota.limits.resources import validate_amounts
 
 
-class ReservationStatus(models.TextChoices):
+class ReservationState(models.TextChoices):
     """Whether a reservation holds."""
 
     REQUESTED = "requested", _("Waits for approval")
@@ -63,7 +63,7 @@ class Reservation(models.Model):
     amounts = models.JSONField(validators=[validate_amounts])
     starts_at = models.DateTimeField()
     ends_at = models.DateTimeField()
-    status = models.CharField(max_length=10, choices=ReservationStatus, default=ReservationStatus.REQUESTED)
+    state = models.CharField(max_length=10, choices=ReservationState, default=ReservationState.REQUESTED)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="reservations"
     )
@@ -99,7 +99,7 @@ class Reservation(models.Model):
         constraints = [
             models.CheckConstraint(condition=Q(ends_at__gt=F("starts_at")), name="reservation_lasts")
         ]
-        indexes = [models.Index(fields=["status", "ends_at"], name="reservation_open")]
+        indexes = [models.Index(fields=["state", "ends_at"], name="reservation_open")]
 
     def __str__(self) -> str:
         return self.title
@@ -107,4 +107,4 @@ class Reservation(models.Model):
     @property
     def version_state(self) -> tuple[object, ...]:
         """What of it is edited (`portal.common.etags`)."""
-        return (self.pk, self.title, self.amounts, self.starts_at, self.ends_at, self.status)
+        return (self.pk, self.title, self.amounts, self.starts_at, self.ends_at, self.state)

@@ -31,12 +31,12 @@ def permissions(request: SignedInRequest) -> HttpResponse:
         policies.require_book(request.user)
     error: PortalError | None = None
     data = request.POST
-    given = {name: strip_nul(data.get(name, "")).strip()[:64] for name in ("user", "team")}
+    given = {name: strip_nul(data.get(name, "")).strip()[:64] for name in ("username", "team")}
     if request.method == "POST":
         services.require_grant(request.user)
         try:
             team = limits.team_for(request.user, given["team"]) if given["team"] else None
-            made = services.permit(actor=request.user, username=given["user"], team=team)
+            made = services.permit(actor=request.user, username=given["username"], team=team)
         except PortalError as refused:
             error = refused
         else:

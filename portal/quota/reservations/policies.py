@@ -18,7 +18,7 @@ from portal.people.accounts import approvers
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.policies import is_member
 from portal.quota.limits import policies as quotas
-from portal.quota.reservations.models import BookingPermission, Reservation, ReservationStatus
+from portal.quota.reservations.models import BookingPermission, Reservation, ReservationState
 
 
 def permission_for(actor: User, team: Team) -> BookingPermission | None:
@@ -48,7 +48,7 @@ def awaiting(actor: User) -> Q:
     """Reservations that wait for the actor's decision."""
     if not quotas.may_book(actor):
         return Q(pk__in=[])
-    wait = Q(status=ReservationStatus.REQUESTED, ends_at__gt=timezone.now())
+    wait = Q(state=ReservationState.REQUESTED, ends_at__gt=timezone.now())
     elsewhere = Reservation.objects.filter(_decided_elsewhere(actor)).values("pk")
     return wait & ~Q(pk__in=elsewhere)
 

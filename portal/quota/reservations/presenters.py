@@ -12,7 +12,7 @@ from portal.common.formatting import format_amount, format_resource, format_reso
 from portal.common.reasons.wording import names_joined
 from portal.quota.limits import resources
 from portal.quota.limits.presenters.bars import in_order
-from portal.quota.reservations.models import Reservation, ReservationStatus
+from portal.quota.reservations.models import Reservation, ReservationState
 from portal.quota.reservations.slots import Booked, peak
 
 DAYS = 7
@@ -29,7 +29,7 @@ class Entry:
 
     @property
     def asked(self) -> bool:
-        return self.row.status == ReservationStatus.REQUESTED
+        return self.row.state == ReservationState.REQUESTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def week(
     booked = [
         Booked(row.team.name, row.amounts, int(row.starts_at.timestamp()), int(row.ends_at.timestamp()))
         for row in listed
-        if row.status == ReservationStatus.BOOKED
+        if row.state == ReservationState.BOOKED
     ]
     lines = []
     for name in names:

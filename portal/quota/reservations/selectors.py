@@ -23,7 +23,7 @@ from portal.quota.limits.selectors import limits
 from portal.quota.limits.selectors.site import site_capacity
 from portal.quota.reservations import policies as decisions
 from portal.quota.reservations import slots
-from portal.quota.reservations.models import Reservation, ReservationStatus
+from portal.quota.reservations.models import Reservation, ReservationState
 from portal.quota.reservations.slots import Booked, Clash
 
 Amounts = Mapping[str, int]
@@ -44,11 +44,11 @@ def visible_to(actor: User | SystemActor) -> Q:
     if isinstance(actor, SystemActor) or policies.sees_every_team(actor):
         return Q()
     own = Team.objects.filter(memberships__user=actor)
-    return Q(status=ReservationStatus.BOOKED) | Q(team__in=own)
+    return Q(state=ReservationState.BOOKED) | Q(team__in=own)
 
 
 def may_see(actor: User | SystemActor, row: Reservation) -> bool:
-    return row.status == ReservationStatus.BOOKED or policies.may_view_team(actor, row.team)
+    return row.state == ReservationState.BOOKED or policies.may_view_team(actor, row.team)
 
 
 def reservations_for(actor: User) -> QuerySet[Reservation]:
@@ -80,13 +80,13 @@ def known_teams(actor: User) -> set[UUID] | None:
 def of_team(team: Team) -> QuerySet[Reservation]:
     """The team's reservations that last or are to come."""
     return Reservation.objects.filter(team=team, ends_at__gt=timezone.now()).exclude(
-        status=ReservationStatus.CANCELLED
+        state=ReservationState.CANCELLED
     )
 
 
 def booked_between(start: datetime, end: datetime | None = None, but: UUID | None = None) -> list[Booked]:
     """What is booked at any time between the two moments, for `bookings`."""
-    rows = Reservation.objects.filter(status=ReservationStatus.BOOKED, ends_at__gt=start)
+    rows = Reservation.objects.filter(state=ReservationState.BOOKED, ends_at__gt=start)
     if end is not None:
         rows = rows.filter(starts_at__lt=end)
     if but is not None:
@@ -166,6 +166,6 @@ def beyond_limits(team: Team, amounts: Amounts) -> list[str]:
 def booked_from(now: datetime) -> Iterable[tuple[str, str, dict[str, int], int, int]]:
     """What is booked from now on: id, team, amounts, start and end in seconds."""
     for pk, team, amounts, start, end in Reservation.objects.filter(
-        status=ReservationStatus.BOOKED, ends_at__gt=now
+        state=ReservationState.BOOKED, ends_at__gt=now
     ).values_list("pk", "team__slug", "amounts", "starts_at", "ends_at"):
         yield str(pk), team, amounts, int(start.timestamp()), int(end.timestamp())

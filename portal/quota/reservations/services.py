@@ -35,7 +35,7 @@ from portal.quota.limits import policies, resources
 from portal.quota.limits.domain_events import LimitsChanged
 from portal.quota.reservations import permissions, selectors
 from portal.quota.reservations import policies as decisions
-from portal.quota.reservations.models import Reservation, ReservationStatus
+from portal.quota.reservations.models import Reservation, ReservationState
 from portal.quota.reservations.presenters import format_amounts
 
 MIN_LENGTH = timedelta(minutes=15)
@@ -76,7 +76,7 @@ def request(
         team=team,
         **wanted,
         note=strip_nul(note).strip()[:2000],
-        status=ReservationStatus.BOOKED if booked else ReservationStatus.REQUESTED,
+        state=ReservationState.BOOKED if booked else ReservationState.REQUESTED,
         created_by=actor,
         decided_by=actor if alone else None,
         permission=permission,
@@ -120,8 +120,8 @@ def approve(*, actor: User, reservation_id: UUID, expected: frozenset[str] = eta
     if found.ends_at <= timezone.now():
         raise StateConflict(Reason(ReservationCode.TIME_OVER))
     _require_room(_fields(found), but=found.pk)
-    found.status, found.decided_by = ReservationStatus.BOOKED, actor
-    found.save(update_fields=["status", "decided_by"])
+    found.state, found.decided_by = ReservationState.BOOKED, actor
+    found.save(update_fields=["state", "decided_by"])
     words = _words(found)
     _record(actor, found, "booked", f"books {words}", **_how(actor, found))
     _decided(found)
@@ -132,23 +132,23 @@ def approve(*, actor: User, reservation_id: UUID, expected: frozenset[str] = eta
 
 @transaction.atomic
 def deny(
-    *, actor: User, reservation_id: UUID, reason: str, expected: frozenset[str] = etags.ANY
+    *, actor: User, reservation_id: UUID, note: str, expected: frozenset[str] = etags.ANY
 ) -> Reservation:
-    """Refuse what was asked for, with a reason. Approvers and operators; raises as `approve` does."""
+    """Deny what was asked for, with a note. Approvers and operators; raises as `approve` does."""
     found = _locked(actor, reservation_id)
     decisions.require_decide(actor, found)
     _require_open(found)
     etags.require_expected(expected, found, name=found.title)
-    reason = strip_nul(reason).strip()[:2000]
-    if not reason:
-        missing = Reason(ReservationCode.DENIAL_WITHOUT_REASON)
-        raise InvalidInput(missing, errors={"reason": [missing]})
-    found.status, found.decided_by, found.note = ReservationStatus.CANCELLED, actor, reason
-    found.save(update_fields=["status", "decided_by", "note"])
-    message = f"denies {found.team.name} “{found.title}”: {reason}"
+    note = strip_nul(note).strip()[:2000]
+    if not note:
+        missing = Reason(ReservationCode.DENIAL_WITHOUT_NOTE)
+        raise InvalidInput(missing, errors={"note": [missing]})
+    found.state, found.decided_by, found.note = ReservationState.CANCELLED, actor, note
+    found.save(update_fields=["state", "decided_by", "note"])
+    message = f"denies {found.team.name} “{found.title}”: {note}"
     _record(actor, found, "denied", message, **_how(actor, found))
     _decided(found)
-    _notify(found, _("%(what)s is not booked") % {"what": _titled(found)}, actor, reason)
+    _notify(found, _("%(what)s is not booked") % {"what": _titled(found)}, actor, note)
     return found
 
 
@@ -158,13 +158,13 @@ def cancel(*, actor: User, reservation_id: UUID, expected: frozenset[str] = etag
     found = _locked(actor, reservation_id)
     policies.require_reserve(actor, found.team)
     etags.require_expected(expected, found, name=found.title)
-    if found.status == ReservationStatus.CANCELLED:
+    if found.state == ReservationState.CANCELLED:
         return found
     if found.ends_at <= timezone.now():
         raise StateConflict(Reason(ReservationCode.NOTHING_TO_CANCEL))
-    booked = found.status == ReservationStatus.BOOKED
-    found.status = ReservationStatus.CANCELLED
-    found.save(update_fields=["status"])
+    booked = found.state == ReservationState.BOOKED
+    found.state = ReservationState.CANCELLED
+    found.save(update_fields=["state"])
     _record(
         actor,
         found,
@@ -185,15 +185,15 @@ def cancel(*, actor: User, reservation_id: UUID, expected: frozenset[str] = etag
 
 
 def pass_on_all_of(event: UserDeactivated) -> None:
-    """Withdraw what a deactivated user has asked for; what is booked stays the team's, in an owner's name."""
+    """Cancel what a deactivated user has asked for; what is booked stays the team's, in an owner's name."""
     now = timezone.now()
     theirs = Reservation.objects.filter(created_by=event.user, ends_at__gt=now).select_related("team")
-    for row in theirs.filter(status=ReservationStatus.REQUESTED).select_for_update(of=("self",)):
-        row.status = ReservationStatus.CANCELLED
-        row.save(update_fields=["status"])
+    for row in theirs.filter(state=ReservationState.REQUESTED).select_for_update(of=("self",)):
+        row.state = ReservationState.CANCELLED
+        row.save(update_fields=["state"])
         _decided(row)
-        _record(event.actor, row, "cancelled", f"withdraws “{row.title}” of {row.team.name}, {_span(row)}")
-    for row in theirs.filter(status=ReservationStatus.BOOKED).select_for_update(of=("self",)):
+        _record(event.actor, row, "cancelled", f"cancels “{row.title}” of {row.team.name}, {_span(row)}")
+    for row in theirs.filter(state=ReservationState.BOOKED).select_for_update(of=("self",)):
         row.created_by = owners_of(row.team).order_by("username").first()
         row.save(update_fields=["created_by"])
     permissions.end_all_of(event.user, event.actor)
@@ -221,7 +221,7 @@ def change(
     policies.require_reserve(actor, found.team)
     etags.require_expected(expected, found, name=found.title)
     now = timezone.now()
-    if found.status == ReservationStatus.CANCELLED or found.ends_at <= now:
+    if found.state == ReservationState.CANCELLED or found.ends_at <= now:
         named = {"title": found.title}
         raise StateConflict(
             Reason(ReservationCode.WAS_CANCELLED, named)
@@ -238,7 +238,7 @@ def change(
     before = _fields(found)
     if before == wanted:
         return found
-    booked = found.status == ReservationStatus.BOOKED
+    booked = found.state == ReservationState.BOOKED
     allowed: dict[str, Any] = {}
     if booked and not _less(wanted, found):
         if not decisions.books_at_once(actor, found.team):
@@ -270,13 +270,13 @@ def change(
 def due(*, now: datetime | None = None) -> int:
     """Act on what begins, ends, or begins soon; returns how many. Each is notified of once, late or not."""
     now = now or timezone.now()
-    booked, asked = ReservationStatus.BOOKED, ReservationStatus.REQUESTED
+    booked, asked = ReservationState.BOOKED, ReservationState.REQUESTED
     soon = Reservation.objects.filter(
-        status=booked, reminded_at=None, begun_at=None, starts_at__gt=now, starts_at__lte=now + REMIND_BEFORE
+        state=booked, reminded_at=None, begun_at=None, starts_at__gt=now, starts_at__lte=now + REMIND_BEFORE
     )
-    begins = Reservation.objects.filter(status=booked, begun_at=None, starts_at__lte=now, ends_at__gt=now)
-    ends = Reservation.objects.filter(status=booked, ended_at=None, ends_at__lte=now)
-    missed = Reservation.objects.filter(status=asked, ends_at__lte=now)
+    begins = Reservation.objects.filter(state=booked, begun_at=None, starts_at__lte=now, ends_at__gt=now)
+    ends = Reservation.objects.filter(state=booked, ended_at=None, ends_at__lte=now)
+    missed = Reservation.objects.filter(state=asked, ends_at__lte=now)
     done = 0
     for rows, act in ((soon, _remind), (begins, _begin), (ends, _end), (missed, _miss)):
         for key in list(rows.order_by("starts_at", "pk").values_list("pk", flat=True)[:BATCH]):
@@ -322,8 +322,8 @@ def _end(row: Reservation, now: datetime) -> None:
 
 
 def _miss(row: Reservation, _now: datetime) -> None:
-    row.status, row.note = ReservationStatus.CANCELLED, _("Nobody decided it in time.")
-    row.save(update_fields=["status", "note"])
+    row.state, row.note = ReservationState.CANCELLED, _("Nobody decided it in time.")
+    row.save(update_fields=["state", "note"])
     _decided(row)
     _record(SYSTEM, row, "missed", f"closes “{row.title}” of {row.team.name}: nobody decided it in time")
     _notify(
@@ -435,12 +435,12 @@ def _locked(actor: User | SystemActor, reservation_id: UUID) -> Reservation:
 
 
 def _require_open(found: Reservation) -> None:
-    if found.status == ReservationStatus.REQUESTED:
+    if found.state == ReservationState.REQUESTED:
         return
     params = {"title": found.title, "by": found.decided_by.username if found.decided_by else ""}
     raise StateConflict(
         Reason(ReservationCode.BOOKED_ALREADY, params)
-        if found.status == ReservationStatus.BOOKED
+        if found.state == ReservationState.BOOKED
         else Reason(ReservationCode.CANCELLED_ALREADY, params)
     )
 

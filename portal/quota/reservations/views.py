@@ -30,7 +30,7 @@ from portal.quota.limits.forms import parse_amount
 from portal.quota.limits.selectors import limits
 from portal.quota.reservations import policies as decisions
 from portal.quota.reservations import presenters, selectors, services, slots
-from portal.quota.reservations.models import Reservation, ReservationStatus
+from portal.quota.reservations.models import Reservation, ReservationState
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -60,7 +60,7 @@ def board(request: SignedInRequest) -> HttpResponse:
     start, end = presenters.bounds(first)
     rows = list(
         selectors.reservations_for(user)
-        .exclude(status=ReservationStatus.CANCELLED)
+        .exclude(state=ReservationState.CANCELLED)
         .filter(starts_at__lt=end, ends_at__gt=start)
         .order_by("starts_at", "pk")
     )
@@ -90,7 +90,7 @@ def board(request: SignedInRequest) -> HttpResponse:
 
 
 def _made_message(made: Reservation) -> str:
-    booked = made.status == ReservationStatus.BOOKED
+    booked = made.state == ReservationState.BOOKED
     words = _("“%(title)s” is booked.") if booked else _("“%(title)s” waits for an approver.")
     return words % {"title": made.title}
 
@@ -157,7 +157,7 @@ def reservation(request: SignedInRequest, reservation_id: UUID) -> HttpResponse:
             messages.error(request, error.sentence)
         return redirect(services.url(found))
     over = found.ends_at <= timezone.now()
-    open_ = found.status == ReservationStatus.REQUESTED and not over
+    open_ = found.state == ReservationState.REQUESTED and not over
     context = {
         "row": found,
         "what": presenters.format_amounts(slots.plain(found.amounts)),
@@ -167,7 +167,7 @@ def reservation(request: SignedInRequest, reservation_id: UUID) -> HttpResponse:
         "may_decide": open_ and decisions.may_decide(request.user, found),
         "others_decide": open_ and policies.may_book(request.user),
         "may_cancel": not over
-        and found.status != ReservationStatus.CANCELLED
+        and found.state != ReservationState.CANCELLED
         and policies.may_reserve(request.user, found.team),
         "beyond": selectors.beyond_limits(found.team, found.amounts) if open_ else [],
         "check": selectors.check(found.amounts, found.starts_at, found.ends_at, but=found.pk)
@@ -182,8 +182,8 @@ def _act(request: SignedInRequest, found: Reservation) -> Reservation:
     if what == "approve":
         return services.approve(actor=request.user, reservation_id=found.pk, expected=expected)
     if what == "deny":
-        reason = request.POST.get("reason", "")
-        return services.deny(actor=request.user, reservation_id=found.pk, reason=reason, expected=expected)
+        note = request.POST.get("note", "")
+        return services.deny(actor=request.user, reservation_id=found.pk, note=note, expected=expected)
     if what == "cancel":
         return services.cancel(actor=request.user, reservation_id=found.pk, expected=expected)
     raise InvalidInput(Reason(CommonCode.CHOOSE_WHAT_TO_DO))

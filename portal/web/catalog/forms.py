@@ -161,7 +161,7 @@ class EntryForm(forms.Form):
         help_text=_("Short names, with commas between them."),
         widget=forms.TextInput(attrs=PLAIN),
     )
-    default_lifetime_h = _whole(
+    default_lifetime_hours = _whole(
         _("Hours until it stops"),
         0,
         MAX_LIFETIME_H,
@@ -171,7 +171,7 @@ class EntryForm(forms.Form):
         ),
         required=False,
     )
-    max_lifetime_h = _whole(
+    max_lifetime_hours = _whole(
         _("Most hours"),
         0,
         MAX_LIFETIME_H,

@@ -46,8 +46,8 @@ LABELS: dict[str, str | Promise] = {
     "accelerator_model": _("Model"), "accelerator_models": _("Models"),
     "accelerator_milli": _("Share of each"), "accelerator_memory_mib": _("Least GPU memory"),
     "mig_profile": _("MIG profile"), "within": _("Several must share"), "preemptible": _("Preemptible"),
-    "expected_s": _("Expected to run"), "default_lifetime_h": _("Stops after"),
-    "max_lifetime_h": _("Lives at most"), "price_cents": _("Price"),
+    "expected_s": _("Expected to run"), "default_lifetime_hours": _("Stops after"),
+    "max_lifetime_hours": _("Lives at most"), "price_cents": _("Price"),
     "driver": _("Driver"), "config": _("Configuration"),
 }  # fmt: skip
 

@@ -10,7 +10,12 @@ from rest_framework.response import Response
 
 from portal.catalog import entries, rules, selectors
 from portal.catalog.models import Flavor, Template
-from portal.catalog.serializers import FlavorCreateSerializer, TemplateCreateSerializer, WarningSerializer
+from portal.catalog.serializers import (
+    FlavorCreateSerializer,
+    TemplateCreateSerializer,
+    WarningSerializer,
+    flavor_errors,
+)
 from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, named_in, operation, routes
 from portal.common.errors import InvalidInput
 from portal.common.reasons.codes import CommonCode
@@ -117,7 +122,8 @@ class CatalogPreview(ApiView):
 
     def _flavor(self, request: UserRequest, given: dict[str, Any]) -> Flavor:
         if draft := given.get("flavor_draft"):
-            return entries.draft(actor=request.user, model=Flavor, given=draft)
+            with flavor_errors("flavor_draft."):
+                return entries.draft(actor=request.user, model=Flavor, given=draft)
         if "flavor" not in given:
             reason = Reason(CommonCode.FIRST_CHOICE_MISSING, {"field": "flavor"})
             raise InvalidInput(reason, errors={"flavor": [reason]})

@@ -37,7 +37,7 @@ class InboxItemSerializer(serializers.Serializer[Any]):
     who = serializers.CharField(help_text="Who asks, or what is in trouble.")
     title = serializers.CharField()
     detail = serializers.CharField(allow_blank=True)
-    why = serializers.CharField(help_text="Why it waits for you.")
+    reason = serializers.CharField(help_text="Why it waits for you.")
     url = serializers.CharField()
     simulated = serializers.BooleanField()
 

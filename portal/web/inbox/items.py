@@ -55,7 +55,7 @@ class Action:
 class Item:
     """Something that waits for its reader.
 
-    `who` asks or is in trouble, `why` is the reason why it is the reader's, `due_at` when it is over by
+    `who` asks or is in trouble, `reason` says why it is the reader's, `due_at` when it is over by
     itself. `url` is where it is decided, `words` what the link there says.
     """
 
@@ -64,7 +64,7 @@ class Item:
     who: str
     title: str
     detail: str
-    why: str
+    reason: str
     due_at: datetime | None
     url: str
     words: str

@@ -105,14 +105,14 @@ class QuotaSource(Source):
         return workspace is not None or _soon(until, now)
 
     def item(self, actor: User, key: Key, row: QuotaRequest) -> Item:
-        words = Shown(row, None, may_decide=True, may_revoke=False, may_withdraw=False)
+        words = Shown(row, None, may_decide=True, may_revoke=False, may_cancel=False)
         cap = row.kind == RequestKind.MEMBER_CAP
         why = (
             _("Owners of %(team)s and operators decide it.") % {"team": row.team.name}
             if cap
             else _role_of(actor)
         )
-        detail = row.why if row.workspace is None else f"{row.why} · {words.workspace_line}"
+        detail = row.note if row.workspace is None else f"{row.note} · {words.workspace_line}"
         return Item(
             key,
             self.kind,
@@ -184,7 +184,7 @@ class JoinSource(Source):
             _("Owners of %(team)s decide it; operators where it has none.") % named,
             row.expires_at,
             url,
-            _("Another role, or refuse"),
+            _("Another role, or deny"),
             (approve,),
         )
 
@@ -203,9 +203,9 @@ class _CapacitySource(Source):
         words = _("Look at it")
         return Item(key, self.kind, who, title, detail, why, None, url, words, simulated=simulated, **more)
 
-    def keep_out(self, url: str, name: str, reason: str) -> Action:
+    def keep_out(self, url: str, name: str, note: str) -> Action:
         """An operator's cordon: the trouble is decided, and stays out of use until it is lifted."""
-        return Action(_("Keep it out"), "lock", url, (("do", "cordon"), ("reason", reason[:200])), name)
+        return Action(_("Keep it out"), "lock", url, (("do", "cordon"), ("note", note[:200])), name)
 
 
 class DeviceSource(_CapacitySource):

@@ -38,7 +38,6 @@ FIELDS: Mapping[str, str] = {
     "ready_path": "Path that answers once the program is ready.",
     "open_path": "Path that is opened in it.",
     "decision_note": "What was said with the decision.",
-    "why": "Why it is asked for, in words.",
     "simulated": "Whether it is simulated instead of real hardware.",
     "enabled": "Whether it is switched on.",
     "deprecated": "Whether another one should be chosen for what is new.",
@@ -49,8 +48,7 @@ FIELDS: Mapping[str, str] = {
     "warnings": "What to know about it that does not keep it from working.",
     # Whose, where and of what.
     "team": "Short name of the team.",
-    "user": "Name of the account.",
-    "owner": "Name of its user.",
+    "owner": "Name of the account that owns it.",
     "requester": "Name of whoever asked.",
     "template": "Short name of the template.",
     "flavor": "Short name of the flavor.",
@@ -59,7 +57,7 @@ FIELDS: Mapping[str, str] = {
     "workspace": "Id of the workspace.",
     "resource": "Which resource, as `gpu:h100`.",
     "amount": "How much, in the resource's base unit.",
-    "nominal": "How much is guaranteed, in the resource's base unit.",
+    "quota": "How much is guaranteed, in the resource's base unit.",
     "cohort": "Short name of the cohort.",
     # By whom.
     "actor": "Who did it, as people know them.",
@@ -109,11 +107,6 @@ FIELDS: Mapping[str, str] = {
     "size_bytes": "Size in bytes.",
     "size_mib": "Size in MiB.",
     "duration_ms": "How long it took, in milliseconds.",
-    "accelerator_count": "How many accelerators on each node.",
-    "accelerator_model": "Model of the accelerator; empty for any.",
-    "accelerator_models": "Models of accelerators of which any will do.",
-    "accelerator_milli": "Thousandths of each accelerator.",
-    "accelerator_memory_mib": "Memory that each accelerator has to have, in MiB.",
     "mig_profile": "Profile of the MIG instance, as `1g.10gb`.",
     "model": "Model of the accelerator.",
     "uuid": "Of the accelerator, as its driver names it.",
@@ -128,7 +121,7 @@ FIELDS: Mapping[str, str] = {
 }
 ELSE: Mapping[str, frozenset[str]] = {
     "amount": frozenset({"LedgerEntry", "Borrower"}),
-    "at": frozenset({"Leaving", "Checkout"}),
+    "at": frozenset({"Preempting", "Checkout"}),
     "detail": frozenset({"Orphan"}),
     "enabled": frozenset({"Provider"}),
     "memory_mib": frozenset({"SamplePoint"}),
@@ -137,7 +130,7 @@ ELSE: Mapping[str, frozenset[str]] = {
     "resource": frozenset({"Bar", "Queue"}),
     "team": frozenset({"Borrower", "ReclaimInterruption", "PreviewTeam", "GpuUse"}),
     "title": frozenset({"Reservation", "ReservationCreateRequest", "ReservationWriteRequest"}),
-    "user": frozenset({"Grant"}),
+    "username": frozenset({"Grant"}),
 }
 """Schemas in which a name means something else, or something of its own."""
 OWN: Mapping[str, str] = {
@@ -149,9 +142,9 @@ OWN: Mapping[str, str] = {
     "Condition.value": "What the claim has to be.",
     "ConditionRequest.claim": "Name of the claim.",
     "ConditionRequest.value": "What the claim has to be.",
-    "Grant.user": "Name of the account that it is for; null where it is for all of the team.",
+    "Grant.username": "Name of the account that it is for; null where it is for all of the team.",
     "JoinRequest.message": "What the asker says to the team's owners.",
-    "Leaving.at": "When it is stopped, unless it is spared until then.",
+    "Preempting.at": "When it is stopped, unless it is spared until then.",
     "OwnPackage.version": "Version of the package that is installed.",
     "Package.version": "Version of the package.",
     "Reservation.title": "What it is for.",
@@ -219,7 +212,8 @@ def describe(result: dict[str, Any]) -> None:
                 field |= {"allOf": [{"$ref": field.pop("$ref")}]}
             if meaning:
                 field["description"] = meaning
-            if schema in takers and not {"example", "examples"} & field.keys():
+            written = schema in takers or schema.endswith("Request")
+            if written and not {"example", "examples"} & field.keys():
                 example = example_of(name, field)
                 if example is not None:
                     field["examples"] = [example]

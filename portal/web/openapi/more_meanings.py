@@ -19,7 +19,7 @@ MORE: Mapping[str, str] = {
     "priority": "Higher ones go first in the queue; 0 is usual.",
     "checkpointed": "What its user said about checkpoints; null where nothing was said.",
     "loses_work": "Whether what it computes is lost when it has to make room.",
-    "wanted": "What its user wants it to be.",
+    "desired_state": "What its user wants it to be.",
     "own": "Whether it is yours.",
     "key": "Name of it for programs.",
     "label": "Name of it for people.",
@@ -235,7 +235,6 @@ MORE: Mapping[str, str] = {
     "yaml": "The site as the text of a file.",
     # How it stands with it.
     "state": "Its state.",
-    "status": "Its status.",
 }
 """Names, and what they mean wherever they have no meaning of their own."""
 
@@ -266,8 +265,9 @@ OF_SCHEMAS: Mapping[str, Mapping[str, str]] = {
     "Error": {"code": "The reason for programs (`ReasonCode`)."},
     "EventType": {"summary": "What it tells, in a sentence."},
     "FileListing": {"entries": "The files and folders."},
-    "Flavor": {"nodes": "How many nodes it takes.", "resources": "What is held on each node."},
-    "FlavorCreateRequest": {"nodes": "How many nodes it takes."},
+    "Flavor": {"resources": "What is held on each node."},
+    "FlavorResourcesChangeRequest": {"nodes": "How many nodes it takes."},
+    "FlavorResourcesRequest": {"nodes": "How many nodes it takes."},
     "GpuUse": {
         "since": "First day.",
         "until": "Last day; it is among them.",
@@ -305,7 +305,6 @@ OF_SCHEMAS: Mapping[str, Mapping[str, str]] = {
     "OAuthError": {"error": "The code of RFC 6749 and RFC 8693."},
     "Orphan": {"detail": "What it is, as its node tells."},
     "PatchedChannelChangeRequest": {"url": "The address that notices are sent to, which is a secret."},
-    "PatchedFlavorChangeRequest": {"nodes": "How many nodes it takes."},
     "PatchedReclaimPolicyValuesRequest": {"days": "Days of work, as `mon`."},
     "Pool": {"resources": "What its nodes have and what is held of it, by resource."},
     "PreviewRole": {"role": "Role in the whole site."},
@@ -355,7 +354,7 @@ SCHEMAS: Mapping[str, str] = {
     "Borrower": "A team that has borrowed what is missing.",
     "CheckedCondition": "A condition of a trust rule, and whether a token meets it.",
     "Condition": "What a claim of a token has to be.",
-    "Ended": "How many sessions have ended.",
+    "RevokedSessions": "How many sessions were revoked.",
     "FileTransfer": "Where a file is sent to or fetched from, once and soon.",
     "InboxPage": "What waits for you, in pages.",
     "LedgerEntry": "A movement of a team's GPU-hours.",

@@ -112,7 +112,7 @@ class FoldersView(ApiView):
     scopes = SCOPES
 
     @operation(
-        "Make a folder",
+        "Create a folder",
         request=FilePathSerializer,
         responses={204: None},
         errors=[400, 404, 409, 415, 503],
@@ -158,7 +158,7 @@ class DownloadsView(ApiView):
     scopes = SCOPES
 
     @operation(
-        "Ask for a download",
+        "Create a download",
         description="The answer's address gives the file, or the folder as zip or tar, once.",
         request=FileDownloadSerializer,
         responses={201: FileTransferSerializer},
@@ -175,7 +175,7 @@ class UploadsView(ApiView):
     scopes = SCOPES
 
     @operation(
-        "Ask for an upload",
+        "Create an upload",
         description="The answer's address takes the file by PUT, once, with a `Content-Length`. It gets its "
         "name when all of it is there.",
         request=FileUploadSerializer,

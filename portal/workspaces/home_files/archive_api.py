@@ -29,7 +29,7 @@ from portal.workspaces.models import HomeArchive, Workspace
 class HomeArchiveSerializer(serializers.ModelSerializer[HomeArchive]):
     """An archive of a home folder, on the machine where it was made."""
 
-    user = serializers.CharField(source="user.username")
+    owner = serializers.CharField(source="user.username")
     team = serializers.CharField(source="team.slug")
     pool = serializers.CharField(source="pool.slug")
     node = serializers.CharField(source="node_name", help_text="The machine on which it lies.")
@@ -39,7 +39,7 @@ class HomeArchiveSerializer(serializers.ModelSerializer[HomeArchive]):
     class Meta:
         model = HomeArchive
         fields = [
-            "id", "name", "user", "team", "pool", "node", "state", "size_bytes", "home_bytes", "entries",
+            "id", "name", "owner", "team", "pool", "node", "state", "size_bytes", "home_bytes", "entries",
             "left_out", "bytes_done", "asked_at", "made_at", "restored_at", "reason", "message",
         ]  # fmt: skip
         read_only_fields = fields
@@ -83,7 +83,7 @@ class ArchivesView(ApiView):
         return Response(HomeArchiveSerializer(found, many=True).data)
 
     @operation(
-        "Make an archive of a home folder",
+        "Create an archive of a home folder",
         description="While no workspace uses it. What is started meanwhile waits.",
         request=NewHomeArchiveSerializer,
         responses={201: HomeArchiveSerializer},

@@ -34,13 +34,13 @@ SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}
 class LostHomeSerializer(serializers.ModelSerializer[LostHome]):
     """A home folder that lies on a machine which was removed."""
 
-    user = serializers.CharField(source="user.username")
+    owner = serializers.CharField(source="user.username")
     team = serializers.CharField(source="team.slug")
     pool = serializers.CharField(source="pool.slug")
 
     class Meta:
         model = LostHome
-        fields = ["id", "user", "team", "pool", "node", "used_mib", "lost_at", "begun_anew_at"]
+        fields = ["id", "owner", "team", "pool", "node", "used_mib", "lost_at", "begun_anew_at"]
         read_only_fields = fields
         extra_kwargs = {
             "node": {"help_text": "The name that the removed machine had."},
@@ -54,7 +54,7 @@ class LostHomeSerializer(serializers.ModelSerializer[LostHome]):
 class LostHomeFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
     pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
-    user = filters.CharFilter(field_name="user__username", label="Name of its user.")
+    owner = filters.CharFilter(field_name="user__username", label="Name of its owner.")
     open = filters.BooleanFilter(
         field_name="begun_anew_at", lookup_expr="isnull", label="Whether it still waits for an answer."
     )
@@ -77,19 +77,20 @@ class LostHomeViewSet(ListViewSet):
         return lost_homes.seen_by(self.request.user)
 
     @operation(
-        "Begin with a new, empty home folder",
-        description="For its user and operators. What waits for it starts by itself. Twice is success.",
+        "Recreate a lost home folder",
+        description="Creates a new, empty one. For its user and operators. What waits for it starts by "
+        "itself. Idempotent.",
         request=None,
         responses={200: LostHomeSerializer},
         errors=[404],
     )
-    @action(detail=True, methods=["post"], url_path="begin-anew")
-    def begin_anew(self, request: UserRequest, lost_home_id: UUID) -> Response:
+    @action(detail=True, methods=["post"])
+    def recreate(self, request: UserRequest, lost_home_id: UUID) -> Response:
         return self.answer(lost_homes.begin_anew(actor=request.user, lost_home_id=lost_home_id))
 
 
 class LossesSerializer(serializers.Serializer[machine_removal.Losses]):
-    """What removing a machine gives up: nothing of it was seen to end."""
+    """What is lost when a machine is deleted: nothing of it was seen to end."""
 
     machine = serializers.CharField(source="machine.name", help_text="What `confirm` has to be.")
     workspaces = serializers.ListField(
@@ -110,49 +111,49 @@ class LossesSerializer(serializers.Serializer[machine_removal.Losses]):
     devices = serializers.IntegerField(help_text="How many leave the inventory.")
 
 
-class RemovalSerializer(StrictSerializer):
+class MachineDeleteSerializer(StrictSerializer):
     confirm = serializers.CharField(max_length=120, help_text="The machine's name.")
-    reason = serializers.CharField(
+    note = serializers.CharField(
         max_length=MAX_REASON, required=False, allow_blank=True, default="", help_text="For the audit log."
     )
 
 
-class RemovalViewSet(ApiViewSet):
+class MachineLossViewSet(ApiViewSet):
     serializer_class = LossesSerializer
     scopes = POOL_SCOPES
     lookup_url_kwarg = "machine_id"
     lookup_value_converter = "uuid"
 
     @operation(
-        "Read what removing a machine gives up",
+        "Read what deleting a machine loses",
         description="For operators and auditors.",
         responses={200: LossesSerializer},
         errors=[404],
     )
     @action(detail=True, methods=["get"])
-    def removal(self, request: UserRequest, machine_id: UUID) -> Response:
+    def losses(self, request: UserRequest, machine_id: UUID) -> Response:
         return self.answer(machine_removal.losses_of(request.user, machine_id))
 
     @operation(
-        "Remove a machine with what is lost by it",
+        "Delete a machine with what is lost by it",
         description="For operators. It has to have left or to be revoked. Workspaces that are placed there "
-        "end as lost, homes that lie only there begin anew when their users say so; nothing on its disk is "
-        "deleted.",
-        request=RemovalSerializer,
+        "end as lost. Homes that lie only there are recreated when their users say so. Nothing on its disk "
+        "is deleted.",
+        request=MachineDeleteSerializer,
         responses={204: None},
         errors=[400, 404, 409, 415, 503],
     )
-    @removal.mapping.post
-    def remove(self, request: UserRequest, machine_id: UUID) -> Response:
+    @action(detail=True, methods=["post"], url_path="delete")
+    def delete_with_losses(self, request: UserRequest, machine_id: UUID) -> Response:
         require_fresh(request)
-        given = body_of(request, RemovalSerializer)
+        given = body_of(request, MachineDeleteSerializer)
         machine_removal.remove(
-            actor=request.user, machine_id=machine_id, confirm=given["confirm"], reason=given["reason"]
+            actor=request.user, machine_id=machine_id, confirm=given["confirm"], reason=given["note"]
         )
         return Response(status=204)
 
 
 router = Router()
 router.register("lost-homes", LostHomeViewSet, basename="lost-home")
-router.register("machines", RemovalViewSet, basename="machine-removal")
+router.register("machines", MachineLossViewSet, basename="machine-loss")
 urlpatterns = router.urls

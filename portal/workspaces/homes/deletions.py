@@ -32,7 +32,7 @@ from portal.common.reasons.wording import message_of
 from portal.common.texts import strip_nul
 from portal.fleet.inventory import node_commands
 from portal.people.accounts.domain_events import UserDeleted
-from portal.people.accounts.models import AccountStatus, User
+from portal.people.accounts.models import AccountState, User
 from portal.workspaces.homes import archives as home_archives
 from portal.workspaces.homes import moves as home_moves
 from portal.workspaces.models import HomeDeletion, HomePlace, Workspace
@@ -206,7 +206,7 @@ def _troubled(deletion: HomeDeletion, reason: Reason) -> None:
         targets=_about(deletion.user),
         data=_data(deletion),
     )
-    administrators = User.objects.with_status(AccountStatus.ACTIVE).filter(is_superuser=True)
+    administrators = User.objects.with_state(AccountState.ACTIVE).filter(is_superuser=True)
     events.notify(
         administrators,
         "user.home_not_deleted",

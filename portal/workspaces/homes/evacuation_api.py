@@ -50,14 +50,14 @@ class HomesThereSerializer(serializers.Serializer[HomesThere]):
     targets = serializers.ListField(
         child=serializers.CharField(), help_text="Names of the nodes to which they can go."
     )
-    refused = serializers.SerializerMethodField(help_text="Why none can be moved, or null.")
-    why = serializers.SerializerMethodField(help_text="The same in a sentence, or empty.")
+    reason = serializers.SerializerMethodField(help_text="Why none can be moved, or null.")
+    message = serializers.SerializerMethodField(help_text="The same in a sentence, or empty.")
 
     @extend_schema_field(ReasonSerializer(allow_null=True))
-    def get_refused(self, there: HomesThere) -> dict[str, Any] | None:
+    def get_reason(self, there: HomesThere) -> dict[str, Any] | None:
         return there.refused.as_json() if there.refused is not None else None
 
-    def get_why(self, there: HomesThere) -> str:
+    def get_message(self, there: HomesThere) -> str:
         return message_of(there.refused) if there.refused is not None else ""
 
 
@@ -82,13 +82,13 @@ class HomeEvacuationSerializer(serializers.ModelSerializer[HomeEvacuation]):
     bytes_done = serializers.IntegerField(help_text="What has been copied.")
     asked_by = serializers.CharField(source="asked_by.username", allow_null=True, default=None)
     reason = serializers.SerializerMethodField(help_text="Why it waits or ended early, or null.")
-    why = serializers.SerializerMethodField(help_text="The same in a sentence, or empty.")
+    message = serializers.SerializerMethodField(help_text="The same in a sentence, or empty.")
 
     class Meta:
         model = HomeEvacuation
         fields = [
             "id", "pool", "from_node", "to_node", "state", "homes", "moved", "under_way", "stayed", "left",
-            "bytes_done", "asked_by", "asked_at", "ended_at", "reason", "why",
+            "bytes_done", "asked_by", "asked_at", "ended_at", "reason", "message",
         ]  # fmt: skip
         read_only_fields = fields
         extra_kwargs = {"homes": {"help_text": "How many lay there when it was asked for."}}
@@ -97,7 +97,7 @@ class HomeEvacuationSerializer(serializers.ModelSerializer[HomeEvacuation]):
     def get_reason(self, found: HomeEvacuation) -> dict[str, Any] | None:
         return found.reason or None
 
-    def get_why(self, found: HomeEvacuation) -> str:
+    def get_message(self, found: HomeEvacuation) -> str:
         return stored_message(found.reason)
 
 

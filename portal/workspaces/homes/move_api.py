@@ -36,7 +36,7 @@ from portal.workspaces.models import HomeMove, HomeMoveState
 class HomeMoveSerializer(serializers.ModelSerializer[HomeMove]):
     """A home folder that goes, or has gone, from one machine of a pool to another."""
 
-    user = serializers.CharField(source="user.username")
+    owner = serializers.CharField(source="user.username")
     team = serializers.CharField(source="team.slug")
     pool = serializers.CharField(source="pool.slug")
     from_node = serializers.CharField(source="source_name", help_text="The machine where it lies, or lay.")
@@ -47,7 +47,7 @@ class HomeMoveSerializer(serializers.ModelSerializer[HomeMove]):
     class Meta:
         model = HomeMove
         fields = [
-            "id", "user", "team", "pool", "from_node", "to_node", "state", "bytes_done", "bytes_total",
+            "id", "owner", "team", "pool", "from_node", "to_node", "state", "bytes_done", "bytes_total",
             "left_out", "evacuation", "asked_by", "asked_at", "started_at", "ended_at", "reason",
         ]  # fmt: skip
         read_only_fields = fields
@@ -65,13 +65,13 @@ class HomeMoveSerializer(serializers.ModelSerializer[HomeMove]):
 class HomeMoveFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
     pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")
-    user = filters.CharFilter(field_name="user__username", label="Name of its user.")
+    owner = filters.CharFilter(field_name="user__username", label="Name of its owner.")
     state = filters.ChoiceFilter(choices=HomeMoveState.choices, label="How far it is.")
     evacuation = filters.UUIDFilter(field_name="evacuation", label="That of which it is a part.")
 
 
 class NewHomeMoveSerializer(StrictSerializer):
-    user = serializers.CharField(
+    owner = serializers.CharField(
         max_length=150,
         required=False,
         allow_blank=True,
@@ -113,7 +113,7 @@ class HomeMoveViewSet(ReadViewSet):
     )
     def create(self, request: UserRequest) -> Response:
         given = body_of(request, NewHomeMoveSerializer)
-        user = User.objects.filter(username=given["user"]).first() if given["user"] else request.user
+        user = User.objects.filter(username=given["owner"]).first() if given["owner"] else request.user
         team = Team.objects.filter(slug=given["team"]).first()
         pool = Pool.objects.filter(slug=given["pool"], deleted_at=None).first()
         if user is None or team is None or pool is None:

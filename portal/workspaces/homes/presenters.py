@@ -187,7 +187,7 @@ def remove_question(losses: Losses) -> dict[str, Any]:
             _("the record of what happened"),
         ],
         "yes": _("Remove %(node)s") % named,
-        "reason": _("For the audit log."),
+        "note": _("For the audit log."),
         "typed": machine.name if losses.any else "",
     }
     if losses.home_count:

@@ -120,7 +120,7 @@ def machine_remove(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
             actor=request.user,
             machine_id=machine_id,
             confirm=request.POST.get("confirm", "") if losses.any else named,
-            reason=strip_nul(request.POST.get("reason", "")),
+            reason=strip_nul(request.POST.get("note", "")),
         )
     except InvalidInput as error:
         return _ask(request, losses, back, problem=error.sentence)

@@ -233,20 +233,6 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name='IdempotencyKey',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('key', models.CharField(max_length=120)),
-                ('request_digest', models.CharField(max_length=64)),
-                ('workspace', models.ForeignKey(null=True, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='workspaces.workspace')),
-                ('created_at', models.DateTimeField(auto_now_add=True, db_index=True)),
-            ],
-            options={
-                'constraints': [models.UniqueConstraint(fields=('user', 'key'), name='idempotency_key_unique')],
-            },
-        ),
-        migrations.CreateModel(
             name='Preemption',
             fields=[
                 ('workspace', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='preemption', serialize=False, to='workspaces.workspace')),

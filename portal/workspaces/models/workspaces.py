@@ -304,19 +304,3 @@ class StartSecrets(models.Model):
 
     def __str__(self) -> str:
         return f"secrets of a start of {self.workspace_id}"
-
-
-class IdempotencyKey(models.Model):
-    """The answer to a creation, kept for a day, so that a repeated request creates nothing."""
-
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
-    key = models.CharField(max_length=120)
-    request_digest = models.CharField(max_length=64)
-    workspace = models.ForeignKey(Workspace, null=True, on_delete=models.CASCADE, related_name="+")
-    created_at = models.DateTimeField(auto_now_add=True, db_index=True)
-
-    class Meta:
-        constraints = [models.UniqueConstraint(fields=["user", "key"], name="idempotency_key_unique")]
-
-    def __str__(self) -> str:
-        return self.key

@@ -55,7 +55,7 @@ class OrphanSerializer(serializers.ModelSerializer[Orphan]):
         return selectors.removed_at(row)
 
 
-class RemoveSerializer(StrictSerializer):
+class OrphanDeleteSerializer(StrictSerializer):
     confirm = serializers.CharField(
         max_length=200, required=False, allow_blank=True, default="", help_text="Of a home folder: its name."
     )
@@ -88,20 +88,20 @@ class OrphanViewSet(ReadViewSet):
         return selectors.orphans(self.request.user)
 
     @operation(
-        "Remove something that nobody owns",
+        "Delete an orphan",
         description="For operators. Its node looks once more whether anybody owns it. Of a home folder "
-        "`confirm` has to be its name: nothing brings it back. Twice is success.",
-        request=RemoveSerializer,
+        "`confirm` has to be its name: nothing brings it back. Idempotent.",
+        request=OrphanDeleteSerializer,
         responses={202: OrphanSerializer},
         goes_on_s=10,
         errors=[400, 404, 409, 415],
     )
-    @action(detail=True, methods=["post"])
-    def remove(self, request: UserRequest, orphan_id: UUID) -> Response:
+    @action(detail=True, methods=["post"], url_path="delete")
+    def delete_orphan(self, request: UserRequest, orphan_id: UUID) -> Response:
         require_fresh(request)
-        confirm = body_of(request, RemoveSerializer)["confirm"]
-        removed = services.remove(actor=request.user, orphan_id=orphan_id, confirm=confirm)
-        return self.answer(removed, status=202, Location=reverse("api:orphan-detail", args=[removed.pk]))
+        confirm = body_of(request, OrphanDeleteSerializer)["confirm"]
+        orphan = services.remove(actor=request.user, orphan_id=orphan_id, confirm=confirm)
+        return self.answer(orphan, status=202, Location=reverse("api:orphan-detail", args=[orphan.pk]))
 
 
 router = Router()

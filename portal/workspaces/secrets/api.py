@@ -114,7 +114,7 @@ class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
         return selectors.secret_named(self.holder(), self.kwargs["name"])
 
     @operation(
-        "Save a secret",
+        "Set a secret",
         description=(
             "Makes it (201), or gives it another value or another place in Vault (200). Workspaces take it "
             "when they start; what Vault keeps is read there at that time, and not before."

@@ -18,8 +18,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from provisioning.drivers.local.handover import owner_of, renew
 from provisioning.endpoints import PORTAL_SOCKET
+from provisioning.handover import owner_of, renew
 
 OPEN, CLOSED = 0o710, 0o700
 SPARES = ".spares"

@@ -22,6 +22,7 @@ from provisioning.drivers.local import (
     cgroups,
     disk,
     environment,
+    file_server,
     generations,
     gpus,
     home_mount,
@@ -39,7 +40,6 @@ from provisioning.drivers.local import (
     staging,
     state,
 )
-from provisioning.drivers.local.egress import Policy, policy_of, tightest
 from provisioning.drivers.local.failures import (
     EnvironmentMissing,
     IsolationRequired,
@@ -60,6 +60,7 @@ from provisioning.drivers.local.spares import Kind, Spares
 from provisioning.drivers.local.start import Settings, checkout_of, launch, start_network
 from provisioning.drivers.local.suspending import PROVIDES_SUSPEND, Suspending
 from provisioning.drivers.local.takeover import take_over_spare
+from provisioning.egress_rules import Policy, policy_of, tightest
 from provisioning.endpoints import socket_endpoint
 from provisioning.environment_messages import PackagesOf
 from provisioning.environments import folders
@@ -129,6 +130,8 @@ class LocalDriver(Driver):
         "node", "homes_shared", "home", "homes", "environment", "sandbox", "port_min", "port_max", "spares",
         "spare_environments", "egress", "egress_allow", "mounts",
     ))  # fmt: skip
+    limits_egress: ClassVar[bool] = True
+    limits_homes: ClassVar[bool] = True
 
     def __init__(self, pool: PoolConfig) -> None:
         super().__init__(pool)
@@ -196,6 +199,14 @@ class LocalDriver(Driver):
             home_mount.secure(self.homes, self.base / home_mount.LOCK)
         except OSError as error:
             log.warning("%s could not be mounted without set-user-ID: %s", self.homes, error)
+
+    def release_host(self, *, keep_workspaces: bool) -> int:
+        """See `Driver.release_host`: file servers of homes end, and the folder of homes is unmounted."""
+        try:
+            return file_server.end_all(self.base)
+        finally:
+            if not keep_workspaces:
+                home_mount.release(self.homes, self.base / home_mount.LOCK)
 
     def _sweep(self) -> None:
         """Remove what killed processes of this instance have left of probes, ways out and control groups."""

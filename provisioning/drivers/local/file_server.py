@@ -21,7 +21,6 @@ from typing import Any
 from provisioning.drivers.local import cgroups, disk, door, ownership, processes
 from provisioning.drivers.local.environment import Environment
 from provisioning.drivers.local.failures import Busy, HomeChangesHands, HomeNowhere
-from provisioning.drivers.local.handover import TooDeep, hand_over
 from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
 from provisioning.drivers.local.launching import AGENT, spawn
 from provisioning.drivers.local.sandbox import SandboxPlan, bwrap_argv
@@ -31,6 +30,7 @@ from provisioning.drivers.local.start import HAND_OVER_S
 from provisioning.drivers.local.state import NODE_USER, WorkspaceDir, instance_of
 from provisioning.endpoints import FILES_PREFIX, files_socket_name
 from provisioning.errors import BackendUnavailable, StartFailed
+from provisioning.handover import TooDeep, hand_over
 from provisioning.types import home_key
 
 SERVER = AGENT.with_name("files")

@@ -13,11 +13,12 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from provisioning.drivers.local import gvisor, network, processes, scratch, uids
-from provisioning.drivers.local.egress import Policy
+from provisioning import workspace_uids
+from provisioning.drivers.local import gvisor, network, processes, scratch
 from provisioning.drivers.local.sandbox import PROC_MASKED, namespace_argv, proc_argv, system_argv
 from provisioning.drivers.local.seccomp import filters
 from provisioning.drivers.local.staging import AS_USER, mount, staged_program, user
+from provisioning.egress_rules import Policy
 from provisioning.errors import StartFailed
 from provisioning.types import Isolation
 
@@ -46,7 +47,7 @@ class SandboxProbe:
     network_reason: str = ""
     seccomp: str = ""
     seccomp_reason: str = ""
-    uids: uids.Range | None = None
+    uids: workspace_uids.Range | None = None
     uids_reason: str = ""
     gvisor: str = ""
     gvisor_reason: str = ""
@@ -76,7 +77,7 @@ class SandboxProbe:
         )
 
 
-_known: dict[tuple[str, uids.Range | None], tuple[float, SandboxProbe]] = {}
+_known: dict[tuple[str, workspace_uids.Range | None], tuple[float, SandboxProbe]] = {}
 
 
 def system_folders() -> tuple[tuple[str, str], ...]:
@@ -100,7 +101,7 @@ def probe(base: Path | None = None) -> SandboxProbe:
     Raises `InvalidSpec` where this node's user ids are no range.
     """
     path = shutil.which("bwrap") or _bundled()
-    wanted = uids.configured(os.environ) if os.geteuid() == 0 else None
+    wanted = workspace_uids.configured(os.environ) if os.geteuid() == 0 else None
     kept = _known.get((path, wanted))
     if kept and (not kept[1].warning or time.monotonic() - kept[0] < RETRY_AFTER_S):
         return kept[1]
@@ -232,7 +233,7 @@ def _try_user(found: SandboxProbe, uid: int, base: Path) -> str:
         return (
             "Workspaces of all people run as one user of this machine: another user's do not work here "
             f"({said[-1] if said else error}). Let ordinary users make user namespaces and open /dev/net/tun "
-            f"(mode 0666, as udev has it), or set {uids.VARIABLE}=none to go on like this."
+            f"(mode 0666, as udev has it), or set {workspace_uids.VARIABLE}=none to go on like this."
         )
     return ""
 

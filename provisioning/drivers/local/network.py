@@ -2,7 +2,7 @@
 
 The namespace is the sandbox's (`bwrap --unshare-net`), so nothing outside reaches what listens in it, and
 nothing in it reaches what listens on this machine's loopback. The way in is a Unix socket
-(`provisioning.node.gateway`). The way out is pasta, a process of this user on the outside; the rules are
+(`provisioning.node_gateway`). The way out is pasta, a process of this user on the outside; the rules are
 nftables', in the namespace, owned by a user namespace that no process of the sandbox is in.
 
 Where hosts are allowed by name, a proxy on the outside (`provisioning/egress_proxy.py`) listens on the
@@ -27,7 +27,7 @@ from typing import Any
 
 from provisioning import proxy_inside
 from provisioning.drivers.local import processes
-from provisioning.drivers.local.egress import CLOSED, Egress, Network, Policy
+from provisioning.egress_rules import CLOSED, Egress, Network, Policy
 from provisioning.errors import StartFailed
 
 JOIN = Path(__file__).resolve().with_name("join_network.py")

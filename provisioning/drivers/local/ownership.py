@@ -10,9 +10,10 @@ from typing import Protocol
 from provisioning.drivers.local import processes, state
 from provisioning.drivers.local.failures import HomeInUse
 from provisioning.drivers.local.isolation import SandboxProbe
-from provisioning.drivers.local.uids import VARIABLE, Uids
+from provisioning.drivers.local.uids import Uids
 from provisioning.errors import MissingDependency
 from provisioning.types import DeviceInfo
+from provisioning.workspace_uids import VARIABLE
 
 
 class OfHome(Protocol):

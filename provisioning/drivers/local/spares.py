@@ -57,9 +57,10 @@ from provisioning.drivers.local.state import (
     names,
     write_atomically,
 )
-from provisioning.drivers.local.uids import VARIABLE, Uids
+from provisioning.drivers.local.uids import Uids
 from provisioning.errors import ProvisioningError, StartFailed
 from provisioning.preloading import Recipe
+from provisioning.workspace_uids import VARIABLE
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,8 @@ from typing import Any
 
 from provisioning import git_urls
 from provisioning.drivers.local import cgroups, door, gvisor, network, packages, processes
-from provisioning.drivers.local.egress import Policy
 from provisioning.drivers.local.environment import Environment
 from provisioning.drivers.local.failures import HomeChangesHands
-from provisioning.drivers.local.handover import TooDeep, hand_over
 from provisioning.drivers.local.home_quota import HomeQuotas
 from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
 from provisioning.drivers.local.launching import AGENT, AGENT_PROGRAM, JUPYTER, spawn
@@ -44,8 +42,10 @@ from provisioning.drivers.local.state import (
     gateway_folder,
     write_atomically,
 )
+from provisioning.egress_rules import Policy
 from provisioning.endpoints import PORTAL_SOCKET, socket_endpoint
 from provisioning.errors import InvalidSpec, StartFailed
+from provisioning.handover import TooDeep, hand_over
 from provisioning.mounts import ShownFolder
 from provisioning.types import CheckoutSpec, DeviceInfo, WorkspaceSpec
 

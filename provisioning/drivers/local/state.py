@@ -10,7 +10,7 @@
     <name>/run/           writable for the workspace: agent.json, state.json, app.log, app.log.1,
                           app.log.start
     .locks/<name>         one operation at a time on a workspace
-    .gateway/             the socket to the portal (`provisioning.node.gateway`), shown to every sandbox
+    .gateway/             the socket to the portal (`provisioning.node_gateway`), shown to every sandbox
     .spares/              sandboxes of nobody yet (`spares.py`)
     .closed/<name>        the highest closed generation; outlives the workspace by a week
 
@@ -233,7 +233,7 @@ class WorkspaceDir:
             os.chown(self.run, uid, uid)
 
     def app_socket(self, generation: int) -> Path:
-        """Where this generation's app is reached (`provisioning.node.gateway`); outside the sandbox."""
+        """Where this generation's app is reached (`provisioning.node_gateway`); outside the sandbox."""
         return self.path / f"app.{generation}.sock"
 
     def remove(self) -> None:

@@ -1,9 +1,8 @@
-"""Users of the machine for the users of the portal, where the node worker is root.
+"""The user id of each owner of workspaces, where the node worker is root.
 
-Each owner of workspaces gets a number of its own for good, in `local/.uids/<owner>`; no number is given
-twice, not even after its owner has gone. The last ones of the range are for spares (`spares.py`), which
-nobody owns yet: each spare has one while it lives, and what it shows of a home is shown as its own. The very
-last one is for builds of environments.
+Each owner gets a number of its own for good, in `local/.uids/<owner>`; no number is given twice, not even
+after its owner has gone. Spares (`spares.py`) belong to nobody yet: each has a number of the range for spares
+while it lives, and what it shows of a home is shown as its own.
 """
 
 from __future__ import annotations
@@ -11,57 +10,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from provisioning.drivers.local.state import write_atomically
-from provisioning.errors import InvalidSpec, StartFailed
-
-VARIABLE = "BERTH_NODE_UIDS"
-DEFAULT = "200000-265535"
-LEAST, FEWEST, HIGHEST = 1000, 64, 2**31 - 2
-SPARE_PART = 16
-"""One of so many numbers is for spares."""
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """User ids that nothing else on the machine uses. Both ends are of it."""
-
-    first: int
-    last: int
-
-    @property
-    def owners(self) -> range:
-        """Those for owners of workspaces."""
-        return range(self.first, self.last + 1 - (self.last - self.first + 1) // SPARE_PART)
-
-    @property
-    def spares(self) -> range:
-        """Those for spares."""
-        return range(self.owners.stop, self.last)
-
-    @property
-    def builds(self) -> int:
-        """That of builds of environments; one build goes on at a time."""
-        return self.last
-
-
-def configured(environ: Mapping[str, str]) -> Range | None:
-    """The range of this node; None where it has none. Raises `InvalidSpec`, with the way out."""
-    text = environ.get(VARIABLE, "").strip() or DEFAULT
-    if text == "none":
-        return None
-    first, dash, last = text.partition("-")
-    if dash and first.isdecimal() and last.isdecimal():
-        found = Range(int(first), int(last))
-        if found.first >= LEAST and found.last <= HIGHEST and found.last - found.first + 1 >= FEWEST:
-            return found
-    raise InvalidSpec(
-        f"{VARIABLE}={text} is no range of user ids. Write it like {DEFAULT}, from {LEAST} up and with at "
-        f"least {FEWEST}, or none."
-    )
+from provisioning.errors import StartFailed
+from provisioning.workspace_uids import VARIABLE, Range
 
 
 class Uids:

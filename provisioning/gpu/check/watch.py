@@ -20,10 +20,10 @@ from provisioning.gpu.check.wire import Out, die_with_parent
 INTERVAL_S = 0.1
 
 
-def watch(out: Out, nvml: Any, config: dict[str, Any], stop_fd: int) -> None:
+def watch(out: Out, config: dict[str, Any], stop_fd: int) -> None:
     nonce = config["nonce"]
     try:
-        reader = Reader(nvml, config["uuid"])
+        reader = Reader(config["uuid"])
         events = reader.watch_xids()
         facts = reader.facts(tuple(config.get("peers", ())))
         before = {**reader.snapshot(), **reader.board(), "unavailable": reader.unavailable}
@@ -51,18 +51,9 @@ def main(argv: list[str]) -> int:
     config = json.loads(argv[1])
     die_with_parent()
     out = Out(int(argv[2]))
-    try:
-        nvml = importlib.import_module(config.get("nvml", "pynvml"))
-    except ImportError:
-        out.send(
-            "unavailable",
-            nonce=config["nonce"],
-            text="The Python module pynvml is missing.",
-            library="nvidia-ml-py",
-            fix="pip install nvidia-ml-py",
-        )
-        return 0
-    watch(out, nvml, config, sys.stdin.fileno())
+    if config.get("nvml"):
+        importlib.import_module(config["nvml"]).install()
+    watch(out, config, sys.stdin.fileno())
     return 0
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 from collections.abc import Callable
-from typing import Any
 
-import pynvml
-
-from provisioning.gpu.nvml import NvmlProblem, problem_of, session
+from provisioning.gpu.nvml import Nvml, NvmlProblem, XidEvents, session
+from provisioning.gpu.nvml.events import identity
 from provisioning.gpu.watcher.kernel_log import slot_of
 from provisioning.gpu.watcher.seen import Seen
 
 log = logging.getLogger(__name__)
 WAIT_MS = 1000
-KINDS = pynvml.nvmlEventTypeXidCriticalError
 
 
 def follow(tell: Callable[[Seen], None], going: Callable[[], bool]) -> None:
@@ -24,57 +20,42 @@ def follow(tell: Callable[[Seen], None], going: Callable[[], bool]) -> None:
     A device that offers no events keeps the others from nothing.
     """
     with session() as driver:
-        try:
-            events = pynvml.nvmlEventSetCreate()
-        except pynvml.NVMLError as error:
-            raise problem_of(error) from error
+        events = XidEvents()
         try:
             slots: dict[int | None, str] = {}
             for index in range(driver.count()):
-                _register(index, events, slots)
+                _register(driver, index, events, slots)
             while going():
                 seen = _next(events, slots)
                 if seen is not None:
                     tell(seen)
         finally:
-            pynvml.nvmlEventSetFree(events)
+            events.close()
 
 
-def _register(index: int, events: object, slots: dict[int | None, str]) -> None:
+def _register(driver: Nvml, index: int, events: XidEvents, slots: dict[int | None, str]) -> None:
     """Have its XIDs told, and note where it is: once it is lost, NVML may not say so any more."""
     try:
-        device = pynvml.nvmlDeviceGetHandleByIndex(index)
-        slots[_number(device)] = _slot(device)
-        pynvml.nvmlDeviceRegisterEvents(device, KINDS, events)
-    except pynvml.NVMLError as error:
-        log.info("GPU %d tells no XIDs by NVML: %s", index, error)
+        device = driver.device(index)
+        bus = device.pci_bus_id()
+        if bus is not None:
+            slots[identity(device.handle)] = slot_of(bus)
+            events.register(device)
+    except NvmlProblem as problem:
+        log.info("GPU %d tells no XIDs by NVML: %s", index, problem)
 
 
-def _number(device: Any) -> int | None:
-    """What tells one handle from another: NVML has one for each device as long as it is open."""
-    return ctypes.cast(device, ctypes.c_void_p).value
-
-
-def _slot(device: Any) -> str:
-    bus = pynvml.nvmlDeviceGetPciInfo(device).busId
-    return slot_of(bus.decode() if isinstance(bus, bytes) else bus)
-
-
-def _next(events: object, slots: dict[int | None, str]) -> Seen | None:
-    try:
-        event = pynvml.nvmlEventSetWait_v2(events, WAIT_MS)
-    except pynvml.NVMLError as error:
-        if error.value == pynvml.NVML_ERROR_TIMEOUT:
-            return None
-        raise problem_of(error) from error
-    if event.eventType != KINDS:
+def _next(events: XidEvents, slots: dict[int | None, str]) -> Seen | None:
+    event = events.wait(WAIT_MS)
+    if event is None:
         return None
-    slot = slots.get(_number(event.device))
+    device, xid = event
+    slot = slots.get(device)
     if slot is None:
         # The kernel's log has its address.
-        log.warning("XID %d of a GPU that nobody knows", event.eventData)
+        log.warning("XID %d of a GPU that nobody knows", xid)
         return None
-    return Seen(slot, int(event.eventData))
+    return Seen(slot, xid)
 
 
 __all__ = ["NvmlProblem", "follow"]

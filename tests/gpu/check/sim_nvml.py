@@ -37,6 +37,7 @@ class Library(FakeLibrary):
     def do_nvmlEventSetWait_v2(self, events: Any, target: Any, wait: Any) -> int:
         if not self.xids or not _due(self.script):
             return int(pynvml.NVML_ERROR_TIMEOUT)
+        target._obj.eventType = pynvml.nvmlEventTypeXidCriticalError
         target._obj.eventData = self.xids.pop(0)
         return 0
 
@@ -120,10 +121,8 @@ def build(script: dict[str, Any]) -> Library:
     return library
 
 
-if not SCRIPT.get("no_driver"):
-    pynvml.nvmlLib = build(SCRIPT)
-    pynvml._nvmlGetFunctionPointer_cache.clear()
-
-
-def __getattr__(name: str) -> Any:
-    return getattr(pynvml, name)
+def install() -> None:
+    """As the watcher's stand-in for NVML."""
+    if not SCRIPT.get("no_driver"):
+        pynvml.nvmlLib = build(SCRIPT)
+        pynvml._nvmlGetFunctionPointer_cache.clear()

@@ -16,7 +16,7 @@ VERSION = "G520.0200.00.05"
 
 def board(library: FakeLibrary, root: Path, uuid: str = "") -> dict[str, Any]:
     with installed(library):
-        return Reader(pynvml, uuid or library.gpus[0].uuid, root=root).board()
+        return Reader(uuid or library.gpus[0].uuid, root=root).board()
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_one_without_an_inforom_says_nothing_of_it(tmp_path: Path) -> None:
     assert board(old, tmp_path) == {**unknown, "nouveau": False, "drawing": []}
     # Nor is it a finding; it stands among what is not told.
     with installed(old):
-        reader = Reader(pynvml, old.gpus[0].uuid, root=tmp_path)
+        reader = Reader(old.gpus[0].uuid, root=tmp_path)
         assert "inforom" not in reader.snapshot()["unavailable"]
         assert reader.board() and "inforom" in reader.unavailable
 
@@ -59,7 +59,7 @@ def test_that_of_an_instance_is_its_gpus(tmp_path: Path) -> None:
 def test_a_lost_one_is_lost(tmp_path: Path) -> None:
     library = FakeLibrary([h200()])
     with installed(library):
-        reader = Reader(pynvml, library.gpus[0].uuid, root=tmp_path)
+        reader = Reader(library.gpus[0].uuid, root=tmp_path)
         library.gpus[0].broken = LOST
         with pytest.raises(Lost):
             reader.board()
@@ -80,7 +80,7 @@ def test_who_draws_on_it(tmp_path: Path) -> None:
 
 def why(root: Path, code: int) -> NoDevice:
     with installed(FakeLibrary([h200()], init=Err(code))), pytest.raises(NoDevice) as raised:
-        Reader(pynvml, "GPU-1", root=root)
+        Reader("GPU-1", root=root)
     return raised.value
 
 

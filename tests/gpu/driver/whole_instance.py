@@ -22,9 +22,9 @@ from portal.fleet.inventory.cordons import lift_cordon
 from portal.fleet.inventory.models import Device, Pool
 
 # Only NVML is here: the device could be neither checked nor scrubbed, and would not be handed out.
-Pool.objects.update(check_every_h=0, hand_out_max_age_h=0, check_required=False, scrub_required=False)
+Pool.objects.update(check_every_hours=0, hand_out_max_age_hours=0, check_required=False, scrub_required=False)
 # One on schedule may have begun before that.
-while GpuCheckRun.objects.filter(status__in=runs.OPEN).exists():
+while GpuCheckRun.objects.filter(state__in=runs.OPEN).exists():
     time.sleep(0.1)
 for device in Device.objects.filter(cordoned=True):
     lift_cordon(actor=SYSTEM, device_id=device.pk)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.drivers.local import cgroups, isolation, network, processes, scratch
-from provisioning.drivers.local.egress import Policy
+from provisioning.egress_rules import Policy
 from tests.provisioning.local.local_support import Pool
 
 PROBING = """

@@ -31,7 +31,7 @@ from portal.common import front_door
 from portal.embedded import outage, proxy
 from portal.workspaces.gateway import workspace_views
 from provisioning.endpoints import SOCKET_HEADER
-from provisioning.node.gateway import Certificates, caddy_config, node_name
+from provisioning.node_gateway import Certificates, caddy_config, node_name
 from tests.certificates import Authority
 
 pytestmark = pytest.mark.engine

@@ -33,7 +33,7 @@ from portal.workspaces.gateway.access import ACCOUNTS_KEY, Refusal, Refused
 from portal.workspaces.gateway.request import ClientRequest
 from portal.workspaces.gateway.streams import Full, Streams
 from provisioning.endpoints import GATEWAY_HEADER, HTTP_HEADER, NODE_HEADER, SOCKET_HEADER
-from provisioning.node.gateway import caddy_config
+from provisioning.node_gateway import caddy_config
 from tests.certificates import Authority
 
 pytestmark = pytest.mark.engine

@@ -172,7 +172,6 @@ class SiteCode(StrEnum):
 
     FILE_ANCHOR = "file_anchor"
     FILE_LINE = "file_line"
-    FILE_NAMES_DIFFER = "file_names_differ"
     FILE_NOT_YAML = "file_not_yaml"
     FILE_SIGN = "file_sign"
     FILE_TOO_LARGE = "file_too_large"

@@ -16,7 +16,6 @@ class CommonCode(StrEnum):
     DRIVER_REPORT = "driver_report"
     FIRST_CHOICE_MISSING = "first_choice_missing"
     HOURS_NOT_UNDERSTOOD = "hours_not_understood"
-    NAMES_DIFFER = "names_differ"
     NO_SUCH_NOTICE = "no_such_notice"
     NO_SUCH_REVISION = "no_such_revision"
     UNKNOWN_PARAMETER = "unknown_parameter"

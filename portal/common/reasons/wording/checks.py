@@ -40,7 +40,7 @@ TEXTS: dict[StrEnum, Text] = {
         prepare=_noun,
     ),
     CheckCode.DEVICE_PARTITIONED: Text(
-        _("%(device)s is split into instances, so it cannot be worked on as a whole."),
+        _("%(device)s is partitioned into instances, so it cannot be worked on as a whole."),
         _("Ask for a %(noun)s of its instances."),
         prepare=_noun,
     ),
@@ -98,7 +98,7 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     CheckCode.RESET_ASKED: Text(_("An operator has asked for its reset.")),
     CheckCode.RESET_LOSES_INSTANCES: Text(
-        _("%(device)s is split into instances, which a reset would destroy."),
+        _("%(device)s is partitioned into instances, which a reset would destroy."),
         _("Cordon its instances, destroy them on the node, and take it out of MIG mode first."),
     ),
     CheckCode.RESET_LOST: Text(

@@ -41,10 +41,6 @@ TEXTS: dict[StrEnum, Text] = {
         prepare=lambda params: {"choose": _CHOICES[params["field"]]},
     ),
     CommonCode.HOURS_NOT_UNDERSTOOD: Text(_("Say in hours how long you need it, such as 8 or 0.5.")),
-    CommonCode.NAMES_DIFFER: Text(
-        _("“%(old)s” is the former name of “%(new)s”, and the two do not say the same."),
-        _("Give “%(new)s” alone."),
-    ),
     CommonCode.NO_SUCH_NOTICE: Text(
         _("There is no such notice of yours."), _("Look at your list of notices.")
     ),

@@ -58,9 +58,9 @@ def _installing(params: Params) -> Params:
 
 
 def _not_installed(params: Params) -> Params:
-    """`why`: what its build says."""
+    """`reason`: what its build says."""
     reason = reason_of(params.get("failure") or {})
-    return {**params, "why": f" {message_of(reason)}" if reason is not None else ""}
+    return {**params, "reason": f" {message_of(reason)}" if reason is not None else ""}
 
 
 def _users(params: Params) -> Params:
@@ -196,7 +196,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("“%(environment)s” is not for workspaces of %(team)s."), _("Choose another environment or team.")
     ),
     EnvironmentCode.NOT_INSTALLED: Text(
-        _("“%(environment)s” could not be installed.%(why)s"),
+        _("“%(environment)s” could not be installed.%(reason)s"),
         _("Ask an operator to look at it: Environments, %(environment)s."),
         prepare=_not_installed,
     ),

@@ -20,7 +20,7 @@ TEXTS: dict[StrEnum, Text] = {
     InventoryCode.NO_SUCH_NODE: Text(_("There is no such node."), _("Look at the list of nodes.")),
     InventoryCode.NO_SUCH_POOL: Text(_("There is no pool “%(slug)s”."), _("Look at the list of pools.")),
     InventoryCode.POOL_CONFIG_NOT_UNDERSTOOD: Text(
-        _("The driver cannot be set up like this (%(why)s)."), _("Correct its configuration.")
+        _("The driver cannot be set up like this (%(reason)s)."), _("Correct its configuration.")
     ),
     InventoryCode.POOL_HAS_NO_SETTING: Text(
         _("A pool with the driver %(driver)s has no setting “%(name)s”."),

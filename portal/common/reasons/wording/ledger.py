@@ -13,7 +13,7 @@ _NOT_COUNTED = _("%(team)s has no ledger: its GPU-hours are not counted.")
 
 TEXTS: dict[StrEnum, Text] = {
     LedgerCode.CREDIT_OUT_OF_RANGE: Text(_("Credit some hours, or take some back.")),
-    LedgerCode.GRANTED_OUT_OF_RANGE: Text(_("Choose from 0 to a thousand million hours.")),
+    LedgerCode.QUOTA_OUT_OF_RANGE: Text(_("Choose from 0 to a thousand million hours.")),
     LedgerCode.HOURS_NOT_COUNTED: Text(
         _NOT_COUNTED, _("An operator opens one where hours are to be counted.")
     ),

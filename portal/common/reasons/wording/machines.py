@@ -40,7 +40,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("Synchronise it (NTP), then join again with the same token."),
     ),
     MachineCode.CSR_INVALID: Text(
-        _("The request for a certificate cannot be signed: %(why)s."),
+        _("The request for a certificate cannot be signed: %(reason)s."),
         _("Join with the program `berth` of this version."),
     ),
     MachineCode.IDENTITY_REPLACED: Text(
@@ -49,7 +49,8 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     MachineCode.JOIN_TOKEN_EXPIRED: Text(_("The token to join has expired."), _NEW_TOKEN),
     MachineCode.JOIN_TOKEN_UNKNOWN: Text(
-        _("This is no token to join, or it was cancelled."), _("Copy the whole command from the pool's page.")
+        _("This is not a valid join token, or it was revoked."),
+        _("Copy the whole command from the pool's page."),
     ),
     MachineCode.JOIN_TOKEN_USED: Text(_("The token to join was used already."), _NEW_TOKEN),
     MachineCode.JOIN_TOO_OFTEN: Text(

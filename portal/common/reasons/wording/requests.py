@@ -53,7 +53,7 @@ TEXTS: dict[StrEnum, Text] = {
     RequestCode.APPROVED_ALREADY: Text(_("%(who)s approved it %(when)s."), _LOOK_AT_IT, prepare=_decided),
     RequestCode.ASKED_ALREADY: Text(
         _("You have asked for %(amount)s more for %(team)s already, and that is still open."),
-        _("Look at that request, or withdraw it and ask anew."),
+        _("Open the existing request, or cancel it first."),
         prepare=_amounts,
     ),
     RequestCode.ASKED_TIME_OVER: Text(_("The time that was asked for is over. Choose an end in the future.")),
@@ -78,8 +78,8 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     RequestCode.DELEGATION_END: Text(_("Choose an end after the beginning, in the future.")),
     RequestCode.DELEGATION_TOO_LONG: Text(_("A year at most.")),
-    RequestCode.DENIAL_NEEDS_REASON: Text(
-        _("A denial needs a reason."), _("Say in a sentence why, and what would be better.")
+    RequestCode.DENIAL_NEEDS_NOTE: Text(
+        _("A denial needs a note."), _("Say in a sentence why, and what would be better.")
     ),
     RequestCode.DENIED_ALREADY: Text(_("%(who)s denied it %(when)s."), _LOOK_AT_IT, prepare=_decided),
     RequestCode.END_IN_FUTURE: Text(_("Choose an end in the future.")),
@@ -123,8 +123,8 @@ TEXTS: dict[StrEnum, Text] = {
     RequestCode.ONLY_APPROVERS_DECIDE_REQUEST: Text(
         _("Only an approver decides requests for more."), _("Wait until one has decided.")
     ),
-    RequestCode.ONLY_ASKER_WITHDRAWS: Text(
-        _("Only who asked may withdraw a request."), _("Ask %(username)s.")
+    RequestCode.ONLY_REQUESTER_CANCELS: Text(
+        _("Only the requester may cancel a request."), _("Ask %(username)s.")
     ),
     RequestCode.ONLY_DECIDERS_SEE_RULES: Text(
         _("Only who decides requests sees the rules."),
@@ -143,11 +143,13 @@ TEXTS: dict[StrEnum, Text] = {
     RequestCode.ONLY_APPROVERS_REVOKE: Text(
         _("Only who decides such requests may take a grant back."), _("Ask an approver.")
     ),
-    RequestCode.REASON_FOR_REQUESTER: Text(_("Say why: the requester reads it.")),
+    RequestCode.NOTE_FOR_REQUESTER: Text(_("Write a note for the requester.")),
     RequestCode.SITE_HAS_NONE: Text(_("This site has no %(resource)s."), prepare=_amounts),
     RequestCode.UNTIL_IN_FUTURE: Text(_("Choose a time in the future.")),
-    RequestCode.WHY_MISSING: Text(_("Say in a few words what it is for.")),
-    RequestCode.WHY_TOO_LONG: Text(_("Use at most %(max)s characters.")),
-    RequestCode.WITHDRAWN_ALREADY: Text(_("%(who)s withdrew it %(when)s."), _LOOK_AT_IT, prepare=_decided),
+    RequestCode.NOTE_MISSING: Text(_("Say in a few words what it is for.")),
+    RequestCode.NOTE_TOO_LONG: Text(_("Use at most %(max)s characters.")),
+    RequestCode.REQUEST_CANCELLED_ALREADY: Text(
+        _("%(who)s cancelled it %(when)s."), _LOOK_AT_IT, prepare=_decided
+    ),
     RequestCode.WORKSPACE_OF_YOURS: Text(_("Choose a workspace of your own in this team.")),
 }

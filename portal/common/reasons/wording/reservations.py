@@ -111,7 +111,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("“%(title)s” is cancelled already%(by)s."), _CALENDAR, prepare=_decided
     ),
     ReservationCode.CHOOSE_RESOURCE: Text(_("Choose what to reserve.")),
-    ReservationCode.DENIAL_WITHOUT_REASON: Text(_("Say why, so that they know what to do.")),
+    ReservationCode.DENIAL_WITHOUT_NOTE: Text(_("Write a note for the requester.")),
     ReservationCode.END_NOT_IN_FUTURE: Text(_("Choose an end in the future, or cancel it.")),
     ReservationCode.ENDS_TOO_LATE: Text(_("Choose an end within a year.")),
     ReservationCode.FITS: Text(_("Fits: %(peaks)s in that time."), prepare=_fits),

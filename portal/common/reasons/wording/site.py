@@ -13,16 +13,9 @@ TEXTS: dict[StrEnum, Text] = {
     SiteCode.FILE_ANCHOR: Text(
         _("Line %(line)s: anchors and references are not read."), _("Write it out where it is needed.")
     ),
-    SiteCode.FILE_LINE: Text(_("Line %(line)s, %(where)s: %(why)s."), _("Correct it and try again.")),
-    SiteCode.FILE_NAMES_DIFFER: Text(
-        _(
-            "Line %(line)s, %(where)s: “%(old)s” is the former name of “%(new)s”, and the two do not say the "
-            "same."
-        ),
-        _("Keep “%(new)s” alone."),
-    ),
+    SiteCode.FILE_LINE: Text(_("Line %(line)s, %(where)s: %(reason)s."), _("Correct it and try again.")),
     SiteCode.FILE_NOT_YAML: Text(
-        _("Line %(line)s: this is no YAML that can be read (%(why)s)."), _("Correct it and try again.")
+        _("Line %(line)s: this is no YAML that can be read (%(reason)s)."), _("Correct it and try again.")
     ),
     SiteCode.FILE_SIGN: Text(_("The file has a sign that cannot be stored."), _("Take out control signs.")),
     SiteCode.FILE_TOO_LARGE: Text(_("The file is longer than %(most)s signs."), _("Apply it in parts.")),
@@ -31,7 +24,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("There is no “%(name)s”."), _("Name one that there is, or put it into the file.")
     ),
     SiteCode.STEP_REFUSED: Text(
-        _("Line %(line)s, %(section)s “%(name)s”: %(why)s."),
+        _("Line %(line)s, %(section)s “%(name)s”: %(reason)s."),
         _("Nothing was changed; correct it and try again."),
     ),
     SiteCode.TEAM_NAME_STAYS: Text(

@@ -24,7 +24,7 @@ from portal.common.formatting import format_date
 from portal.fleet.inventory import services as inventory
 from portal.fleet.inventory.models import Pool
 from portal.people.accounts import services, users
-from portal.people.accounts.models import AccountStatus, SiteRole, Team, User
+from portal.people.accounts.models import AccountState, SiteRole, Team, User
 
 ADMIN = "admin"
 TEAM = "default"
@@ -70,7 +70,7 @@ class Command(BaseCommand):
     def _ensure_admin(self, *, link: bool) -> list[str]:
         """Create the administrator once. Returns what has to be shown of it."""
         admin = User.objects.filter(username=ADMIN).first()
-        if admin is not None and not (link and admin.status == AccountStatus.INVITED):
+        if admin is not None and not (link and admin.state == AccountState.INVITED):
             return []
         given = os.environ.get("BERTH_ADMIN_PASSWORD", "")
         if given and admin is None:

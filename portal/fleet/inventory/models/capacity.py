@@ -73,9 +73,9 @@ class Pool(models.Model):
     )
     rebalancing = models.CharField(max_length=10, choices=RebalancingPolicy, default=RebalancingPolicy.SITE)
     # When devices are checked; hours, 0 for never.
-    check_every_h = models.PositiveIntegerField(default=168)
+    check_every_hours = models.PositiveIntegerField(default=168)
     check_level = models.CharField(max_length=10, choices=CheckLevel, default=CheckLevel.STANDARD)
-    hand_out_max_age_h = models.PositiveIntegerField(default=24)
+    hand_out_max_age_hours = models.PositiveIntegerField(default=24)
     # Whether a device is kept back when its check, or its scrub, could not be run at all. Who takes it out of
     # these hands devices out that nobody has seen to be good, or memory that nobody has seen to be clean.
     check_required = models.BooleanField(default=True)
@@ -119,6 +119,16 @@ class Pool(models.Model):
     def runs_on_node(self) -> bool:
         """Whether its driver works on the node itself, through that node's own worker."""
         return driver_class(self.driver).plane is Plane.NODE
+
+    @property
+    def limits_egress(self) -> bool:
+        """Whether its driver holds workspaces to what they may reach."""
+        return driver_class(self.driver).limits_egress
+
+    @property
+    def limits_homes(self) -> bool:
+        """Whether its driver holds home folders to a limit."""
+        return driver_class(self.driver).limits_homes
 
 
 class Node(models.Model):

@@ -59,7 +59,7 @@ class Migration(migrations.Migration):
                 ('title', models.CharField(max_length=200)),
                 ('body', models.TextField(blank=True)),
                 ('url', models.CharField(blank=True, max_length=300)),
-                ('status', models.CharField(choices=[('pending', 'On its way'), ('sent', 'Sent'), ('failed', 'Given up')], default='pending', max_length=10)),
+                ('state', models.CharField(choices=[('pending', 'On its way'), ('sent', 'Sent'), ('failed', 'Given up')], default='pending', max_length=10)),
                 ('attempts', models.PositiveSmallIntegerField(default=0)),
                 ('due_at', models.DateTimeField(blank=True, null=True)),
                 ('created_at', models.DateTimeField()),

@@ -62,7 +62,7 @@ class Migration(migrations.Migration):
                 ('entry_id', models.PositiveBigIntegerField(blank=True, null=True)),
                 ('type', models.CharField(max_length=60)),
                 ('payload', models.JSONField()),
-                ('status', models.CharField(choices=[('pending', 'On its way'), ('delivered', 'Delivered'), ('failed', 'Given up')], default='pending', max_length=10)),
+                ('state', models.CharField(choices=[('pending', 'On its way'), ('delivered', 'Delivered'), ('failed', 'Given up')], default='pending', max_length=10)),
                 ('attempt_count', models.PositiveSmallIntegerField(default=0)),
                 ('due_at', models.DateTimeField(blank=True, null=True)),
                 ('created_at', models.DateTimeField()),

@@ -35,7 +35,7 @@ from portal.common.errors import InvalidInput
 from portal.common.json_input import InvalidJson, parse_json
 from portal.common.reasons.codes import MfaCode
 from portal.common.reasons.reason import Reason
-from portal.people.accounts.models import AccountStatus, User
+from portal.people.accounts.models import AccountState, User
 
 STATE = "berth_passkey"
 LIFETIME_S = 300
@@ -90,7 +90,7 @@ def options_to_use(
     if user is not None:
         named = [data for _row, data in _of(user)]
     elif name:
-        found = User.objects.with_status(AccountStatus.ACTIVE).filter(username=name).first()
+        found = User.objects.with_state(AccountState.ACTIVE).filter(username=name).first()
         named = [data for _row, data in _of(found)] if found else []
         named = named or [_nobodys(name)]
     strict = purpose is Purpose.SIGN_IN

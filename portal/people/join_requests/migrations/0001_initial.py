@@ -22,7 +22,7 @@ class Migration(migrations.Migration):
                 ('team_name', models.CharField(max_length=80)),
                 ('requester', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='join_requests', to=settings.AUTH_USER_MODEL)),
                 ('message', models.TextField(blank=True, max_length=1000)),
-                ('status', models.CharField(choices=[('open', 'Open'), ('approved', 'Approved'), ('refused', 'Refused'), ('withdrawn', 'Withdrawn'), ('expired', 'Expired')], default='open', max_length=10)),
+                ('state', models.CharField(choices=[('open', 'Open'), ('approved', 'Approved'), ('denied', 'Denied'), ('cancelled', 'Cancelled'), ('expired', 'Expired')], default='open', max_length=10)),
                 ('role', models.CharField(blank=True, max_length=10)),
                 ('decided_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('decided_at', models.DateTimeField(blank=True, null=True)),
@@ -32,8 +32,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-created_at', '-id'],
-                'indexes': [models.Index(fields=['status', 'created_at'], name='join_request_open')],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('status', 'open')), fields=('team', 'requester'), name='join_request_once')],
+                'indexes': [models.Index(fields=['state', 'created_at'], name='join_request_open')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('state', 'open')), fields=('team', 'requester'), name='join_request_once')],
             },
         ),
     ]

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from portal.common import origins
 from portal.common.actors import SystemActor
+from portal.common.constraints import violates
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.reasons.codes import ExchangeCode
@@ -135,6 +136,8 @@ def _spend(assertion: Assertion, rule: TrustRule, about: dict[str, Any]) -> Exch
                 digest=assertion.digest, rule=rule, expires_at=assertion.expires_at + timedelta(minutes=5)
             )
     except IntegrityError as error:
+        if not violates(error, Exchange, "digest"):
+            raise
         raise Refused(Reason(ExchangeCode.REPLAYED), {**about, "account": rule.account}) from error
 
 

@@ -28,7 +28,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('team', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='ledger', serialize=False, to='accounts.team')),
                 ('period', models.CharField(choices=[('day', 'Every day'), ('week', 'Every week'), ('month', 'Every 30 days')], default='month', max_length=5)),
-                ('granted', models.PositiveBigIntegerField()),
+                ('quota', models.PositiveBigIntegerField()),
                 ('period_started_at', models.DateTimeField()),
                 ('charged_until', models.DateTimeField()),
                 ('credit', models.PositiveBigIntegerField(default=0)),

@@ -117,7 +117,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
         return etags.tagged(answered, quota)
 
     @operation(
-        "Give a team or a cohort a quota",
+        "Create a quota",
         once=True,
         description="For operators. Amounts are in base units: 4 GPUs are 4000.",
         request=QuotaCreateSerializer,
@@ -126,12 +126,12 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
         examples=[
             OpenApiExample(
                 "Four H100 for a team that may borrow two more",
-                {"team": "vision", "resource": "gpu:h100", "nominal": 4000, "borrowing_limit": 2000},
+                {"team": "vision", "resource": "gpu:h100", "quota": 4000, "borrowing_limit": 2000},
                 request_only=True,
             ),
             OpenApiExample(
                 "64 GiB memory for all of a cohort",
-                {"cohort": "research", "resource": "memory_mib", "nominal": 65536},
+                {"cohort": "research", "resource": "memory_mib", "quota": 65536},
                 request_only=True,
             ),
         ],
@@ -145,7 +145,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
             team=team,
             cohort=cohort,
             resource=given["resource"],
-            nominal=given["nominal"],
+            quota=given["quota"],
             borrowing_limit=given["borrowing_limit"],
             lending_limit=given["lending_limit"],
             only_new=True,
@@ -156,7 +156,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
         return self._written(quota, done, status=201, headers={"Location": location})
 
     @operation(
-        "Change a quota",
+        "Replace a quota",
         description="For operators. A quota below use stops nobody; `notes` say what is over.",
         request=QuotaChangeSerializer,
         responses={200: QuotaWrittenSerializer},
@@ -165,7 +165,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
         examples=[
             OpenApiExample(
                 "Two H100, nothing borrowed, half of one lent",
-                {"nominal": 2000, "borrowing_limit": 0, "lending_limit": 500},
+                {"quota": 2000, "borrowing_limit": 0, "lending_limit": 500},
                 request_only=True,
             )
         ],
@@ -183,7 +183,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
         return self._written(self.get_object(), done)
 
     @operation(
-        "Take a quota away",
+        "Delete a quota",
         description="For operators. What no quota names is not limited by quota.",
         responses={204: None},
         parameters=[IF_MATCH],
@@ -220,7 +220,7 @@ class TeamUsage(ApiView):
 
 class CapFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
-    user = filters.CharFilter(field_name="user__username", label="Name of the member.")
+    username = filters.CharFilter(field_name="user__username", label="Name of the member.")
     resource = filters.CharFilter(label="Exactly this resource.")
 
 
@@ -248,7 +248,7 @@ class CapViewSet(TaggedViewSet, ReadViewSet):
         return etags.tagged(answered, cap)
 
     @operation(
-        "Cap what a member may hold",
+        "Create a cap",
         once=True,
         description="For owners of the team and operators.",
         request=MemberCapCreateSerializer,
@@ -265,7 +265,7 @@ class CapViewSet(TaggedViewSet, ReadViewSet):
     def create(self, request: UserRequest) -> Response:
         given = body_of(request, MemberCapCreateSerializer)
         team = _own_team(request.user, given["team"])
-        user = _member(team, given["user"])
+        user = _member(team, given["username"])
         done = services.set_member_cap(
             actor=request.user,
             team=team,
@@ -281,7 +281,7 @@ class CapViewSet(TaggedViewSet, ReadViewSet):
         return self._written(cap, done, status=201, headers={"Location": location})
 
     @operation(
-        "Change a cap",
+        "Replace a cap",
         description="For owners of the team and operators.",
         request=MemberCapChangeSerializer,
         responses={200: MemberCapWrittenSerializer},
@@ -302,7 +302,7 @@ class CapViewSet(TaggedViewSet, ReadViewSet):
         return self._written(self.get_object(), done)
 
     @operation(
-        "Take a cap away",
+        "Delete a cap",
         description="For owners of the team and operators.",
         responses={204: None},
         parameters=[IF_MATCH],
@@ -332,7 +332,7 @@ def _member(team: Team, username: str | None) -> User | None:
     user = User.objects.filter(username=strip_nul(username).strip().lower()).first()
     if user is None:
         reason = Reason(QuotaCode.CAP_FOR_NO_MEMBER, {"username": username, "team": team.name})
-        raise InvalidInput(reason, errors={"user": [reason]})
+        raise InvalidInput(reason, errors={"username": [reason]})
     return user
 
 

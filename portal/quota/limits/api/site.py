@@ -108,7 +108,7 @@ class CohortViewSet(TaggedViewSet, ReadViewSet):
         return self.answer(self.get_object(), status=201, Location=location)
 
     @operation(
-        "Change a cohort",
+        "Replace a cohort",
         description="For operators: its name, what it is inside, its weight.",
         request=CohortChangeSerializer,
         responses={200: CohortSerializer},
@@ -213,8 +213,9 @@ class SiteLimitViewSet(_OfResource):
         return selectors.site_limits()
 
     @operation(
-        "Limit what all together may hold",
-        description="For operators. A limit below use stops nobody; `notes` say what is over.",
+        "Set a limit of the site",
+        description="What all together may hold. For operators. A limit below use stops nobody; `notes` say "
+        "what is over.",
         request=SiteLimitChangeSerializer,
         responses={200: SiteLimitWrittenSerializer},
         parameters=[RESOURCE, IF_MATCH],
@@ -232,7 +233,7 @@ class SiteLimitViewSet(_OfResource):
         return etags.tagged(Response(SiteLimitWrittenSerializer(limit).data), limit)
 
     @operation(
-        "Take a limit of the site away",
+        "Delete a limit of the site",
         description="For operators.",
         responses={204: None},
         parameters=[RESOURCE, IF_MATCH],
@@ -258,8 +259,8 @@ class RateViewSet(_OfResource):
         return selectors.rates()
 
     @operation(
-        "Set what an hour costs",
-        description="For operators, in thousandths of a GPU-hour.",
+        "Set a rate",
+        description="What an hour costs, in thousandths of a GPU-hour. For operators.",
         request=RateChangeSerializer,
         responses={200: RateSerializer},
         parameters=[RESOURCE, IF_MATCH],
@@ -274,7 +275,7 @@ class RateViewSet(_OfResource):
         return self.answer(ResourceRate(resource=name, rate_milli=rate))
 
     @operation(
-        "Take a rate away",
+        "Delete a rate",
         description="For operators. An hour costs one GPU-hour then.",
         responses={204: None},
         parameters=[RESOURCE, IF_MATCH],

@@ -90,7 +90,7 @@ class Migration(migrations.Migration):
                 ('team', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='quotas', to='accounts.team')),
                 ('cohort', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='quotas', to='quotas.cohort')),
                 ('resource', models.CharField(max_length=80, validators=[portal.quota.limits.resources.validate_resource])),
-                ('nominal', models.PositiveBigIntegerField(default=0)),
+                ('quota', models.PositiveBigIntegerField(default=0)),
                 ('borrowing_limit', models.PositiveBigIntegerField(blank=True, null=True)),
                 ('lending_limit', models.PositiveBigIntegerField(blank=True, null=True)),
             ],

@@ -28,7 +28,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 class QuotaUsage:
     """One resource of one team; amounts in base units.
 
-    `nominal` includes `granted`; it is None where no quota names the resource. `limit` is the most that
+    `quota` includes `grant`; it is None where no quota names the resource. `limit` is the most that
     the team could ever hold of it (its quota, what it may borrow, the site's limit), None for no limit;
     `available` is what it could take now. `lent` is its own that others hold. `mine` and `cap` are the
     reader's own.
@@ -38,8 +38,8 @@ class QuotaUsage:
     used: int
     queued: int = 0
     borrowed: int = 0
-    nominal: int | None = None
-    granted: int = 0
+    quota: int | None = None
+    grant: int = 0
     lendable: int | None = None
     lent: int = 0
     limit: int | None = None
@@ -83,12 +83,12 @@ class QuotaUsage:
         return self._format(self.borrowed)
 
     @property
-    def nominal_words(self) -> str:
-        return _("none set") if self.nominal is None else self._format(self.nominal)
+    def quota_words(self) -> str:
+        return _("none set") if self.quota is None else self._format(self.quota)
 
     @property
-    def granted_words(self) -> str:
-        return self._format(self.granted)
+    def grant_words(self) -> str:
+        return self._format(self.grant)
 
     @property
     def lent_words(self) -> str:
@@ -118,11 +118,11 @@ class QuotaUsage:
     def head(self) -> str:
         """The one line beside the name: “3 of 4”."""
         used = {"used": self.used_words}
-        if self.limit is None and self.nominal is None:
+        if self.limit is None and self.quota is None:
             return _("%(used)s in use, no limit") % used
-        if not self.nominal:
+        if not self.quota:
             return _("%(used)s of at most %(limit)s") % {**used, "limit": self.limit_words}
-        words = _("%(used)s of %(quota)s") % {**used, "quota": self.nominal_words}
+        words = _("%(used)s of %(quota)s") % {**used, "quota": self.quota_words}
         if self.borrowed:
             words += _(", %(borrowed)s borrowed") % {"borrowed": self.borrowed_words}
         return words
@@ -135,8 +135,8 @@ class QuotaUsage:
             parts.append(_("%(amount)s of it borrowed") % {"amount": self.borrowed_words})
         if self.queued:
             parts.append(_("%(amount)s waiting") % {"amount": self.queued_words})
-        if self.nominal is not None:
-            parts.append(_("quota %(amount)s") % {"amount": self.nominal_words})
+        if self.quota is not None:
+            parts.append(_("quota %(amount)s") % {"amount": self.quota_words})
         if self.limit is not None:
             parts.append(_("at most %(amount)s") % {"amount": self.limit_words})
         else:
@@ -154,7 +154,7 @@ class QuotaUsage:
         What others hold of a larger limit is no room: a bar with nothing left is full.
         """
         reach = (self.limit or 0) if self.available is None else self.used + self.available
-        return max(reach, self.nominal or 0, self.used + self.queued, 1)
+        return max(reach, self.quota or 0, self.used + self.queued, 1)
 
     def _percent(self, amount: int) -> int:
         return min(100, round(100 * amount / self.scale))
@@ -176,11 +176,11 @@ class QuotaUsage:
         return self._percent(self.used + self.queued) - self.used_percent
 
     @property
-    def nominal_percent(self) -> int | None:
+    def quota_percent(self) -> int | None:
         """Where the quota's mark stands; none where nothing goes beyond it."""
-        if not self.nominal or self.nominal >= self.scale:
+        if not self.quota or self.quota >= self.scale:
             return None
-        return self._percent(self.nominal)
+        return self._percent(self.quota)
 
     @property
     def limit_percent(self) -> int | None:
@@ -191,4 +191,4 @@ class QuotaUsage:
 
     @property
     def unlimited(self) -> bool:
-        return self.limit is None and self.nominal is None
+        return self.limit is None and self.quota is None

@@ -24,7 +24,7 @@ class Editing:
     """The row that is being edited, with what stands in its fields."""
 
     row: TreeRow
-    nominal: str
+    quota: str
     borrowing_limit: str
     lending_limit: str
     weight: str
@@ -140,10 +140,10 @@ def _editing(row: TreeRow | None, resource: str, typed: QueryDict | None) -> Edi
     if row is None:
         return None
     quota, place = row.quota, _place_of(row)
-    if typed is not None and "nominal" in typed:
+    if typed is not None and "quota" in typed:
         return Editing(
             row=row,
-            nominal=typed.get("nominal", ""),
+            quota=typed.get("quota", ""),
             borrowing_limit=typed.get("borrowing_limit", ""),
             lending_limit=typed.get("lending_limit", ""),
             weight=typed.get("weight", ""),
@@ -154,7 +154,7 @@ def _editing(row: TreeRow | None, resource: str, typed: QueryDict | None) -> Edi
         )
     return Editing(
         row=row,
-        nominal=format_input(resource, quota.nominal if quota else None),
+        quota=format_input(resource, quota.quota if quota else None),
         borrowing_limit=format_input(resource, quota.borrowing_limit if quota else None),
         lending_limit=format_input(resource, quota.lending_limit if quota else None),
         weight=row.weight,

@@ -157,7 +157,7 @@ def usage_snapshot(teams: Collection[str] | None = None, now: datetime | None = 
     base = {
         (team, resource): nominal
         for team, resource, nominal in Quota.objects.filter(team__slug__in=looked_at).values_list(
-            "team__slug", "resource", "nominal"
+            "team__slug", "resource", "quota"
         )
     }
     return UsageSnapshot(tree, known, uses, base, site_limits, held)
@@ -226,8 +226,8 @@ def _bar(now: UsageSnapshot, slug: str, resource: str, actor: User | None) -> Qu
         used=used,
         queued=use.queued.get(resource, 0),
         borrowed=borrowed,
-        nominal=nominal,
-        granted=(nominal - (base or 0)) if nominal is not None else 0,
+        quota=nominal,
+        grant=(nominal - (base or 0)) if nominal is not None else 0,
         lendable=lendable,
         lent=lent or 0,
         limit=limit if limit is None or limit < UNGOVERNED else None,

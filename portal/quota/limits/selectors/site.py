@@ -20,7 +20,7 @@ class SiteLine:
 
     resource: str
     capacity: int
-    nominal: int
+    quota: int
     used: int
     limit: int | None
 
@@ -31,11 +31,11 @@ class SiteLine:
     @property
     def promised_percent(self) -> int | None:
         """Quotas as a share of what is there; above 100 more is promised than there is."""
-        return round(100 * self.nominal / self.capacity) if self.capacity else None
+        return round(100 * self.quota / self.capacity) if self.capacity else None
 
     @property
     def oversubscribed(self) -> bool:
-        return self.countable and self.nominal > self.capacity
+        return self.countable and self.quota > self.capacity
 
     @property
     def countable(self) -> bool:
@@ -76,7 +76,7 @@ class TreeRow:
     quota: Quota | None
     used: int
     borrowed: int
-    granted: int
+    grant: int
     weight_milli: int
     parent: str
     reclaim: bool
@@ -89,8 +89,8 @@ class TreeRow:
         return format_amount(self.resource, amount) if amount is not None else ""
 
     @property
-    def nominal(self) -> str:
-        return self._format(self.quota.nominal) if self.quota else ""
+    def quota_words(self) -> str:
+        return self._format(self.quota.quota) if self.quota else ""
 
     @property
     def borrowing(self) -> str:
@@ -109,8 +109,8 @@ class TreeRow:
         return self._format(self.borrowed) if self.borrowed else ""
 
     @property
-    def granted_words(self) -> str:
-        return self._format(self.granted) if self.granted else ""
+    def grant_words(self) -> str:
+        return self._format(self.grant) if self.grant else ""
 
     @property
     def weight(self) -> str:
@@ -132,7 +132,7 @@ def tree_view(now: UsageSnapshot, resource: str) -> list[TreeRow]:
 
     def team_row(slug: str, depth: int) -> TreeRow:
         team, node = now.teams[slug], now.tree.teams[slug]
-        granted = team.limits.get(resource, types.Limit()).nominal - now.base.get((slug, resource), 0)
+        grant = team.limits.get(resource, types.Limit()).nominal - now.base.get((slug, resource), 0)
         return TreeRow(
             kind="team",
             slug=slug,
@@ -142,7 +142,7 @@ def tree_view(now: UsageSnapshot, resource: str) -> list[TreeRow]:
             quota=quotas.get(f"team:{slug}"),
             used=now.uses[slug].held.get(resource, 0),
             borrowed=node.borrowed(resource),
-            granted=granted,
+            grant=grant,
             weight_milli=team.weight_milli,
             parent=team.cohort,
             reclaim=team.reclaim,
@@ -167,7 +167,7 @@ def tree_view(now: UsageSnapshot, resource: str) -> list[TreeRow]:
                 quota=quotas.get(f"cohort:{slug}"),
                 used=used,
                 borrowed=node.borrowed(resource),
-                granted=0,
+                grant=0,
                 weight_milli=cohort.weight_milli,
                 parent=cohort.parent.slug if cohort.parent else "",
                 reclaim=True,

@@ -7,6 +7,7 @@ from django.db import IntegrityError, transaction
 
 from portal.common import etags
 from portal.common.actors import SystemActor
+from portal.common.constraints import violates
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.events import services as events
@@ -54,7 +55,9 @@ def create_cohort(
     try:
         with transaction.atomic():
             cohort.save()
-    except IntegrityError:
+    except IntegrityError as error:
+        if not violates(error, Cohort, "slug"):
+            raise
         taken = Reason(QuotaCode.SHORT_NAME_TAKEN)
         raise InvalidInput(taken, errors={"slug": [taken]}) from None
     where = f" in {parent.name}" if parent else ""
@@ -141,7 +144,7 @@ def delete_cohort(*, actor: User | SystemActor, cohort: Cohort, expected: frozen
         who = [*(f"the cohort {name}" for name in inside), *teams]
         params = {"name": cohort.name, "names": who[:MAX_NAMED], "more": max(0, len(who) - MAX_NAMED)}
         raise StateConflict(Reason(QuotaCode.COHORT_IN_USE, params), code=ProblemCode.COHORT_IN_USE)
-    quotas = list(cohort.quotas.values("resource", "nominal", "borrowing_limit", "lending_limit"))
+    quotas = list(cohort.quotas.values("resource", "quota", "borrowing_limit", "lending_limit"))
     name, slug = cohort.name, cohort.slug
     everything[cohort.pk].delete()
     events.record(

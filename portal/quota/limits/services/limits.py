@@ -79,7 +79,7 @@ def set_quota(
     team: Team | None = None,
     cohort: Cohort | None = None,
     resource: str,
-    nominal: int,
+    quota: int,
     borrowing_limit: int | None = None,
     lending_limit: int | None = None,
     only_new: bool = False,
@@ -93,22 +93,22 @@ def set_quota(
     policies.require_set_limits(actor)
     owner = _owner(team, cohort)
     resource = clean_resource(resource)
-    wanted = (clean_amount("nominal", nominal), borrowing_limit, lending_limit)
+    wanted = (clean_amount("quota", quota), borrowing_limit, lending_limit)
     for field, limit in (("borrowing_limit", borrowing_limit), ("lending_limit", lending_limit)):
         if limit is not None:
             clean_amount(field, limit)
     _lock(owner)
-    quota = Quota.objects.filter(team=team, cohort=cohort, resource=resource).first()
-    etags.require_expected(expected, quota, name=_quota_name(owner, resource))
-    if quota is not None and only_new:
+    row = Quota.objects.filter(team=team, cohort=cohort, resource=resource).first()
+    etags.require_expected(expected, row, name=_quota_name(owner, resource))
+    if row is not None and only_new:
         raise _there_is_one(Reason(QuotaCode.QUOTA_EXISTS, {"owner": owner.name, "resource": resource}))
-    before = (quota.nominal, quota.borrowing_limit, quota.lending_limit) if quota else None
+    before = (row.quota, row.borrowing_limit, row.lending_limit) if row else None
     if before == wanted:
         return Changed(False)
-    if quota is None:
-        quota = Quota(team=team, cohort=cohort, resource=resource)
-    quota.nominal, quota.borrowing_limit, quota.lending_limit = wanted
-    quota.save()
+    if row is None:
+        row = Quota(team=team, cohort=cohort, resource=resource)
+    row.quota, row.borrowing_limit, row.lending_limit = wanted
+    row.save()
     events.record(
         actor=actor,
         kind=AuditKind.QUOTA_SET,
@@ -134,12 +134,12 @@ def remove_quota(
     owner = _owner(team, cohort)
     resource = clean_resource(resource)
     _lock(owner)
-    quota = Quota.objects.filter(team=team, cohort=cohort, resource=resource).first()
-    etags.require_expected(expected, quota, name=_quota_name(owner, resource))
-    if quota is None:
+    row = Quota.objects.filter(team=team, cohort=cohort, resource=resource).first()
+    etags.require_expected(expected, row, name=_quota_name(owner, resource))
+    if row is None:
         return Changed(False)
-    before = (quota.nominal, quota.borrowing_limit, quota.lending_limit)
-    quota.delete()
+    before = (row.quota, row.borrowing_limit, row.lending_limit)
+    row.delete()
     events.record(
         actor=actor,
         kind=AuditKind.QUOTA_REMOVED,
@@ -175,7 +175,7 @@ def _lock(owner: Team | Cohort) -> None:
 
 
 Triple = tuple[int, int | None, int | None]
-NAMES = ("nominal", "borrowing_limit", "lending_limit")
+NAMES = ("quota", "borrowing_limit", "lending_limit")
 
 
 def _named(values: Triple | None) -> dict[str, int | None] | None:
@@ -239,7 +239,7 @@ def set_member_cap(
     _lock(team)
     if user is not None and not team.memberships.filter(user=user).exists():
         params = {"username": user.username, "team": team.name}
-        raise _invalid("user", Reason(QuotaCode.CAP_FOR_NO_MEMBER, params))
+        raise _invalid("username", Reason(QuotaCode.CAP_FOR_NO_MEMBER, params))
     cap = MemberCap.objects.filter(team=team, user=user, resource=resource).first()
     etags.require_expected(expected, cap, name=_cap_name(team, user, resource))
     if cap is not None and only_new:

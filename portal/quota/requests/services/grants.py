@@ -49,7 +49,7 @@ def give(*, request: QuotaRequest, amount: int, until: datetime | None) -> Grant
 
 
 @transaction.atomic
-def revoke_grant(*, actor: User, grant_id: UUID, reason: str = "") -> Grant:
+def revoke_grant(*, actor: User, grant_id: UUID, note: str = "") -> Grant:
     """End a grant now. What runs on it goes on; nothing new starts on it. Ending it twice is success.
 
     Raises `NotFound` and `NotAllowed` (who may not decide such requests).
@@ -69,15 +69,15 @@ def revoke_grant(*, actor: User, grant_id: UUID, reason: str = "") -> Grant:
     if grant.ends_at is not None and grant.ends_at <= now:
         raise StateConflict(Reason(RequestCode.GRANT_ENDED))
     grant.ended_at = now
-    reason = strip_nul(reason).strip()[:2000]
+    note = strip_nul(note).strip()[:2000]
     words = format_resource_amount(grant.resource, grant.amount)
     events.record(
         actor=actor,
         kind=AuditKind.QUOTA_GRANT_REVOKED,
         team=grant.team,
-        message=f"took back {words} granted to {grant.team.name}" + (f": {reason}" if reason else ""),
+        message=f"took back {words} granted to {grant.team.name}" + (f": {note}" if note else ""),
         targets=_targets(grant),
-        data=_data(grant, reason=reason),
+        data=_data(grant, note=note),
     )
     others = {user.pk: user for user in _concerned(grant)}
     others.pop(actor.pk, None)
@@ -86,7 +86,7 @@ def revoke_grant(*, actor: User, grant_id: UUID, reason: str = "") -> Grant:
         "amount": words,
         "team": grant.team.name,
     }
-    events.notify(others.values(), "quota.grant_revoked", title, reason, _url(grant))
+    events.notify(others.values(), "quota.grant_revoked", title, note, _url(grant))
     emit(LimitsChanged())
     return grant
 

@@ -1,7 +1,7 @@
-"""Asking for more, and the decision: approve, approve less, deny, withdraw.
+"""Asking for more, and the decision: approve, approve less, deny, cancel.
 
 A request may carry a workspace that waits for it (its queue entry says so). Approving lets the
-queue start it; denying or withdrawing deletes it, since it could never start.
+queue start it; denying or cancelling deletes it, since it could never start.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from portal.people.accounts.models import Team, User
 from portal.people.accounts.policies import require_work_in
 from portal.quota.ledger import services as ledger
 from portal.quota.requests import policies
-from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestStatus
+from portal.quota.requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestState
 from portal.quota.requests.services.grants import end_due_grants as end_due_grants
 from portal.quota.requests.services.grants import give
 from portal.quota.requests.services.grants import revoke_grant as revoke_grant
 from portal.quota.requests.services.rules import left_of, rules_for
-from portal.quota.requests.services.validation import MAX_WHY, check
+from portal.quota.requests.services.validation import MAX_NOTE, check
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import QueueOutcome, State
 from portal.workspaces.models import Workspace
@@ -62,17 +62,17 @@ def ask(
     resource: str,
     amount: int,
     until: datetime | None,
-    why: str,
+    note: str,
     workspace: Workspace | None = None,
 ) -> QuotaRequest:
     """Ask for `amount` more (base units). What a rule allows is approved at once.
 
-    Raises `NotAllowed` (not a member), `InvalidInput` (amount, resource, time, reason) and
+    Raises `NotAllowed` (not a member), `InvalidInput` (amount, resource, time, note) and
     `StateConflict` (the same has been asked and is open; `quota_request` names it).
     """
     require_work_in(actor, team)
-    why = strip_nul(why).strip()
-    check(actor, team, kind, resource, amount, until, why)
+    note = strip_nul(note).strip()
+    check(actor, team, kind, resource, amount, until, note)
     if workspace is not None and (workspace.owner_id != actor.pk or workspace.team_id != team.pk):
         raise InvalidInput(
             Reason(RequestCode.NOT_YOUR_WORKSPACE),
@@ -88,7 +88,7 @@ def ask(
         resource=resource,
         amount=amount,
         until=until,
-        why=why,
+        note=note,
         workspace=workspace,
     )
     wanted = format_resource_amount(resource, amount)
@@ -97,7 +97,7 @@ def ask(
         kind=AuditKind.QUOTA_REQUEST_ASKED,
         team=team,
         workspace=workspace,
-        message=f"asked for {wanted} more for {team.name}: {why}",
+        message=f"asked for {wanted} more for {team.name}: {note}",
         targets=[Target(TargetKind.QUOTA_REQUEST, str(request.pk))],
         data=_data(request, amount=amount, until=until),
     )
@@ -110,7 +110,7 @@ def ask(
         "quota.request_asked",
         _("%(username)s asks for %(amount)s more for %(team)s")
         % {"username": actor.username, "amount": wanted, "team": team.name},
-        why,
+        note,
         url_of(request),
     )
     return request
@@ -161,7 +161,7 @@ def ask_to_start(
 
 def _refuse_twice(actor: User, team: Team, kind: str, resource: str, workspace: Workspace | None) -> None:
     same = QuotaRequest.objects.filter(
-        requester=actor, team=team, kind=kind, resource=resource, status=RequestStatus.OPEN
+        requester=actor, team=team, kind=kind, resource=resource, state=RequestState.OPEN
     )
     # Each workspace may wait for a request of its own.
     first = (same.filter(workspace=workspace) if workspace is not None else same).first()
@@ -196,7 +196,7 @@ def _approve_by(rule: AutoApproveRule, request: QuotaRequest) -> None:
     note = _("Approved at once: a rule allows it.")
     _set(
         request,
-        RequestStatus.APPROVED,
+        RequestState.APPROVED,
         rule=rule,
         decided_at=now,
         decision_note=note,
@@ -230,7 +230,7 @@ def approve(
 ) -> QuotaRequest:
     """Grant what was asked, or less: a smaller `amount`, another end. Says who was faster, if somebody was.
 
-    Raises `NotAllowed`, `InvalidInput` and `StateConflict` (it has been decided or withdrawn).
+    Raises `NotAllowed`, `InvalidInput` and `StateConflict` (it has been decided or cancelled).
     """
     request = _request(request_id)
     policies.require_decide(actor, request)
@@ -250,10 +250,10 @@ def approve(
         raise InvalidInput(
             Reason(RequestCode.CORRECT_AND_DECIDE, {"first": first.as_json()}), errors=problems
         )
-    note = strip_nul(note).strip()[:MAX_WHY]
-    _decide(request, RequestStatus.APPROVED, actor, note, granted_amount=granted, granted_until=ends)
+    note = strip_nul(note).strip()[:MAX_NOTE]
+    _decide(request, RequestState.APPROVED, actor, note, granted_amount=granted, granted_until=ends)
     if request.kind == RequestKind.LEDGER:
-        ledger.credit(actor=actor, team=request.team, amount=granted, note=note or request.why[:200])
+        ledger.credit(actor=actor, team=request.team, amount=granted, note=note or request.note[:200])
     else:
         give(request=request, amount=granted, until=ends)
     words = format_resource_amount(request.resource, granted)
@@ -265,47 +265,47 @@ def approve(
 
 
 @transaction.atomic
-def deny(*, actor: User, request_id: UUID, reason: str) -> QuotaRequest:
-    """Refuse, with a reason that the requester reads. A workspace that waited for it is deleted."""
-    reason = strip_nul(reason).strip()[:MAX_WHY]
-    if not reason:
+def deny(*, actor: User, request_id: UUID, note: str) -> QuotaRequest:
+    """Deny, with a note that the requester reads. A workspace that waited for it is deleted."""
+    note = strip_nul(note).strip()[:MAX_NOTE]
+    if not note:
         raise InvalidInput(
-            Reason(RequestCode.DENIAL_NEEDS_REASON),
-            errors={"reason": [Reason(RequestCode.REASON_FOR_REQUESTER)]},
+            Reason(RequestCode.DENIAL_NEEDS_NOTE),
+            errors={"note": [Reason(RequestCode.NOTE_FOR_REQUESTER)]},
         )
     request = _request(request_id)
     policies.require_decide(actor, request)
-    _decide(request, RequestStatus.DENIED, actor, reason)
+    _decide(request, RequestState.DENIED, actor, note)
     words = format_resource_amount(request.resource, request.amount)
-    _notify_decision(actor, request, "denied", words, reason)
-    _end_waiting(request, f"{actor.username} denied what it waited for: {reason}")
+    _notify_decision(actor, request, "denied", words, note)
+    _end_waiting(request, f"{actor.username} denied what it waited for: {note}")
     return request
 
 
 @transaction.atomic
-def withdraw(*, actor: User, request_id: UUID) -> QuotaRequest:
+def cancel(*, actor: User, request_id: UUID) -> QuotaRequest:
     """Take back a request of one's own. A workspace that waited for it is deleted."""
     request = _request(request_id)
     if request.requester_id != actor.pk:
         asker = {"username": request.requester.username}
-        raise NotAllowed(Reason(RequestCode.ONLY_ASKER_WITHDRAWS, asker))
-    if request.status == RequestStatus.WITHDRAWN:
+        raise NotAllowed(Reason(RequestCode.ONLY_REQUESTER_CANCELS, asker))
+    if request.state == RequestState.CANCELLED:
         return request
-    _withdraw(request, actor)
+    _cancel(request, actor)
     return request
 
 
-def withdraw_all_of(event: UserDeactivated) -> None:
+def cancel_all_of(event: UserDeactivated) -> None:
     """Take back whatever a deactivated user has asked for and nobody has decided yet."""
-    asked = QuotaRequest.objects.filter(requester=event.user, status=RequestStatus.OPEN)
+    asked = QuotaRequest.objects.filter(requester=event.user, state=RequestState.OPEN)
     for request_id in asked.order_by("created_at", "pk").values_list("pk", flat=True):
-        _withdraw(_request(request_id), event.actor)
+        _cancel(_request(request_id), event.actor)
 
 
-def _withdraw(request: QuotaRequest, actor: User | SystemActor) -> None:
+def _cancel(request: QuotaRequest, actor: User | SystemActor) -> None:
     _set(
         request,
-        RequestStatus.WITHDRAWN,
+        RequestState.CANCELLED,
         decided_by=actor if isinstance(actor, User) else None,
         decided_at=timezone.now(),
         decision_note="",
@@ -313,14 +313,14 @@ def _withdraw(request: QuotaRequest, actor: User | SystemActor) -> None:
     words = format_resource_amount(request.resource, request.amount)
     events.record(
         actor=actor,
-        kind=AuditKind.QUOTA_REQUEST_WITHDRAWN,
+        kind=AuditKind.QUOTA_REQUEST_CANCELLED,
         team=request.team,
         workspace=request.workspace,
-        message=f"withdrew the request for {words} more for {request.team.name}",
+        message=f"cancelled the request for {words} more for {request.team.name}",
         targets=[Target(TargetKind.QUOTA_REQUEST, str(request.pk))],
         data=_data(request),
     )
-    _end_waiting(request, "the request that it waited for was withdrawn")
+    _end_waiting(request, "the request that it waited for was cancelled")
 
 
 def _request(request_id: UUID) -> QuotaRequest:
@@ -334,14 +334,14 @@ def _request(request_id: UUID) -> QuotaRequest:
     return found
 
 
-def _decide(request: QuotaRequest, status: RequestStatus, actor: User, note: str, **fields: Any) -> None:
+def _decide(request: QuotaRequest, state: RequestState, actor: User, note: str, **fields: Any) -> None:
     """The conditional update that says who won; the loser learns who was faster."""
-    _set(request, status, decided_by=actor, decided_at=timezone.now(), decision_note=note, **fields)
+    _set(request, state, decided_by=actor, decided_at=timezone.now(), decision_note=note, **fields)
 
 
-def _set(request: QuotaRequest, status: RequestStatus, **fields: Any) -> None:
-    changes = {"status": status, **fields}
-    open_one = QuotaRequest.objects.filter(pk=request.pk, status=RequestStatus.OPEN)
+def _set(request: QuotaRequest, state: RequestState, **fields: Any) -> None:
+    changes = {"state": state, **fields}
+    open_one = QuotaRequest.objects.filter(pk=request.pk, state=RequestState.OPEN)
     if not open_one.update(**changes):
         raise _decided_already(request.pk)
     for name, value in changes.items():
@@ -352,17 +352,17 @@ def _set(request: QuotaRequest, status: RequestStatus, **fields: Any) -> None:
 def _decided_already(request_id: UUID) -> StateConflict:
     present = _request(request_id)
     code = {
-        RequestStatus.APPROVED: RequestCode.APPROVED_ALREADY,
-        RequestStatus.DENIED: RequestCode.DENIED_ALREADY,
-        RequestStatus.WITHDRAWN: RequestCode.WITHDRAWN_ALREADY,
-    }.get(RequestStatus(present.status), RequestCode.DECIDED_ALREADY)
+        RequestState.APPROVED: RequestCode.APPROVED_ALREADY,
+        RequestState.DENIED: RequestCode.DENIED_ALREADY,
+        RequestState.CANCELLED: RequestCode.REQUEST_CANCELLED_ALREADY,
+    }.get(RequestState(present.state), RequestCode.DECIDED_ALREADY)
     who = present.decided_by.username if present.decided_by else ""
     at = (present.decided_at or timezone.now()).isoformat()
     return StateConflict(
         Reason(code, {"who": who, "at": at}),
         code=ProblemCode.DECIDED_ALREADY,
         quota_request=str(request_id),
-        status_of_request=present.status,
+        state_of_request=present.state,
     )
 
 
@@ -402,7 +402,7 @@ def _end_waiting(request: QuotaRequest, why: str) -> None:
     waiting = locked(request.workspace_id)
     if waiting.state != State.PENDING or waiting.queue_entry.outcome != QueueOutcome.NEEDS_APPROVAL:
         return
-    if waiting.quota_requests.filter(status=RequestStatus.OPEN).exclude(pk=request.pk).exists():
+    if waiting.quota_requests.filter(state=RequestState.OPEN).exclude(pk=request.pk).exists():
         return
     events.record(
         actor=SYSTEM,

@@ -24,7 +24,7 @@ from portal.people.accounts import approvers
 from portal.people.accounts.models import Delegation, Team, User
 from portal.quota.limits import resources
 from portal.quota.limits.models import Grant
-from portal.quota.requests.models import AutoApproveRule, RequestStatus
+from portal.quota.requests.models import AutoApproveRule, RequestState
 
 MAX_HOURS = 24 * 366
 MAX_AMOUNT = 2**62
@@ -136,7 +136,7 @@ def left_of(rule: AutoApproveRule, team: Team, now: datetime) -> int:
         Grant.objects.active(now)
         # Nobody decided these. The rule itself may have been removed meanwhile.
         .filter(team=team, user=None, resource=rule.resource)
-        .filter(request__status=RequestStatus.APPROVED, request__decided_by=None)
+        .filter(request__state=RequestState.APPROVED, request__decided_by=None)
         .aggregate(held=Sum("amount"))["held"]
     )
     return max(0, rule.amount_at_most - (held or 0))

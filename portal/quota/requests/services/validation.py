@@ -16,11 +16,11 @@ from portal.quota.limits.models import MemberCap
 from portal.quota.limits.sizes import MAX_HOURS, size_of
 from portal.quota.requests.models import RequestKind
 
-MAX_WHY = 2000
+MAX_NOTE = 2000
 
 
 def check(
-    actor: User, team: Team, kind: str, resource: str, amount: int, until: datetime | None, why: str
+    actor: User, team: Team, kind: str, resource: str, amount: int, until: datetime | None, note: str
 ) -> None:
     """Raises `InvalidInput` for what cannot be asked, and for what would change nothing if granted."""
     problems: dict[str, list[Reason]] = {}
@@ -36,10 +36,10 @@ def check(
         problems["until"] = [Reason(RequestCode.UNTIL_IN_FUTURE)]
     if until is not None and kind == RequestKind.LEDGER:
         problems["until"] = [Reason(RequestCode.HOURS_HAVE_NO_END)]
-    if not why:
-        problems["why"] = [Reason(RequestCode.WHY_MISSING)]
-    elif len(why) > MAX_WHY:
-        problems["why"] = [Reason(RequestCode.WHY_TOO_LONG, {"max": MAX_WHY})]
+    if not note:
+        problems["note"] = [Reason(RequestCode.NOTE_MISSING)]
+    elif len(note) > MAX_NOTE:
+        problems["note"] = [Reason(RequestCode.NOTE_TOO_LONG, {"max": MAX_NOTE})]
     if not problems:
         problems |= _senseless(actor, team, kind, resource, amount)
     if problems:

@@ -149,7 +149,7 @@ def _ask(request: SignedInRequest, form: AskForm, team: Team, start: dict[str, A
         "resource": given["resource"],
         "amount": given["units"],
         "until": end_after(given["lasts"]),
-        "why": given["why"],
+        "note": given["note"],
     }
     if start is None:
         return services.ask(actor=request.user, team=team, **wanted)
@@ -257,7 +257,7 @@ def decide(request: SignedInRequest, request_id: UUID) -> HttpResponse:
 def _decide(request: SignedInRequest, found: QuotaRequest, form: DecideForm) -> None:
     given = form.cleaned_data
     if request.POST.get("decision") == "deny":
-        services.deny(actor=request.user, request_id=found.pk, reason=given["note"])
+        services.deny(actor=request.user, request_id=found.pk, note=given["note"])
         return
     amount = given["amount"]
     services.approve(
@@ -293,16 +293,16 @@ def _after(request: SignedInRequest, request_id: UUID, problem: str) -> HttpResp
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-def withdraw(request: SignedInRequest, request_id: UUID) -> HttpResponse:
+def cancel(request: SignedInRequest, request_id: UUID) -> HttpResponse:
     """Take one's request back. A GET, as after signing in anew, only shows it."""
     selectors.request_by_id(request.user, request_id)
     if request.method == "POST":
         try:
-            services.withdraw(actor=request.user, request_id=request_id)
+            services.cancel(actor=request.user, request_id=request_id)
         except PortalError as error:
             messages.error(request, error.sentence)
         else:
-            messages.success(request, _("The request is withdrawn."))
+            messages.success(request, _("The request is cancelled."))
     return redirect("quota_requests:request", request_id)
 
 
@@ -315,7 +315,7 @@ def revoke(request: SignedInRequest, grant_id: UUID) -> HttpResponse:
     grant = selectors.grant_by_id(request.user, grant_id)
     problem = ""
     try:
-        services.revoke_grant(actor=request.user, grant_id=grant_id, reason=request.POST.get("note", ""))
+        services.revoke_grant(actor=request.user, grant_id=grant_id, note=request.POST.get("note", ""))
     except PortalError as error:
         problem = error.sentence
     if grant.request_id is not None:

@@ -38,7 +38,7 @@ class Migration(migrations.Migration):
                 ('amounts', models.JSONField(validators=[portal.quota.limits.resources.validate_amounts])),
                 ('starts_at', models.DateTimeField()),
                 ('ends_at', models.DateTimeField()),
-                ('status', models.CharField(choices=[('requested', 'Waits for approval'), ('booked', 'Booked'), ('cancelled', 'Cancelled')], default='requested', max_length=10)),
+                ('state', models.CharField(choices=[('requested', 'Waits for approval'), ('booked', 'Booked'), ('cancelled', 'Cancelled')], default='requested', max_length=10)),
                 ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='reservations', to=settings.AUTH_USER_MODEL)),
                 ('decided_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('changed_by', models.ForeignKey(blank=True, help_text='Whose wish it is now: who changed last what waits for approval.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
@@ -51,7 +51,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['starts_at', 'id'],
-                'indexes': [models.Index(fields=['status', 'ends_at'], name='reservation_open')],
+                'indexes': [models.Index(fields=['state', 'ends_at'], name='reservation_open')],
                 'constraints': [models.CheckConstraint(condition=models.Q(('ends_at__gt', models.F('starts_at'))), name='reservation_lasts')],
             },
         ),

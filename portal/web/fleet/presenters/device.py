@@ -53,7 +53,7 @@ _NOT_LISTED = frozenset({"profiles", "pcie_max_gen", "pcie_max_width"})
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An instance of a split GPU on its memory axis."""
+    """An instance of a partitioned GPU on its memory axis."""
 
     device: Device
     look: StateLook

@@ -17,7 +17,6 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from portal.fleet.inventory.device_states import (
     BUSY,
-    FORMER_CODES,
     KNOWN,
     LOOKS,
     OUT_OF_SERVICE,
@@ -30,12 +29,12 @@ from provisioning.types import DeviceKind
 
 NODES_PER_PAGE = 128
 SLICES = 8
-"""The memory axis of a GPU that can be split; an A30's has half of that."""
+"""The memory axis of a GPU that can be partitioned; an A30's has half of that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """An instance of a split GPU on its memory axis, in eighths."""
+    """An instance of a partitioned GPU on its memory axis, in eighths."""
 
     state: DeviceState
     start: int
@@ -147,7 +146,6 @@ class _Row:
 
 def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
     """The map under these filters."""
-    state = FORMER_CODES.get(filters.state, filters.state)
     pools = {pool.pk: pool for pool in Pool.objects.filter(enabled=True)}
     nodes = _nodes(pools, filters)
     rows = _rows(nodes, now)
@@ -158,11 +156,11 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
     for row in whole:
         counted[row.node in pretended].extend(row.parts or [row])
     both = Counter(row.state for each in counted.values() for row in each)
-    shown = [row for row in whole if not state or state in _states(row)]
+    shown = [row for row in whole if not filters.state or filters.state in _states(row)]
     by_node: dict[UUID, list[_Row]] = defaultdict(list)
     for row in shown:
         by_node[row.node].append(row)
-    narrowed = state or filters.model or filters.by
+    narrowed = filters.state or filters.model or filters.by
     listed = [node for node in nodes.values() if by_node[node.pk] or not narrowed]
     listed.sort(key=lambda node: (pools[node.pool_id].simulated, pools[node.pool_id].slug, node.name))
     chunk = Paginator(listed, NODES_PER_PAGE).get_page(page)
@@ -170,9 +168,9 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
         headline=_headline(counted[False]),
         simulated_headline=_headline(counted[True]),
         legend=tuple(
-            Legend(each, LOOKS[each], both[each], state == each)
+            Legend(each, LOOKS[each], both[each], filters.state == each)
             for each in LOOKS
-            if both[each] or state == each or each in (DeviceState.ALLOCATED, DeviceState.FREE)
+            if both[each] or filters.state == each or each in (DeviceState.ALLOCATED, DeviceState.FREE)
         ),
         groups=tuple(_groups(chunk.object_list, by_node, pools, filters.by)),
         page=chunk,
@@ -275,7 +273,10 @@ def _cell(row: _Row) -> Cell:
         for part in row.parts
     )
     return Cell(
-        row.index, row.state, _("%(gpu)s, split: %(instances)s") % {"gpu": name, "instances": parts}, segments
+        row.index,
+        row.state,
+        _("%(gpu)s, partitioned: %(instances)s") % {"gpu": name, "instances": parts},
+        segments,
     )
 
 

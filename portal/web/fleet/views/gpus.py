@@ -86,7 +86,7 @@ def device(request: SignedInRequest, device_id: UUID) -> HttpResponse:
 
 
 def _reason(request: SignedInRequest) -> str:
-    return strip_nul(request.POST.get("reason", "")).strip()[:MAX_REASON_LENGTH]
+    return strip_nul(request.POST.get("note", "")).strip()[:MAX_REASON_LENGTH]
 
 
 def _cordon_device(request: SignedInRequest, found: Device) -> HttpResponse:
@@ -190,7 +190,7 @@ def _drain(
             _("kernels, terminals and everything in their memory"),
         ],
         "stays": [_("everybody's home folder, with every file saved there"), _("their place in the queue")],
-        "reason": _("Whoever is there reads it, and it stands on the page until it is put back."),
+        "note": _("Whoever is there reads it, and it stands on the page until it is put back."),
         "pick": pick,
         "action": request.path,
         "yes": _("Drain %(name)s") % {"name": name},

@@ -8,22 +8,22 @@ from typing import Any
 
 import pynvml
 
-from provisioning.gpu.nvml import Device
+from provisioning.gpu.nvml.device import Device
 from provisioning.gpu.problems import UNAVAILABLE, problem_of
-
-
-def is_offered(gpu: Device) -> bool:
-    """Whether the GPU of an instance has these counters."""
-    try:
-        return bool(pynvml.nvmlGpmQueryDeviceSupport(gpu.handle).isSupportedDevice)
-    except pynvml.NVMLError:
-        return False
 
 
 class InstanceMeter:
     """Looks at one GPU instance again and again. `close` gives the driver's memory back."""
 
     __slots__ = ("_before", "_gpu", "_instance", "_spare")
+
+    @staticmethod
+    def is_offered(gpu: Device) -> bool:
+        """Whether the GPU of an instance has these counters."""
+        try:
+            return bool(pynvml.nvmlGpmQueryDeviceSupport(gpu.handle).isSupportedDevice)
+        except pynvml.NVMLError:
+            return False
 
     def __init__(self, gpu: Device, instance_id: int) -> None:
         self._gpu = gpu

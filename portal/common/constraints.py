@@ -1,0 +1,50 @@
+"""Which constraint an `IntegrityError` is about, on PostgreSQL and on SQLite."""
+
+from __future__ import annotations
+
+import re
+
+from django.db import IntegrityError
+from django.db.models import Field, Model, UniqueConstraint
+
+_COLUMNS = re.compile(r"UNIQUE constraint failed: (.+)")
+
+
+def violates(error: IntegrityError, model: type[Model], *names: str) -> bool:
+    """Return whether `error` was raised by one of these unique constraints of `model`.
+
+    A name is that of a `UniqueConstraint`, or of a field that is unique by itself. Raises `FieldDoesNotExist`
+    for another name, and `ValueError` for a field that is not unique.
+    """
+    constraints = [_Constraint(model, name) for name in names]
+    diag = getattr(error.__cause__, "diag", None)
+    if diag is not None:
+        return any(diag.constraint_name == each.name for each in constraints)
+    match = _COLUMNS.search(str(error))
+    failed = frozenset(match[1].split(", ")) if match else frozenset()
+    return any(failed == each.failed for each in constraints)
+
+
+class _Constraint:
+    """`name` is the constraint's in PostgreSQL, `failed` what SQLite names when it is violated."""
+
+    def __init__(self, model: type[Model], name: str) -> None:
+        table = model._meta.db_table
+        for constraint in model._meta.constraints:
+            if isinstance(constraint, UniqueConstraint) and constraint.name == name:
+                columns = [_field(model, each).column for each in constraint.fields]
+                self.name = name
+                # SQLite names the columns, and of a constraint on expressions its index.
+                self.failed = frozenset(f"{table}.{column}" for column in columns) or {f"index '{name}'"}
+                return
+        field = _field(model, name)
+        if not field.unique:
+            raise ValueError(f"{model.__name__}.{name} is not unique")
+        self.name = f"{table}_pkey" if field.primary_key else f"{table}_{field.column}_key"
+        self.failed = frozenset({f"{table}.{field.column}"})
+
+
+def _field(model: type[Model], name: str) -> Field:
+    field = model._meta.get_field(name)
+    assert isinstance(field, Field)
+    return field

@@ -1,0 +1,78 @@
+"""Calls of NVML: what is not offered is None, and an error has a type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pynvml
+
+from provisioning.gpu.problems import UNAVAILABLE, NvmlProblem, problem_of
+
+# A driver repeats "not available" as all ones in a few unsigned values instead of an error.
+_UNSET = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
+
+
+def text(value: str | bytes) -> str:
+    """What NVML gave as text, whichever way the binding hands it over."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def ask(name: str, *args: Any) -> Any:
+    """One call; None where the value is not offered. Raises `NvmlProblem`."""
+    function = getattr(pynvml, name, None)
+    if function is None:
+        return None
+    try:
+        return function(*args)
+    except pynvml.NVMLError as error:
+        if error.value in UNAVAILABLE:
+            return None
+        raise problem_of(error) from error
+    except UnicodeDecodeError:
+        return None
+
+
+def must(name: str, *args: Any) -> Any:
+    """One call whose value a working device always has. Raises `NvmlProblem`."""
+    try:
+        return getattr(pynvml, name)(*args)
+    except pynvml.NVMLError as error:
+        raise problem_of(error) from error
+    except UnicodeDecodeError as error:
+        raise NvmlProblem("The NVIDIA driver answers with broken text.") from error
+
+
+def number(value: Any) -> int | None:
+    """The value, or None where it is NVML's “not available”."""
+    return None if value is None or int(value) in _UNSET else int(value)
+
+
+_UNION = {
+    pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
+}
+
+
+def field(value: Any) -> int | None:
+    """One of the answers of `nvmlDeviceGetFieldValues`. Raises `GpuLost`."""
+    if value.nvmlReturn != pynvml.NVML_SUCCESS:
+        if value.nvmlReturn in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED):
+            raise problem_of(pynvml.NVMLError(value.nvmlReturn))
+        return None
+    member = _UNION.get(value.valueType)
+    return None if member is None else int(getattr(value.value, member))
+
+
+def bus_id(raw: str | bytes) -> str:
+    """NVML's `00000000:1B:00.0` in the form of sysfs, `0000:1b:00.0`."""
+    whole = text(raw).lower()
+    domain, _, rest = whole.partition(":")
+    try:
+        return f"{int(domain, 16):04x}:{rest}" if rest else whole
+    except ValueError:
+        return whole

@@ -1,0 +1,48 @@
+"""XIDs as NVML tells them."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import suppress
+from typing import Any
+
+import pynvml
+
+from provisioning.gpu.nvml.calls import must
+from provisioning.gpu.nvml.device import Device
+from provisioning.gpu.problems import TimedOut
+
+XID = pynvml.nvmlEventTypeXidCriticalError
+
+
+class XidEvents:
+    """Collects the XIDs of registered devices. Raises `NvmlProblem` where the driver offers none."""
+
+    __slots__ = ("_events",)
+
+    def __init__(self) -> None:
+        self._events = must("nvmlEventSetCreate")
+
+    def register(self, device: Device) -> None:
+        """Collect those of the device, too. Raises `NvmlProblem` where it offers none."""
+        must("nvmlDeviceRegisterEvents", device.handle, XID, self._events)
+
+    def wait(self, timeout_ms: int) -> tuple[int | None, int] | None:
+        """(`identity` of the device, XID) of the next one; None if there is none in time.
+
+        Raises `NvmlProblem`.
+        """
+        try:
+            event = must("nvmlEventSetWait_v2", self._events, timeout_ms)
+        except TimedOut:
+            return None
+        return (identity(event.device), int(event.eventData)) if event.eventType == XID else None
+
+    def close(self) -> None:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlEventSetFree(self._events)
+
+
+def identity(handle: Any) -> int | None:
+    """What tells one handle from another: NVML has one for each device as long as it is open."""
+    return ctypes.cast(handle, ctypes.c_void_p).value

@@ -1,0 +1,59 @@
+"""GPU instances of a GPU in MIG mode, and what profiles are called."""
+
+from __future__ import annotations
+
+from ctypes import byref, c_uint
+from typing import Any
+
+import pynvml
+
+from provisioning.gpu.nvml.calls import ask, must
+
+
+class GpuInstance:
+    """A GPU instance of a GPU in MIG mode: its profile and its place, with or without compute instances."""
+
+    __slots__ = ("handle", "profile_id", "start")
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        info = must("nvmlGpuInstanceGetInfo", handle)
+        self.profile_id, self.start = int(info.profileId), int(info.placement.start)
+
+    def destroy(self) -> None:
+        """Destroy it. Raises `NvmlProblem` while it has compute instances."""
+        must("nvmlGpuInstanceDestroy", self.handle)
+
+    def compute_instances(self) -> list[Any]:
+        """The handles of its compute instances."""
+        found = []
+        for info in self._compute_profiles():
+            count = c_uint(0)
+            handles = (pynvml.c_nvmlComputeInstance_t * int(info.instanceCount))()
+            must("nvmlGpuInstanceGetComputeInstances", self.handle, int(info.id), handles, byref(count))
+            found += [handles[place] for place in range(count.value)]
+        return found
+
+    def create_compute_instance(self) -> None:
+        """One compute instance that has all of it."""
+        whole = max(self._compute_profiles(), key=lambda info: int(info.sliceCount))
+        must("nvmlGpuInstanceCreateComputeInstance", self.handle, int(whole.id))
+
+    def _compute_profiles(self) -> list[Any]:
+        shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+        name = "nvmlGpuInstanceGetComputeInstanceProfileInfo"
+        asked = (
+            ask(name, self.handle, number, shared)
+            for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
+        )
+        return [info for info in asked if info is not None]
+
+
+def destroy_compute_instance(handle: Any) -> None:
+    """Raises `NvmlProblem` while something runs in it."""
+    must("nvmlComputeInstanceDestroy", handle)
+
+
+def profile_name(info: Any, name: str) -> str:
+    """The driver's name of a profile; an old one tells none, so that it follows from the amounts."""
+    return name or f"{int(info.sliceCount)}g.{round(int(info.memorySizeMB) / 1024)}gb"

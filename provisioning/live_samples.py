@@ -1,0 +1,29 @@
+"""The newest sample of each GPU, as nodes show it in Redis for charts that move. Losing it loses nothing."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+
+from provisioning import messages
+from provisioning.celery_config import KEY_PREFIX
+from provisioning.gpu.samples import Sample
+
+LIVE_KEY = f"{KEY_PREFIX}samples"
+"""A hash: device UUID → JSON of its newest `Sample`."""
+LIVE_TTL_S = 60
+
+
+def parse_live(raw: Mapping[bytes, bytes], *, now_s: float | None = None) -> dict[str, Sample]:
+    """The hash as read from Redis: UUID → sample no older than `LIVE_TTL_S`. What is not ours is left out."""
+    now_s = time.time() if now_s is None else now_s
+    found: dict[str, Sample] = {}
+    for uuid, value in raw.items():
+        try:
+            sample = messages.load(json.loads(value), Sample)
+        except ValueError:
+            continue
+        if now_s - sample.at_s <= LIVE_TTL_S:
+            found[uuid.decode(errors="replace")] = sample
+    return found

@@ -1,0 +1,69 @@
+"""The user ids that this machine keeps for workspaces (`BERTH_NODE_UIDS`), where the node worker is root.
+
+The first part is for owners of workspaces, the last one for spares, and the very last id for builds of
+environments. Imports the standard library and `provisioning.errors` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from provisioning.errors import InvalidSpec
+
+VARIABLE = "BERTH_NODE_UIDS"
+DEFAULT = "200000-265535"
+LEAST, FEWEST, HIGHEST = 1000, 64, 2**31 - 2
+SPARE_PART = 16
+"""One of so many numbers is for spares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """User ids that nothing else on the machine uses. Both ends are of it."""
+
+    first: int
+    last: int
+
+    def __contains__(self, uid: int) -> bool:
+        return self.first <= uid <= self.last
+
+    @property
+    def owners(self) -> range:
+        """Those for owners of workspaces."""
+        return range(self.first, self.last + 1 - (self.last - self.first + 1) // SPARE_PART)
+
+    @property
+    def spares(self) -> range:
+        """Those for spares."""
+        return range(self.owners.stop, self.last)
+
+    @property
+    def builds(self) -> int:
+        """That of builds of environments; one build goes on at a time."""
+        return self.last
+
+
+def configured(environ: Mapping[str, str]) -> Range | None:
+    """The range of this node; None where it has none. Raises `InvalidSpec`, with the way out."""
+    text = environ.get(VARIABLE, "").strip() or DEFAULT
+    if text == "none":
+        return None
+    first, dash, last = text.partition("-")
+    if dash and first.isdecimal() and last.isdecimal():
+        found = Range(int(first), int(last))
+        if found.first >= LEAST and found.last <= HIGHEST and found.last - found.first + 1 >= FEWEST:
+            return found
+    raise InvalidSpec(
+        f"{VARIABLE}={text} is no range of user ids. Write it like {DEFAULT}, from {LEAST} up and with at "
+        f"least {FEWEST}, or none."
+    )
+
+
+def is_for_workspaces(uid: int, environ: Mapping[str, str]) -> bool:
+    """Return whether `uid` is in the range that `environ` sets; False where that is no valid range."""
+    try:
+        reserved = configured(environ)
+    except InvalidSpec:
+        return False
+    return reserved is not None and uid in reserved
