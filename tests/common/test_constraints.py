@@ -128,7 +128,7 @@ def test_the_database_knows_every_name_that_is_asked_for() -> None:
 
 def test_no_integrity_error_is_taken_for_another() -> None:
     """Whatever catches one looks at its constraint, or only tries again."""
-    retries = {"identity/services.py:sign_in"}
+    retries = {"people/identity/services.py:sign_in"}
     unseen = set()
     for path in PORTAL.rglob("*.py"):
         text = path.read_text()
