@@ -135,7 +135,7 @@ def test_workspaces_stop_and_their_files_stay(ada, bob, team, make, local_pool, 
     assert not Workspace.objects.filter(owner=bob, desired_state="running").exists()
 
 
-def test_requests_are_withdrawn_and_booked_time_stays_the_teams(ada, alice, bob, team, eight):
+def test_requests_are_cancelled_and_booked_time_stays_the_teams(ada, alice, bob, team, eight):
     asked = requests.ask(
         actor=bob, team=team, kind="quota", resource="gpu:h100", amount=1000, until=None, note="More"
     )

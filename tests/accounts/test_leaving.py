@@ -92,7 +92,7 @@ def test_workspaces_are_named_and_go_where_it_is_said(as_user, bob, team):
     assert paper.state == State.TERMINATED
 
 
-def test_what_runs_stops_and_what_waits_is_withdrawn(as_user, bob, team, make, local_pool, sent):
+def test_what_runs_stops_and_what_waits_is_cancelled(as_user, bob, team, make, local_pool, sent):
     workspace = make(bob)
     run_until_ready(sent, workspace)
     TeamFactory(slug="sound", name="Sound")

@@ -316,7 +316,7 @@ def test_approving_less_turns_the_row_into_what_was_decided_with_a_way_back(bob,
     assert grant.ended_at
 
 
-def test_denying_without_a_reason_says_so_and_keeps_the_form(bob, petra, team, eight, as_user):
+def test_denying_without_a_note_says_so_and_keeps_the_form(bob, petra, team, eight, as_user):
     made = ask(bob, team)
     url = f"/quotas/requests/{made.pk}/decide/"
     client = as_user(petra)
