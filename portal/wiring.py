@@ -1,20 +1,22 @@
-"""Who listens to whom: every call from a room to one above it, which it does not know.
+"""Every call from a room to one above it, which it does not know.
 
-Listeners in the transaction run in the order in which they stand here, and may refuse by raising; those on
-commit may not. `portal.common.domain_events` says how.
+Ports are questions, whose answer may be a refusal (`portal.common.ports`). Domain events are facts
+(`portal.common.domain_events`); their listeners in the transaction run in the order of this file.
 """
 
 from __future__ import annotations
 
 from portal.catalog import entries
 from portal.catalog import services as catalog
-from portal.catalog.domain_events import EntryChanged, EntryDeleting
+from portal.catalog.deletion_policy import deletion_policy as entry_deletion
+from portal.catalog.domain_events import EntryChanged, EntryDeleted
 from portal.catalog.environments.domain_events import BuildsChanged, VersionReady
 from portal.celery import ask_directory
-from portal.common import idempotency, sealed_texts
+from portal.common import idempotency, ports, sealed_texts
 from portal.common.domain_events import in_transaction, on_commit
 from portal.common.events.domain_events import NoticesWritten
 from portal.common.sealed_texts import SealedColumn
+from portal.fleet.inventory.deletion_policy import deletion_policy as pool_deletion
 from portal.fleet.inventory.domain_events import (
     CapacityChanged,
     CapacityFreed,
@@ -26,7 +28,8 @@ from portal.fleet.inventory.domain_events import (
     PoolDeleted,
 )
 from portal.fleet.machines import keys as machines
-from portal.fleet.machines.domain_events import MachineEnded, MachineLeaving, MachineRemoving
+from portal.fleet.machines.domain_events import MachineEnded, MachineLeaving
+from portal.fleet.machines.removal_policy import removal_policy
 from portal.gpu_checks import lost_devices, preflight, results
 from portal.gpu_checks.domain_events import HandOutCheckEnded
 from portal.notify.channels import outbox as channels
@@ -35,6 +38,7 @@ from portal.notify.channels.services import URL as CHANNEL_URL
 from portal.notify.channels.services import delete_all_of as delete_channels
 from portal.notify.webhooks.models import Endpoint
 from portal.notify.webhooks.services import SECRET as WEBHOOK_SECRET
+from portal.people.accounts.deletion_policy import deletion_policy as account_deletion
 from portal.people.accounts.domain_events import (
     MemberSet,
     PlaceWithdrawn,
@@ -55,12 +59,12 @@ from portal.reports import budgets as reported_budgets
 from portal.scheduling import admission, cycle, drains, evictions, snapshot_feed
 from portal.scheduling.hints import request_cycle
 from portal.web.inbox import pushing
-from portal.workspaces import machine_losses, machine_removal, notices, software
+from portal.workspaces import deletion_policies, machine_losses, machine_removal, notices, software
 from portal.workspaces import services as workspaces
+from portal.workspaces.admission_policy import admission_policy
 from portal.workspaces.domain_events import (
     AllocationsReleased,
     EndpointChanged,
-    GpusOptional,
     HomesMeasured,
     PreemptionDue,
     PreflightDue,
@@ -71,7 +75,6 @@ from portal.workspaces.domain_events import (
     WorkspaceFailed,
     WorkspaceQueued,
     WorkspaceReady,
-    WorkspaceRequested,
     WorkspaceWaits,
 )
 from portal.workspaces.gateway import publishing
@@ -93,9 +96,18 @@ SEALED = [
 
 
 def connect() -> None:
-    """Register every listener; once, when Django is ready."""
+    """Connect every port and register every listener; once, when Django is ready.
+
+    Raises `ImproperlyConfigured` for a port without an implementation.
+    """
     sealed_texts.COLUMNS[:] = SEALED
     ask_directory(machines.directory)
+    account_deletion.connect(deletion_policies.KeepAccountsWithWorkspaces())
+    pool_deletion.connect(entries.KeepPoolsOfFlavorsInUse())
+    removal_policy.connect(machine_removal.KeepMachinesWithHomes())
+    entry_deletion.connect(deletion_policies.KeepEntriesInUse())
+    admission_policy.connect(admission.QueueAdmission())
+    ports.require_connected()
     # events
     in_transaction(NoticesWritten, channels.notices_written)
     # accounts
@@ -129,11 +141,10 @@ def connect() -> None:
     on_commit(NodesChanged, pushing.capacity_changed)
     on_commit(MachineEnded, publishing.machine_ended)
     on_commit(MachineEnded, machine_losses.machine_ended)
-    in_transaction(MachineRemoving, machine_removal.refuse_silent_loss)
     on_commit(MachineLeaving, drains.machine_leaving)
     # catalog
     in_transaction(PoolDeleted, entries.pool_deleted)
-    in_transaction(EntryDeleting, workspaces.refuse_deletion, delete_with_template)
+    in_transaction(EntryDeleted, delete_with_template)
     in_transaction(EntryChanged, snapshot_feed.catalog_changed, request_cycle)
     # environments
     in_transaction(VersionReady, software.version_ready)
@@ -141,8 +152,6 @@ def connect() -> None:
     # workspaces
     in_transaction(HomesMeasured, orphans.homes_measured)
     in_transaction(StrangersFound, orphans.strangers_found)
-    in_transaction(GpusOptional, admission.spare_busy_gpus)
-    in_transaction(WorkspaceRequested, admission.admit)
     in_transaction(WorkspaceQueued, cycle.decide_at_once)
     in_transaction(WorkspaceWaits, request_cycle)
     in_transaction(StateChanged, snapshot_feed.state_changed)

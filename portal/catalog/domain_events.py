@@ -16,7 +16,7 @@ class EntryChanged(DomainEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class EntryDeleting(DomainEvent):
-    """An entry is about to be deleted; who still needs it refuses."""
+class EntryDeleted(DomainEvent):
+    """A template or flavor has been deleted."""
 
     entry: Template | Flavor

@@ -7,10 +7,12 @@ from typing import Any, TypeVar, cast
 
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from portal.catalog import documents, policies, rules
-from portal.catalog.domain_events import EntryChanged, EntryDeleting
+from portal.catalog.deletion_policy import deletion_policy
+from portal.catalog.domain_events import EntryChanged, EntryDeleted
 from portal.catalog.models import TEAM_SIGN, Flavor, Template
 from portal.common import etags
 from portal.common.actors import SYSTEM, SystemActor
@@ -26,7 +28,9 @@ from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import CatalogCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
+from portal.fleet.inventory.deletion_policy import PoolDeletionPolicy
 from portal.fleet.inventory.domain_events import PoolDeleted
+from portal.fleet.inventory.models import Pool
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.policies import require_manage_team, require_operator
 
@@ -150,7 +154,7 @@ def delete(*, actor: User | SystemActor, entry: E, expected: frozenset[str] = et
     row = _locked(entry)
     policies.require_keep(actor, row)
     etags.require_expected(expected, row, name=row.name, by=changed_by(row))
-    emit(EntryDeleting(row))
+    deletion_policy().require_deletable(row)
     before, before_at = documents.document_of(row), row.updated_at
     now = timezone.now()
     for other in cast(Any, row).predecessors.filter(deleted_at=None):
@@ -159,13 +163,26 @@ def delete(*, actor: User | SystemActor, entry: E, expected: frozenset[str] = et
     row.save(update_fields=["enabled", "deleted_at", "updated_at"])
     _keep(actor, row, Act.DELETED, before=before, before_at=before_at)
     _record(actor, row, "deleted", f"deleted the {_noun(row)} {row.name}")
+    emit(EntryDeleted(row))
     emit(EntryChanged(row))
 
 
+class KeepPoolsOfFlavorsInUse(PoolDeletionPolicy):
+    """A pool stays while one of its own flavors is in use."""
+
+    def require_deletable(self, pool: Pool) -> None:
+        for flavor in _flavors_of(pool):
+            deletion_policy().require_deletable(flavor)
+
+
 def pool_deleted(event: PoolDeleted) -> None:
-    """Flavors of a pool alone go with it. Raises `StateConflict` while workspaces are made of one."""
-    for flavor in Flavor.objects.filter(pool=event.pool, deleted_at=None):
+    """Delete the flavors of the pool alone."""
+    for flavor in _flavors_of(event.pool):
         delete(actor=event.actor, entry=flavor)
+
+
+def _flavors_of(pool: Pool) -> QuerySet[Flavor]:
+    return Flavor.objects.filter(pool=pool, deleted_at=None)
 
 
 def changed_by(entry: Template | Flavor) -> str:

@@ -3,9 +3,11 @@
 A domain event is a frozen dataclass, defined by the room that emits it (its `domain_events.py`). Who listens
 is written in one place, `portal.wiring`.
 
-A listener runs either in the emitter's transaction, where it may refuse by raising a `PortalError` (which
-rolls all of it back), or on commit, where an exception is logged and reaches neither the emitter nor the
-other listeners.
+An event is a fact. A room that needs an answer, or may be refused, asks a typed port
+(`portal.common.ports`).
+
+A listener runs either in the emitter's transaction, where it writes what has to be true together with the
+fact, or on commit, where an exception is logged and reaches neither the emitter nor the other listeners.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DomainEvent:
-    """Something that has happened, or is just about to."""
+    """Something that has happened, at the latest when the emitter's transaction is committed."""
 
 
 E = TypeVar("E", bound=DomainEvent)

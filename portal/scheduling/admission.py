@@ -38,8 +38,8 @@ from portal.scheduling.snapshot import (
     PendingWorkload,
     choose_variant,
 )
-from portal.workspaces import gpus
-from portal.workspaces.domain_events import GpusOptional, WorkspaceRequested
+from portal.workspaces import gpu_requests
+from portal.workspaces.admission_policy import Admission, AdmissionPolicy
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes.places import NOWHERE, Homes
 from portal.workspaces.models import Workspace
@@ -196,7 +196,7 @@ def assess_attached(workspaces: Iterable[Workspace]) -> list[Verdict]:
                 snapshot,
                 Wanted(
                     *(each.template, each.flavor, each.team, each.owner),
-                    resources=gpus.with_gpus(each),
+                    resources=gpu_requests.with_gpus(each),
                     priority=each.priority,
                     expected_s=each.expected_s,
                     homes=homes.get((each.owner_id, each.team_id), NOWHERE),
@@ -231,7 +231,7 @@ def without_gpus(
         flavor=flavor,
         team=team,
         actor=actor,
-        resources={**whole, **gpus.without_gpus(whole)},
+        resources={**whole, **gpu_requests.without_gpus(whole)},
         priority=priority,
         expected_s=expected_s,
         environment=environment,
@@ -502,12 +502,34 @@ def _not_admitted(verdict: Verdict) -> PortalError:
     )
 
 
-def spare_busy_gpus(event: GpusOptional) -> None:
-    """Have it start without accelerators where it starts at once so, and else would wait.
+class QueueAdmission(AdmissionPolicy):
+    """Refuses what a preview refuses. The cycle decides on all others once they wait."""
 
-    What is refused still is.
-    """
-    workspace = event.workspace
+    def admit(
+        self, workspace: Workspace, *, unapproved: bool = False, gpus_optional: bool = False
+    ) -> Admission:
+        released = gpus_optional and workspace.accelerated and _starts_only_without_gpus(workspace)
+        resources = workspace.resources
+        if released:
+            resources = {**resources, **gpu_requests.without_gpus(resources)}
+        wanted = Wanted(
+            workspace.template,
+            workspace.flavor,
+            workspace.team,
+            workspace.owner,
+            resources,
+            homes=_homes(workspace.owner, workspace.team),
+            blocked=budgets.blocked_teams(),
+        )
+        with snapshot_cache.previews.use() as snapshot:
+            verdict = _refusal(snapshot, wanted)
+        if verdict is None or (unapproved and verdict.outcome is Outcome.NEEDS_APPROVAL):
+            return Admission(without_gpus=released)
+        raise _not_admitted(verdict)
+
+
+def _starts_only_without_gpus(workspace: Workspace) -> bool:
+    """Whether a new workspace would wait with its accelerators, and starts at once without them."""
     version = workspace.environment_version
     request: dict[str, Any] = {
         "template": workspace.template,
@@ -518,30 +540,7 @@ def spare_busy_gpus(event: GpusOptional) -> None:
         "expected_s": workspace.expected_s,
         "environment": digest_for(version) if version is not None else "",
     }
-    if without_gpus(assess(**request), **request) is not None:
-        gpus.start_without(workspace)
-
-
-def admit(event: WorkspaceRequested) -> None:
-    """Let a workspace into the queue, or say why not. Raises `NeedsApproval` and `NotPossible`.
-
-    Refuses what a preview refuses. What becomes of all others is decided once they wait.
-    """
-    workspace = event.workspace
-    wanted = Wanted(
-        workspace.template,
-        workspace.flavor,
-        workspace.team,
-        workspace.owner,
-        workspace.resources,
-        homes=_homes(workspace.owner, workspace.team),
-        blocked=budgets.blocked_teams(),
-    )
-    with snapshot_cache.previews.use() as snapshot:
-        verdict = _refusal(snapshot, wanted)
-    if verdict is None or (event.unapproved and verdict.outcome is Outcome.NEEDS_APPROVAL):
-        return
-    raise _not_admitted(verdict)
+    return without_gpus(assess(**request), **request) is not None
 
 
 def _refusal(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict | None:

@@ -14,27 +14,6 @@ from provisioning.types import HomeUsage
 
 
 @dataclass(frozen=True, slots=True)
-class WorkspaceRequested(DomainEvent):
-    """A workspace shall wait for a place. Who listens refuses by raising a `PortalError`.
-
-    With `unapproved`, one that needs an approval first is let through: it waits for that.
-    """
-
-    workspace: Workspace
-    unapproved: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class GpusOptional(DomainEvent):
-    """A workspace that is about to be made shall start without accelerators, where it would wait for them.
-
-    Who listens takes them off its request (`gpus.start_without`); nothing of it has been written yet.
-    """
-
-    workspace: Workspace
-
-
-@dataclass(frozen=True, slots=True)
 class WorkspaceQueued(DomainEvent):
     """A person has put a workspace into the queue, and waits for what becomes of it."""
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
@@ -25,43 +24,16 @@ from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
 from portal.workspaces import policies, reconcile
-from portal.workspaces.domain_events import RequestChanged, WorkspaceQueued, WorkspaceRequested
+from portal.workspaces.admission_policy import admission_policy
+from portal.workspaces.domain_events import RequestChanged, WorkspaceQueued
+from portal.workspaces.gpu_requests import CHANGED, without_gpus
 from portal.workspaces.lifecycle import NO_TROUBLE, NOT_QUEUED, State, Trigger
 from portal.workspaces.models import Workspace
 from portal.workspaces.services import count_start
 from portal.workspaces.transitions import advance, locked, set_rows
-from provisioning import messages
-from provisioning.types import AcceleratorRequest
 
 CHANGEABLE = frozenset({State.PENDING, State.RUNNING, State.STOPPED, State.FAILED})
 """The others are on their way to one of these."""
-CHANGED = ("accelerators", "cpu_milli", "memory_mib")
-
-
-def without_gpus(resources: dict[str, Any]) -> dict[str, Any]:
-    """What one goes on with: no accelerators, and of cores and memory no more than the site says.
-
-    Who has a GPU has much of its node beside it, and nobody else could use that GPU without.
-    """
-    cores, memory_gib = settings.BERTH_RELEASED_CORES, settings.BERTH_RELEASED_MEMORY_GIB
-    cpu_milli, memory_mib = resources["cpu_milli"], resources["memory_mib"]
-    return {
-        "accelerators": messages.dump(AcceleratorRequest()),
-        "cpu_milli": min(cpu_milli, cores * 1000) if cores else cpu_milli,
-        "memory_mib": min(memory_mib, memory_gib * 1024) if memory_gib else memory_mib,
-    }
-
-
-def start_without(workspace: Workspace) -> None:
-    """Have a workspace that has not been written yet begin with its GPUs released."""
-    workspace.released_resources = {name: workspace.resources[name] for name in CHANGED}
-    workspace.resources = {**workspace.resources, **without_gpus(workspace.resources)}
-    workspace.gpu_awaited = True
-
-
-def with_gpus(workspace: Workspace) -> dict[str, Any]:
-    """What it would ask for with the accelerators that it has released, in JSON form."""
-    return {**workspace.resources, **(workspace.released_resources or {})}
 
 
 @transaction.atomic
@@ -156,7 +128,7 @@ def change(
         policies.require_place(workspace)
         require_use(workspace.team, workspace.template, workspace.flavor)
         count_start(actor)
-        emit(WorkspaceRequested(workspace))
+        admission_policy().admit(workspace)
         # It takes its turn as one that is asked for now.
         fields["requested_at"] = workspace.requested_at = now
     if workspace.state == State.RUNNING:

@@ -17,8 +17,8 @@ from portal.common.texts import strip_nul
 from portal.fleet.inventory.models import Device, Node
 from portal.fleet.machines import selectors as machines
 from portal.fleet.machines import services
-from portal.fleet.machines.domain_events import MachineRemoving
 from portal.fleet.machines.models import Machine, MachineState
+from portal.fleet.machines.removal_policy import MachineRemovalPolicy
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
 from portal.workspaces import machine_losses
@@ -83,11 +83,13 @@ def losses_of(actor: User, machine_id: UUID) -> Losses:
     )
 
 
-def refuse_silent_loss(event: MachineRemoving) -> None:
-    """Homes that lie only on a machine are not given up by the way. Raises `StateConflict`."""
-    count = HomePlace.objects.filter(node__pool=event.pool_id, node__name=event.name).count()
-    if count:
-        raise StateConflict(Reason(MachineCode.NODE_HAS_HOMES, {"count": count, "node": event.name}))
+class KeepMachinesWithHomes(MachineRemovalPolicy):
+    """A machine stays while homes lie only there, unless their loss is confirmed (`remove`)."""
+
+    def require_removable(self, pool_id: UUID, name: str) -> None:
+        count = HomePlace.objects.filter(node__pool=pool_id, node__name=name).count()
+        if count:
+            raise StateConflict(Reason(MachineCode.NODE_HAS_HOMES, {"count": count, "node": name}))
 
 
 def remove(*, actor: User, machine_id: UUID, confirm: str, reason: str = "") -> None:

@@ -18,7 +18,7 @@ from portal.common.events.kinds import AuditKind
 from portal.common.reasons.codes import LifetimeCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
-from portal.workspaces import gpus, policies
+from portal.workspaces import gpu_requests, gpus, policies
 from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import locked
 
@@ -37,7 +37,7 @@ def request_with(workspace: Workspace, flavor: Flavor) -> tuple[dict[str, Any], 
     asked = {**workspace.resources, **flavor.as_request()}
     if not workspace.gpu_released or not flavor.accelerator_count:
         return asked, None
-    return {**asked, **gpus.without_gpus(asked)}, {name: asked[name] for name in gpus.CHANGED}
+    return {**asked, **gpu_requests.without_gpus(asked)}, {name: asked[name] for name in gpu_requests.CHANGED}
 
 
 @transaction.atomic

@@ -13,7 +13,6 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from portal.catalog.domain_events import EntryDeleting
 from portal.catalog.environments.models import Environment
 from portal.catalog.environments.selectors import digest_for
 from portal.catalog.environments.services import build_for_request
@@ -30,17 +29,16 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.idempotency import KeyUse, digest_of
 from portal.common.problem_codes import ProblemCode
-from portal.common.reasons.codes import AccountCode, CatalogCode, WorkspaceCode
+from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.domain_events import PlaceWithdrawn, UserDeactivated, UserDeleted
 from portal.people.accounts.models import Team, User
-from portal.workspaces import checkouts, dispatch, policies, reconcile, software
+from portal.workspaces import checkouts, dispatch, gpu_requests, policies, reconcile, software
+from portal.workspaces.admission_policy import admission_policy
 from portal.workspaces.domain_events import (
-    GpusOptional,
     RequestChanged,
     StopAsked,
     WorkspaceQueued,
-    WorkspaceRequested,
 )
 from portal.workspaces.lifecycle import (
     DELETABLE,
@@ -65,7 +63,6 @@ NAME_UNIQUE = "workspace_name_unique"
 MAX_EXPECTED_S = 30 * 86_400
 MAX_PRIORITY = 100
 FREE_NAME_TRIES = 10
-USERS_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,9 +284,9 @@ def _create(workspace: Workspace, expected_s: int, *, unapproved: bool, start_wi
         workspace.clean_fields(exclude=["resources"])
     except ValidationError as error:
         raise InvalidInput(Reason(WorkspaceCode.NOT_VALID), errors=error.message_dict) from error
-    if start_without_gpu and workspace.accelerated:
-        emit(GpusOptional(workspace))
-    emit(WorkspaceRequested(workspace, unapproved=unapproved))
+    admission = admission_policy().admit(workspace, unapproved=unapproved, gpus_optional=start_without_gpu)
+    if admission.without_gpus:
+        gpu_requests.start_without(workspace)
     workspace.save(force_insert=True)
     QueueEntry.objects.create(workspace=workspace)
     WorkspaceStatus.objects.create(workspace=workspace)
@@ -317,19 +314,6 @@ def repeated_of(use: KeyUse) -> Workspace | None:
     """
     answer = use.answer()
     return None if answer is None else Workspace.objects.get(pk=answer["workspace"])
-
-
-def refuse_deletion(event: EntryDeleting) -> None:
-    """A template or flavor stays while workspaces are made of it: they could not be started again."""
-    entry = event.entry
-    using = Workspace.objects.live().filter(
-        **{"template" if isinstance(entry, Template) else "flavor": entry.pk}
-    )
-    count = using.count()
-    if count:
-        shown = using.order_by("-created_at").values_list("name", flat=True)[:USERS_NAMED]
-        named = {"name": entry.name, "count": count, "names": list(shown)}
-        raise StateConflict(Reason(CatalogCode.ENTRY_IN_USE, named), code=ProblemCode.IN_USE, count=count)
 
 
 def free_name(*, actor: User, team: Team, template: Template) -> str:
@@ -397,7 +381,7 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
     policies.require_place(workspace)
     require_use(workspace.team, workspace.template, workspace.flavor)
     count_start(actor)
-    emit(WorkspaceRequested(workspace))
+    admission_policy().admit(workspace)
     retrying = workspace.state == State.FAILED
     now = timezone.now()
     advance(
@@ -500,14 +484,11 @@ def _stop_all(found: WorkspaceQuerySet, *, actor: User | SystemActor, reason: st
 
 
 def delete_all_of(event: UserDeleted) -> None:
-    """Delete the workspaces of an account that goes; without leave to do so, name them in a refusal."""
-    left = list(Workspace.objects.live().filter(owner=event.user).order_by("name"))
-    if left and not event.delete_workspaces:
-        names = [workspace.name for workspace in left]
-        held = {"username": event.user.username, "count": len(names), "names": names[:20]}
-        raise StateConflict(Reason(AccountCode.USER_HAS_WORKSPACES, held), code=ProblemCode.HAS_WORKSPACES)
-    for workspace in left:
-        delete(actor=event.actor, workspace_id=workspace.pk)
+    """Delete the workspaces of an account that is deleted with them."""
+    if event.delete_workspaces:
+        rows = Workspace.objects.live().filter(owner=event.user).order_by("name")
+        for workspace_id in rows.values_list("pk", flat=True):
+            delete(actor=event.actor, workspace_id=workspace_id)
 
 
 def read_logs(*, workspace: Workspace, tail_lines: int = 200) -> str:

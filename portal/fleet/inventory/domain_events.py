@@ -20,7 +20,7 @@ class InventoryApplied(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class PoolDeleted(DomainEvent):
-    """A pool is about to be deleted, by somebody who may; nothing is placed there."""
+    """`actor` deletes a pool, in this transaction; nothing is placed there."""
 
     pool: Pool
     actor: User | SystemActor

@@ -21,6 +21,7 @@ from portal.common.history.services import keep
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import CommonCode, InventoryCode
 from portal.common.reasons.reason import Reason
+from portal.fleet.inventory.deletion_policy import deletion_policy
 from portal.fleet.inventory.domain_events import CapacityChanged, CapacityFreed, PoolDeleted
 from portal.fleet.inventory.models import Allocation, Device, Node, Pool
 from portal.fleet.inventory.node_commands import config_of
@@ -117,6 +118,7 @@ def delete(*, actor: User | SystemActor, pool: Pool, expected: frozenset[str] = 
     if count:
         reason = Reason(InventoryCode.POOL_IN_USE, {"pool": row.name, "count": count})
         raise StateConflict(reason, code=ProblemCode.IN_USE, count=count)
+    deletion_policy().require_deletable(row)
     emit(PoolDeleted(row, actor))
     before, before_at = document_of(row), row.updated_at
     now = timezone.now()

@@ -23,14 +23,3 @@ class MachineLeaving(DomainEvent):
     pool_id: UUID
     name: str
     stop: bool
-
-
-@dataclass(frozen=True, slots=True)
-class MachineRemoving(DomainEvent):
-    """A machine is about to be removed by somebody who has not said what may be lost by it.
-
-    Who listens refuses by raising a `PortalError`.
-    """
-
-    pool_id: UUID
-    name: str

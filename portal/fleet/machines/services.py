@@ -12,7 +12,6 @@ from django.db import transaction
 from django.utils import timezone
 
 from portal.common.actors import SystemActor
-from portal.common.domain_events import emit
 from portal.common.errors import NotFound, StateConflict, Unavailable
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
@@ -24,8 +23,8 @@ from portal.common.texts import strip_nul
 from portal.fleet.inventory import services as inventory
 from portal.fleet.inventory.models import Node, PlacementLock, Pool
 from portal.fleet.machines import joining, redis_users, tokens
-from portal.fleet.machines.domain_events import MachineRemoving
 from portal.fleet.machines.models import JoinToken, Machine, MachineState
+from portal.fleet.machines.removal_policy import removal_policy
 from portal.fleet.machines.tokens import NewJoinToken
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
@@ -136,7 +135,7 @@ def remove(
             params = {"count": count, "node": machine.name}
             raise StateConflict(Reason(MachineCode.NODE_HAS_WORKSPACES, params))
         if give_up is None:
-            emit(MachineRemoving(machine.pool_id, machine.name))
+            removal_policy().require_removable(machine.pool_id, machine.name)
         inventory.forget_node(actor=actor, pool=machine.pool, name=machine.name)
         _record(actor, AuditKind.MACHINE_REMOVED, machine, f"removed {machine.name}", reason, given_up)
         machine.delete()

@@ -35,7 +35,7 @@ class UserReactivated(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class UserDeleted(DomainEvent):
-    """An account is about to go for good. Who listens deletes what the user has, or refuses by raising."""
+    """`actor` deletes an account for good, in this transaction, with or without workspaces and homes."""
 
     user: User
     actor: User | SystemActor

@@ -29,6 +29,7 @@ from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.people.accounts import deactivation, links, mails, policies, services, sessions
+from portal.people.accounts.deletion_policy import deletion_policy
 from portal.people.accounts.domain_events import UserDeleted
 from portal.people.accounts.links import LinkKind
 from portal.people.accounts.mfa import services as mfa
@@ -287,6 +288,7 @@ def delete(
     if user.is_active:
         deactivation.switch_off(actor=actor, user=user)
         user.refresh_from_db()
+    deletion_policy().require_deletable(user, delete_workspaces=delete_workspaces)
     emit(UserDeleted(user=user, actor=actor, delete_workspaces=delete_workspaces, delete_homes=delete_homes))
     user.deleted_at = timezone.now()
     user.email = user.first_name = user.last_name = ""

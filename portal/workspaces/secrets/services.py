@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from portal.catalog.domain_events import EntryDeleting
+from portal.catalog.domain_events import EntryDeleted
 from portal.catalog.models import Template
 from portal.common import etags
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
@@ -145,8 +145,8 @@ def delete_all_of(event: UserDeleted) -> None:
     Secret.objects.filter(user=event.user).delete()
 
 
-def delete_with_template(event: EntryDeleting) -> None:
-    """Delete the secrets of a template that goes."""
+def delete_with_template(event: EntryDeleted) -> None:
+    """Delete the secrets of a template that is deleted."""
     if isinstance(event.entry, Template):
         Secret.objects.filter(template=event.entry).delete()
 

@@ -1,0 +1,46 @@
+"""What workspaces keep from being deleted: templates, flavors and accounts in use."""
+
+from __future__ import annotations
+
+from portal.catalog.deletion_policy import EntryDeletionPolicy
+from portal.catalog.models import Flavor, Template
+from portal.common.errors import StateConflict
+from portal.common.problem_codes import ProblemCode
+from portal.common.reasons.codes import AccountCode, CatalogCode
+from portal.common.reasons.reason import Reason
+from portal.people.accounts.deletion_policy import AccountDeletionPolicy
+from portal.people.accounts.models import User
+from portal.workspaces.models import Workspace
+
+MAX_NAMED = 5
+MAX_NAMED_OF_ACCOUNT = 20
+
+
+class KeepEntriesInUse(EntryDeletionPolicy):
+    """A template or flavor stays while workspaces use it: they could not be started again."""
+
+    def require_deletable(self, entry: Template | Flavor) -> None:
+        using = Workspace.objects.live().filter(
+            **{"template" if isinstance(entry, Template) else "flavor": entry.pk}
+        )
+        count = using.count()
+        if count:
+            shown = using.order_by("-created_at").values_list("name", flat=True)[:MAX_NAMED]
+            named = {"name": entry.name, "count": count, "names": list(shown)}
+            raise StateConflict(Reason(CatalogCode.ENTRY_IN_USE, named), code=ProblemCode.IN_USE, count=count)
+
+
+class KeepAccountsWithWorkspaces(AccountDeletionPolicy):
+    """An account stays while it has workspaces, unless they are to be deleted with it."""
+
+    def require_deletable(self, user: User, *, delete_workspaces: bool) -> None:
+        if delete_workspaces:
+            return
+        names = list(
+            Workspace.objects.live().filter(owner=user).order_by("name").values_list("name", flat=True)
+        )
+        if names:
+            held = {"username": user.username, "count": len(names), "names": names[:MAX_NAMED_OF_ACCOUNT]}
+            raise StateConflict(
+                Reason(AccountCode.USER_HAS_WORKSPACES, held), code=ProblemCode.HAS_WORKSPACES
+            )

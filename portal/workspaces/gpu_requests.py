@@ -1,0 +1,40 @@
+"""What a workspace asks for without its accelerators, and with them again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+
+from portal.workspaces.models import Workspace
+from provisioning import messages
+from provisioning.types import AcceleratorRequest
+
+CHANGED = ("accelerators", "cpu_milli", "memory_mib")
+"""The resources that a release changes."""
+
+
+def without_gpus(resources: dict[str, Any]) -> dict[str, Any]:
+    """Return what changes in `resources`: no accelerators, cores and memory up to the site's setting.
+
+    A workspace with a GPU has much of its node beside it, and nobody else could use that GPU without.
+    """
+    cores, memory_gib = settings.BERTH_RELEASED_CORES, settings.BERTH_RELEASED_MEMORY_GIB
+    cpu_milli, memory_mib = resources["cpu_milli"], resources["memory_mib"]
+    return {
+        "accelerators": messages.dump(AcceleratorRequest()),
+        "cpu_milli": min(cpu_milli, cores * 1000) if cores else cpu_milli,
+        "memory_mib": min(memory_mib, memory_gib * 1024) if memory_gib else memory_mib,
+    }
+
+
+def with_gpus(workspace: Workspace) -> dict[str, Any]:
+    """Return the resources of a workspace with the accelerators that it has released, in JSON form."""
+    return {**workspace.resources, **(workspace.released_resources or {})}
+
+
+def start_without(workspace: Workspace) -> None:
+    """Release the GPUs of a workspace that is not saved yet."""
+    workspace.released_resources = {name: workspace.resources[name] for name in CHANGED}
+    workspace.resources = {**workspace.resources, **without_gpus(workspace.resources)}
+    workspace.gpu_awaited = True
