@@ -274,12 +274,12 @@ def make(team: Team, catalog: None) -> Callable[..., Workspace]:
     """Create a workspace through the service: `make(alice, "sim-cpu")`; the template is JupyterLab."""
     from portal.catalog import selectors
     from portal.people.accounts.models import User as UserModel
-    from portal.workspaces import services
+    from tests.factories import create_workspace
 
     def create(
         actor: UserModel, flavor: str = "cpu-small", *, template: str = "jupyterlab", **fields: Any
     ) -> Workspace:
-        return services.create(
+        return create_workspace(
             actor=actor,
             team=fields.pop("team", team),
             template=selectors.template_by_slug(actor, template),

@@ -17,7 +17,9 @@ from portal.fleet.inventory.node_commands import config_of
 from portal.fleet.machines.models import Machine
 from portal.people.accounts.models import ApiToken, Membership, Role, Team, User
 from portal.people.accounts.tokens import create_token
+from portal.workspaces import services as workspaces
 from portal.workspaces.models import QueueEntry, Workspace, WorkspaceStatus
+from portal.workspaces.order import WorkspaceOrder
 from provisioning.registry import driver_for
 from provisioning.types import (
     Capability,
@@ -226,3 +228,16 @@ def rescript(pool: Pool, **config: Any) -> None:
 
 def only_node(pool: Pool) -> Node:
     return pool.nodes.get()
+
+
+def create_workspace(
+    *, actor: User, idempotency_key: str = "", unapproved: bool = False, **order: Any
+) -> Workspace:
+    """Create a workspace through the service, with the fields of its order."""
+    creation = workspaces.create(
+        actor=actor,
+        order=WorkspaceOrder(**order),
+        idempotency_key=idempotency_key,
+        unapproved=unapproved,
+    )
+    return creation.workspace

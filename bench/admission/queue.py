@@ -20,6 +20,7 @@ from portal.workspaces import services
 from portal.workspaces.domain_events import RequestChanged
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from portal.workspaces.order import WorkspaceOrder
 
 WAITS, STARTS = "h100-x4", "t4-x1"
 """A flavor of which all is in use, and one of which there is some left (`site.SPARE`)."""
@@ -40,10 +41,7 @@ def measure(count: int) -> dict[str, Any]:
         team = teams[made % len(teams)]
         services.create(
             actor=team.members.all()[0],
-            team=team,
-            template=template,
-            flavor=flavors[slug],
-            name=f"long-{made}",
+            order=WorkspaceOrder(team=team, template=template, flavor=flavors[slug], name=f"long-{made}"),
         )
         made += 1
 

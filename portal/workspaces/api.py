@@ -45,6 +45,7 @@ from portal.people.accounts.models import ApiToken, Team, User
 from portal.workspaces import changes, listing, log_stream, selectors, services, software
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from portal.workspaces.order import WorkspaceOrder
 from portal.workspaces.serializers import (
     EventSerializer,
     LogSerializer,
@@ -146,13 +147,11 @@ class WorkspaceViewSet(ListViewSet):
     )
     def create(self, request: UserRequest) -> Response:
         given = body_of(request, WorkspaceCreateSerializer)
-        creation = services.create_once(
-            actor=request.user,
+        order = WorkspaceOrder(
             team=team_named(request.user, given.get("team", "")),
             template=catalog.template_by_slug(request.user, given["template"]),
             flavor=catalog.flavor_by_slug(request.user, given["flavor"]),
             name=given.get("name", ""),
-            idempotency_key=idempotency.key_of(request),
             expected_s=given.get("expected_s"),
             lifetime_s=given.get("lifetime_s"),
             priority=given["priority"],
@@ -161,6 +160,9 @@ class WorkspaceViewSet(ListViewSet):
             secrets=given["secrets"],
             git=git_of(request, given),
             start_without_gpu=given["start_without_gpu"],
+        )
+        creation = services.create(
+            actor=request.user, order=order, idempotency_key=idempotency.key_of(request)
         )
         self.kwargs["workspace_id"] = creation.workspace.pk
         headers = {"Location": location_of(creation.workspace)}

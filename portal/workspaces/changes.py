@@ -21,7 +21,8 @@ from portal.workspaces import policies
 from portal.workspaces.domain_events import RequestChanged
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from portal.workspaces.services import NAME_UNIQUE, check_order
+from portal.workspaces.order import require_in_range
+from portal.workspaces.services import NAME_UNIQUE
 from portal.workspaces.transitions import locked
 
 CHANGEABLE = frozenset({State.PENDING, State.PROVISIONING, State.RUNNING, State.STOPPED, State.FAILED})
@@ -59,7 +60,7 @@ def change(
     if not changes:
         return workspace
     _require_state(workspace, changes)
-    check_order(changes.get("expected_s"), changes.get("priority", 0))
+    require_in_range(changes.get("expected_s"), changes.get("priority", 0))
     if "priority" in changes:
         policies.require_priority(actor, workspace.team, changes["priority"])
     before = {field: getattr(workspace, field) for field in changes}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -13,13 +12,11 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from portal.catalog.environments.models import Environment
 from portal.catalog.environments.selectors import digest_for
 from portal.catalog.environments.services import build_for_request
-from portal.catalog.lifetimes import expected_of, lifetime_again, lifetime_of
-from portal.catalog.models import Flavor, Template
+from portal.catalog.lifetimes import lifetime_again
+from portal.catalog.models import Template
 from portal.catalog.policies import require_use
-from portal.catalog.repositories.rules import Source
 from portal.common import rate_limits
 from portal.common.actors import SystemActor
 from portal.common.constraints import violates
@@ -27,7 +24,7 @@ from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, StateConflict, TooMany
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
-from portal.common.idempotency import KeyUse, digest_of
+from portal.common.idempotency import KeyUse
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
@@ -54,115 +51,46 @@ from portal.workspaces.lifecycle import (
     Trigger,
 )
 from portal.workspaces.models import QueueEntry, Workspace, WorkspaceQuerySet, WorkspaceStatus
+from portal.workspaces.order import WorkspaceOrder
 from portal.workspaces.secrets.effective import require_known
 from portal.workspaces.selectors import CREATION
 from portal.workspaces.transitions import advance, locked
 
 NAME_MAX = 60
 NAME_UNIQUE = "workspace_name_unique"
-MAX_EXPECTED_S = 30 * 86_400
-MAX_PRIORITY = 100
 FREE_NAME_TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """A workspace, and whether an earlier request with the same idempotency key had made it."""
+    """A workspace, and whether an earlier request with the same idempotency key created it."""
 
     workspace: Workspace
     replayed: bool
 
 
 def create(
-    *,
-    actor: User,
-    team: Team,
-    template: Template,
-    flavor: Flavor,
-    name: str = "",
-    idempotency_key: str = "",
-    expected_s: int | None = None,
-    lifetime_s: int | None = None,
-    priority: int = 0,
-    checkpointed: bool | None = None,
-    environment: Environment | None = None,
-    secrets: Sequence[str] = (),
-    git: Source | None = None,
-    start_without_gpu: bool = False,
-) -> Workspace:
-    """Ask for a workspace and start it where there is room, else queue it.
+    *, actor: User, order: WorkspaceOrder, idempotency_key: str = "", unapproved: bool = False
+) -> Creation:
+    """Create a workspace and start it where there is room, else queue it.
 
-    `lifetime_s` is after how many seconds it stops, as template, flavor and site allow; without it, by their
-    default. `expected_s` says how long it will be needed (estimates rest on it), else `lifetime_s` is taken,
-    else the flavor's.
-    `checkpointed` says that its work goes on where it was if it has to make room (False: that it begins
-    anew); without it the template and flavor decide. `environment` is the software that it runs in; without
-    it, its template's. `secrets` names those that it gets beside those that come by themselves. `git` is a
-    repository to clone at its start; without it, its template's, and none with an empty address. With
-    `start_without_gpu` it does not wait for accelerators: where it starts at once without, it does, as if
-    they had been released. Only the team's owners and operators give a `priority` above 0.
+    With `unapproved`, a workspace that needs an approval is created and waits for it: the caller asks for
+    the approval at the same time. Only the team's owners and operators set a priority above 0.
 
     Raises `InvalidInput` (name, times, priority, secrets, git), `NotAllowed` (team, priority),
     `NeedsApproval`, `NotPossible` (no pool can ever run it) and `StateConflict` (the name is in use; the
-    idempotency key came with another request).
+    idempotency key came with another order).
     """
-    return create_once(
-        actor=actor,
-        team=team,
-        template=template,
-        flavor=flavor,
-        name=name,
-        idempotency_key=idempotency_key,
-        expected_s=expected_s,
-        lifetime_s=lifetime_s,
-        priority=priority,
-        checkpointed=checkpointed,
-        environment=environment,
-        secrets=secrets,
-        git=git,
-        start_without_gpu=start_without_gpu,
-    ).workspace
-
-
-def create_once(
-    *,
-    actor: User,
-    team: Team,
-    template: Template,
-    flavor: Flavor,
-    name: str = "",
-    idempotency_key: str = "",
-    expected_s: int | None = None,
-    lifetime_s: int | None = None,
-    priority: int = 0,
-    checkpointed: bool | None = None,
-    environment: Environment | None = None,
-    secrets: Sequence[str] = (),
-    git: Source | None = None,
-    start_without_gpu: bool = False,
-    unapproved: bool = False,
-) -> Creation:
-    """Like `create`, and says whether the idempotency key had been used for this request before.
-
-    With `unapproved`, one that needs approval is made and waits for it instead of being refused.
-    """
-    policies.require_create(actor, team)
-    policies.require_priority(actor, team, priority)
-    require_use(team, template, flavor)
-    check_order(expected_s, priority)
-    asked_for = list(secrets)
-    wished = name.strip().lower()
-    # The requested name: a generated one would differ when the request is repeated.
-    digest = digest_of(
-        *(team.slug, template.slug, flavor.slug, wished, expected_s, lifetime_s, priority, checkpointed),
-        *(environment and environment.slug, git, start_without_gpu, sorted(asked_for)),
-    )
-    use = KeyUse(actor, CREATION, idempotency_key, digest) if idempotency_key else None
-    runs_in = software.chosen(template, team, environment)
-    lives_s = lifetime_of(template, flavor, lifetime_s, expected_s=expected_s)
-    needed_s = min((said for said in (expected_s, lifetime_s) if said), default=None)
+    policies.require_create(actor, order.team)
+    policies.require_priority(actor, order.team, order.priority)
+    require_use(order.team, order.template, order.flavor)
+    order.require_in_range()
+    # The name as it was asked for: one that we choose would differ when the request is repeated.
+    use = KeyUse(actor, CREATION, idempotency_key, order.digest()) if idempotency_key else None
+    chosen = software.chosen(order.template, order.team, order.environment)
+    lifetime_s = order.granted_lifetime_s()
     for tries_left in reversed(range(FREE_NAME_TRIES)):
-        name = wished or free_name(actor=actor, team=team, template=template)
+        name = order.requested_name or free_name(actor=actor, team=order.team, template=order.template)
         try:
             with transaction.atomic():
                 policies.require_active_owner(actor)
@@ -170,27 +98,13 @@ def create_once(
                     if (repeated := repeated_of(use)) is not None:
                         return Creation(repeated, replayed=True)
                     use.claim()
-                row = Workspace(
+                workspace = _insert(
+                    actor,
+                    order,
                     name=name,
-                    owner=actor,
-                    team=team,
-                    template=template,
-                    flavor=flavor,
-                    priority=priority,
-                    checkpointed=checkpointed,
-                    environment_version=runs_in.version,
-                    lifetime_s=lives_s,
-                    secrets=require_known(actor, team, template, asked_for) if asked_for else [],
-                    git=checkouts.asked_for(owner=actor, team=team, template=template, git=git),
-                )
-                count_start(actor)
-                if runs_in.waits and runs_in.environment is not None:
-                    row.environment_version = build_for_request(actor=actor, environment=runs_in.environment)
-                workspace = _create(
-                    row,
-                    expected_of(template, flavor, needed_s),
+                    chosen=chosen,
+                    lifetime_s=lifetime_s,
                     unapproved=unapproved,
-                    start_without_gpu=start_without_gpu,
                 )
                 if use is not None:
                     use.record(workspace=str(workspace.pk))
@@ -200,11 +114,11 @@ def create_once(
                 return Creation(repeated, replayed=True)
             if not violates(error, Workspace, NAME_UNIQUE):
                 raise
-            if not wished and tries_left:
+            if not order.requested_name and tries_left:
                 # Somebody took the free name between our look and our write: look again.
                 continue
             raise StateConflict(
-                Reason(WorkspaceCode.NAME_TAKEN, {"name": name, "team": team.name}),
+                Reason(WorkspaceCode.NAME_TAKEN, {"name": name, "team": order.team.name}),
                 code=ProblemCode.NAME_TAKEN,
             ) from error
         break
@@ -212,79 +126,52 @@ def create_once(
     return Creation(workspace, replayed=False)
 
 
-def create_waiting(
-    *,
+def _insert(
     actor: User,
-    team: Team,
-    template: Template,
-    flavor: Flavor,
-    name: str = "",
-    expected_s: int | None = None,
-    lifetime_s: int | None = None,
-    checkpointed: bool | None = None,
-    environment: Environment | None = None,
-    secrets: Sequence[str] = (),
-    git: Source | None = None,
+    order: WorkspaceOrder,
+    *,
+    name: str,
+    chosen: software.Software,
+    lifetime_s: int | None,
+    unapproved: bool,
 ) -> Workspace:
-    """Like `create`, but what needs approval waits for it: the caller asks for it at the same time."""
-    return create_once(
-        actor=actor,
+    """Insert the workspace of an order with its queue entry and status. Raises as `create` does."""
+    team, template, flavor = order.team, order.template, order.flavor
+    secrets = require_known(actor, team, template, order.secrets) if order.secrets else []
+    git = checkouts.asked_for(owner=actor, team=team, template=template, git=order.git)
+    count_start(actor)
+    version = chosen.version
+    if chosen.waits and chosen.environment is not None:
+        version = build_for_request(actor=actor, environment=chosen.environment)
+    now = timezone.now()
+    workspace = Workspace(
+        name=name,
+        owner=actor,
         team=team,
         template=template,
         flavor=flavor,
-        name=name,
-        expected_s=expected_s,
+        resources=software.with_software(
+            flavor.as_request(), digest_for(version) if version is not None else ""
+        ),
+        environment_version=version,
+        priority=order.priority,
+        preemptible=flavor.preemptible,
+        checkpointed=order.checkpointed,
+        loses_work=order.loses_work,
+        expected_s=order.duration_s,
         lifetime_s=lifetime_s,
-        checkpointed=checkpointed,
-        environment=environment,
         secrets=secrets,
         git=git,
-        unapproved=True,
-    ).workspace
-
-
-def count_start(actor: User | SystemActor) -> None:
-    """Raises `TooMany` where the user has started as many as one may for now. Without Redis nobody has."""
-    if isinstance(actor, SystemActor):
-        return
-    minute, hour = settings.BERTH_STARTS_PER_MINUTE, settings.BERTH_STARTS_PER_HOUR
-    wait_s = rate_limits.count(
-        f"starts:{actor.pk}",
-        rate_limits.Limit(minute, rate_limits.MINUTE_S),
-        rate_limits.Limit(hour, rate_limits.HOUR_S),
+        state_since=now,
+        requested_at=now,
     )
-    if wait_s:
-        raise TooMany(Reason(WorkspaceCode.TOO_MANY_STARTS, {"seconds": wait_s}), retry_after_s=wait_s)
-
-
-def check_order(expected_s: int | None, priority: int = 0) -> None:
-    """Raises `InvalidInput` for a time that nobody may expect to need, or a priority that there is not."""
-    if expected_s is not None and not 60 <= expected_s <= MAX_EXPECTED_S:
-        reason = Reason(WorkspaceCode.EXPECTED_OUT_OF_RANGE)
-        raise InvalidInput(reason, errors={"expected_hours": [reason]})
-    if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
-        reason = Reason(WorkspaceCode.PRIORITY_OUT_OF_RANGE, {"min": -MAX_PRIORITY, "max": MAX_PRIORITY})
-        raise InvalidInput(reason, errors={"priority": [reason]})
-
-
-def _create(workspace: Workspace, expected_s: int, *, unapproved: bool, start_without_gpu: bool) -> Workspace:
-    now = timezone.now()
-    actor = workspace.owner
-    template, flavor = workspace.template, workspace.flavor
-    version = workspace.environment_version
-    workspace.resources = software.with_software(
-        flavor.as_request(), digest_for(version) if version is not None else ""
-    )
-    workspace.preemptible = flavor.preemptible
-    said = workspace.checkpointed
-    workspace.loses_work = template.loses_work_on(flavor) if said is None else not said
-    workspace.expected_s = expected_s
-    workspace.state_since = workspace.requested_at = now
     try:
         workspace.clean_fields(exclude=["resources"])
     except ValidationError as error:
         raise InvalidInput(Reason(WorkspaceCode.NOT_VALID), errors=error.message_dict) from error
-    admission = admission_policy().admit(workspace, unapproved=unapproved, gpus_optional=start_without_gpu)
+    admission = admission_policy().admit(
+        workspace, unapproved=unapproved, gpus_optional=order.start_without_gpu
+    )
     if admission.without_gpus:
         gpu_requests.start_without(workspace)
     workspace.save(force_insert=True)
@@ -300,6 +187,20 @@ def _create(workspace: Workspace, expected_s: int, *, unapproved: bool, start_wi
         data={"template": template.slug, "flavor": flavor.slug, **_software_data(workspace)},
     )
     return workspace
+
+
+def count_start(actor: User | SystemActor) -> None:
+    """Raises `TooMany` where the user has started as many as one may for now. Without Redis nobody has."""
+    if isinstance(actor, SystemActor):
+        return
+    minute, hour = settings.BERTH_STARTS_PER_MINUTE, settings.BERTH_STARTS_PER_HOUR
+    wait_s = rate_limits.count(
+        f"starts:{actor.pk}",
+        rate_limits.Limit(minute, rate_limits.MINUTE_S),
+        rate_limits.Limit(hour, rate_limits.HOUR_S),
+    )
+    if wait_s:
+        raise TooMany(Reason(WorkspaceCode.TOO_MANY_STARTS, {"seconds": wait_s}), retry_after_s=wait_s)
 
 
 def _software_data(workspace: Workspace) -> dict[str, Any]:

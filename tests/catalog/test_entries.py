@@ -27,6 +27,7 @@ from tests.factories import (
     TeamFactory,
     TemplateFactory,
     WorkspaceFactory,
+    create_workspace,
     local_pool_with,
     node_info,
 )
@@ -142,12 +143,12 @@ def test_who_is_in_two_teams_charges_it_to_the_right_one(olga, bob, team, catalo
     jupyter = Template.objects.get(slug="jupyterlab")
     for template, flavor in ((mine, plain), (jupyter, big)):
         with pytest.raises(NotAllowed) as refused:
-            services.create(actor=bob, team=team, template=template, flavor=flavor)
+            create_workspace(actor=bob, team=team, template=template, flavor=flavor)
         assert refused.value.reason.code in (
             CatalogCode.TEMPLATE_NOT_FOR_TEAM,
             CatalogCode.FLAVOR_NOT_FOR_TEAM,
         )
-    assert services.create(actor=bob, team=audio, template=mine, flavor=big).pk
+    assert create_workspace(actor=bob, team=audio, template=mine, flavor=big).pk
 
 
 def test_who_may_no_longer_use_it_does_not_start_it_again(olga, bob, team, catalog):

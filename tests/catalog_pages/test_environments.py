@@ -11,7 +11,6 @@ from portal.catalog.environments.models import Environment, EnvironmentVersion
 from portal.catalog.models import Template
 from portal.common.actors import SYSTEM
 from portal.web.catalog.previews import preview
-from portal.workspaces import services as workspaces
 from tests.catalog_pages.test_pages import as_typed
 from tests.environments.helpers import LOCK, built, environment, only, progress, ready
 from tests.factories import (
@@ -20,6 +19,7 @@ from tests.factories import (
     TeamFactory,
     TemplateFactory,
     UserFactory,
+    create_workspace,
     local_pool_with,
     node_info,
 )
@@ -142,7 +142,7 @@ def test_the_card_and_the_workspaces_page_name_it(as_user, local_pool, team, bob
     browser = as_user(bob)
     assert "Vision tools</span>" in browser.get("/workspaces/new/").content.decode()
     template.refresh_from_db()
-    mine = workspaces.create(actor=bob, team=team, template=template, flavor=FlavorFactory(), name="mine")
+    mine = create_workspace(actor=bob, team=team, template=template, flavor=FlavorFactory(), name="mine")
     page = browser.get(f"/workspaces/{mine.pk}/").content.decode()
     assert "Vision tools, version 1" in page
     assert "new workspaces get" not in page

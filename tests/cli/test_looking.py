@@ -14,9 +14,8 @@ from portal.cli.client import BerthClient
 from portal.cli.errors import Refused
 from portal.common.actors import SYSTEM
 from portal.quota.limits.services import limits
-from portal.workspaces import services
 from portal.workspaces.models import Workspace
-from tests.factories import WorkspaceFactory
+from tests.factories import WorkspaceFactory, create_workspace
 
 H100 = ("--template", "jupyterlab", "--flavor", "sim-h100-x1")
 
@@ -94,7 +93,8 @@ def test_what_needs_an_approval_is_not_waited_for(as_bob, team):
 
 def test_nor_is_one_that_waits_for_it_already(as_bob, bob, team):
     limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", quota=0)
-    workspace = services.create_waiting(
+    workspace = create_workspace(
+        unapproved=True,
         actor=bob,
         team=team,
         template=selectors.all_templates().get(slug="jupyterlab"),

@@ -15,14 +15,13 @@ from portal.common.reasons.codes import EnvironmentCode, PlacementCode
 from portal.fleet.inventory import services as inventory
 from portal.fleet.inventory.models import Node
 from portal.scheduling import capacity
-from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import State
 from provisioning.environment_messages import EnvironmentBuild as BuildCommand
 from provisioning.environment_messages import Package, SourceKind
 from provisioning.environments.folders import digest_of_folder, fingerprint_of
 from provisioning.types import HeldEnvironment
 from tests.environments.helpers import build_of, built, commands, environment, failed, only
-from tests.factories import inventory_of, node_info
+from tests.factories import create_workspace, inventory_of, node_info
 
 pytestmark = pytest.mark.django_db
 PATH = "/opt/conda/envs/ml"
@@ -80,7 +79,7 @@ def test_workspaces_run_where_it_is(there, sent, team, bob):
     made.refresh_from_db()
 
     def wish() -> Any:
-        return workspaces.create(
+        return create_workspace(
             actor=bob,
             team=team,
             template=Template.objects.get(slug="jupyterlab"),

@@ -9,10 +9,16 @@ from portal.catalog.environments.models import Environment, EnvironmentVersion
 from portal.catalog.models import Template
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed
-from portal.workspaces import services as workspaces
 from provisioning.environment_messages import Package
 from tests.environments.helpers import LOCK, built, environment, only, ready
-from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, TemplateFactory, UserFactory
+from tests.factories import (
+    FlavorFactory,
+    MembershipFactory,
+    TeamFactory,
+    TemplateFactory,
+    UserFactory,
+    create_workspace,
+)
 
 pytestmark = pytest.mark.django_db
 SOURCE = "numpy\npandas>=2\n"
@@ -66,7 +72,7 @@ def test_it_says_who_uses_it_and_that_they_keep_what_they_have(tools, team, bob)
     template = TemplateFactory(slug="plots", name="Plots", program="bash", argv=["bash", "{port}"])
     Template.objects.filter(pk=template.pk).update(environment=tools)
     template.refresh_from_db()
-    workspaces.create(
+    create_workspace(
         actor=bob, team=team, template=template, flavor=FlavorFactory(), name="mine", environment=tools
     )
     found = asked(tools, "numpy")

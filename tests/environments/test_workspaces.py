@@ -18,13 +18,20 @@ from portal.fleet.inventory.models import Node
 from portal.people.accounts.models import Role
 from portal.scheduling import admission, capacity, cycle
 from portal.scheduling.admission import Outcome
-from portal.workspaces import services, software
+from portal.workspaces import software
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.types import HeldEnvironment
 from tests.environments.helpers import LOCK, built, commands, environment, failed, only, progress, ready
 from tests.environments.test_builds import DIGEST, second_node
-from tests.factories import MembershipFactory, TeamFactory, inventory_of, local_pool_with, node_info
+from tests.factories import (
+    MembershipFactory,
+    TeamFactory,
+    create_workspace,
+    inventory_of,
+    local_pool_with,
+    node_info,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -38,7 +45,7 @@ def small() -> Flavor:
 
 
 def create(actor, team, wanted=None, template=None, **fields) -> Workspace:
-    return services.create(
+    return create_workspace(
         actor=actor,
         team=team,
         template=template or jupyter(),
@@ -190,7 +197,7 @@ def test_one_that_is_on_its_way_keeps_nobody_else_from_starting(team, bob, local
 def test_simulated_pools_take_any(team, bob, pool, local_pool, sent):
     made = ready(sent)
     flavor = Flavor.objects.get(slug="sim-cpu")
-    workspace = services.create(actor=bob, team=team, template=jupyter(), flavor=flavor, environment=made)
+    workspace = create_workspace(actor=bob, team=team, template=jupyter(), flavor=flavor, environment=made)
     assert workspace.state == State.PROVISIONING
 
 

@@ -23,7 +23,7 @@ from portal.scheduling import cycle
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from tests.factories import node_info
+from tests.factories import create_workspace, node_info
 from tests.gpu_checks.helpers import answer, checked_pool, commands, linked_node, only
 from tests.workspaces.helpers import check_invariants
 
@@ -53,7 +53,7 @@ def people(number: int, actor, team):
     template = selectors.all_templates().get(slug="jupyterlab")
     flavor = Flavor.objects.get(accelerator_count=1)
     return [
-        partial(services.create, actor=actor, team=team, template=template, flavor=flavor, name=f"w-{each}")
+        partial(create_workspace, actor=actor, team=team, template=template, flavor=flavor, name=f"w-{each}")
         for each in range(number)
     ]
 
@@ -164,7 +164,7 @@ def test_a_check_waits_for_the_cycle_that_is_just_giving_the_device_away(
         return runs.request_check(actor=SYSTEM, device_id=device.pk)
 
     def create():
-        return services.create(
+        return create_workspace(
             actor=alice,
             team=team,
             template=selectors.all_templates().get(slug="jupyterlab"),

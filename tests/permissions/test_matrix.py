@@ -41,7 +41,6 @@ from portal.quota.reservations.models import BookingPermission, Reservation
 from portal.reclaim import policy_services as policies
 from portal.reclaim.models import RebalanceProposal
 from portal.workspaces import asking, dispatch
-from portal.workspaces import services as workspaces
 from portal.workspaces.gateway import file_tickets, tickets
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeArchive, HomeEvacuation, HomeMove, HomePlace, LostHome
@@ -51,6 +50,7 @@ from tests.factories import (
     PASSWORD,
     MembershipFactory,
     UserFactory,
+    create_workspace,
     local_pool_with,
     make_token,
     node_info,
@@ -625,7 +625,7 @@ def set_up(sent: Broker) -> Stage:
     trusted = TrustRule.objects.create(
         account=account, **TRUST | {"conditions": []}, scopes=["all"], lifetime_s=60
     )
-    workspace = workspaces.create(
+    workspace = create_workspace(
         actor=bob,
         team=team,
         template=catalog.template_by_slug(bob, "jupyterlab"),

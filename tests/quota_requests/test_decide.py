@@ -20,10 +20,9 @@ from portal.quota.requests.models import QuotaRequest, RequestState
 from portal.quota.requests.services import grants, requests, rules
 from portal.quota.requests.services import requests as services
 from portal.scheduling import cycle
-from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import QueueEntry
-from tests.factories import MembershipFactory, UserFactory
+from tests.factories import MembershipFactory, UserFactory, create_workspace
 from tests.quota_requests.helpers import ask, in_hours
 from tests.rows import error_code, error_message
 from tests.workspaces.helpers import run_until_ready
@@ -281,7 +280,8 @@ def test_a_short_grant_gives_no_warning_a_day_before(bob, alice, petra, team, ei
 def waiting(bob, team, eight):
     """bob's workspace of one GPU, of which the team has none, and the request that it waits for."""
     Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
-    workspace = workspaces.create_waiting(
+    workspace = create_workspace(
+        unapproved=True,
         actor=bob,
         team=team,
         template=catalog.all_templates().get(slug="jupyterlab"),

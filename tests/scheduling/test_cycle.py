@@ -23,7 +23,7 @@ from portal.scheduling.models import QueueState
 from portal.workspaces import services
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Preemption, Workspace
-from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory
+from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory, create_workspace
 from tests.rows import error_code, error_message, preempt_at, preempt_cause
 from tests.snapshots import rows_changed
 from tests.sweeps import sweep
@@ -99,7 +99,8 @@ def test_more_than_the_team_may_ever_hold_needs_approval(make, alice, team, pool
 
 def test_one_that_waits_for_approval_starts_by_itself_when_it_is_granted(alice, team, pool, run_node):
     Quota.objects.create(team=team, resource=H100, quota=2000)
-    waiting = services.create_waiting(
+    waiting = create_workspace(
+        unapproved=True,
         actor=alice,
         team=team,
         template=selectors.all_templates().get(slug="jupyterlab"),

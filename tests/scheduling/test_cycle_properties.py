@@ -27,7 +27,7 @@ from portal.workspaces import services
 from portal.workspaces.lifecycle import STARTABLE, STOPPABLE, State
 from portal.workspaces.models import Preemption, Workspace
 from portal.workspaces.troubles import stored_message
-from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory
+from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory, create_workspace
 from tests.rows import error_message
 from tests.suite import choice
 
@@ -148,7 +148,7 @@ def create(chance: random.Random, teams: list[Team]) -> None:
     said = assess(**asked, team=team, actor=actor)
     try:
         with transaction.atomic():
-            made = services.create(**asked, team=team, actor=actor)
+            made = create_workspace(**asked, team=team, actor=actor)
     except PortalError as refused:
         assert (said.outcome.value, said.message) == (refused.code, refused.message)
         assert not said.possible

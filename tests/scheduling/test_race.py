@@ -11,10 +11,9 @@ from django.db import connection
 from portal.catalog import selectors
 from portal.fleet.inventory.models import AllocatedDevice
 from portal.scheduling import cycle
-from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from tests.factories import MembershipFactory, UserFactory
+from tests.factories import MembershipFactory, UserFactory, create_workspace
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PEOPLE = 50
@@ -36,7 +35,7 @@ def test_exactly_one_of_fifty_gets_the_last_gpu(alice, team, make, pool):
         if person in people[:THREADS]:
             together.wait(30)
         try:
-            return services.create(actor=person, team=team, template=template, flavor=flavor).state
+            return create_workspace(actor=person, team=team, template=template, flavor=flavor).state
         finally:
             connection.close()
 

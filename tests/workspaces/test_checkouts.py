@@ -17,10 +17,10 @@ from portal.common.reasons.codes import GitCode
 from portal.fleet.inventory.models import Node
 from portal.people.accounts.tokens import create_token
 from portal.workspaces import checkout_reports, checkouts
-from portal.workspaces import services as workspaces
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import services as secrets
 from portal.workspaces.tokens import agent_token
+from tests.factories import create_workspace
 
 pytestmark = pytest.mark.django_db
 URL = "https://git.example/berth/lib.git"
@@ -106,10 +106,10 @@ def test_the_same_key_with_another_repository_is_another_request(
         "template": template,
         "flavor": Flavor.objects.get(slug="cpu-small"),
     }
-    made = workspaces.create(**wanted, idempotency_key="k", git=source())
-    assert workspaces.create(**wanted, idempotency_key="k", git=source()).pk == made.pk
+    made = create_workspace(**wanted, idempotency_key="k", git=source())
+    assert create_workspace(**wanted, idempotency_key="k", git=source()).pk == made.pk
     with pytest.raises(StateConflict):
-        workspaces.create(**wanted, idempotency_key="k", git=source("https://h/other"))
+        create_workspace(**wanted, idempotency_key="k", git=source("https://h/other"))
 
 
 # --- credentials ------------------------------------------------------------------------------------

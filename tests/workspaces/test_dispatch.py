@@ -17,7 +17,7 @@ from portal.workspaces import dispatch, services
 from portal.workspaces.lifecycle import State
 from provisioning import messages
 from provisioning.types import Command, Op
-from tests.factories import WorkspaceFactory, local_pool_with, node_info
+from tests.factories import WorkspaceFactory, create_workspace, local_pool_with, node_info
 from tests.senders import NODE_KEY, OTHER_KEY, sealed, trust
 from tests.sweeps import sweep
 from tests.workspaces.helpers import active, answer, run_until_ready, taken
@@ -71,7 +71,7 @@ def test_a_command_survives_the_way_through_json(make, alice, pool, sent):
 
 def test_commands_of_a_local_pool_go_to_the_node_that_holds_it(alice, team, catalog, sent):
     local_pool_with(node_info("alpha", cpu_milli=600), node_info("beta"))
-    workspace = services.create(
+    workspace = create_workspace(
         actor=alice,
         team=team,
         template=selectors.all_templates().get(slug="jupyterlab"),

@@ -28,7 +28,7 @@ from portal.workspaces.models import Workspace
 from provisioning.registry import driver_for
 from provisioning.types import ObservedState, WorkspaceRef
 from tests.broker import Broker
-from tests.factories import rescript, simulated_pool
+from tests.factories import create_workspace, rescript, simulated_pool
 from tests.rows import error_message
 from tests.suite.choice import examples
 from tests.sweeps import sweep
@@ -101,7 +101,7 @@ class World:
         match what:
             case "create":
                 if len(self.rows) < 4:
-                    services.create(
+                    create_workspace(
                         actor=self.alice,
                         team=self.team,
                         template=catalog.all_templates().get(slug="jupyterlab"),

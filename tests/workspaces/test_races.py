@@ -23,7 +23,7 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.registry import driver_for
 from provisioning.types import Op
-from tests.factories import FlavorFactory, MembershipFactory, UserFactory, simulated_pool
+from tests.factories import FlavorFactory, MembershipFactory, UserFactory, create_workspace, simulated_pool
 from tests.races import at_once
 from tests.sweeps import sweep
 from tests.workspaces.helpers import check_invariants, run_until_ready, seen
@@ -46,7 +46,7 @@ def creations(team, users, flavor: str, **fields) -> list[Callable[[], Workspace
     template = catalog_selectors.all_templates().get(slug="jupyterlab")
     chosen = catalog_selectors.all_flavors().get(slug=flavor)
     return [
-        lambda user=user: services.create(actor=user, team=team, template=template, flavor=chosen, **fields)
+        lambda user=user: create_workspace(actor=user, team=team, template=template, flavor=chosen, **fields)
         for user in users
     ]
 

@@ -54,6 +54,7 @@ from portal.quota.requests.serializers import (
 from portal.quota.requests.services import requests as services
 from portal.quota.requests.services import rules
 from portal.workspaces import software
+from portal.workspaces.order import WorkspaceOrder
 from portal.workspaces.serializers import git_of
 
 ASKING = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
@@ -131,8 +132,7 @@ class RequestViewSet(ReadViewSet):
             "note": given["note"],
         }
         if start := given.get("start"):
-            made = services.ask_to_start(
-                actor=request.user,
+            order = WorkspaceOrder(
                 team=team,
                 template=catalog.template_by_slug(request.user, start["template"]),
                 flavor=catalog.flavor_by_slug(request.user, start["flavor"]),
@@ -143,8 +143,8 @@ class RequestViewSet(ReadViewSet):
                 secrets=start["secrets"],
                 git=git_of(request, start),
                 environment=software.named(request.user, start.get("environment", "")),
-                **wanted,
             )
+            made = services.ask_to_start(actor=request.user, order=order, **wanted)
         else:
             made = services.ask(actor=request.user, team=team, **wanted)
         self.kwargs["request_id"] = made.pk

@@ -6,7 +6,6 @@ queue start it; denying or cancelling deletes it, since it could never start.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -16,9 +15,6 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from portal.catalog.environments.models import Environment
-from portal.catalog.models import Flavor, Template
-from portal.catalog.repositories.rules import Source
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.events import services as events
@@ -45,6 +41,7 @@ from portal.quota.requests.services.validation import MAX_NOTE, check
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import QueueOutcome, State
 from portal.workspaces.models import Workspace
+from portal.workspaces.order import WorkspaceOrder
 from portal.workspaces.transitions import locked
 
 
@@ -117,46 +114,20 @@ def ask(
 
 
 @transaction.atomic
-def ask_to_start(
-    *,
-    actor: User,
-    team: Team,
-    template: Template,
-    flavor: Flavor,
-    name: str = "",
-    expected_s: int | None = None,
-    lifetime_s: int | None = None,
-    checkpointed: bool | None = None,
-    secrets: Sequence[str] = (),
-    git: Source | None = None,
-    environment: Environment | None = None,
-    **wanted: Any,
-) -> QuotaRequest:
+def ask_to_start(*, actor: User, order: WorkspaceOrder, **wanted: Any) -> QuotaRequest:
     """Like `ask` (which takes `wanted`), with a workspace that starts by itself when it is approved.
-
-    `expected_s`, `lifetime_s`, `checkpointed` and `environment` are those of `workspaces.services.create`.
 
     Raises what `ask` and creating a workspace raise, and `StateConflict` where nothing has to be approved.
     """
-    waiting = workspaces.create_waiting(
-        actor=actor,
-        team=team,
-        template=template,
-        flavor=flavor,
-        name=name,
-        expected_s=expected_s,
-        lifetime_s=lifetime_s,
-        checkpointed=checkpointed,
-        secrets=secrets,
-        git=git,
-        environment=environment,
-    )
+    waiting = workspaces.create(actor=actor, order=order, unapproved=True).workspace
     if waiting.queue_entry.outcome != QueueOutcome.NEEDS_APPROVAL:
         raise StateConflict(
-            Reason(RequestCode.NEEDS_NO_APPROVAL, {"template": template.name, "flavor": flavor.name}),
+            Reason(
+                RequestCode.NEEDS_NO_APPROVAL, {"template": order.template.name, "flavor": order.flavor.name}
+            ),
             code=ProblemCode.NEEDS_NO_APPROVAL,
         )
-    return ask(actor=actor, team=team, workspace=waiting, **wanted)
+    return ask(actor=actor, team=order.team, workspace=waiting, **wanted)
 
 
 def _refuse_twice(actor: User, team: Team, kind: str, resource: str, workspace: Workspace | None) -> None:

@@ -34,6 +34,7 @@ from portal.quota.requests.forms import AskForm, DecideForm, base_units, end_aft
 from portal.quota.requests.models import QuotaRequest, RequestKind
 from portal.quota.requests.services import requests as services
 from portal.workspaces import software
+from portal.workspaces.order import WorkspaceOrder
 
 ROWS_PER_PAGE = 20
 
@@ -90,7 +91,7 @@ def ask(request: SignedInRequest) -> HttpResponse:
 
 
 def _start(actor: User, data: Any) -> tuple[dict[str, Any] | None, str]:
-    """The workspace that starts when it is approved, or None; and why it cannot be had."""
+    """Return the fields of the order to approve, except its team, or None; and why it cannot be had."""
     template, flavor = data.get("template", ""), data.get("flavor", "")
     if not (template and flavor):
         return None, ""
@@ -153,7 +154,8 @@ def _ask(request: SignedInRequest, form: AskForm, team: Team, start: dict[str, A
     }
     if start is None:
         return services.ask(actor=request.user, team=team, **wanted)
-    return services.ask_to_start(actor=request.user, team=team, **start, **wanted)
+    order = WorkspaceOrder(team=team, **start)
+    return services.ask_to_start(actor=request.user, order=order, **wanted)
 
 
 def _hint(request: SignedInRequest, team: Team | None, data: Any, known: list[str]) -> dict[str, Any] | None:

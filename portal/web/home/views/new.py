@@ -25,6 +25,7 @@ from portal.common.typed_requests import SignedInRequest
 from portal.people.accounts import selectors as accounts
 from portal.web.home.presenters import new_workspace
 from portal.workspaces import selectors, services, software
+from portal.workspaces.order import MAX_EXPECTED_S, MIN_EXPECTED_S, WorkspaceOrder, require_in_range
 from portal.workspaces.secrets import presenters as secrets
 from portal.workspaces.views import to_workspace
 
@@ -166,27 +167,28 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
     for field in ("template", "flavor", "team"):
         if not chosen[field]:
             raise InvalidInput(Reason(CommonCode.FIRST_CHOICE_MISSING, {"field": field}))
-    wanted: dict[str, Any] = {
-        "actor": request.user,
-        "team": accounts.team_by_slug(request.user, chosen["team"]),
-        "template": catalog.template_by_slug(request.user, chosen["template"]),
-        "flavor": catalog.flavor_by_slug(request.user, chosen["flavor"]),
-        "name": name,
-        "environment": software.named(request.user, _environment_to_start(request.POST)),
-        "lifetime_s": parse_hours(request.POST.get("hours", "")),
+    order = WorkspaceOrder(
+        team=accounts.team_by_slug(request.user, chosen["team"]),
+        template=catalog.template_by_slug(request.user, chosen["template"]),
+        flavor=catalog.flavor_by_slug(request.user, chosen["flavor"]),
+        name=name,
+        environment=software.named(request.user, _environment_to_start(request.POST)),
+        lifetime_s=parse_hours(request.POST.get("hours", "")),
         # A box that was not ticked says nothing: then the template and flavor decide.
-        "checkpointed": True if "checkpointed" in request.POST else None,
-        "secrets": _named(request),
-        "git": _git(request.POST),
-        "start_without_gpu": "start_without_gpu" in request.POST,
-    }
+        checkpointed=True if "checkpointed" in request.POST else None,
+        secrets=_named(request),
+        git=_git(request.POST),
+        start_without_gpu="start_without_gpu" in request.POST,
+    )
     try:
-        workspace = services.create(**wanted, idempotency_key=_key(once) if once else "")
+        creation = services.create(
+            actor=request.user, order=order, idempotency_key=_key(once) if once else ""
+        )
     except StateConflict as conflict:
         if conflict.code != "idempotency_key_reused":
             raise
-        workspace = services.create(**wanted)
-    return to_workspace(workspace, opening=True)
+        creation = services.create(actor=request.user, order=order)
+    return to_workspace(creation.workspace, opening=True)
 
 
 def _seconds_if_valid(hours: str) -> int | None:
@@ -195,7 +197,7 @@ def _seconds_if_valid(hours: str) -> int | None:
         found = parse_hours(hours)
     except InvalidInput:
         return None
-    return found if found is not None and 60 <= found <= services.MAX_EXPECTED_S else None
+    return found if found is not None and MIN_EXPECTED_S <= found <= MAX_EXPECTED_S else None
 
 
 def _to_ask(request: SignedInRequest, chosen: dict[str, str], name: str) -> HttpResponse:
@@ -205,7 +207,7 @@ def _to_ask(request: SignedInRequest, chosen: dict[str, str], name: str) -> Http
     """
     hours = strip_nul(request.POST.get("hours", ""))
     expected_s = parse_hours(hours)
-    services.check_order(expected_s)
+    require_in_range(expected_s)
     verdict = new_workspace.choice(request.user, **chosen, expected_s=expected_s).verdict
     query: dict[str, Any] = {**chosen, "name": name, "hours": hours}
     if environment := _environment_to_start(request.POST):

@@ -1,0 +1,55 @@
+"""An order of a workspace: what identifies it, and how long it takes."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from portal.catalog.environments.models import Environment
+from portal.catalog.repositories.rules import Source
+from portal.workspaces.order import WorkspaceOrder
+from tests.factories import FlavorFactory, TeamFactory, TemplateFactory
+
+OTHERS: dict[str, Any] = {
+    "team": TeamFactory.build(slug="audio"),
+    "template": TemplateFactory.build(slug="vscode"),
+    "flavor": FlavorFactory.build(slug="gpu-2"),
+    "name": "mine",
+    "expected_s": 3600,
+    "lifetime_s": 7200,
+    "priority": 1,
+    "checkpointed": False,
+    "environment": Environment(slug="vision-tools"),
+    "secrets": ("TOKEN_A",),
+    "git": Source(url="", ref="", secret=""),
+    "start_without_gpu": True,
+}
+
+
+@pytest.fixture
+def order() -> WorkspaceOrder:
+    return WorkspaceOrder(
+        team=TeamFactory.build(slug="vision"),
+        template=TemplateFactory.build(slug="jupyterlab"),
+        flavor=FlavorFactory.build(slug="gpu-1"),
+    )
+
+
+def test_another_value_of_any_field_is_another_order(order):
+    assert OTHERS.keys() == {field.name for field in fields(WorkspaceOrder)}
+    digests = {replace(order, **{name: value}).digest() for name, value in OTHERS.items()}
+    assert len(digests | {order.digest()}) == len(OTHERS) + 1
+
+
+def test_the_case_of_the_name_and_the_sequence_of_secrets_do_not_count(order):
+    first = replace(order, name="mine", secrets=("A", "B"))
+    second = replace(order, name=" Mine ", secrets=["B", "A"])
+    assert first.digest() == second.digest()
+
+
+def test_the_shorter_time_is_the_duration(order):
+    assert replace(order, expected_s=600, lifetime_s=7200).duration_s == 600
+    assert replace(order, expected_s=7200, lifetime_s=600).duration_s == 600
+    assert order.duration_s == order.flavor.expected_s
