@@ -5,12 +5,15 @@ from __future__ import annotations
 import uuid
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, NotPossible, StateConflict, Unavailable
 from portal.common.events.models import Event
 from portal.common.models import IdempotencyRecord
+from portal.people.accounts.models import Team, User
 from portal.workspaces import results, services
 from portal.workspaces.housekeeping import clean_up
 from portal.workspaces.lifecycle import HOLDING, DesiredState, State, TerminationReason
@@ -48,6 +51,15 @@ def test_creating_places_at_once_and_sends_one_start(make, alice, local_pool, se
     assert [part.node for part in command.placement.nodes] == ["node-1"]
     assert kinds(workspace) == ["workspace.requested", "workspace.place"]
     assert Event.objects.filter(workspace=workspace).last().actor == alice
+
+
+def test_the_rows_of_an_order_are_not_asked_for_again(make, alice, local_pool):
+    """Validating a foreign key asks whether its row exists, and the order has read them all."""
+    with CaptureQueriesContext(connection) as queries:
+        make(alice)
+    lookups = [query["sql"] for query in queries if query["sql"].startswith('SELECT 1 AS "a" FROM')]
+    for model in (User, Team, Template, Flavor):
+        assert not [sql for sql in lookups if f'FROM "{model._meta.db_table}"' in sql], model
 
 
 def test_without_a_name_the_first_free_one_is_taken(make, alice, bob, local_pool):
