@@ -118,7 +118,3 @@ def test_the_environment_is_part_of_what_a_workspace_is() -> None:
     with_environment = dataclasses.replace(SPEC, environment=DIGEST)
     assert with_environment.digest() != SPEC.digest()
     assert dataclasses.replace(with_environment, reset_packages=True).digest() == with_environment.digest()
-
-
-def test_a_workspace_without_an_environment_has_the_digest_that_it_always_had() -> None:
-    assert SPEC.digest() == "96df01283af1e9a5276602ba702c000bfc10601ce93bd8dc199f79fb4a07c370"
