@@ -39,7 +39,7 @@ def test_only_one_module_begins_sessions():
         and node.module == "django.contrib.auth"
         and {"login", "alogin"} & {name.name for name in node.names}
     }
-    assert importers == {"accounts/sessions.py"}
+    assert importers == {"people/accounts/sessions.py"}
 
 
 @pytest.mark.parametrize(

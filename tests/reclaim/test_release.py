@@ -176,7 +176,11 @@ def test_what_would_be_refused_keeps_what_it_has(accelerated, alice, sent, monke
     gpus.release(actor=alice, workspace_id=accelerated.pk)
     runs = released(accelerated, sent)
 
-    monkeypatch.setattr(gpus, "emit", lambda event: (_ for _ in ()).throw(StateConflict(REFUSAL)))
+    class RefusesAll:
+        def admit(self, workspace: Workspace, **_: object) -> None:
+            raise StateConflict(REFUSAL)
+
+    monkeypatch.setattr(gpus, "admission_policy", RefusesAll)
     with pytest.raises(StateConflict):
         gpus.attach(actor=alice, workspace_id=runs.pk)
     assert (again(runs).state, again(runs).gpu_released) == (State.RUNNING, True)
