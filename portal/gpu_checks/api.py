@@ -37,7 +37,7 @@ from portal.common.scopes import Scope
 from portal.fleet.inventory.models import CheckLevel, Device, Pool
 from portal.fleet.inventory.selectors import pool_by_slug
 from portal.gpu_checks import pairs, resets, runs, selectors, settings
-from portal.gpu_checks.kinds.registry import PROOFS, proof_of
+from portal.gpu_checks.kinds.proofs import PROOFS, proof_of
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.people.accounts import selectors as accounts
 from portal.people.accounts.models import ApiToken

@@ -21,7 +21,7 @@ from portal.common.events.kinds import AuditKind
 from portal.common.events.models import EventTarget, TargetKind
 from portal.fleet.inventory.models import AllocatedDevice, CheckLevel, CordonCause, Device, Pool, PoolState
 from portal.gpu_checks import lost_runs, runs, selectors
-from portal.gpu_checks.kinds.registry import proof_of, proof_that_lifts
+from portal.gpu_checks.kinds.proofs import proof_of, proof_that_lifts
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from provisioning.types import DeviceKind
 

@@ -24,7 +24,7 @@ from portal.common.reasons.wording import message_of
 from portal.fleet.inventory.cordons import cordon_device, display_name, locked_device
 from portal.fleet.inventory.models import Allocation, CordonCause, Device, Node, PlacementLock
 from portal.gpu_checks import selectors
-from portal.gpu_checks.kinds.registry import PROOFS, proof_of, proof_that_lifts
+from portal.gpu_checks.kinds.proofs import PROOFS, proof_of, proof_that_lifts
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, GpuCheckRun, RunState
 from portal.gpu_checks.runs import make_run
 from portal.people.accounts.models import User

@@ -17,7 +17,7 @@ from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.fleet.inventory.models import CheckLevel
 from portal.gpu_checks import pairs, presenters, reset_presenters, resets, runs, selectors, settings
-from portal.gpu_checks.kinds.registry import PROOFS, proof_of
+from portal.gpu_checks.kinds.proofs import PROOFS, proof_of
 from portal.gpu_checks.models import CheckKind
 from portal.people.accounts.policies import require_operator
 

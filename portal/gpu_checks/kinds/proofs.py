@@ -1,0 +1,23 @@
+"""The kinds of runs that prove one device. Operators, schedules and second looks ask for these."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from portal.gpu_checks.kinds.device_proof import DeviceProofHandler
+from portal.gpu_checks.kinds.registry import handler_of
+from portal.gpu_checks.models import CheckKind
+
+PROOFS = (CheckKind.CHECK, CheckKind.SCRUB)
+
+
+def proof_of(kind: str) -> DeviceProofHandler:
+    """The handler of a kind that proves one device. Raises `ValueError` for any other kind."""
+    if kind not in PROOFS:
+        raise ValueError(f"“{kind}” proves no device. Choose one of: {', '.join(PROOFS)}.")
+    return cast("DeviceProofHandler", handler_of(kind))
+
+
+def proof_that_lifts(cordon_cause: str) -> DeviceProofHandler | None:
+    """The proof that brings a device back which is cordoned for this cause; None: no run does."""
+    return next((proof for proof in map(proof_of, PROOFS) if proof.cordon_cause == cordon_cause), None)
