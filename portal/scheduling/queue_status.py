@@ -34,7 +34,6 @@ ETA_CHANGES_BY_PERCENT = 3
 BATCH = 500
 PLACE = ("position",)
 ETA = ("eta_at", "eta_basis")
-STANDING = ("outcome", "reason", "blocker", "digest")
 
 
 @dataclass(frozen=True, slots=True)
