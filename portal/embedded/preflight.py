@@ -49,7 +49,7 @@ def find_binaries() -> Binaries:
     except ValkeyBinaryNotFoundError as error:
         raise Problem(
             f"There is no bundled Redis server for this machine ({os.uname().machine}).",
-            "Use compose.yaml (docs/operations.md).",
+            "Use compose.yaml (docs/containers.md).",
         ) from error
     return Binaries(redis_server=redis_server, caddy=_program("caddy"))
 

@@ -1,4 +1,4 @@
-"""Settings of the portal, all from the environment; docs/operations.md lists the variables.
+"""Settings of the portal, all from the environment; docs/settings.md lists the variables.
 
 `parsing` reads them and `checks` has their errors. `framework`, `rest` and `authentication` are those of
 Django and its libraries; `site`, `vault`, `people`, `notices`, `scheduling` and `workspaces` are those of

@@ -203,7 +203,7 @@ class Join:
         if self._folder.settings.exists():
             return
         given = [f"{name}={self._environ[name]}" for name in SETTINGS if self._environ.get(name)]
-        head = "# Variables of this node (docs/operations.md). After a change, restart its services."
+        head = "# Variables of this node (docs/settings.md). After a change, restart its services."
         try:
             write_file(self._folder.settings, "\n".join((head, *given, "")))
         except OSError as error:

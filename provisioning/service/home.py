@@ -20,7 +20,7 @@ def check_platform() -> None:
     if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
         raise Problem(
             f"Berth's services run on Linux; this is {sys.platform}.",
-            "Use compose.yaml there (docs/operations.md).",
+            "Use compose.yaml there (docs/containers.md).",
         )
 
 

@@ -1,4 +1,4 @@
-"""The page about OWASP ASVS is whole: each requirement once, each named test there, and its sums right."""
+"""The pages about OWASP ASVS are whole: each requirement once, each named test there, and the sums right."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "asvs.md").read_text()
-STATES = ("holds", "partly", "does not hold", "not applicable")
+GAPS = (ROOT / "docs" / "asvs.md").read_text()
+EVIDENCE = (ROOT / "docs" / "asvs-evidence.md").read_text()
 TEST = re.compile(r"`(tests/[\w/]+\.py)::([\w:]+)`")
+NUMBER = r"V\d+\.\d+\.\d+"
 
 
 def requirements() -> dict[str, str]:
@@ -21,13 +22,29 @@ def requirements() -> dict[str, str]:
     return {row["id"]: row["level"] for row in csv.DictReader(line for line in lines if line[0] != "#")}
 
 
-def rows() -> list[list[str]]:
-    """The cells of each line that is about a requirement."""
+def rows(text: str) -> list[list[str]]:
+    """The cells of each line that is about one requirement."""
     return [
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in PAGE.splitlines()
-        if re.match(r"\| V\d+\.\d+\.\d+ \|", line)
+        for line in text.splitlines()
+        if re.match(rf"\| {NUMBER} \|", line)
     ]
+
+
+def section(title: str) -> str:
+    """The part of the page of gaps below a heading."""
+    [text] = re.findall(rf"^## {title}\n(.*?)(?=^## |\Z)", GAPS, re.MULTILINE | re.DOTALL)
+    return text
+
+
+def levels() -> dict[str, list[tuple[str, str]]]:
+    """Number and level of the requirements in each state, in the order of the columns of the summary."""
+    return {
+        "holds": [(row[0], row[1]) for row in rows(EVIDENCE)],
+        "partly": [(row[0], row[1]) for row in rows(section("Requirements that hold partly"))],
+        "does not hold": [(row[0], row[1]) for row in rows(section("Requirements that do not hold"))],
+        "not applicable": re.findall(rf"({NUMBER}) \((\d)\)", section("Requirements that do not apply")),
+    }
 
 
 @cache
@@ -46,22 +63,25 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def test_each_requirement_is_there_once_with_its_level():
-    wanted = requirements()
-    assert len(wanted) == 253
-    assert [(row[0], row[1]) for row in rows()] == list(wanted.items())
+    expected = requirements()
+    assert len(expected) == 253
+    stated = [each for state in levels().values() for each in state]
+    assert sorted(stated) == sorted(expected.items())
 
 
-def test_each_line_is_whole():
-    for number, _level, asks, state, where in rows():
-        assert asks and state in STATES and where, number
-        if state == "holds":
-            assert TEST.search(where) or re.search(r"\bread\b", where), f"{number} names no test"
-        if state == "partly":
-            assert "Missing:" in where, f"{number} does not say what is missing"
+def test_evidence_names_a_test_or_what_was_read():
+    for number, _level, requirement, evidence in rows(EVIDENCE):
+        assert requirement, number
+        assert TEST.search(evidence) or re.search(r"\bread\b", evidence), f"{number} names no test"
+
+
+def test_a_gap_says_what_is_missing():
+    for number, _level, requirement, holds, missing in rows(GAPS):
+        assert requirement and holds and missing, number
 
 
 def test_each_named_test_is_there():
-    named = TEST.findall(PAGE)
+    named = TEST.findall(EVIDENCE + GAPS)
     assert len(named) > 100
     gone = [
         f"{path}::{name}" for path, name in named if not (ROOT / path).exists() or name not in names_in(path)
@@ -70,21 +90,24 @@ def test_each_named_test_is_there():
 
 
 def test_each_named_file_is_there():
-    for path in re.findall(r"`((?:portal|docs|static|templates|requirements)/[\w/.-]+\.\w+)`", PAGE):
+    named = r"`((?:portal|docs|static|templates|requirements)/[\w/.-]+\.\w+)`"
+    for path in re.findall(named, EVIDENCE + GAPS):
         assert (ROOT / path).exists(), path
 
 
 def test_the_sums_are_right():
-    counted = Counter((row[0].split(".")[0], row[3]) for row in rows())
+    counted = Counter(
+        (number.split(".")[0], state) for state, each in levels().items() for number, _level in each
+    )
     summary = {
         cells[0].split(" ")[0]: [int(cell) for cell in cells[1:]]
-        for line in PAGE.splitlines()
+        for line in section("Summary").splitlines()
         if re.match(r"\| (V\d+ [^|]*|all) \| \d", line)
         for cells in [[cell.strip() for cell in line.strip("|").split("|")]]
     }
     total = summary.pop("all")
     assert set(summary) == {chapter for chapter, _state in counted}
     for chapter, numbers in summary.items():
-        expected = [counted[chapter, state] for state in STATES]
+        expected = [counted[chapter, state] for state in levels()]
         assert numbers == [*expected, sum(expected)], chapter
     assert total == [sum(column) for column in zip(*summary.values(), strict=True)]

@@ -34,7 +34,7 @@ TEAM, FLAVOR = "vision", "cpu-small"
 
 
 def say(*words: Any) -> None:
-    """Into the report: versions and times, for docs/operations.md."""
+    """Into the report: versions and times, for docs/containers.md."""
     print("\n   ", *words, flush=True)
 
 

@@ -1,7 +1,7 @@
 """Writes the generated pages of docs/: `python -m tests.documents.reference`.
 
-Settings come from the tables of the documents that explain them, commands from the parser of `berth`,
-codes from `portal.common.reasons`, states from the enumerations that rows have.
+The second part of the settings comes from the tables of the documents that explain them, commands from the
+parser of `berth`, codes from `portal.common.reasons`, states from the enumerations that rows have.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from django.utils.functional import Promise
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MADE = "Made by `python -m tests.documents.reference`; a test compares it with the code."
 VARIABLE = re.compile(r"`((?:BERTH|EMAIL|DATABASE)_[A-Z0-9_]+)`")
-SETTINGS_IN = (
-    "operations", "people", "reclaim", "rebalancing", "quotas", "environments", "secrets", "notices",
-)  # fmt: skip
+SETTINGS_IN = ("people", "reclaim", "rebalancing", "quotas", "environments", "secrets", "notices")
 """Which documents have tables of settings, in the order of the page."""
+SUBJECTS_OF_SETTINGS = "\n## Settings of a subject\n"
+"""The heading that begins the generated part of the settings. What is above it is written by hand."""
 EVERYWHERE = ("--json", "--quiet")
 """Options that every command has: told once."""
 SUBJECTS = {
@@ -63,22 +63,15 @@ SUBJECTS = {
 
 
 def settings() -> str:
-    """Every variable by the document that explains it."""
-    parts = [
-        "# Settings",
-        "",
-        "All settings are environment variables. `make up` reads them from its environment, containers from "
-        "`deploy.env`, units of systemd from `/etc/berth/berth.env`, a node that has joined from its "
-        f"`node.env`; services take them when they start. {MADE}",
-    ]
+    """Settings of the whole site as they are written, then those that other documents explain."""
+    written = (DOCS / "settings.md").read_text().partition(SUBJECTS_OF_SETTINGS)[0]
+    parts = [written + SUBJECTS_OF_SETTINGS + f"Collected from the pages that explain them. {MADE}"]
     for name in SETTINGS_IN:
         text = (DOCS / f"{name}.md").read_text()
         title = text.split("\n", 1)[0].removeprefix("# ")
-        rows = list(setting_rows(text))
-        if name != "operations":
-            # What another document explains in whole stands there.
-            rows = [row for row in rows if not re.search(r"see \[", row[-1])]
-        parts += ["", f"## From “{title}”", f"Explained in [{name}.md]({name}.md).", ""]
+        # What another document explains in whole stands there.
+        rows = [row for row in setting_rows(text) if not re.search(r"see \[", row[-1])]
+        parts += ["", f"### {title}", f"Explained in [{name}.md]({name}.md).", ""]
         parts += ["| variable | default | meaning |", "|---|---|---|"]
         parts += [f"| {' | '.join(_here(cell, name) for cell in row)} |" for row in rows]
     return "\n".join(parts) + "\n"
@@ -94,7 +87,7 @@ def setting_rows(text: str) -> Iterator[tuple[str, str, str]]:
         cells = [each.strip() for each in line.strip().strip("|").split(" | ")]
         if not header:
             header = [each.lower() for each in cells]
-        if header[0] not in ("variable", "setting", "rarely changed") or not VARIABLE.search(cells[0]):
+        if header[0] not in ("variable", "setting") or not VARIABLE.search(cells[0]):
             continue
         if len(cells) >= 3:
             yield cells[0], cells[1], cells[2]

@@ -23,7 +23,7 @@ QUESTIONS = (
     ("How do I restore a backup?", "backup", "Restore"),
     ("How do I roll back an upgrade?", "backup", "Roll back"),
     ("How do people sign in with Keycloak?", "sign-in", "Keycloak"),
-    ("How do I add another machine?", "operations", "Add a machine"),
+    ("How do I add another machine?", "machines", "Add a machine"),
     ("How do I put nginx with TLS in front of it?", "tls", "TLS with nginx or Caddy"),
     ("What does the code no_node_large_enough mean?", "reason-codes", "no_node_large_enough"),
     ("How do I see GPU metrics in Grafana?", "monitoring", "Monitoring with Prometheus and Grafana"),

@@ -44,8 +44,8 @@ KINDS = (
             Group(_("For owners, approvers and operators"), ("quotas", "people", "catalog"), 1.2),
             Group(
                 _("For those who run Berth"),
-                ("operations", "gpu-server", "systemd", "postgresql", "tls", "sign-in", "scim", "monitoring",
-                 "backup"),
+                ("operations", "runbook", "multiuser", "machines", "gpu-server", "systemd", "containers",
+                 "postgresql", "tls", "sign-in", "scim", "monitoring", "backup"),
                 1.1,
             ),
         ),
@@ -56,6 +56,8 @@ KINDS = (
         (
             Group(_("Interfaces"), ("api", "cli", "settings"), 0.9),
             Group(_("Words, roles and codes"), ("states", "reason-codes", "roles", "vocabulary"), 0.7),
+            Group(_("For auditors"), ("security", "asvs", "asvs-evidence"), 0.6),
+            Group(_("Measurements and tests"), ("measurements", "gpu-check-mutants"), 0.4),
             Group(_("Versions"), ("releasing", "changelog"), 0.3),
         ),
     ),
@@ -68,9 +70,9 @@ KINDS = (
                 ("scheduling", "placement", "reclaim", "rebalancing", "gpus", "gpu-check", "gpu-faults"),
                 1.1,
             ),
-            Group(_("What it withstands"), ("security", "recovery", "capacity"), 0.9),
+            Group(_("What it withstands"), ("threats", "recovery", "capacity"), 0.9),
             Group(_("How it is built"), ("architecture",), 0.9),
-            Group(_("For developers"), ("measurements", "testing", "asvs", "gpu-check-mutants"), 0.4),
+            Group(_("For developers"), ("testing",), 0.4),
         ),
     ),
 )  # fmt: skip

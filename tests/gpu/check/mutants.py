@@ -196,9 +196,65 @@ def killed(mutant: Mutant) -> bool:
     return status != 0
 
 
+PAGE = """\
+# Mutation test of the GPU check's rules
+
+Numbers and comparisons decide whether a GPU passes its check. A test guards each of them.
+
+## What it proves
+- If somebody changes one number, comparison or logical operator of the rules, at least one test fails.
+- It does not prove that a limit is right for a model of GPU: see [gpu-check.md](gpu-check.md#floors).
+
+## Method
+The script changes the source in one place, runs the tests of the rules against that mutant, and repeats.
+
+| in the source | mutants |
+|---|---|
+| whole number | plus 1, minus 1 |
+| decimal number | times 1.02, times 0.98 |
+| `<`, `<=`, `>`, `>=` | the boundary moved, the direction reversed |
+| `==`, `is`, `in` and their negations | negated |
+| `and`, `or` | exchanged |
+| `not` | removed |
+
+- A mutant is killed when a test fails, or runs for more than 20 s. Otherwise it survives.
+- As a control, each module also runs unchanged, and all tests have to pass.
+- `python -m tests.gpu.check.mutants --write docs/gpu-check-mutants.md` repeats the run and writes this page.
+  Without `--write` it lists every mutant. The exit code is 1 if one survives.
+
+## Result
+| module of `provisioning/gpu` | mutants | killed | survived |
+|---|---|---|---|
+{modules}
+
+## Survivors
+{survivors}
+"""
+
+
+def page(rows: list[tuple[Mutant, bool]]) -> str:
+    """The Markdown of docs/gpu-check-mutants.md: method, counts by module and survivors."""
+
+    def row(title: str, dead: list[bool]) -> str:
+        return f"| {title} | {len(dead)} | {sum(dead)} | {len(dead) - sum(dead)} |"
+
+    modules = list(dict.fromkeys(mutant.module for mutant, _ in rows))
+    counts = [
+        row(f"`{module.replace('.', '/')}.py`", [dead for mutant, dead in rows if mutant.module == module])
+        for module in modules
+    ]
+    counts.append(row("all", [dead for _, dead in rows]))
+    alive = [mutant for mutant, dead in rows if not dead]
+    survivors = ["| module | line | change |", "|---|---|---|"]
+    for mutant in alive:
+        what = mutant.what.replace("|", "\\|").replace("\n", " ")
+        survivors.append(f"| `{mutant.module}` | {mutant.line} | `{what}` |")
+    return PAGE.format(modules="\n".join(counts), survivors="\n".join(survivors) if alive else "None.")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", metavar="FILE", help="the list as Markdown")
+    parser.add_argument("--write", metavar="FILE", help="write the page of docs/")
     parser.add_argument("--module", choices=MODULES, action="append")
     args = parser.parse_args()
     os.chdir(ROOT)
@@ -223,27 +279,7 @@ def main() -> int:
     alive = [mutant for mutant, dead in rows if not dead]
     print(f"{len(rows)} mutants, {len(alive)} survived, {time.monotonic() - started:.0f} s")
     if args.write:
-        lines = [
-            "# Mutants of the GPU check's rules",
-            "",
-            "Every comparison, number, `and`, `or` and `not` in the rules, changed one at a time; the tests",
-            "ran against each. By `python -m tests.gpu.check.mutants --write docs/gpu-check-mutants.md`.",
-            "",
-            f"{len(rows)} mutants, {len(rows) - len(alive)} killed, {len(alive)} survived.",
-        ]
-        for module in MODULES:
-            mine = [(m, dead) for m, dead in rows if m.module == module]
-            lines += [
-                "",
-                f"## {module.replace('.', '/')}.py ({len(mine)})",
-                "",
-                "| line | change | |",
-                "|---|---|---|",
-            ]
-            for mutant, dead in mine:
-                what = mutant.what.replace("|", "\\|").replace("\n", " ")
-                lines.append(f"| {mutant.line} | `{what}` | {'killed' if dead else '**survived**'} |")
-        Path(args.write).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        Path(args.write).write_text(page(rows), encoding="utf-8")
     return 1 if alive else 0
 
 
