@@ -145,8 +145,15 @@ class Metadata(SimpleMetadata):
 
 
 class ApiView(APIView):
-    """One endpoint. `scopes` says which scope a token needs; `query_params` which parameters exist."""
+    """One endpoint. `scopes` says which scope a token needs; `query_params` which parameters exist.
 
+    `operation_ids` names its operations in the OpenAPI document, by action or, in a view without actions, by
+    HTTP method: `{"list": "listTeams"}`. Clients make methods of the names, so a released name never changes.
+    docs/api.md has the rules ("Verbs"). `tag` is the group of these operations.
+    """
+
+    tag: ClassVar[str]
+    operation_ids: ClassVar[Mapping[str, str]]
     scopes: ClassVar[Mapping[str, str]]
     query_params: frozenset[str] = frozenset()
     metadata_class = Metadata

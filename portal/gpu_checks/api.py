@@ -147,6 +147,14 @@ def _version(run: GpuCheckRun) -> int:
 
 @documented(list="List GPU checks")
 class GpuCheckViewSet(ReadViewSet):
+    tag = "gpus"
+    operation_ids = {
+        "list": "listGpuChecks",
+        "create": "runGpuCheck",
+        "retrieve": "getGpuCheck",
+        "cancel": "cancelGpuCheck",
+        "stream": "followGpuCheck",
+    }
     queryset = GpuCheckRun.objects.none()
     serializer_class = GpuCheckSerializer
     filterset_class = GpuCheckFilter
@@ -227,6 +235,8 @@ class GpuCheckViewSet(ReadViewSet):
 
 
 class DeviceResetViewSet(ApiViewSet):
+    tag = "gpus"
+    operation_ids = {"reset": "resetDevice"}
     serializer_class = GpuCheckSerializer
     scopes = SCOPES
     lookup_url_kwarg = "device_id"
@@ -259,6 +269,8 @@ class LinkCheckCreateSerializer(StrictSerializer):
 
 
 class NodeLinkViewSet(ApiViewSet):
+    tag = "gpus"
+    operation_ids = {"check_link": "checkNodeLink"}
     serializer_class = GpuCheckSerializer
     scopes = SCOPES
     lookup_url_kwarg = "node_id"
@@ -290,6 +302,8 @@ class NodeLinkViewSet(ApiViewSet):
 class GpuCheckSchema(ApiView):
     """A document, not a resource of rows."""
 
+    tag = "gpus"
+    operation_ids = {"get": "getGpuCheckSchema"}
     scopes = SCOPES
 
     @operation(
@@ -328,6 +342,8 @@ class PoolChecksSerializer(StrictSerializer):
 class PoolChecks(ApiView):
     """One setting of each pool, which is always there."""
 
+    tag = "gpus"
+    operation_ids = {"get": "getPoolChecks", "put": "setPoolChecks"}
     scopes = SCOPES
 
     @operation("Read when a pool's devices are checked", responses={200: PoolChecksSerializer}, errors=[404])

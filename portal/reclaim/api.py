@@ -154,6 +154,8 @@ class ActivitySerializer(serializers.Serializer[Any]):
 class Activity(ApiView):
     """What is held against a workspace."""
 
+    tag = "workspaces"
+    operation_ids = {"get": "getWorkspaceActivity"}
     scopes = {"*": Scope.WORKSPACES_READ}
 
     @operation(
@@ -171,6 +173,8 @@ class Activity(ApiView):
 class Keep(ApiView):
     """A word that it is needed."""
 
+    tag = "workspaces"
+    operation_ids = {"post": "keepWorkspace"}
     scopes = {"*": Scope.WORKSPACES_WRITE}
 
     @operation(
@@ -195,6 +199,8 @@ class Keep(ApiView):
 class Extend(ApiView):
     """The end of a workspace, moved."""
 
+    tag = "workspaces"
+    operation_ids = {"post": "extendWorkspace"}
     scopes = {"*": Scope.WORKSPACES_WRITE}
 
     @operation(
@@ -234,6 +240,8 @@ class Extend(ApiView):
 class ReleaseGpu(ApiView):
     """Its accelerators, given back."""
 
+    tag = "workspaces"
+    operation_ids = {"post": "releaseWorkspaceGpu"}
     scopes = {"*": Scope.WORKSPACES_WRITE}
 
     @operation(
@@ -256,6 +264,8 @@ class ReleaseGpu(ApiView):
 class AttachGpu(ApiView):
     """Its accelerators, taken again."""
 
+    tag = "workspaces"
+    operation_ids = {"post": "attachWorkspaceGpu"}
     scopes = {"*": Scope.WORKSPACES_WRITE}
 
     @operation(
@@ -277,6 +287,8 @@ class AttachGpu(ApiView):
 class Resize(ApiView):
     """Its flavor, another one."""
 
+    tag = "workspaces"
+    operation_ids = {"post": "resizeWorkspace"}
     scopes = {"*": Scope.WORKSPACES_WRITE}
 
     @operation(

@@ -151,6 +151,14 @@ class HomeFilter(filters.FilterSet):
     of="Your own where machines keep homes apart, and all for operators and auditors.",
 )
 class HomeViewSet(ReadViewSet):
+    tag = "reclaim"
+    operation_ids = {
+        "list": "listHomes",
+        "retrieve": "getHome",
+        "delete_home": "deleteHome",
+        "keep": "keepHome",
+        "restore": "restoreHome",
+    }
     queryset = HomePlace.objects.none()
     serializer_class = HomeSerializer
     filterset_class = HomeFilter

@@ -111,6 +111,8 @@ def _date(request: UserRequest, name: str) -> date | None:
 class GpuUse(ApiView):
     """Sums, not a resource of rows."""
 
+    tag = "reclaim"
+    operation_ids = {"get": "getGpuUseReport"}
     scopes = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
     query_params = frozenset({"since", "until", "team", "by"})
 
@@ -185,6 +187,8 @@ class EfficiencySerializer(serializers.Serializer[Any]):
 class WorkspaceEfficiency(ApiView):
     """How much of its GPU time a workspace uses."""
 
+    tag = "workspaces"
+    operation_ids = {"get": "getWorkspaceEfficiency"}
     scopes = {"*": Scope.WORKSPACES_READ}
 
     @operation(

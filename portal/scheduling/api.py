@@ -73,6 +73,8 @@ class QueueFilter(filters.FilterSet):
     of="Oldest first, over all pools; `position` is the order in which it is looked at.",
 )
 class QueueViewSet(ListViewSet):
+    tag = "queue"
+    operation_ids = {"list": "listQueue"}
     queryset = Workspace.objects.none()
     serializer_class = QueueEntrySerializer
     filterset_class = QueueFilter
@@ -114,6 +116,8 @@ def _data(entry: selectors.QueueRow) -> dict[str, Any]:
 class AdmissionPreview(ApiView):
     """A question about a request, of which nothing is kept."""
 
+    tag = "queue"
+    operation_ids = {"post": "previewAdmission"}
     scopes = {"*": Scope.CATALOG_READ}
 
     @operation(

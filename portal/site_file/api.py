@@ -51,6 +51,8 @@ def _answer(steps: list[Step]) -> Response:
 
 
 class Site(ApiView):
+    tag = "site"
+    operation_ids = {"get": "exportSite"}
     scopes = SCOPES
 
     @operation(
@@ -64,6 +66,8 @@ class Site(ApiView):
 
 
 class SitePlan(ApiView):
+    tag = "site"
+    operation_ids = {"post": "planSite"}
     scopes = SCOPES
 
     @operation(
@@ -80,6 +84,8 @@ class SitePlan(ApiView):
 
 
 class SiteApply(ApiView):
+    tag = "site"
+    operation_ids = {"post": "applySite"}
     scopes = SCOPES
 
     @operation(

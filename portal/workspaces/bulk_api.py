@@ -65,6 +65,7 @@ class BulkSerializer(serializers.Serializer[Any]):
 
 
 class BulkView(ApiView):
+    tag = "workspaces"
     scopes = SCOPES
     act: ClassVar[Callable[..., Workspace]]
 
@@ -99,6 +100,7 @@ class BulkView(ApiView):
 
 
 class StopView(BulkView):
+    operation_ids = {"post": "stopWorkspaces"}
     act = services.stop
 
     @operation(
@@ -114,6 +116,7 @@ class StopView(BulkView):
 
 
 class DeleteView(BulkView):
+    operation_ids = {"post": "deleteWorkspaces"}
     act = services.delete
 
     @operation(

@@ -56,6 +56,8 @@ class SaveSerializer(StrictSerializer):
 
 
 class PackagesView(ApiView):
+    tag = "workspaces"
+    operation_ids = {"get": "listWorkspacePackages"}
     scopes = SCOPES
 
     @operation(
@@ -81,6 +83,8 @@ class PackagesView(ApiView):
 
 
 class PackagesResetView(ApiView):
+    tag = "workspaces"
+    operation_ids = {"post": "resetWorkspacePackages"}
     scopes = SCOPES
 
     @operation(
@@ -97,6 +101,8 @@ class PackagesResetView(ApiView):
 
 
 class PackagesResetCancelView(ApiView):
+    tag = "workspaces"
+    operation_ids = {"post": "cancelWorkspacePackagesReset"}
     scopes = SCOPES
 
     @operation(
@@ -113,6 +119,8 @@ class PackagesResetCancelView(ApiView):
 
 
 class PackagesSaveView(ApiView):
+    tag = "workspaces"
+    operation_ids = {"post": "saveWorkspacePackages"}
     scopes = {"*": Scope.ENVIRONMENTS_WRITE}
 
     @operation(

@@ -51,6 +51,8 @@ class DotfilesWriteSerializer(StrictSerializer):
 class Dotfiles(ApiView):
     """Writing them is for tokens that may open workspaces: their script runs there."""
 
+    tag = "secrets"
+    operation_ids = {"get": "getMyDotfiles", "put": "setMyDotfiles"}
     permission_classes = [HasScope]
     scopes = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_CONNECT}
 

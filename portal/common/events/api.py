@@ -39,6 +39,12 @@ class NotificationFilter(filters.FilterSet):
 
 @documented(list="List your notices")
 class NotificationViewSet(ListViewSet):
+    tag = "notices"
+    operation_ids = {
+        "list": "listNotifications",
+        "read": "markNotificationRead",
+        "read_all": "markAllNotificationsRead",
+    }
     queryset = Notification.objects.none()
     serializer_class = NotificationSerializer
     filterset_class = NotificationFilter

@@ -17,6 +17,8 @@ from portal.common.scopes import Scope
 
 @documented(list="Read the audit log", of="Newest first. For administrators.")
 class AuditEntryViewSet(ListViewSet):
+    tag = "notices"
+    operation_ids = {"list": "listAuditEntries"}
     queryset = Event.objects.none()
     serializer_class = AuditEntrySerializer
     filterset_class = AuditFilter
@@ -42,6 +44,8 @@ class AuditStreamSerializer(serializers.Serializer[Any]):
 class AuditStreams(ApiView):
     """How far the audit log has been sent on; for administrators."""
 
+    tag = "notices"
+    operation_ids = {"get": "listAuditStreams"}
     scopes = {"GET": Scope.AUDIT_READ, "*": Scope.AUDIT_READ}
 
     @operation(

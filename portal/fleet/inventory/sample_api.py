@@ -89,6 +89,8 @@ def _row(point: Point) -> dict[str, Any]:
 class DeviceSamples(ApiView):
     """A series, not a resource of rows."""
 
+    tag = "gpus"
+    operation_ids = {"get": "getDeviceSamples"}
     scopes = {"GET": Scope.POOLS_READ, "*": Scope.POOLS_WRITE}
     query_params = frozenset({"span"})
 

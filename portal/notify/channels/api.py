@@ -136,6 +136,15 @@ class ChannelFilter(filters.FilterSet):
     errors=[404],
 )
 class ChannelViewSet(TaggedViewSet, ReadViewSet):
+    tag = "notices"
+    operation_ids = {
+        "list": "listNoticeChannels",
+        "create": "createNoticeChannel",
+        "retrieve": "getNoticeChannel",
+        "partial_update": "updateNoticeChannel",
+        "destroy": "deleteNoticeChannel",
+        "test": "testNoticeChannel",
+    }
     queryset = Channel.objects.none()
     serializer_class = ChannelSerializer
     filterset_class = ChannelFilter
@@ -213,6 +222,8 @@ class MessageFilter(filters.FilterSet):
 
 @documented(list="List what was sent to a channel", of="Newest first.", errors=[404])
 class MessageViewSet(ListViewSet):
+    tag = "notices"
+    operation_ids = {"list": "listNoticeChannelMessages"}
     queryset = Message.objects.none()
     serializer_class = MessageSerializer
     filterset_class = MessageFilter

@@ -102,6 +102,8 @@ class TeamFilter(filters.FilterSet):
     of="Those that you are not in; nothing where the portal does not list teams to everybody.",
 )
 class JoinableTeamViewSet(ListViewSet):
+    tag = "teams"
+    operation_ids = {"list": "listJoinableTeams"}
     queryset = Team.objects.none()
     serializer_class = JoinableTeamSerializer
     filterset_class = TeamFilter
@@ -118,6 +120,14 @@ class JoinableTeamViewSet(ListViewSet):
     retrieve="Read a request to join",
 )
 class JoinRequestViewSet(ReadViewSet):
+    tag = "teams"
+    operation_ids = {
+        "list": "listJoinRequests",
+        "retrieve": "getJoinRequest",
+        "approve": "approveJoinRequest",
+        "cancel": "cancelJoinRequest",
+        "deny": "denyJoinRequest",
+    }
     queryset = JoinRequest.objects.none()
     serializer_class = JoinRequestSerializer
     filterset_class = JoinFilter
@@ -169,6 +179,8 @@ class JoinRequestViewSet(ReadViewSet):
 class AskToJoin(ApiView):
     """Asking, below the team that is asked."""
 
+    tag = "teams"
+    operation_ids = {"post": "requestToJoinTeam"}
     scopes = SCOPES
 
     @operation(

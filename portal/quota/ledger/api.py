@@ -78,6 +78,14 @@ class LedgerEntrySerializer(serializers.ModelSerializer[LedgerEntry]):
     retrieve="Read a team's ledger",
 )
 class LedgerViewSet(TaggedViewSet, ReadViewSet):
+    tag = "gpu-hours"
+    operation_ids = {
+        "list": "listLedgers",
+        "retrieve": "getLedger",
+        "update": "setLedger",
+        "destroy": "deleteLedger",
+        "credits": "creditLedger",
+    }
     queryset = LedgerAccount.objects.none()
     serializer_class = LedgerSerializer
     permission_classes = [SetsLimits]
@@ -163,6 +171,8 @@ class EntryFilter(filters.FilterSet):
     of="The newest first. Spending is one entry for each team and hour.",
 )
 class EntryViewSet(ListViewSet):
+    tag = "gpu-hours"
+    operation_ids = {"list": "listLedgerEntries"}
     queryset = LedgerEntry.objects.none()
     serializer_class = LedgerEntrySerializer
     filterset_class = EntryFilter

@@ -61,6 +61,13 @@ class BudgetChangeSerializer(StrictSerializer):
     retrieve="Read a team's budget",
 )
 class BudgetViewSet(TaggedViewSet, ReadViewSet):
+    tag = "gpu-hours"
+    operation_ids = {
+        "list": "listBudgets",
+        "retrieve": "getBudget",
+        "update": "setBudget",
+        "destroy": "deleteBudget",
+    }
     queryset = Budget.objects.none()
     serializer_class = BudgetSerializer
     permission_classes = [SetsLimits]

@@ -96,6 +96,16 @@ class ReservationFilter(filters.FilterSet):
     retrieve="Read a reservation",
 )
 class ReservationViewSet(ReadViewSet):
+    tag = "queue"
+    operation_ids = {
+        "list": "listReservations",
+        "create": "createReservation",
+        "retrieve": "getReservation",
+        "update": "setReservation",
+        "approve": "approveReservation",
+        "cancel": "cancelReservation",
+        "deny": "denyReservation",
+    }
     queryset = Reservation.objects.none()
     serializer_class = ReservationSerializer
     filterset_class = ReservationFilter
@@ -239,6 +249,12 @@ class PermitSerializer(StrictSerializer):
     of="Your own; all for who decides or operates.",
 )
 class BookingPermissionViewSet(ListViewSet):
+    tag = "queue"
+    operation_ids = {
+        "list": "listBookingPermissions",
+        "create": "createBookingPermission",
+        "revoke": "revokeBookingPermission",
+    }
     queryset = BookingPermission.objects.none()
     serializer_class = BookingPermissionSerializer
     scopes = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_DECIDE}

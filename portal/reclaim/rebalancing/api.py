@@ -107,6 +107,13 @@ class RebalanceProposalFilter(filters.FilterSet):
     "newest first. Those that were decided are kept for 30 days.",
 )
 class RebalanceProposalViewSet(ReadViewSet):
+    tag = "machines"
+    operation_ids = {
+        "list": "listRebalanceProposals",
+        "retrieve": "getRebalanceProposal",
+        "apply": "applyRebalanceProposal",
+        "dismiss": "dismissRebalanceProposal",
+    }
     queryset = RebalanceProposal.objects.none()
     serializer_class = RebalanceProposalSerializer
     filterset_class = RebalanceProposalFilter

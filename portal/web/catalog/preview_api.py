@@ -92,6 +92,8 @@ class CatalogPreviewSerializer(serializers.Serializer[Preview]):
 class CatalogPreview(ApiView):
     """A question about entries of the catalog, of which nothing is kept."""
 
+    tag = "catalog"
+    operation_ids = {"post": "previewCatalogEntries"}
     scopes = {"*": Scope.CATALOG_READ}
 
     @operation(

@@ -52,6 +52,8 @@ class InboxPageSerializer(serializers.Serializer[Any]):
 class Inbox(ApiView):
     """What waits for whom comes from several tables, so that there is no query set to page through."""
 
+    tag = "requests"
+    operation_ids = {"get": "listInbox"}
     scopes = {"*": Scope.INBOX_READ}
     query_params = frozenset({"kind", "cursor", "page_size"})
 

@@ -9,7 +9,7 @@ from typing import Any
 from portal.common.problem_serializers import SCHEMAS
 from portal.common.problems import CONTENT_TYPE
 from portal.web.openapi.meanings import describe
-from portal.web.openapi.operations import TAGS
+from portal.web.openapi.tags import TAGS
 
 _RETRY_AFTER = {
     "description": "After how many seconds it may be tried again.",
@@ -52,7 +52,7 @@ ANSWERS = {
 
 def complete(result: dict[str, Any], **_of_the_generator: Any) -> dict[str, Any]:
     """Say what tags, answers and fields mean; have each problem defined once, and referenced."""
-    result["tags"] = [{"name": name, "description": tag.description} for name, tag in TAGS.items()]
+    result["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
     components = result["components"]
     components["schemas"] |= SCHEMAS
     components["schemas"] = dict(sorted(components["schemas"].items()))

@@ -84,6 +84,8 @@ class FileTransferSerializer(serializers.Serializer[Any]):
 
 
 class FilesView(ApiView):
+    tag = "files"
+    operation_ids = {"get": "listFiles"}
     scopes = SCOPES
     query_params = frozenset({"path", "offset"})
 
@@ -109,6 +111,8 @@ class FilesView(ApiView):
 
 
 class FoldersView(ApiView):
+    tag = "files"
+    operation_ids = {"post": "createFolder"}
     scopes = SCOPES
 
     @operation(
@@ -124,6 +128,8 @@ class FoldersView(ApiView):
 
 
 class RenameView(ApiView):
+    tag = "files"
+    operation_ids = {"post": "renameFile"}
     scopes = SCOPES
 
     @operation(
@@ -139,6 +145,8 @@ class RenameView(ApiView):
 
 
 class DeleteView(ApiView):
+    tag = "files"
+    operation_ids = {"post": "deleteFiles"}
     scopes = SCOPES
 
     @operation(
@@ -155,6 +163,8 @@ class DeleteView(ApiView):
 
 
 class DownloadsView(ApiView):
+    tag = "files"
+    operation_ids = {"post": "createFileDownload"}
     scopes = SCOPES
 
     @operation(
@@ -172,6 +182,8 @@ class DownloadsView(ApiView):
 
 
 class UploadsView(ApiView):
+    tag = "files"
+    operation_ids = {"post": "createFileUpload"}
     scopes = SCOPES
 
     @operation(

@@ -65,6 +65,8 @@ class LostHomeFilter(filters.FilterSet):
     of="Your own, and all for operators and auditors; the newest loss first.",
 )
 class LostHomeViewSet(ListViewSet):
+    tag = "machines"
+    operation_ids = {"list": "listLostHomes", "recreate": "recreateLostHome"}
     queryset = LostHome.objects.none()
     serializer_class = LostHomeSerializer
     filterset_class = LostHomeFilter
@@ -119,6 +121,8 @@ class MachineDeleteSerializer(StrictSerializer):
 
 
 class MachineLossViewSet(ApiViewSet):
+    tag = "machines"
+    operation_ids = {"delete_with_losses": "deleteMachineWithLosses", "losses": "getMachineLosses"}
     serializer_class = LossesSerializer
     scopes = POOL_SCOPES
     lookup_url_kwarg = "machine_id"

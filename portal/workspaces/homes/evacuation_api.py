@@ -113,6 +113,12 @@ class HomeEvacuationFilter(filters.FilterSet):
     of="For operators and auditors; the newest first.",
 )
 class HomeEvacuationViewSet(ReadViewSet):
+    tag = "machines"
+    operation_ids = {
+        "list": "listHomeEvacuations",
+        "retrieve": "getHomeEvacuation",
+        "cancel": "cancelHomeEvacuation",
+    }
     queryset = HomeEvacuation.objects.none()
     serializer_class = HomeEvacuationSerializer
     filterset_class = HomeEvacuationFilter
@@ -142,6 +148,8 @@ class HomeEvacuationViewSet(ReadViewSet):
 
 
 class NodeHomesViewSet(ApiViewSet):
+    tag = "machines"
+    operation_ids = {"homes": "getNodeHomes", "move_homes": "evacuateNodeHomes"}
     serializer_class = HomesThereSerializer
     scopes = SCOPES
     lookup_url_kwarg = "node_id"

@@ -89,6 +89,13 @@ class NewHomeMoveSerializer(StrictSerializer):
     of="Your own, and all for operators and auditors; the newest first.",
 )
 class HomeMoveViewSet(ReadViewSet):
+    tag = "machines"
+    operation_ids = {
+        "list": "listHomeMoves",
+        "create": "moveHome",
+        "retrieve": "getHomeMove",
+        "cancel": "cancelHomeMove",
+    }
     queryset = HomeMove.objects.none()
     serializer_class = HomeMoveSerializer
     filterset_class = HomeMoveFilter

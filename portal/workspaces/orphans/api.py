@@ -75,6 +75,8 @@ class OrphanFilter(filters.FilterSet):
     "newest first.",
 )
 class OrphanViewSet(ReadViewSet):
+    tag = "machines"
+    operation_ids = {"list": "listOrphans", "retrieve": "getOrphan", "delete_orphan": "deleteOrphan"}
     queryset = Orphan.objects.none()
     serializer_class = OrphanSerializer
     filterset_class = OrphanFilter

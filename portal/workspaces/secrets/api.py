@@ -95,6 +95,7 @@ class SecretChangeSerializer(StrictSerializer):
 class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
     """What the secrets of all holders do alike."""
 
+    tag = "secrets"
     queryset = Secret.objects.none()
     serializer_class = SecretSerializer
     scopes = SCOPES
@@ -169,6 +170,14 @@ class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):
 
 @documented(list="List your secrets", of="Names and facts.", retrieve="Read one of your secrets")
 class OwnSecretViewSet(SecretViewSet):
+    operation_ids = {
+        "list": "listMySecrets",
+        "retrieve": "getMySecret",
+        "update": "setMySecret",
+        "partial_update": "updateMySecret",
+        "destroy": "deleteMySecret",
+    }
+
     def holder(self) -> Holder:
         return self.request.user
 
@@ -180,6 +189,14 @@ class OwnSecretViewSet(SecretViewSet):
     errors=[404],
 )
 class TeamSecretViewSet(SecretViewSet):
+    operation_ids = {
+        "list": "listTeamSecrets",
+        "retrieve": "getTeamSecret",
+        "update": "setTeamSecret",
+        "partial_update": "updateTeamSecret",
+        "destroy": "deleteTeamSecret",
+    }
+
     def holder(self) -> Holder:
         return selectors.team_of(self.request.user, self.kwargs["slug"])
 
@@ -191,6 +208,14 @@ class TeamSecretViewSet(SecretViewSet):
     errors=[404],
 )
 class TemplateSecretViewSet(SecretViewSet):
+    operation_ids = {
+        "list": "listTemplateSecrets",
+        "retrieve": "getTemplateSecret",
+        "update": "setTemplateSecret",
+        "partial_update": "updateTemplateSecret",
+        "destroy": "deleteTemplateSecret",
+    }
+
     def holder(self) -> Holder:
         return selectors.template_of(self.request.user, self.kwargs["slug"])
 

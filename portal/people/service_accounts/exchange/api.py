@@ -73,6 +73,8 @@ class OAuthErrorSerializer(serializers.Serializer[Any]):
 class TokenExchange(ApiView):
     """The token that is brought is the proof: no session and no other token counts."""
 
+    tag = "tokens"
+    operation_ids = {"post": "exchangeToken"}
     authentication_classes: list[Any] = []
     permission_classes = [AllowAny]
     parser_classes = [FormParser]
