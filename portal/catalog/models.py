@@ -89,7 +89,11 @@ class Entry(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     enabled = models.BooleanField(default=True)
-    position = models.PositiveIntegerField(default=100, validators=[MaxValueValidator(LARGEST)])
+    position = models.PositiveIntegerField(
+        default=100,
+        validators=[MaxValueValidator(LARGEST)],
+        help_text="Place in lists; the lowest number comes first.",
+    )
     restricted = models.BooleanField(default=False)
     deprecated = models.BooleanField(
         default=False, help_text=_("Still to be had, but marked: its successor is proposed instead.")
@@ -165,9 +169,16 @@ class Template(Entry):
             "If it fails, so does the start."
         ),
     )
-    ready_path = models.CharField(max_length=200, default="/")
-    open_path = models.CharField(max_length=200, default="/")
-    upstream_auth = models.CharField(max_length=20, choices=UpstreamAuth, default=UpstreamAuth.NONE)
+    ready_path = models.CharField(
+        max_length=200, default="/", help_text="Path that answers once the program is ready."
+    )
+    open_path = models.CharField(max_length=200, default="/", help_text="Path that is opened in it.")
+    upstream_auth = models.CharField(
+        max_length=20,
+        choices=UpstreamAuth,
+        default=UpstreamAuth.NONE,
+        help_text="What the front door adds to requests on their way to its program.",
+    )
     service_workers = models.BooleanField(
         default=False,
         help_text=_("Whether its pages may install service workers, which outlive the page and a restart."),
@@ -188,7 +199,11 @@ class Template(Entry):
         blank=True,
         help_text=_("A Git repository that its workspaces clone, unless they name another."),
     )
-    git_ref = models.CharField(max_length=MAX_REF, blank=True)
+    git_ref = models.CharField(
+        max_length=MAX_REF,
+        blank=True,
+        help_text="Branch, tag or commit of its repository; empty for the repository's own choice.",
+    )
     git_secret = models.CharField(
         max_length=64,
         blank=True,
@@ -213,9 +228,15 @@ class Template(Entry):
         help_text=_("How the agent asks the app what it does."),
     )
     start_timeout_s = models.PositiveIntegerField(
-        default=120, validators=[MinValueValidator(5), MaxValueValidator(MAX_TIMEOUT_S)]
+        default=120,
+        validators=[MinValueValidator(5), MaxValueValidator(MAX_TIMEOUT_S)],
+        help_text="How long a start may take, in seconds.",
     )
-    stop_timeout_s = models.PositiveIntegerField(default=10, validators=[MaxValueValidator(300)])
+    stop_timeout_s = models.PositiveIntegerField(
+        default=10,
+        validators=[MaxValueValidator(300)],
+        help_text="How long a program has to end by itself, in seconds.",
+    )
     work_lost = models.CharField(
         max_length=12,
         choices=WorkLost,

@@ -51,30 +51,38 @@ SCOPES = {"GET": Scope.POOLS_READ, "*": Scope.POOLS_WRITE}
 class ProgressSerializer(serializers.Serializer[Any]):
     """How far it has come. `phase`: prepare, start, beat, result, end; empty before it begins."""
 
-    phase = serializers.CharField(default="")
+    phase = serializers.CharField(
+        default="", help_text="`prepare`, `start`, `beat`, `result` or `end`; empty before it begins."
+    )
     test = serializers.CharField(default="", help_text="The test that runs.")
-    done = serializers.IntegerField(default=0)
-    total = serializers.IntegerField(default=0)
-    elapsed_ms = serializers.IntegerField(default=0)
-    text = serializers.CharField(default="")
+    done = serializers.IntegerField(default=0, help_text="How much of it is done.")
+    total = serializers.IntegerField(default=0, help_text="How much there is to do in all.")
+    elapsed_ms = serializers.IntegerField(
+        default=0, help_text="For how long it has been under way, in milliseconds."
+    )
+    text = serializers.CharField(default="", help_text="What it does just now, in words.")
 
 
 class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
     """A check or a scrub of one device. `simulated`: of a simulated device, which it says nothing about."""
 
-    device = serializers.UUIDField(source="device_id")
-    uuid = serializers.CharField(source="device.uuid")
+    device = serializers.UUIDField(source="device_id", help_text="Id of the accelerator.")
+    uuid = serializers.CharField(
+        source="device.uuid", help_text="Of the accelerator, as its driver names it."
+    )
     node = serializers.CharField(source="device.node.name")
     pool = serializers.CharField(source="device.node.pool.slug")
-    kind = serializers.ChoiceField(CheckKind.choices)
-    level = serializers.ChoiceField(CheckLevel.choices)
-    cause = serializers.ChoiceField(CheckCause.choices)
+    kind = serializers.ChoiceField(CheckKind.choices, help_text="Its kind.")
+    level = serializers.ChoiceField(CheckLevel.choices, help_text="How thorough the check is.")
+    cause = serializers.ChoiceField(CheckCause.choices, help_text="What it was run for.")
     state = serializers.ChoiceField(RunState.choices)
     verdict = serializers.ChoiceField(CheckVerdict.choices, allow_blank=True, help_text="Empty until done.")
     recovery = serializers.CharField(
         allow_blank=True, help_text="What brings the device back, as it is called of devices."
     )
-    asked_by = serializers.CharField(source="asked_by.username", default=None, allow_null=True)
+    asked_by = serializers.CharField(
+        source="asked_by.username", default=None, allow_null=True, help_text="Who asked for it."
+    )
     partner = serializers.UUIDField(
         source="partner_id",
         allow_null=True,
@@ -89,7 +97,7 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
         read_only=True,
         help_text="UUIDs of the linked devices that were kept free for it, to measure the links to them.",
     )
-    progress = ProgressSerializer()
+    progress = ProgressSerializer(help_text="How far it has come; null before it begins.")
     measures = serializers.JSONField(help_text="Judged figures by name: value, unit, and their floors.")
 
     class Meta:
@@ -113,7 +121,9 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
 class GpuCheckDetailSerializer(GpuCheckSerializer):
     """With the report as it came, in the schema at `/schemas/gpu-check`; empty until done."""
 
-    report = serializers.JSONField()
+    report = serializers.JSONField(
+        help_text="The report as the check wrote it, in the schema at `/schemas/gpu-check`."
+    )
 
     class Meta(GpuCheckSerializer.Meta):
         fields = [*GpuCheckSerializer.Meta.fields, "report"]
@@ -122,8 +132,10 @@ class GpuCheckDetailSerializer(GpuCheckSerializer):
 
 class GpuCheckCreateSerializer(StrictSerializer):
     device = serializers.CharField(max_length=80, help_text="Id of the device, or its UUID (`GPU-…`).")
-    level = serializers.ChoiceField(CheckLevel.choices, default=CheckLevel.QUICK)
-    kind = serializers.ChoiceField(ASKED_FOR, default=CheckKind.CHECK)
+    level = serializers.ChoiceField(
+        CheckLevel.choices, default=CheckLevel.QUICK, help_text="How thorough the check is."
+    )
+    kind = serializers.ChoiceField(ASKED_FOR, default=CheckKind.CHECK, help_text="Its kind.")
 
 
 class GpuCheckFilter(filters.FilterSet):
@@ -324,7 +336,9 @@ class PoolChecksSerializer(StrictSerializer):
     """When a pool's devices are checked. Hours; 0 is never."""
 
     check_every_hours = _hours("After how many hours a device that is free is checked again; 0 for never.")
-    check_level = serializers.ChoiceField(CheckLevel.choices, required=False)
+    check_level = serializers.ChoiceField(
+        CheckLevel.choices, required=False, help_text="How thorough these checks are."
+    )
     hand_out_max_age_hours = _hours(
         "A device whose last pass is older, in hours, is checked before it is handed out; 0 for never.",
     )

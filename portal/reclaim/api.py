@@ -29,7 +29,9 @@ from portal.workspaces.serializers import WorkspaceSerializer, etag_of, with_hel
 class ExtendSerializer(StrictSerializer):
     """By how much a workspace shall live longer."""
 
-    hours = HoursField(source="seconds", min_value=1 / 60, max_value=MAX_LIFETIME_H)
+    hours = HoursField(
+        source="seconds", min_value=1 / 60, max_value=MAX_LIFETIME_H, help_text="By how many hours."
+    )
 
 
 class KeepSerializer(StrictSerializer):
@@ -40,6 +42,7 @@ class KeepSerializer(StrictSerializer):
         min_value=keeping.MIN_KEEP_S / 3600,
         max_value=keeping.MAX_KEEP_S / 3600,
         default=2 * 3600,
+        help_text="For how many hours from now.",
     )
 
 
@@ -52,13 +55,13 @@ class ResizeSerializer(StrictSerializer):
 class SignalSerializer(serializers.Serializer[Any]):
     """A value that was looked at; null where it was not measured, which counts as active."""
 
-    kind = serializers.ChoiceField([each.value for each in SignalKind])
+    kind = serializers.ChoiceField([each.value for each in SignalKind], help_text="Its kind.")
     value = serializers.FloatField(
         allow_null=True,
         help_text="`gpu`: percent, `cpu`: cores, `traffic`: bytes a second by the gateway, else how many.",
     )
-    threshold = serializers.FloatField()
-    active = serializers.BooleanField()
+    threshold = serializers.FloatField(help_text="From which value on it counts as work.")
+    active = serializers.BooleanField(help_text="Whether it counts as work.")
 
 
 CAUSES = (
@@ -71,15 +74,19 @@ class HeldSerializer(serializers.Serializer[Any]):
     """What is held against the workspace, in seconds."""
 
     cause = serializers.CharField(help_text=CAUSES)
-    value_s = serializers.FloatField()
-    threshold_s = serializers.FloatField()
+    value_s = serializers.FloatField(help_text="For how long it has been so, in seconds.")
+    threshold_s = serializers.FloatField(help_text="After how many seconds it counts.")
 
 
 class ChangeSerializer(serializers.Serializer[Any]):
     """What was active from a moment on, until the next change; null: nobody watched."""
 
-    at = serializers.DateTimeField()
-    active = serializers.ListField(child=serializers.CharField(), allow_null=True)
+    at = serializers.DateTimeField(help_text="When it happened.")
+    active = serializers.ListField(
+        child=serializers.CharField(),
+        allow_null=True,
+        help_text="What was at work from then on; null where nobody watched.",
+    )
 
 
 class ReclaimRuleSerializer(serializers.Serializer[Any]):
@@ -88,7 +95,7 @@ class ReclaimRuleSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(
         help_text="`idle_s`, `gpu_idle_s`, `release_s`, `longest_s`, `notice_s`, `stop_when_spent` or `week`."
     )
-    value = serializers.JSONField(allow_null=True)
+    value = serializers.JSONField(allow_null=True, help_text="The value; null for nothing.")
     set_by = serializers.CharField(help_text="`settings`, or what the policy is for: `flavor:a100-full`.")
 
 
@@ -98,7 +105,7 @@ class DiscontentSerializer(serializers.Serializer[Any]):
     contentment = serializers.IntegerField(help_text="What it gets of what it should get, in percent.")
     reason = serializers.CharField(help_text="The code of why.")
     message = serializers.CharField(help_text="Why, in a sentence.")
-    since = serializers.DateTimeField()
+    since = serializers.DateTimeField(help_text="From when on.")
 
 
 class WorkProgressSerializer(serializers.Serializer[Any]):
@@ -122,13 +129,15 @@ class WorkProgressSerializer(serializers.Serializer[Any]):
 class ActivitySerializer(serializers.Serializer[Any]):
     """What a running workspace does, and what is held against it."""
 
-    observed_at = serializers.DateTimeField(allow_null=True)
+    observed_at = serializers.DateTimeField(allow_null=True, help_text="When it was last looked at.")
     idle_s = serializers.FloatField(allow_null=True, help_text="Seen to do nothing at all; null: not known.")
     gpu_idle_s = serializers.FloatField(allow_null=True, help_text="Seen to do nothing on its GPUs.")
     idle_limit_s = serializers.IntegerField(
         allow_null=True, help_text="After which a step is due; null: never."
     )
-    kept_until = serializers.DateTimeField(allow_null=True)
+    kept_until = serializers.DateTimeField(
+        allow_null=True, help_text="Until when nothing is held against it; null where nobody asked for that."
+    )
     stops_at = serializers.DateTimeField(allow_null=True, help_text="Where a step has been announced: when.")
     step = serializers.ChoiceField(
         ["release", "stop"],
@@ -139,8 +148,8 @@ class ActivitySerializer(serializers.Serializer[Any]):
     starts_at = serializers.DateTimeField(
         allow_null=True, help_text="When it is started again, where a schedule has stopped it; null: not."
     )
-    signals = SignalSerializer(many=True)
-    held = HeldSerializer(many=True)
+    signals = SignalSerializer(many=True, help_text="What was looked at, each with its threshold.")
+    held = HeldSerializer(many=True, help_text="What is held against it.")
     history = ChangeSerializer(many=True, help_text="Of the last two days.")
     policy = ReclaimRuleSerializer(
         many=True, help_text="The limits that apply, and where each value comes from."

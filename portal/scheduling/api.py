@@ -40,10 +40,10 @@ class QueueEntrySerializer(serializers.Serializer[Any]):
     position = serializers.IntegerField(
         allow_null=True, help_text="From 1; null where it waits for approval."
     )
-    workspace = serializers.UUIDField(allow_null=True)
+    workspace = serializers.UUIDField(allow_null=True, help_text="Id of the workspace.")
     name = serializers.CharField(allow_null=True)
     owner = serializers.CharField(allow_null=True)
-    own = serializers.BooleanField()
+    own = serializers.BooleanField(help_text="Whether it is yours.")
     team = serializers.CharField()
     flavor = serializers.CharField(
         allow_null=True, help_text="Null where it is for other teams alone, and not yours to see."
@@ -55,10 +55,12 @@ class QueueEntrySerializer(serializers.Serializer[Any]):
     message = serializers.CharField(help_text="What it waits for.")
     resource = serializers.CharField(allow_blank=True, help_text="The resource that is short.")
     rule = serializers.CharField(allow_blank=True, help_text="The rule in the way.")
-    requested_at = serializers.DateTimeField()
-    eta = serializers.DateTimeField(allow_null=True)
-    eta_basis = serializers.CharField(allow_blank=True)
-    preemptible = serializers.BooleanField()
+    requested_at = serializers.DateTimeField(help_text="When it was asked for.")
+    eta = serializers.DateTimeField(
+        allow_null=True, help_text="When it is expected to start; null where nothing is known."
+    )
+    eta_basis = serializers.CharField(allow_blank=True, help_text="What the expectation rests on.")
+    preemptible = serializers.BooleanField(help_text="Whether it may have to make room for others.")
 
 
 class QueueFilter(filters.FilterSet):

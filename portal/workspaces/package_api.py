@@ -23,7 +23,7 @@ class OwnPackageSerializer(serializers.Serializer[Any]):
     """A package of the user's own."""
 
     name = serializers.CharField()
-    version = serializers.CharField()
+    version = serializers.CharField(help_text="Version of the package that is installed.")
     instead_of = serializers.CharField(help_text="The environment's version, where it has another one.")
 
 
@@ -32,16 +32,18 @@ class OwnPackagesSerializer(serializers.Serializer[Any]):
 
     environment = serializers.CharField(allow_null=True, help_text="Null: what its node has by itself.")
     python = serializers.CharField(help_text="As `3.12`; empty where it is not known.")
-    packages = OwnPackageSerializer(many=True)
+    packages = OwnPackageSerializer(many=True, help_text="The packages, by name.")
     requirements = serializers.CharField(help_text="A list that makes the same: what `save` takes.")
     shared_with = serializers.ListField(
         child=serializers.CharField(), help_text="Names of your workspaces that have the same packages."
     )
-    reset_at_next_start = serializers.BooleanField()
+    reset_at_next_start = serializers.BooleanField(help_text="Whether the next start removes them.")
 
 
 class ResetSerializer(serializers.Serializer[Any]):
-    reset_at_next_start = serializers.BooleanField()
+    """Whether the next start removes what was installed."""
+
+    reset_at_next_start = serializers.BooleanField(help_text="Whether the next start removes them.")
 
 
 class SaveSerializer(StrictSerializer):

@@ -20,10 +20,16 @@ from portal.people.accounts.models import User
 class DotfilesSerializer(serializers.Serializer[Any]):
     """The repository that one's new homes begin with; an empty `url` for none."""
 
-    url = serializers.CharField(allow_blank=True)
-    ref = serializers.CharField(allow_blank=True)
-    secret = serializers.CharField(allow_blank=True)
-    changed_at = serializers.DateTimeField(allow_null=True, default=None)
+    url = serializers.CharField(allow_blank=True, help_text="Address of the repository; empty for none.")
+    ref = serializers.CharField(
+        allow_blank=True, help_text="Branch, tag or commit; empty for the repository's own choice."
+    )
+    secret = serializers.CharField(
+        allow_blank=True, help_text="Name of the secret that opens it; empty for none."
+    )
+    changed_at = serializers.DateTimeField(
+        allow_null=True, default=None, help_text="When it was last changed."
+    )
 
 
 class DotfilesWriteSerializer(StrictSerializer):

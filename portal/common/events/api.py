@@ -27,6 +27,8 @@ class NotificationSerializer(serializers.ModelSerializer[Notification]):
 
 
 class ReadSerializer(serializers.Serializer[Any]):
+    """How many notices were marked as read."""
+
     read = serializers.IntegerField(help_text="How many were unread before.")
 
 

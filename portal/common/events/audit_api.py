@@ -36,9 +36,13 @@ class AuditStreamSerializer(serializers.Serializer[Any]):
     target = serializers.CharField(help_text="Where to, without what may be secret.")
     last_id = serializers.IntegerField(help_text="The number of the last entry that got through.")
     waiting = serializers.IntegerField(help_text="How many entries have not.")
-    sent_at = serializers.DateTimeField(allow_null=True)
+    sent_at = serializers.DateTimeField(
+        allow_null=True, help_text="When the last entry was taken by the receiver; null before the first."
+    )
     last_error = serializers.CharField(allow_blank=True, help_text="A code; empty when all is well.")
-    failed_at = serializers.DateTimeField(allow_null=True)
+    failed_at = serializers.DateTimeField(
+        allow_null=True, help_text="When the receiver last refused; null where it never did."
+    )
 
 
 class AuditStreams(ApiView):

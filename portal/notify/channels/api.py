@@ -39,7 +39,10 @@ class ChannelSerializer(serializers.ModelSerializer[Channel]):
     """Where notices go besides the portal and e-mail. The URL is a secret and not shown again."""
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
-    kinds = serializers.ListField(child=serializers.CharField())
+    kinds = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="Which notices are sent there: subjects for your own, types of events for a team's.",
+    )
     failing_since = serializers.DateTimeField(
         allow_null=True, help_text="When the first of the failures in a row was; null when all is well."
     )
@@ -79,9 +82,15 @@ class ChannelChangeSerializer(StrictSerializer):
     """What is given is changed."""
 
     name = serializers.CharField(max_length=80, required=False)
-    url = serializers.CharField(max_length=1000, required=False)
+    url = serializers.CharField(
+        max_length=1000, required=False, help_text="The address that notices are sent to, which is a secret."
+    )
     kinds = serializers.ListField(
-        child=serializers.CharField(max_length=60), allow_empty=False, max_length=100, required=False
+        child=serializers.CharField(max_length=60),
+        allow_empty=False,
+        max_length=100,
+        required=False,
+        help_text="Which notices are sent there: subjects for your own, types of events for a team's.",
     )
     enabled = serializers.BooleanField(required=False)
 
@@ -90,7 +99,9 @@ class MessageSerializer(serializers.ModelSerializer[Message]):
     """What was sent to a channel, and what the service answered to the last attempt."""
 
     state = serializers.ChoiceField(MessageState.choices)
-    next_attempt_at = serializers.DateTimeField(source="due_at", allow_null=True)
+    next_attempt_at = serializers.DateTimeField(
+        source="due_at", allow_null=True, help_text="When it is tried again."
+    )
     answer = serializers.SerializerMethodField(
         help_text="Empty for an auditor: services repeat what they were sent."
     )

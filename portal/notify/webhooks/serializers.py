@@ -24,7 +24,7 @@ class WebhookSerializer(serializers.ModelSerializer[Endpoint]):
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
     url = serializers.SerializerMethodField(help_text="For an auditor without what stands behind the host.")
-    types = serializers.ListField(child=serializers.CharField())
+    types = serializers.ListField(child=serializers.CharField(), help_text="Types of events that are sent.")
     previous_secret_until = serializers.DateTimeField(
         source="previous_until",
         allow_null=True,
@@ -58,7 +58,9 @@ class WebhookSerializer(serializers.ModelSerializer[Endpoint]):
 class NewWebhookSerializer(WebhookSerializer):
     """With its secret, which is shown this once."""
 
-    secret = serializers.SerializerMethodField()
+    secret = serializers.SerializerMethodField(
+        help_text="The secret that signatures are made with, shown this once."
+    )
 
     class Meta(WebhookSerializer.Meta):
         fields = [*WebhookSerializer.Meta.fields, "secret"]
@@ -109,8 +111,10 @@ class DeliverySerializer(serializers.ModelSerializer[Delivery]):
 
     message_id = serializers.CharField(help_text="The header `webhook-id` of every attempt.")
     state = serializers.ChoiceField(DeliveryState.choices)
-    next_attempt_at = serializers.DateTimeField(source="due_at", allow_null=True)
-    attempts = AttemptSerializer(many=True)
+    next_attempt_at = serializers.DateTimeField(
+        source="due_at", allow_null=True, help_text="When it is tried again."
+    )
+    attempts = AttemptSerializer(many=True, help_text="Each attempt to deliver it, and what was answered.")
 
     class Meta:
         model = Delivery
@@ -132,7 +136,7 @@ class EventTypeSerializer(serializers.Serializer[Any]):
     """A type of event that you may have sent."""
 
     name = serializers.CharField()
-    summary = serializers.CharField()
+    summary = serializers.CharField(help_text="What it tells, in a sentence.")
     audience = serializers.ChoiceField(
         ["team", "operators", "administrators"],
         help_text="`team`: of a team's webhooks too. The others are of webhooks of the site.",

@@ -17,7 +17,7 @@ class PlaceSerializer(StrictSerializer):
     """A place in a team."""
 
     team = serializers.CharField(max_length=40, help_text="Short name of the team.")
-    role = serializers.ChoiceField(Role.choices, default=Role.MEMBER)
+    role = serializers.ChoiceField(Role.choices, default=Role.MEMBER, help_text="Role in the team.")
 
 
 class UserSerializer(serializers.ModelSerializer[User]):
@@ -25,15 +25,19 @@ class UserSerializer(serializers.ModelSerializer[User]):
 
     # No EmailField, whose schema promises one: service accounts and some people have none.
     email = serializers.CharField(help_text="E-mail address of the account; empty where there is none.")
-    kind = serializers.ChoiceField(AccountKind.choices)
+    kind = serializers.ChoiceField(AccountKind.choices, help_text="Its kind.")
     description = serializers.CharField(help_text="What a service account is for.")
     state = serializers.ChoiceField(AccountState.choices)
-    roles = serializers.ListField(child=serializers.ChoiceField(SiteRole.choices))
-    teams = serializers.SerializerMethodField()
+    roles = serializers.ListField(
+        child=serializers.ChoiceField(SiteRole.choices), help_text="Roles in the whole site."
+    )
+    teams = serializers.SerializerMethodField(help_text="The teams, each with the role in it.")
     mfa = serializers.SerializerMethodField(help_text="Whether there is a second factor.")
     second_factors = serializers.SerializerMethodField()
     created_at = serializers.DateTimeField(source="date_joined")
-    last_sign_in_at = serializers.DateTimeField(source="last_login", allow_null=True)
+    last_sign_in_at = serializers.DateTimeField(
+        source="last_login", allow_null=True, help_text="Time of the last sign-in."
+    )
 
     class Meta:
         model = User
@@ -75,7 +79,7 @@ class InvitedUserSerializer(UserSerializer):
     """Somebody who was just invited. The link is shown this once; a new one replaces it."""
 
     invite_url = serializers.SerializerMethodField()
-    invite_expires_at = serializers.SerializerMethodField()
+    invite_expires_at = serializers.SerializerMethodField(help_text="When the link of the invitation ends.")
     mailed = serializers.SerializerMethodField()
 
     class Meta(UserSerializer.Meta):
@@ -100,15 +104,19 @@ class InvitedUserSerializer(UserSerializer):
 class LinkSerializer(serializers.Serializer[Any]):
     """An address at which a user chooses another password, shown this once."""
 
-    reset_url = serializers.URLField(source="url")
+    reset_url = serializers.URLField(
+        source="url", help_text="Where another password is chosen; it works once."
+    )
     expires_at = serializers.DateTimeField()
     mailed = serializers.BooleanField(help_text="Whether it was sent to the user by e-mail too.")
 
 
 class UserCreateSerializer(StrictSerializer):
     username = serializers.CharField(max_length=32)
-    email = serializers.EmailField(required=False, allow_blank=True)
-    teams = PlaceSerializer(many=True, required=False)
+    email = serializers.EmailField(
+        required=False, allow_blank=True, help_text="E-mail address of the account."
+    )
+    teams = PlaceSerializer(many=True, required=False, help_text="The teams, each with the role in it.")
     roles = serializers.ListField(
         child=serializers.ChoiceField(SiteRole.choices),
         required=False,
@@ -119,7 +127,9 @@ class UserCreateSerializer(StrictSerializer):
 class UserChangeSerializer(StrictSerializer):
     """What is left out stays."""
 
-    email = serializers.EmailField(required=False, allow_blank=True)
+    email = serializers.EmailField(
+        required=False, allow_blank=True, help_text="E-mail address of the account."
+    )
     roles = serializers.ListField(
         child=serializers.ChoiceField(SiteRole.choices), required=False, help_text="All roles from now on."
     )
@@ -137,13 +147,17 @@ class RevokeSessionsSerializer(StrictSerializer):
 
 
 class RevokedSessionsSerializer(serializers.Serializer[Any]):
+    """How many sessions were revoked."""
+
     revoked = serializers.IntegerField(help_text="How many sessions were listed.")
 
 
 class SignInSerializer(serializers.ModelSerializer[Event]):
     """A sign-in, a refused one, or the end of a session."""
 
-    action = serializers.CharField(source="kind")
+    action = serializers.CharField(
+        source="kind", help_text="Whether it was a sign-in, a refused one or the end of a session, as a code."
+    )
 
     class Meta:
         model = Event

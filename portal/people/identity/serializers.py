@@ -19,11 +19,11 @@ class ProviderSerializer(serializers.Serializer[Any]):
 
     id = serializers.CharField()
     name = serializers.CharField()
-    kind = serializers.ChoiceField(["oidc", "saml", "ldap"])
+    kind = serializers.ChoiceField(["oidc", "saml", "ldap"], help_text="Its kind.")
     enabled = serializers.BooleanField(help_text="Whether people sign in by it at present.")
     address = serializers.CharField(help_text="Issuer, address of the sign-in, or of the directory.")
     accounts = serializers.IntegerField(help_text="How many accounts are linked to it.")
-    last_sign_in_at = serializers.DateTimeField(allow_null=True)
+    last_sign_in_at = serializers.DateTimeField(allow_null=True, help_text="Time of the last sign-in.")
     missing_teams = serializers.ListField(
         child=serializers.CharField(), help_text="Teams that its rules name and that are not there."
     )
@@ -32,7 +32,7 @@ class ProviderSerializer(serializers.Serializer[Any]):
 class ProviderListSerializer(serializers.Serializer[Any]):
     """All of them."""
 
-    results = ProviderSerializer(many=True)
+    results = ProviderSerializer(many=True, help_text="The rows, in the order of the list.")
 
 
 class PreviewRequestSerializer(StrictSerializer):
@@ -42,37 +42,47 @@ class PreviewRequestSerializer(StrictSerializer):
 class RefusalSerializer(ReasonSerializer):
     """A reason with its sentences."""
 
-    detail = serializers.CharField()
+    detail = serializers.CharField(help_text="More about it, for people.")
     next_action = serializers.CharField(allow_blank=True)
 
 
 class PreviewTeamSerializer(serializers.Serializer[Any]):
+    """A team that a sign-in would put somebody into or take out of."""
+
     team = serializers.CharField()
     role = serializers.CharField(allow_blank=True, help_text="Afterwards; empty where it ends.")
-    effect = serializers.ChoiceField(EFFECTS)
+    effect = serializers.ChoiceField(EFFECTS, help_text="What becomes of it.")
     by_rule = serializers.BooleanField(help_text="Whether the rules could take it away again.")
 
 
 class PreviewRoleSerializer(serializers.Serializer[Any]):
-    role = serializers.CharField()
-    effect = serializers.ChoiceField(EFFECTS)
+    """A role that a sign-in would give or take."""
+
+    role = serializers.CharField(help_text="Role in the whole site.")
+    effect = serializers.ChoiceField(EFFECTS, help_text="What becomes of it.")
 
 
 class PreviewSerializer(serializers.Serializer[Any]):
     """What a sign-in with these claims would do. Nothing of it has been done."""
 
-    action = serializers.ChoiceField(["refuse", "create", "link", "sign_in"])
+    action = serializers.ChoiceField(
+        ["refuse", "create", "link", "sign_in"], help_text="What a sign-in would do."
+    )
     username = serializers.CharField(allow_blank=True)
-    refusal = RefusalSerializer(allow_null=True)
+    refusal = RefusalSerializer(
+        allow_null=True, help_text="Why it would be refused; null where it would not."
+    )
     linked_by = serializers.CharField(allow_blank=True, help_text="How the account comes to be linked now.")
     email = serializers.CharField(allow_blank=True, help_text="The verified address.")
-    unverified_email = serializers.CharField(allow_blank=True)
-    first_name = serializers.CharField(allow_blank=True)
-    last_name = serializers.CharField(allow_blank=True)
-    groups = serializers.ListField(child=serializers.CharField())
+    unverified_email = serializers.CharField(
+        allow_blank=True, help_text="Address that the provider does not vouch for; empty where there is none."
+    )
+    first_name = serializers.CharField(allow_blank=True, help_text="First name, as the provider says.")
+    last_name = serializers.CharField(allow_blank=True, help_text="Last name, as the provider says.")
+    groups = serializers.ListField(child=serializers.CharField(), help_text="Groups, as the provider says.")
     mfa = serializers.BooleanField(help_text="Whether it counts as a sign-in with a second factor.")
-    teams = PreviewTeamSerializer(many=True)
-    roles = PreviewRoleSerializer(many=True)
+    teams = PreviewTeamSerializer(many=True, help_text="The teams, each with the role in it.")
+    roles = PreviewRoleSerializer(many=True, help_text="Roles in the whole site.")
     problems = RefusalSerializer(many=True, help_text="What rules ask for and cannot be.")
 
 
@@ -86,14 +96,14 @@ class LookUpSerializer(serializers.Serializer[Any]):
     """What a directory has of somebody, and what a sign-in of theirs would do: nothing of it is done."""
 
     claims = serializers.DictField(help_text="Attributes and groups, without passwords and keys.")
-    outcome = PreviewSerializer()
+    outcome = PreviewSerializer(help_text="What a sign-in would do.")
 
 
 class IdentityLinkSerializer(serializers.ModelSerializer[IdentityLink]):
     """An account, and who it is at the provider."""
 
     username = serializers.CharField(source="user.username")
-    linked_by = serializers.CharField(source="how")
+    linked_by = serializers.CharField(source="how", help_text="How it came to be linked.")
 
     class Meta:
         model = IdentityLink
@@ -105,7 +115,13 @@ class IdentityLinkCreateSerializer(StrictSerializer):
     """Either `subject` or `expected`."""
 
     username = serializers.CharField(max_length=32)
-    subject = serializers.CharField(max_length=255, required=False, allow_blank=True, default="")
+    subject = serializers.CharField(
+        max_length=255,
+        required=False,
+        allow_blank=True,
+        default="",
+        help_text="Who it is at the provider, as its tokens say.",
+    )
     expected = serializers.CharField(
         max_length=150,
         required=False,

@@ -37,10 +37,12 @@ class JoinRequestSerializer(serializers.ModelSerializer[JoinRequest]):
     """Somebody asks to be taken into a team. `team` is null once there is no such team any more."""
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
-    requester = serializers.CharField(source="requester.username")
+    requester = serializers.CharField(source="requester.username", help_text="Name of whoever asked.")
     state = serializers.ChoiceField(JoinState.choices)
     role = serializers.CharField(help_text="What an owner gave; empty where it was not approved.")
-    decided_by = serializers.CharField(source="decided_by.username", allow_null=True, default=None)
+    decided_by = serializers.CharField(
+        source="decided_by.username", allow_null=True, default=None, help_text="Who decided it."
+    )
 
     class Meta:
         model = JoinRequest
@@ -58,7 +60,7 @@ class JoinAskSerializer(StrictSerializer):
 
 
 class JoinApproveSerializer(StrictSerializer):
-    role = serializers.ChoiceField(Role.choices, default=Role.MEMBER)
+    role = serializers.ChoiceField(Role.choices, default=Role.MEMBER, help_text="Role in the team.")
     note = serializers.CharField(required=False, allow_blank=True, default="", max_length=MAX_MESSAGE)
 
 

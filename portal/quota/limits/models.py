@@ -30,7 +30,9 @@ class Cohort(models.Model):
     parent = models.ForeignKey(
         "self", null=True, blank=True, on_delete=models.PROTECT, related_name="children"
     )
-    weight_milli = models.PositiveIntegerField(default=WEIGHT_ONE)
+    weight_milli = models.PositiveIntegerField(
+        default=WEIGHT_ONE, help_text="Its weight when what is free is shared out, in thousandths."
+    )
 
     class Meta:
         ordering = ["slug"]
@@ -79,7 +81,9 @@ class Quota(models.Model):
     )
     cohort = models.ForeignKey(Cohort, null=True, blank=True, on_delete=models.CASCADE, related_name="quotas")
     resource = models.CharField(max_length=80, validators=[validate_resource])
-    quota = models.PositiveBigIntegerField(default=0)
+    quota = models.PositiveBigIntegerField(
+        default=0, help_text="How much is guaranteed, in the resource's base unit."
+    )
     borrowing_limit = models.PositiveBigIntegerField(null=True, blank=True)
     lending_limit = models.PositiveBigIntegerField(null=True, blank=True)
 
@@ -110,7 +114,7 @@ class SiteLimit(models.Model):
     """The most that all together may hold of a resource, however much there is."""
 
     resource = models.CharField(max_length=80, primary_key=True, validators=[validate_resource])
-    amount = models.PositiveBigIntegerField()
+    amount = models.PositiveBigIntegerField(help_text="How much, in the resource's base unit.")
 
     class Meta:
         ordering = ["resource"]
@@ -133,7 +137,7 @@ class MemberCap(models.Model):
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="member_caps"
     )
     resource = models.CharField(max_length=80, validators=[validate_resource])
-    amount = models.PositiveBigIntegerField()
+    amount = models.PositiveBigIntegerField(help_text="How much, in the resource's base unit.")
 
     class Meta:
         ordering = ["resource"]
@@ -201,7 +205,9 @@ class ResourceRate(models.Model):
     """What a GPU of a model costs in GPU-hours for each hour, in thousandths. Without a row: 1000."""
 
     resource = models.CharField(max_length=80, primary_key=True, validators=[validate_resource])
-    rate_milli = models.PositiveIntegerField(default=WEIGHT_ONE)
+    rate_milli = models.PositiveIntegerField(
+        default=WEIGHT_ONE, help_text="Thousandths of a GPU-hour that an hour of a whole one costs."
+    )
 
     class Meta:
         ordering = ["resource"]

@@ -60,7 +60,7 @@ class QuotaWrittenSerializer(QuotaSerializer):
 
 
 class QuotaChangeSerializer(StrictSerializer):
-    quota = Amount()
+    quota = Amount(help_text="How much is guaranteed, in the resource's base unit.")
     borrowing_limit = Amount(allow_null=True, default=None, help_text="Null: no limit.")
     lending_limit = Amount(allow_null=True, default=None, help_text="Null: lends all that is unused.")
 
@@ -74,8 +74,13 @@ class QuotaCreateSerializer(QuotaChangeSerializer):
 class CohortSerializer(serializers.ModelSerializer[Cohort]):
     """A group of teams, or of cohorts, inside which unused quota may be borrowed."""
 
-    parent = serializers.CharField(source="parent.slug", default=None, allow_null=True)  # type: ignore[assignment]
-    team_count = serializers.IntegerField()
+    parent = serializers.CharField(
+        source="parent.slug",
+        default=None,
+        allow_null=True,
+        help_text="Short name of the cohort that it is in; null for none.",
+    )  # type: ignore[assignment]
+    team_count = serializers.IntegerField(help_text="How many teams are in it.")
 
     class Meta:
         model = Cohort
@@ -92,14 +97,24 @@ class _Weight(serializers.IntegerField):
 
 class CohortChangeSerializer(StrictSerializer):
     name = serializers.CharField(max_length=80)
-    parent = serializers.CharField(max_length=40, allow_null=True, default=None)  # type: ignore[assignment]
+    parent = serializers.CharField(
+        max_length=40,
+        allow_null=True,
+        default=None,
+        help_text="Short name of the cohort that it is in; null for none.",
+    )  # type: ignore[assignment]
     weight_milli = _Weight()
 
 
 class CohortCreateSerializer(StrictSerializer):
     slug = serializers.CharField(max_length=40)
     name = serializers.CharField(max_length=80, required=False, allow_blank=True)
-    parent = serializers.CharField(max_length=40, allow_null=True, default=None)  # type: ignore[assignment]
+    parent = serializers.CharField(
+        max_length=40,
+        allow_null=True,
+        default=None,
+        help_text="Short name of the cohort that it is in; null for none.",
+    )  # type: ignore[assignment]
     weight_milli = _Weight()
 
 
@@ -107,22 +122,26 @@ class ShareSerializer(serializers.Serializer[Any]):
     """A team's place among the others."""
 
     team = serializers.CharField()
-    cohort = serializers.CharField(allow_null=True)
+    cohort = serializers.CharField(allow_null=True, help_text="Short name of the cohort.")
     weight_milli = serializers.IntegerField(help_text="Thousandths.")
     reclaim = serializers.BooleanField(help_text="Whether it takes back what others borrowed from it.")
 
 
 class ShareChangeSerializer(StrictSerializer):
-    cohort = serializers.CharField(max_length=40, allow_null=True, default=None)
+    cohort = serializers.CharField(
+        max_length=40, allow_null=True, default=None, help_text="Short name of the cohort."
+    )
     weight_milli = _Weight()
-    reclaim = serializers.BooleanField(default=True)
+    reclaim = serializers.BooleanField(
+        default=True, help_text="Whether it may take back at once what others have borrowed from it."
+    )
 
 
 class BarSerializer(serializers.Serializer[Any]):
     """How a team stands with one resource. Amounts in base units; null where there is no limit."""
 
-    resource = serializers.CharField()
-    label = serializers.CharField()  # type: ignore[assignment]
+    resource = serializers.CharField(help_text="Which resource, as `gpu:h100`; `gpu` for all GPUs.")
+    label = serializers.CharField(help_text="Name of it for people.")  # type: ignore[assignment]
     factor = serializers.SerializerMethodField(help_text="Base units in one of what people count.")
     unit = serializers.SerializerMethodField(
         help_text="What people count it in, where the label does not say."
@@ -151,7 +170,7 @@ class UsageSerializer(serializers.Serializer[Any]):
     """How a team stands."""
 
     team = serializers.CharField()
-    resources = BarSerializer(many=True)
+    resources = BarSerializer(many=True, help_text="How the team stands with each resource.")
 
 
 class MemberCapSerializer(serializers.ModelSerializer[MemberCap]):
@@ -181,7 +200,7 @@ class MemberCapWrittenSerializer(MemberCapSerializer):
 
 
 class MemberCapChangeSerializer(StrictSerializer):
-    amount = Amount()
+    amount = Amount(help_text="How much, in the resource's base unit.")
 
 
 class MemberCapCreateSerializer(MemberCapChangeSerializer):
@@ -217,7 +236,7 @@ class SiteLimitWrittenSerializer(SiteLimitSerializer):
 
 
 class SiteLimitChangeSerializer(StrictSerializer):
-    amount = Amount()
+    amount = Amount(help_text="How much, in the resource's base unit.")
 
 
 class RateSerializer(serializers.ModelSerializer[ResourceRate]):

@@ -26,8 +26,12 @@ class ProposedMoveSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(allow_null=True)
     owner = serializers.CharField(allow_null=True)
     team = serializers.CharField(allow_null=True)
-    preemptible = serializers.BooleanField(allow_null=True)
-    loses_work = serializers.BooleanField(allow_null=True)
+    preemptible = serializers.BooleanField(
+        allow_null=True, help_text="Whether it may have to make room for others."
+    )
+    loses_work = serializers.BooleanField(
+        allow_null=True, help_text="Whether what it computes is lost when it has to make room."
+    )
     from_node = serializers.CharField(help_text="The node that it would leave.")
     from_devices = serializers.ListField(child=serializers.CharField(), help_text="UUIDs.")
     to_node = serializers.CharField(
@@ -56,8 +60,8 @@ class RebalanceProposalSerializer(serializers.Serializer[Any]):
     moves = ProposedMoveSerializer(many=True, help_text="Who would go where.")
     proposed_at = serializers.DateTimeField(help_text="When it was first found.")
     seen_at = serializers.DateTimeField(help_text="When it was last found to work out.")
-    decided_at = serializers.DateTimeField(allow_null=True)
-    decided_by = serializers.CharField(allow_blank=True)
+    decided_at = serializers.DateTimeField(allow_null=True, help_text="When it was decided.")
+    decided_by = serializers.CharField(allow_blank=True, help_text="Who decided it.")
 
 
 def _move(row: MoveRow) -> dict[str, Any]:

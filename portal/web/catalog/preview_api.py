@@ -52,22 +52,32 @@ class CatalogPreviewRequestSerializer(StrictSerializer):
     team = serializers.CharField(max_length=40, required=False, help_text="For whom; needs a template, too.")
     template = serializers.CharField(max_length=81, required=False)
     flavor = serializers.CharField(max_length=60, required=False)
-    template_draft = TemplateCreateSerializer(required=False)
-    flavor_draft = FlavorCreateSerializer(required=False)
+    template_draft = TemplateCreateSerializer(
+        required=False, help_text="A template as it would be written, to look at without writing it."
+    )
+    flavor_draft = FlavorCreateSerializer(
+        required=False, help_text="A flavor as it would be written, to look at without writing it."
+    )
 
 
 class CatalogPreviewSerializer(serializers.Serializer[Preview]):
     """Where it fits, what it costs, and for a team what would happen now."""
 
     message = serializers.CharField(source="sentence")
-    pools = PoolFitSerializer(many=True, source="fits.pools")
+    pools = PoolFitSerializer(
+        many=True, source="fits.pools", help_text="Where it fits and where not, each with why."
+    )
     gpu_hours_per_hour_min = serializers.FloatField(help_text="What an hour takes from the ledger.")
-    gpu_hours_per_hour_max = serializers.FloatField()
-    verdict = VerdictSerializer(allow_null=True)
+    gpu_hours_per_hour_max = serializers.FloatField(help_text="What an hour takes from the ledger at most.")
+    verdict = VerdictSerializer(
+        allow_null=True, help_text="What would become of a request now; null without a team."
+    )
     network = serializers.CharField(
         help_text="What it could reach at most, as template and team say; empty where these close nothing."
     )
-    warnings = serializers.SerializerMethodField()
+    warnings = serializers.SerializerMethodField(
+        help_text="What to know about it that does not keep it from working."
+    )
 
     def to_representation(self, found: Preview) -> dict[str, Any]:
         sentence, verdict = found.sentence, found.verdict

@@ -30,23 +30,27 @@ class InboxItemSerializer(serializers.Serializer[Any]):
     id = serializers.CharField(
         source="key.id", help_text="`<what>-<id>`: of a request, device, node, pool or token."
     )
-    kind = serializers.ChoiceField(ItemKind.choices)
-    urgent = serializers.BooleanField()
-    since = serializers.DateTimeField(source="key.since")
+    kind = serializers.ChoiceField(ItemKind.choices, help_text="Its kind.")
+    urgent = serializers.BooleanField(help_text="Whether it should be looked at first.")
+    since = serializers.DateTimeField(source="key.since", help_text="Since when it waits.")
     due_at = serializers.DateTimeField(allow_null=True, help_text="When it is over by itself, or begins.")
     who = serializers.CharField(help_text="Who asks, or what is in trouble.")
-    title = serializers.CharField()
-    detail = serializers.CharField(allow_blank=True)
+    title = serializers.CharField(help_text="What people see it as.")
+    detail = serializers.CharField(allow_blank=True, help_text="More about it, for people.")
     reason = serializers.CharField(help_text="Why it waits for you.")
-    url = serializers.CharField()
+    url = serializers.CharField(help_text="Path in the portal where it is decided.")
     simulated = serializers.BooleanField()
 
 
 class InboxPageSerializer(serializers.Serializer[Any]):
+    """What waits for you, in pages."""
+
     count = serializers.IntegerField(help_text="How many things wait for you, of all kinds.")
-    next = serializers.URLField(allow_null=True)
-    previous = serializers.URLField(allow_null=True)
-    results = InboxItemSerializer(many=True)
+    next = serializers.URLField(allow_null=True, help_text="Address of the next page; null on the last one.")
+    previous = serializers.URLField(
+        allow_null=True, help_text="Address of the page before; null on the first one."
+    )
+    results = InboxItemSerializer(many=True, help_text="The rows, in the order of the list.")
 
 
 class Inbox(ApiView):

@@ -8,7 +8,7 @@ from typing import Any
 
 from portal.common.problem_serializers import SCHEMAS
 from portal.common.problems import CONTENT_TYPE
-from portal.web.openapi.meanings import describe
+from portal.web.openapi.descriptions import describe
 from portal.web.openapi.tags import TAGS
 
 _RETRY_AFTER = {

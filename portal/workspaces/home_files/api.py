@@ -32,18 +32,18 @@ class FileEntrySerializer(serializers.Serializer[Any]):
 
     name = serializers.CharField(help_text="For people: what is not printable as an escape.")
     path = serializers.CharField(help_text="By which it is asked for.")
-    kind = serializers.ChoiceField(["file", "folder", "link", "other"])
-    size_bytes = serializers.IntegerField()
-    changed_at = serializers.DateTimeField(allow_null=True)
+    kind = serializers.ChoiceField(["file", "folder", "link", "other"], help_text="Its kind.")
+    size_bytes = serializers.IntegerField(help_text="Size in bytes.")
+    changed_at = serializers.DateTimeField(allow_null=True, help_text="When it was last changed.")
 
 
 class FileListingSerializer(serializers.Serializer[Any]):
     """A part of a folder: folders first, then by name."""
 
-    path = serializers.CharField()
+    path = serializers.CharField(help_text="Path in the home folder; empty for all of it.")
     total = serializers.IntegerField(help_text="How many there are in all.")
-    offset = serializers.IntegerField()
-    entries = FileEntrySerializer(many=True)
+    offset = serializers.IntegerField(help_text="How many entries came before these.")
+    entries = FileEntrySerializer(many=True, help_text="The files and folders.")
 
 
 class _Path(StrictSerializer):
@@ -62,7 +62,9 @@ class FileRenameSerializer(_Path):
 
 class FileDeleteSerializer(StrictSerializer):
     paths = serializers.ListField(
-        child=serializers.CharField(max_length=services.MAX_PATH, trim_whitespace=False), max_length=100
+        child=serializers.CharField(max_length=services.MAX_PATH, trim_whitespace=False),
+        max_length=100,
+        help_text="Paths in the home folder.",
     )
 
 
@@ -80,6 +82,8 @@ class FileUploadSerializer(_Path):
 
 
 class FileTransferSerializer(serializers.Serializer[Any]):
+    """Where a file is sent to or fetched from, once and soon."""
+
     url = serializers.CharField(help_text="Good once, for two minutes (GET) or an hour (PUT, with a length).")
 
 

@@ -40,7 +40,7 @@ class HomesThereSerializer(serializers.Serializer[HomesThere]):
 
     node = serializers.CharField(source="node.name")
     pool = serializers.CharField(source="node.pool.slug")
-    homes = serializers.IntegerField()
+    homes = serializers.IntegerField(help_text="How many home folders.")
     used_mib = serializers.IntegerField(help_text="The sum of what was last measured of them.")
     measured = serializers.IntegerField(help_text="Of how many that is.")
     ready = serializers.IntegerField(help_text="How many can be moved at once.")
@@ -80,7 +80,9 @@ class HomeEvacuationSerializer(serializers.ModelSerializer[HomeEvacuation]):
         help_text="How many lie on the node yet and shall go, those on their way among them."
     )
     bytes_done = serializers.IntegerField(help_text="What has been copied.")
-    asked_by = serializers.CharField(source="asked_by.username", allow_null=True, default=None)
+    asked_by = serializers.CharField(
+        source="asked_by.username", allow_null=True, default=None, help_text="Who asked for it."
+    )
     reason = serializers.SerializerMethodField(help_text="Why it waits or ended early, or null.")
     message = serializers.SerializerMethodField(help_text="The same in a sentence, or empty.")
 

@@ -38,7 +38,7 @@ class SecretSerializer(serializers.ModelSerializer[Secret]):
     everywhere = serializers.BooleanField(
         help_text="Whether every workspace of its user or team gets it; those of a template do in any case."
     )
-    size_bytes = serializers.IntegerField()
+    size_bytes = serializers.IntegerField(help_text="Size in bytes.")
     version = serializers.IntegerField(help_text="Counts its values.")
     vault_path = serializers.CharField(help_text="Where Vault keeps it; empty where the portal does.")
     vault_key = serializers.CharField(help_text="Which key of what is there.")
@@ -80,16 +80,20 @@ class SecretWriteSerializer(StrictSerializer):
     vault_key = serializers.CharField(
         max_length=MAX_KEY, required=False, help_text="Which key of what is there."
     )
-    kind = serializers.ChoiceField(SecretKind.choices, required=False)
+    kind = serializers.ChoiceField(SecretKind.choices, required=False, help_text="Its kind.")
     description = serializers.CharField(max_length=services.MAX_DESCRIPTION, required=False, allow_blank=True)
-    everywhere = serializers.BooleanField(required=False)
+    everywhere = serializers.BooleanField(
+        required=False, help_text="Whether every workspace gets it without being asked."
+    )
 
 
 class SecretChangeSerializer(StrictSerializer):
     """What is given is changed; the value stays."""
 
     description = serializers.CharField(max_length=services.MAX_DESCRIPTION, required=False, allow_blank=True)
-    everywhere = serializers.BooleanField(required=False)
+    everywhere = serializers.BooleanField(
+        required=False, help_text="Whether every workspace gets it without being asked."
+    )
 
 
 class SecretViewSet(TaggedViewSet, ReadViewSet, ABC):

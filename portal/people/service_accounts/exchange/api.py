@@ -43,12 +43,16 @@ class OAuthError(exceptions.APIException):
 
 
 class TokenExchangeRequestSerializer(serializers.Serializer[Any]):
-    grant_type = serializers.ChoiceField([GRANT_TYPE])
+    grant_type = serializers.ChoiceField([GRANT_TYPE], help_text="What is asked for (RFC 8693).")
     subject_token = serializers.CharField(
         help_text="The signed JWT of an issuer that the operator has allowed."
     )
-    subject_token_type = serializers.ChoiceField(SUBJECT_TYPES)
-    requested_token_type = serializers.ChoiceField(TOKEN_TYPES, required=False)
+    subject_token_type = serializers.ChoiceField(
+        SUBJECT_TYPES, help_text="What kind of token `subject_token` is (RFC 8693)."
+    )
+    requested_token_type = serializers.ChoiceField(
+        TOKEN_TYPES, required=False, help_text="What kind of token is wanted (RFC 8693)."
+    )
     scope = serializers.CharField(
         required=False, help_text="Some of the rule's scopes; without it, all of them."
     )
@@ -58,16 +62,22 @@ class TokenExchangeRequestSerializer(serializers.Serializer[Any]):
 
 
 class TokenExchangeSerializer(serializers.Serializer[Any]):
-    access_token = serializers.CharField()
-    issued_token_type = serializers.ChoiceField(TOKEN_TYPES)
-    token_type = serializers.ChoiceField(["Bearer"])
+    """A token of Berth in exchange for one of a pipeline (RFC 8693)."""
+
+    access_token = serializers.CharField(help_text="The token, shown this once.")
+    issued_token_type = serializers.ChoiceField(
+        TOKEN_TYPES, help_text="What kind of token was given (RFC 8693)."
+    )
+    token_type = serializers.ChoiceField(["Bearer"], help_text="How the token is sent (RFC 6750).")
     expires_in = serializers.IntegerField(help_text="Seconds.")
-    scope = serializers.CharField()
+    scope = serializers.CharField(help_text="Its scopes, with spaces between.")
 
 
 class OAuthErrorSerializer(serializers.Serializer[Any]):
-    error = serializers.CharField()
-    error_description = serializers.CharField()
+    """A refusal in the form of RFC 6749."""
+
+    error = serializers.CharField(help_text="The code of RFC 6749 and RFC 8693.")
+    error_description = serializers.CharField(help_text="What is wrong, in words.")
 
 
 class TokenExchange(ApiView):
