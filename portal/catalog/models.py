@@ -92,7 +92,7 @@ class Entry(models.Model):
     position = models.PositiveIntegerField(
         default=100,
         validators=[MaxValueValidator(LARGEST)],
-        help_text="Place in lists; the lowest number comes first.",
+        help_text="Position in lists, lowest first.",
     )
     restricted = models.BooleanField(default=False)
     deprecated = models.BooleanField(
@@ -170,14 +170,14 @@ class Template(Entry):
         ),
     )
     ready_path = models.CharField(
-        max_length=200, default="/", help_text="Path that answers once the program is ready."
+        max_length=200, default="/", help_text="Path that responds once the program is ready."
     )
-    open_path = models.CharField(max_length=200, default="/", help_text="Path that is opened in it.")
+    open_path = models.CharField(max_length=200, default="/", help_text="Path that opens in the browser.")
     upstream_auth = models.CharField(
         max_length=20,
         choices=UpstreamAuth,
         default=UpstreamAuth.NONE,
-        help_text="What the front door adds to requests on their way to its program.",
+        help_text="Credentials that the front door adds to requests to the program.",
     )
     service_workers = models.BooleanField(
         default=False,
@@ -202,7 +202,7 @@ class Template(Entry):
     git_ref = models.CharField(
         max_length=MAX_REF,
         blank=True,
-        help_text="Branch, tag or commit of its repository; empty for the repository's own choice.",
+        help_text="Branch, tag or commit of the repository; empty for the default branch.",
     )
     git_secret = models.CharField(
         max_length=64,
@@ -230,12 +230,12 @@ class Template(Entry):
     start_timeout_s = models.PositiveIntegerField(
         default=120,
         validators=[MinValueValidator(5), MaxValueValidator(MAX_TIMEOUT_S)],
-        help_text="How long a start may take, in seconds.",
+        help_text="Maximum duration of a start, in seconds.",
     )
     stop_timeout_s = models.PositiveIntegerField(
         default=10,
         validators=[MaxValueValidator(300)],
-        help_text="How long a program has to end by itself, in seconds.",
+        help_text="Seconds that the program has to stop by itself.",
     )
     work_lost = models.CharField(
         max_length=12,

@@ -45,9 +45,11 @@ MOUNTS_HELP = (
 class AcceleratorsSerializer(serializers.Serializer[Any]):
     """Accelerators on each node; `share_milli` is 1000 for whole ones, `within` what several must share."""
 
-    count = serializers.IntegerField(help_text="How many on each node; 0 for none.")
+    count = serializers.IntegerField(help_text="Number on each node; 0 for none.")
     model = serializers.CharField(allow_blank=True)
-    share_milli = serializers.IntegerField(help_text="Thousandths of each; 1000 is a whole one.")
+    share_milli = serializers.IntegerField(
+        help_text="Share of each accelerator, in thousandths. 1000 is a whole one."
+    )
     isolated = serializers.BooleanField(
         default=True,
         help_text="False for a share of a device: everybody on that device can take all of its memory and "
@@ -59,13 +61,11 @@ class AcceleratorsSerializer(serializers.Serializer[Any]):
         required=False,
         help_text="Several that will do; `model` is empty then.",
     )
-    mig_profile = serializers.CharField(
-        default="", allow_blank=True, help_text="Profile of the MIG instance, as `1g.10gb`."
-    )
+    mig_profile = serializers.CharField(default="", allow_blank=True, help_text="MIG profile, as `1g.10gb`.")
     within = serializers.ChoiceField(
         Bond.choices,
         default=Bond.NODE,
-        help_text="What several accelerators have to share, so that they reach each other quickly.",
+        help_text="Fast connection that several accelerators must share.",
     )
 
 
@@ -74,8 +74,8 @@ class ResourcesSerializer(serializers.Serializer[Any]):
 
     cpu_milli = serializers.IntegerField()
     memory_mib = serializers.IntegerField()
-    disk_mib = serializers.IntegerField(help_text="Space on the disk in MiB.")
-    nodes = serializers.IntegerField(help_text="How many nodes it takes.")
+    disk_mib = serializers.IntegerField(help_text="Disk space in MiB.")
+    nodes = serializers.IntegerField(help_text="Number of nodes.")
     accelerators = AcceleratorsSerializer(help_text="Accelerators on each node.")
 
     def to_representation(self, held: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class TemplateSerializer(EntrySerializer):
     env = serializers.SerializerMethodField(help_text="Null for who does not keep it.")
     startup = serializers.SerializerMethodField(help_text="Null for who does not keep it.")
     available = serializers.SerializerMethodField(help_text="Whether some node has its program.")
-    reason = serializers.SerializerMethodField(help_text="Why, in words.")
+    reason = serializers.SerializerMethodField(help_text="Why no node can run it; empty if one can.")
     next_action = serializers.SerializerMethodField()
 
     class Meta:
@@ -218,7 +218,7 @@ class TemplateSerializer(EntrySerializer):
 class FlavorSerializer(EntrySerializer):
     """The size of a workspace. With `pool` it can be had only there."""
 
-    resources = serializers.SerializerMethodField(help_text="What is held on each node.")
+    resources = serializers.SerializerMethodField(help_text="Resources on each node.")
     pool = serializers.CharField(source="pool.slug", allow_null=True, default=None)
     simulated = serializers.BooleanField(help_text="Whether nothing real runs behind it.")
     work_lost = serializers.ChoiceField(
@@ -247,7 +247,7 @@ class WarningSerializer(serializers.Serializer[rules.Finding]):
 
     field = serializers.CharField(help_text="Name of the field.")
     message = serializers.SerializerMethodField()
-    reason = serializers.SerializerMethodField(help_text="What to look at, for programs and in words.")
+    reason = serializers.SerializerMethodField(help_text="What to check, as a code and in words.")
 
     def get_message(self, found: rules.Finding) -> str:
         return message_of(found.reason)
@@ -260,9 +260,7 @@ class WarningSerializer(serializers.Serializer[rules.Finding]):
 class TemplateWrittenSerializer(TemplateSerializer):
     """A template as it was just written, with what its keeper should look at."""
 
-    warnings = serializers.SerializerMethodField(
-        help_text="What to know about it that does not keep it from working."
-    )
+    warnings = serializers.SerializerMethodField(help_text="Warnings that do not block its use.")
 
     class Meta(TemplateSerializer.Meta):
         fields = [*TemplateSerializer.Meta.fields, "warnings"]
@@ -297,10 +295,10 @@ class EntryChangeSerializer(StrictSerializer):
         min_value=0,
         max_value=LARGEST,
         required=False,
-        help_text="Place in lists; the lowest number comes first.",
+        help_text="Position in lists, lowest first.",
     )
     deprecated = serializers.BooleanField(
-        required=False, help_text="Whether another one should be chosen for what is new."
+        required=False, help_text="Whether new workspaces should use another one."
     )
     teams = _slugs(help_text="Short names of the teams that may use it; null: everybody.")
     default_lifetime_hours = _lifetime(
@@ -320,7 +318,7 @@ class TemplateChangeSerializer(EntryChangeSerializer):
         [(name, name) for name in rules.ICONS],
         allow_blank=True,
         required=False,
-        help_text="Which of the icons that there are.",
+        help_text="Name of an icon.",
     )
     program = serializers.CharField(
         max_length=80, help_text="What a node must have, as inventory reports it."
@@ -329,19 +327,19 @@ class TemplateChangeSerializer(EntryChangeSerializer):
         max_length=200,
         allow_blank=True,
         required=False,
-        help_text="What to install on a node so that it runs there.",
+        help_text="What to install on nodes to run it.",
     )
     min_cuda = serializers.CharField(
         max_length=6,
         allow_blank=True,
         required=False,
-        help_text="Oldest version of CUDA that it runs with, as `12.4`; empty for any.",
+        help_text="Minimum CUDA version, as `12.4`; empty for any.",
     )
     min_compute_capability = serializers.ChoiceField(
         [(each, each) for each in COMPUTE_CAPABILITIES],
         allow_blank=True,
         required=False,
-        help_text="Least compute capability of its accelerators, as `8.0`; empty for any.",
+        help_text="Minimum CUDA compute capability, as `8.0`; empty for any.",
     )
     argv = serializers.ListField(
         child=serializers.CharField(trim_whitespace=False, allow_blank=True, max_length=rules.MAX_ARGUMENT),
@@ -362,13 +360,15 @@ class TemplateChangeSerializer(EntryChangeSerializer):
         help_text="A shell script that runs before the program, in its sandbox.",
     )
     ready_path = serializers.CharField(
-        max_length=200, required=False, help_text="Path that answers once the program is ready."
+        max_length=200, required=False, help_text="Path that responds once the program is ready."
     )
-    open_path = serializers.CharField(max_length=200, required=False, help_text="Path that is opened in it.")
+    open_path = serializers.CharField(
+        max_length=200, required=False, help_text="Path that opens in the browser."
+    )
     upstream_auth = serializers.ChoiceField(
         UpstreamAuth.choices,
         required=False,
-        help_text="What the front door adds to requests on their way to its program.",
+        help_text="Credentials that the front door adds to requests to the program.",
     )
     service_workers = serializers.BooleanField(required=False, help_text="Not for a team's own.")
     egress = serializers.ChoiceField(
@@ -414,30 +414,30 @@ class TemplateChangeSerializer(EntryChangeSerializer):
         [choice for choice in Activity.choices if choice[0]],
         allow_blank=True,
         required=False,
-        help_text="How to tell whether it is at work.",
+        help_text="How activity is detected.",
     )
     start_timeout_s = serializers.IntegerField(
         min_value=5,
         max_value=MAX_TIMEOUT_S,
         required=False,
-        help_text="How long a start may take, in seconds.",
+        help_text="Maximum duration of a start, in seconds.",
     )
     stop_timeout_s = serializers.IntegerField(
         min_value=0,
         max_value=300,
         required=False,
-        help_text="How long a program has to end by itself, in seconds.",
+        help_text="Seconds that the program has to stop by itself.",
     )
     work_lost = serializers.ChoiceField(
         WorkLost.choices,
         required=False,
-        help_text="Whether what it computes is lost when it has to make room.",
+        help_text="Whether preemption loses work.",
     )
     successor = serializers.CharField(
         max_length=81,
         allow_null=True,
         required=False,
-        help_text="Short name of what takes its place; null where there is none.",
+        help_text="Slug of the replacement; null for none.",
     )
     environment = serializers.CharField(
         max_length=40,
@@ -460,7 +460,7 @@ class FlavorAcceleratorsSerializer(StrictSerializer):
     """Accelerators on each node, as a flavor is written."""
 
     count = _whole(
-        0, MAX_ACCELERATORS, source="accelerator_count", help_text="How many on each node; 0 for none."
+        0, MAX_ACCELERATORS, source="accelerator_count", help_text="Number on each node; 0 for none."
     )
     model = serializers.CharField(source="accelerator_model", max_length=80, allow_blank=True, required=False)
     models = serializers.ListField(
@@ -474,19 +474,19 @@ class FlavorAcceleratorsSerializer(StrictSerializer):
         1,
         WHOLE_DEVICE_MILLI,
         source="accelerator_milli",
-        help_text="Thousandths of each; 1000 is a whole one.",
+        help_text="Share of each accelerator, in thousandths. 1000 is a whole one.",
     )
     memory_mib = _whole(source="accelerator_memory_mib")
     mig_profile = serializers.CharField(
         max_length=40,
         allow_blank=True,
         required=False,
-        help_text="Profile of the MIG instance, as `1g.10gb`.",
+        help_text="MIG profile, as `1g.10gb`.",
     )
     within = serializers.ChoiceField(
         Bond.choices,
         required=False,
-        help_text="What several accelerators have to share, so that they reach each other quickly.",
+        help_text="Fast connection that several accelerators must share.",
     )
 
 
@@ -495,8 +495,8 @@ class FlavorResourcesChangeSerializer(StrictSerializer):
 
     cpu_milli = _whole(100)
     memory_mib = _whole(128)
-    disk_mib = _whole(help_text="Space on the disk in MiB.")
-    nodes = _whole(1, MAX_NODES, help_text="How many nodes it takes.")
+    disk_mib = _whole(help_text="Disk space in MiB.")
+    nodes = _whole(1, MAX_NODES, help_text="Number of nodes.")
     accelerators = FlavorAcceleratorsSerializer(
         source="*", required=False, help_text="Accelerators on each node."
     )
@@ -534,15 +534,15 @@ def flavor_errors(prefix: str = "") -> Iterator[None]:
 class FlavorChangeSerializer(EntryChangeSerializer):
     """The fields of a flavor that may be changed."""
 
-    resources = FlavorResourcesChangeSerializer(source="*", help_text="What it has of each resource.")
+    resources = FlavorResourcesChangeSerializer(source="*", help_text="Resources on each node.")
     preemptible = serializers.BooleanField(
-        required=False, help_text="Whether it may have to make room for others."
+        required=False, help_text="Whether workspaces of this flavor can be preempted."
     )
     work_lost = serializers.ChoiceField(
         WorkLost.choices,
         allow_blank=True,
         required=False,
-        help_text="Whether what it computes is lost when it has to make room.",
+        help_text="Whether preemption loses work.",
     )
     expected_hours = HoursField(
         source="expected_s",
@@ -562,7 +562,7 @@ class FlavorChangeSerializer(EntryChangeSerializer):
         max_length=60,
         allow_null=True,
         required=False,
-        help_text="Short name of what takes its place; null where there is none.",
+        help_text="Slug of the replacement; null for none.",
     )
 
 
@@ -570,7 +570,7 @@ class FlavorCreateSerializer(FlavorChangeSerializer):
     """A new flavor."""
 
     slug = serializers.CharField(max_length=60)
-    resources = FlavorResourcesSerializer(source="*", help_text="What it has of each resource.")
+    resources = FlavorResourcesSerializer(source="*", help_text="Resources on each node.")
 
 
 def kept_ids(actor: Any, shown: Iterable[Template]) -> frozenset[Any]:

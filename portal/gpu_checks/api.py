@@ -52,36 +52,34 @@ class ProgressSerializer(serializers.Serializer[Any]):
     """How far it has come. `phase`: prepare, start, beat, result, end; empty before it begins."""
 
     phase = serializers.CharField(
-        default="", help_text="`prepare`, `start`, `beat`, `result` or `end`; empty before it begins."
+        default="", help_text="`prepare`, `start`, `beat`, `result` or `end`; empty before it starts."
     )
     test = serializers.CharField(default="", help_text="The test that runs.")
-    done = serializers.IntegerField(default=0, help_text="How much of it is done.")
-    total = serializers.IntegerField(default=0, help_text="How much there is to do in all.")
-    elapsed_ms = serializers.IntegerField(
-        default=0, help_text="For how long it has been under way, in milliseconds."
-    )
-    text = serializers.CharField(default="", help_text="What it does just now, in words.")
+    done = serializers.IntegerField(default=0, help_text="Amount of work done, out of `total`.")
+    total = serializers.IntegerField(default=0, help_text="Total amount of work.")
+    elapsed_ms = serializers.IntegerField(default=0, help_text="Elapsed time in milliseconds.")
+    text = serializers.CharField(default="", help_text="Current activity, in words.")
 
 
 class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
     """A check or a scrub of one device. `simulated`: of a simulated device, which it says nothing about."""
 
     device = serializers.UUIDField(source="device_id", help_text="Id of the accelerator.")
-    uuid = serializers.CharField(
-        source="device.uuid", help_text="Of the accelerator, as its driver names it."
-    )
+    uuid = serializers.CharField(source="device.uuid", help_text="UUID of the accelerator, from its driver.")
     node = serializers.CharField(source="device.node.name")
     pool = serializers.CharField(source="device.node.pool.slug")
-    kind = serializers.ChoiceField(CheckKind.choices, help_text="Its kind.")
-    level = serializers.ChoiceField(CheckLevel.choices, help_text="How thorough the check is.")
-    cause = serializers.ChoiceField(CheckCause.choices, help_text="What it was run for.")
+    kind = serializers.ChoiceField(
+        CheckKind.choices, help_text="What was done: a check, a scrub, a reset or another operation."
+    )
+    level = serializers.ChoiceField(CheckLevel.choices, help_text="Level of the check.")
+    cause = serializers.ChoiceField(CheckCause.choices, help_text="Cause of the run.")
     state = serializers.ChoiceField(RunState.choices)
     verdict = serializers.ChoiceField(CheckVerdict.choices, allow_blank=True, help_text="Empty until done.")
     recovery = serializers.CharField(
         allow_blank=True, help_text="What brings the device back, as it is called of devices."
     )
     asked_by = serializers.CharField(
-        source="asked_by.username", default=None, allow_null=True, help_text="Who asked for it."
+        source="asked_by.username", default=None, allow_null=True, help_text="Username of the requester."
     )
     partner = serializers.UUIDField(
         source="partner_id",
@@ -97,7 +95,7 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
         read_only=True,
         help_text="UUIDs of the linked devices that were kept free for it, to measure the links to them.",
     )
-    progress = ProgressSerializer(help_text="How far it has come; null before it begins.")
+    progress = ProgressSerializer(help_text="Progress of the run; null before it starts.")
     measures = serializers.JSONField(help_text="Judged figures by name: value, unit, and their floors.")
 
     class Meta:
@@ -121,9 +119,7 @@ class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
 class GpuCheckDetailSerializer(GpuCheckSerializer):
     """With the report as it came, in the schema at `/schemas/gpu-check`; empty until done."""
 
-    report = serializers.JSONField(
-        help_text="The report as the check wrote it, in the schema at `/schemas/gpu-check`."
-    )
+    report = serializers.JSONField(help_text="The check's report. Its schema is at `/schemas/gpu-check`.")
 
     class Meta(GpuCheckSerializer.Meta):
         fields = [*GpuCheckSerializer.Meta.fields, "report"]
@@ -133,9 +129,9 @@ class GpuCheckDetailSerializer(GpuCheckSerializer):
 class GpuCheckCreateSerializer(StrictSerializer):
     device = serializers.CharField(max_length=80, help_text="Id of the device, or its UUID (`GPU-…`).")
     level = serializers.ChoiceField(
-        CheckLevel.choices, default=CheckLevel.QUICK, help_text="How thorough the check is."
+        CheckLevel.choices, default=CheckLevel.QUICK, help_text="Level of the check."
     )
-    kind = serializers.ChoiceField(ASKED_FOR, default=CheckKind.CHECK, help_text="Its kind.")
+    kind = serializers.ChoiceField(ASKED_FOR, default=CheckKind.CHECK, help_text="Which check to run.")
 
 
 class GpuCheckFilter(filters.FilterSet):
@@ -337,7 +333,7 @@ class PoolChecksSerializer(StrictSerializer):
 
     check_every_hours = _hours("After how many hours a device that is free is checked again; 0 for never.")
     check_level = serializers.ChoiceField(
-        CheckLevel.choices, required=False, help_text="How thorough these checks are."
+        CheckLevel.choices, required=False, help_text="Level of the scheduled checks."
     )
     hand_out_max_age_hours = _hours(
         "A device whose last pass is older, in hours, is checked before it is handed out; 0 for never.",

@@ -30,7 +30,7 @@ class ExtendSerializer(StrictSerializer):
     """By how much a workspace shall live longer."""
 
     hours = HoursField(
-        source="seconds", min_value=1 / 60, max_value=MAX_LIFETIME_H, help_text="By how many hours."
+        source="seconds", min_value=1 / 60, max_value=MAX_LIFETIME_H, help_text="Hours to add."
     )
 
 
@@ -42,7 +42,7 @@ class KeepSerializer(StrictSerializer):
         min_value=keeping.MIN_KEEP_S / 3600,
         max_value=keeping.MAX_KEEP_S / 3600,
         default=2 * 3600,
-        help_text="For how many hours from now.",
+        help_text="Hours from now.",
     )
 
 
@@ -55,13 +55,13 @@ class ResizeSerializer(StrictSerializer):
 class SignalSerializer(serializers.Serializer[Any]):
     """A value that was looked at; null where it was not measured, which counts as active."""
 
-    kind = serializers.ChoiceField([each.value for each in SignalKind], help_text="Its kind.")
+    kind = serializers.ChoiceField([each.value for each in SignalKind], help_text="What is measured.")
     value = serializers.FloatField(
         allow_null=True,
         help_text="`gpu`: percent, `cpu`: cores, `traffic`: bytes a second by the gateway, else how many.",
     )
-    threshold = serializers.FloatField(help_text="From which value on it counts as work.")
-    active = serializers.BooleanField(help_text="Whether it counts as work.")
+    threshold = serializers.FloatField(help_text="Lowest value that counts as activity.")
+    active = serializers.BooleanField(help_text="Whether it counts as activity.")
 
 
 CAUSES = (
@@ -74,18 +74,18 @@ class HeldSerializer(serializers.Serializer[Any]):
     """What is held against the workspace, in seconds."""
 
     cause = serializers.CharField(help_text=CAUSES)
-    value_s = serializers.FloatField(help_text="For how long it has been so, in seconds.")
-    threshold_s = serializers.FloatField(help_text="After how many seconds it counts.")
+    value_s = serializers.FloatField(help_text="Current value in seconds.")
+    threshold_s = serializers.FloatField(help_text="Threshold in seconds.")
 
 
 class ChangeSerializer(serializers.Serializer[Any]):
     """What was active from a moment on, until the next change; null: nobody watched."""
 
-    at = serializers.DateTimeField(help_text="When it happened.")
+    at = serializers.DateTimeField(help_text="When this activity began.")
     active = serializers.ListField(
         child=serializers.CharField(),
         allow_null=True,
-        help_text="What was at work from then on; null where nobody watched.",
+        help_text="Signals that were active from then on; null if not observed.",
     )
 
 
@@ -95,7 +95,7 @@ class ReclaimRuleSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(
         help_text="`idle_s`, `gpu_idle_s`, `release_s`, `longest_s`, `notice_s`, `stop_when_spent` or `week`."
     )
-    value = serializers.JSONField(allow_null=True, help_text="The value; null for nothing.")
+    value = serializers.JSONField(allow_null=True, help_text="Value of the rule; null for none.")
     set_by = serializers.CharField(help_text="`settings`, or what the policy is for: `flavor:a100-full`.")
 
 
@@ -105,7 +105,7 @@ class DiscontentSerializer(serializers.Serializer[Any]):
     contentment = serializers.IntegerField(help_text="What it gets of what it should get, in percent.")
     reason = serializers.CharField(help_text="The code of why.")
     message = serializers.CharField(help_text="Why, in a sentence.")
-    since = serializers.DateTimeField(help_text="From when on.")
+    since = serializers.DateTimeField(help_text="Start of the period.")
 
 
 class WorkProgressSerializer(serializers.Serializer[Any]):
@@ -129,14 +129,14 @@ class WorkProgressSerializer(serializers.Serializer[Any]):
 class ActivitySerializer(serializers.Serializer[Any]):
     """What a running workspace does, and what is held against it."""
 
-    observed_at = serializers.DateTimeField(allow_null=True, help_text="When it was last looked at.")
+    observed_at = serializers.DateTimeField(allow_null=True, help_text="Time of the last observation.")
     idle_s = serializers.FloatField(allow_null=True, help_text="Seen to do nothing at all; null: not known.")
     gpu_idle_s = serializers.FloatField(allow_null=True, help_text="Seen to do nothing on its GPUs.")
     idle_limit_s = serializers.IntegerField(
         allow_null=True, help_text="After which a step is due; null: never."
     )
     kept_until = serializers.DateTimeField(
-        allow_null=True, help_text="Until when nothing is held against it; null where nobody asked for that."
+        allow_null=True, help_text="End of the protection from reclaim; null for none."
     )
     stops_at = serializers.DateTimeField(allow_null=True, help_text="Where a step has been announced: when.")
     step = serializers.ChoiceField(
@@ -148,8 +148,8 @@ class ActivitySerializer(serializers.Serializer[Any]):
     starts_at = serializers.DateTimeField(
         allow_null=True, help_text="When it is started again, where a schedule has stopped it; null: not."
     )
-    signals = SignalSerializer(many=True, help_text="What was looked at, each with its threshold.")
-    held = HeldSerializer(many=True, help_text="What is held against it.")
+    signals = SignalSerializer(many=True, help_text="Measured signals with their thresholds.")
+    held = HeldSerializer(many=True, help_text="Possible causes of a reclaim, with their thresholds.")
     history = ChangeSerializer(many=True, help_text="Of the last two days.")
     policy = ReclaimRuleSerializer(
         many=True, help_text="The limits that apply, and where each value comes from."

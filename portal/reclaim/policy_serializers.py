@@ -49,19 +49,19 @@ class ReclaimPolicyValuesSerializer(StrictSerializer):
         max_length=64, allow_blank=True, required=False, help_text="Time zone, as `Europe/Berlin`."
     )
     days = serializers.ListField(
-        child=serializers.ChoiceField(DAYS), max_length=7, required=False, help_text="Days of work, as `mon`."
+        child=serializers.ChoiceField(DAYS), max_length=7, required=False, help_text="Working days, as `mon`."
     )
     work_from = serializers.TimeField(
         allow_null=True,
         required=False,
         format="%H:%M",
-        help_text="When a day of work begins, as `08:00`; null where that does not matter.",
+        help_text="Start of the working hours, as `08:00`; null for no schedule.",
     )
     work_until = serializers.TimeField(
         allow_null=True,
         required=False,
         format="%H:%M",
-        help_text="When a day of work ends, as `18:00`; null where that does not matter.",
+        help_text="End of the working hours, as `18:00`; null for no schedule.",
     )
     after_hours_minutes = _limit(MAX_MINUTES, "Without work outside the hours of work; a shorter limit only.")
     stop_at = serializers.TimeField(
@@ -98,12 +98,12 @@ class ReclaimPolicySerializer(serializers.ModelSerializer[ReclaimPolicy]):
     work_from = serializers.TimeField(
         allow_null=True,
         format="%H:%M",
-        help_text="When a day of work begins, as `08:00`; null where that does not matter.",
+        help_text="Start of the working hours, as `08:00`; null for no schedule.",
     )
     work_until = serializers.TimeField(
         allow_null=True,
         format="%H:%M",
-        help_text="When a day of work ends, as `18:00`; null where that does not matter.",
+        help_text="End of the working hours, as `18:00`; null for no schedule.",
     )
     stop_at = serializers.TimeField(
         allow_null=True, format="%H:%M", help_text="Stops what is not used at this hour; null: never."
@@ -111,9 +111,9 @@ class ReclaimPolicySerializer(serializers.ModelSerializer[ReclaimPolicy]):
     start_at = serializers.TimeField(
         allow_null=True, format="%H:%M", help_text="Starts then what `stop_at` has stopped; null: never."
     )
-    days = serializers.ListField(child=serializers.ChoiceField(DAYS), help_text="Days of work, as `mon`.")
+    days = serializers.ListField(child=serializers.ChoiceField(DAYS), help_text="Working days, as `mon`.")
     holidays = serializers.ListField(
-        child=serializers.DateField(), help_text="Days on which nobody works, as `2026-12-25`."
+        child=serializers.DateField(), help_text="Days without working hours, as `2026-12-25`."
     )
 
     class Meta:
@@ -131,7 +131,7 @@ class ReclaimInterruptionSerializer(serializers.Serializer[Any]):
     workspace = serializers.UUIDField(help_text="Id of the workspace.")
     name = serializers.CharField()
     team = serializers.CharField(help_text="Short name of its team.")
-    at = serializers.DateTimeField(help_text="When it happened.")
+    at = serializers.DateTimeField(help_text="When it would have been stopped.")
     cause = serializers.CharField(help_text="`longest`, `gpu_idle`, `release_gpu_idle`.")
 
 
@@ -146,8 +146,8 @@ class ReclaimPreviewSerializer(serializers.Serializer[Any]):
     )
     starts = serializers.IntegerField(help_text="How many starts of workspaces were replayed.")
     cut = serializers.BooleanField(help_text="There were more: the newest 20,000 were replayed.")
-    workspaces = serializers.IntegerField(help_text="How many would have been stopped.")
-    stops = serializers.IntegerField(help_text="How many would have been stopped.")
+    workspaces = serializers.IntegerField(help_text="Number of workspaces that would have been stopped.")
+    stops = serializers.IntegerField(help_text="Number of workspaces that would have been stopped.")
     releases = serializers.IntegerField(help_text="How many of these stops only release GPUs.")
     gpu_hours = serializers.FloatField(help_text="For how long that would have freed GPUs.")
     interrupted = serializers.IntegerField(help_text="How many of these were not idle at that moment.")

@@ -52,9 +52,9 @@ class GpuUseLineSerializer(serializers.Serializer[Any]):
 
     key = serializers.CharField(
         allow_blank=True,
-        help_text="What the row is about: a team, user, flavor, model, node (`pool/node`) or day.",
+        help_text="Key of the line: a team, user, flavor, model, node (`pool/node`) or day.",
     )
-    amounts = GpuUseAmountsSerializer(help_text="GPU-hours by what became of them.")
+    amounts = GpuUseAmountsSerializer(help_text="GPU-hours by how they were used.")
 
 
 class GpuUseDaySerializer(serializers.Serializer[Any]):
@@ -68,15 +68,15 @@ class GpuUseSerializer(serializers.Serializer[Any]):
     """What GPUs did from `since` until `until`, both included (UTC)."""
 
     since = serializers.DateField(help_text="First day.")
-    until = serializers.DateField(help_text="Last day; it is among them.")
+    until = serializers.DateField(help_text="Last day (included).")
     team = serializers.CharField(
         allow_null=True, help_text="Short name of the team that was asked for; null for all."
     )
     by = serializers.ChoiceField(
-        choices=[(each, each) for each in gpu_use.BY], help_text="What the rows are about."
+        choices=[(each, each) for each in gpu_use.BY], help_text="What each line is about."
     )
     currency = serializers.CharField(help_text="Of costs, as `EUR`.")
-    total = GpuUseAmountsSerializer(help_text="The sum of all rows.")
+    total = GpuUseAmountsSerializer(help_text="Total of all rows.")
     before = GpuUseAmountsSerializer(help_text="As many days before these.")
     days = GpuUseDaySerializer(many=True, help_text="One row for each day.")
     lines = GpuUseLineSerializer(many=True, help_text="Those that held most first.")
@@ -182,7 +182,9 @@ class EfficiencySerializer(serializers.Serializer[Any]):
     """What a workspace made of its GPUs in its present life, of seven days at most."""
 
     since = serializers.DateTimeField(allow_null=True, help_text="null: it has no whole GPU now.")
-    until = serializers.DateTimeField(allow_null=True, help_text="Until when it is wanted; null for good.")
+    until = serializers.DateTimeField(
+        allow_null=True, help_text="End of the period; null if the workspace has no whole GPU now."
+    )
     used = serializers.FloatField(
         allow_null=True,
         help_text="The share, 0 to 1, of measured GPU time; null: too little was measured.",

@@ -55,12 +55,10 @@ class QueueEntrySerializer(serializers.Serializer[Any]):
     message = serializers.CharField(help_text="What it waits for.")
     resource = serializers.CharField(allow_blank=True, help_text="The resource that is short.")
     rule = serializers.CharField(allow_blank=True, help_text="The rule in the way.")
-    requested_at = serializers.DateTimeField(help_text="When it was asked for.")
-    eta = serializers.DateTimeField(
-        allow_null=True, help_text="When it is expected to start; null where nothing is known."
-    )
-    eta_basis = serializers.CharField(allow_blank=True, help_text="What the expectation rests on.")
-    preemptible = serializers.BooleanField(help_text="Whether it may have to make room for others.")
+    requested_at = serializers.DateTimeField(help_text="When it was requested.")
+    eta = serializers.DateTimeField(allow_null=True, help_text="Estimated start; null if unknown.")
+    eta_basis = serializers.CharField(allow_blank=True, help_text="Basis of the estimate.")
+    preemptible = serializers.BooleanField(help_text="Whether the workspace can be preempted.")
 
 
 class QueueFilter(filters.FilterSet):

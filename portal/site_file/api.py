@@ -20,14 +20,14 @@ class SiteSerializer(serializers.Serializer[Any]):
     """The present site, as `docs/site.schema.json` describes it, and as the text of a file."""
 
     site = serializers.DictField(help_text="The site, as `docs/site.schema.json` describes it.")
-    yaml = serializers.CharField(help_text="The site as the text of a file.")
+    yaml = serializers.CharField(help_text="The site file as YAML.")
 
 
 class SiteFileSerializer(StrictSerializer):
     """A site file."""
 
     yaml = serializers.CharField(
-        max_length=2_000_000, trim_whitespace=False, help_text="The site as the text of a file."
+        max_length=2_000_000, trim_whitespace=False, help_text="The site file as YAML."
     )
     prune = serializers.BooleanField(default=False, help_text="Delete what a section does not name.")
 
@@ -35,9 +35,12 @@ class SiteFileSerializer(StrictSerializer):
 class StepSerializer(serializers.Serializer[Step]):
     """One change."""
 
-    section = serializers.CharField(help_text="Section of the file.")
+    section = serializers.CharField(help_text="Section of the site file.")
     name = serializers.CharField()
-    act = serializers.ChoiceField([each.value for each in Act], help_text="What is done to it.")
+    act = serializers.ChoiceField(
+        [each.value for each in Act],
+        help_text="What is done to the entry; `by_hand` if only a person can do it.",
+    )
     words = serializers.ListField(child=serializers.CharField(), help_text="What changes, field by field.")
 
 
@@ -45,7 +48,7 @@ class PlanSerializer(serializers.Serializer[Any]):
     """What would be done, or was."""
 
     same = serializers.BooleanField(help_text="Whether the site is as the file says.")
-    steps = StepSerializer(many=True, help_text="What changes, in order.")
+    steps = StepSerializer(many=True, help_text="Planned changes, in order.")
 
 
 def _answer(steps: list[Step]) -> Response:

@@ -23,7 +23,7 @@ class OwnPackageSerializer(serializers.Serializer[Any]):
     """A package of the user's own."""
 
     name = serializers.CharField()
-    version = serializers.CharField(help_text="Version of the package that is installed.")
+    version = serializers.CharField(help_text="Installed version.")
     instead_of = serializers.CharField(help_text="The environment's version, where it has another one.")
 
 
@@ -37,13 +37,17 @@ class OwnPackagesSerializer(serializers.Serializer[Any]):
     shared_with = serializers.ListField(
         child=serializers.CharField(), help_text="Names of your workspaces that have the same packages."
     )
-    reset_at_next_start = serializers.BooleanField(help_text="Whether the next start removes them.")
+    reset_at_next_start = serializers.BooleanField(
+        help_text="Whether the next start removes the user's own packages."
+    )
 
 
 class ResetSerializer(serializers.Serializer[Any]):
     """Whether the next start removes what was installed."""
 
-    reset_at_next_start = serializers.BooleanField(help_text="Whether the next start removes them.")
+    reset_at_next_start = serializers.BooleanField(
+        help_text="Whether the next start removes the user's own packages."
+    )
 
 
 class SaveSerializer(StrictSerializer):

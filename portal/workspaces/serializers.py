@@ -189,54 +189,53 @@ def git_of(request: Request, given: Mapping[str, Any]) -> Any:
 class CheckoutSerializer(serializers.Serializer[Any]):
     """What became of a repository of the last start."""
 
-    kind = serializers.ChoiceField([kind.value for kind in CheckoutKind], help_text="Its kind.")
+    kind = serializers.ChoiceField(
+        [kind.value for kind in CheckoutKind],
+        help_text="Whether it is the workspace's repository or the owner's dotfiles.",
+    )
     url = serializers.CharField(help_text="Address of the repository.")
     ref = serializers.CharField(
-        allow_blank=True, help_text="Branch, tag or commit; empty for the repository's own choice."
+        allow_blank=True, help_text="Branch, tag or commit; empty for the default branch."
     )
     folder = serializers.CharField(help_text="Its folder in the home.")
     state = serializers.ChoiceField(
         ["waiting", "cloning", "cloned", "kept", "installing", "installed", "failed"]
     )
     commit = serializers.CharField(
-        allow_blank=True, help_text="Commit that was checked out; empty until then."
+        allow_blank=True, help_text="Commit that is checked out; empty before that."
     )
-    percent = serializers.IntegerField(
-        allow_null=True, help_text="How much of it is there, in percent; null where that is not known."
-    )
+    percent = serializers.IntegerField(allow_null=True, help_text="Progress in percent; null if unknown.")
     code = serializers.CharField(allow_blank=True, help_text="Why it failed, or empty.")
     message = serializers.CharField(allow_blank=True)
     next_action = serializers.CharField(allow_blank=True)
     at = serializers.DateTimeField(
-        allow_null=True, help_text="When that was so; null where it has not begun."
+        allow_null=True, help_text="When it reached this state; null before it starts."
     )
 
 
 class ErrorSerializer(serializers.Serializer[Any]):
     """Why it waits, or why it failed."""
 
-    code = serializers.CharField(help_text="The reason for programs (`ReasonCode`).")
+    code = serializers.CharField(help_text="Reason code (`ReasonCode`).")
     message = serializers.CharField()
 
 
 class StageSerializer(serializers.Serializer[Any]):
     """A step on the way to a usable workspace, and how long it took or has been taking."""
 
-    key = serializers.CharField(help_text="Name of it for programs.")
-    label = serializers.CharField(help_text="Name of it for people.")  # type: ignore[assignment]
+    key = serializers.CharField(help_text="Name of the step for programs.")
+    label = serializers.CharField(help_text="Name of the step for people.")  # type: ignore[assignment]
     state = serializers.ChoiceField(["done", "current", "failed", "todo"])
-    began_at = serializers.DateTimeField(allow_null=True, help_text="When it began; null where it has not.")
+    began_at = serializers.DateTimeField(allow_null=True, help_text="When it began; null before that.")
     seconds = serializers.FloatField(
-        allow_null=True, help_text="How long it took, or has taken until now; null where it has not begun."
+        allow_null=True, help_text="Duration in seconds, so far if it still runs; null before it begins."
     )
 
 
 class HeldDeviceSerializer(serializers.Serializer[Any]):
     """An accelerator that the workspace holds, or a share of it in thousandths."""
 
-    uuid = serializers.CharField(
-        source="device.uuid", help_text="Of the accelerator, as its driver names it."
-    )
+    uuid = serializers.CharField(source="device.uuid", help_text="UUID of the accelerator, from its driver.")
     model = serializers.CharField(source="device.model")
     memory_mib = serializers.IntegerField(source="device.memory_mib")
     share_milli = serializers.IntegerField(
@@ -251,14 +250,12 @@ class QueueSerializer(serializers.Serializer[Any]):
         allow_blank=True, help_text="`queued`, `needs_approval`, or not decided yet."
     )
     position = serializers.IntegerField(
-        allow_null=True, help_text="Place in the queue, from 1; null where it does not wait."
+        allow_null=True, help_text="Position in the queue, from 1; null if it does not wait."
     )
-    eta = serializers.DateTimeField(
-        allow_null=True, help_text="When it is expected to start; null where nothing is known."
-    )
-    eta_basis = serializers.CharField(allow_blank=True, help_text="What the expectation rests on.")
+    eta = serializers.DateTimeField(allow_null=True, help_text="Estimated start; null if unknown.")
+    eta_basis = serializers.CharField(allow_blank=True, help_text="Basis of the estimate.")
     rule = serializers.CharField(
-        allow_blank=True, help_text="Which rule it waits for; empty where it waits for room."
+        allow_blank=True, help_text="Rule that it waits for; empty if it waits for capacity."
     )
     resource = serializers.CharField(
         allow_blank=True, help_text="Which resource it waits for; empty where none is named."
@@ -268,8 +265,8 @@ class QueueSerializer(serializers.Serializer[Any]):
 class PreemptingSerializer(serializers.Serializer[Any]):
     """By when a running workspace has to make room, and why."""
 
-    at = serializers.DateTimeField(help_text="When it is stopped, unless it is spared until then.")
-    reason = serializers.CharField(help_text="Why, in words.")
+    at = serializers.DateTimeField(help_text="When it will be stopped, unless preemption is cancelled.")
+    reason = serializers.CharField(help_text="Why it is preempted, in words.")
 
 
 class GpuOveruseSerializer(serializers.Serializer[ShareRow]):
@@ -283,7 +280,7 @@ class GpuOveruseSerializer(serializers.Serializer[ShareRow]):
     message = serializers.CharField()
     used_mib = serializers.IntegerField(help_text="What its processes hold there; 0 where it is unknown.")
     part_mib = serializers.IntegerField(help_text="What it may hold.")
-    since = serializers.DateTimeField(help_text="From when on.")
+    since = serializers.DateTimeField(help_text="When it began.")
     ends_at = serializers.DateTimeField(
         allow_null=True,
         help_text="From when on a process of it may be ended; null where that has begun, or none will be.",
@@ -296,7 +293,9 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     state = serializers.ChoiceField(
         State.choices, help_text="Where it is in its life, from `pending` to `terminated`."
     )
-    desired_state = serializers.ChoiceField(DesiredState.choices, help_text="What its user wants it to be.")
+    desired_state = serializers.ChoiceField(
+        DesiredState.choices, help_text="State that the owner has requested."
+    )
     reason = serializers.ChoiceField(
         TerminationReason.choices, source="termination_reason", help_text="Why it ended, or empty."
     )
@@ -308,19 +307,17 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     url = serializers.SerializerMethodField(help_text="The workspace's own origin and its first page.")
     portal_url = serializers.SerializerMethodField(help_text="Its page in the portal.")
     simulated = serializers.BooleanField(help_text="Whether nothing real runs behind it.")
-    error = serializers.SerializerMethodField(
-        help_text="Why it waits or why it failed; null where nothing is wrong."
-    )
-    resources = ResourcesSerializer(help_text="What is held on each node.")
+    error = serializers.SerializerMethodField(help_text="Why it waits or failed; null if nothing is wrong.")
+    resources = ResourcesSerializer(help_text="Resources on each node.")
     gpu_released = serializers.BooleanField(
         help_text="Whether it goes on without the accelerators of its flavor; `attach-gpu` takes them again."
     )
     nodes = serializers.SerializerMethodField(help_text="Names of the nodes that it is on.")
-    devices = serializers.SerializerMethodField(help_text="The accelerators that it holds.")
+    devices = serializers.SerializerMethodField(help_text="Accelerators that are allocated to it.")
     gpu_overuse = serializers.SerializerMethodField(
         help_text="Shared GPUs of whose memory it takes more than its part now, by what its node told last."
     )
-    stages = serializers.SerializerMethodField(help_text="The steps on its way to be usable, in their order.")
+    stages = serializers.SerializerMethodField(help_text="Steps of the start, in order.")
     queue = serializers.SerializerMethodField(help_text="How it stands while it waits, or null.")
     preempting = serializers.SerializerMethodField(help_text="That it has to make room, or null.")
     expected_hours = serializers.SerializerMethodField(help_text="How long it is expected to run.")
@@ -336,7 +333,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     heartbeat_at = serializers.DateTimeField(
         source="status.heartbeat_at",
         allow_null=True,
-        help_text="When its agent was last heard; null before the first time.",
+        help_text="Time of the agent's last heartbeat; null before the first.",
     )
     environment = serializers.CharField(
         allow_null=True,
@@ -595,9 +592,9 @@ def _shares(allocation: Any) -> Iterable[Any]:
 class EventSerializer(serializers.ModelSerializer[Event]):
     """One entry of the audit log. The message reads after the actor's name."""
 
-    actor = serializers.CharField(source="actor_label", help_text="Who did it, as people know them.")
+    actor = serializers.CharField(source="actor_label", help_text="Display name of who did it.")
     message = serializers.CharField(source="sentence")
-    data = serializers.DictField(help_text="What belongs to it, by name; names are only added.")  # type: ignore[assignment]
+    data = serializers.DictField(help_text="Details of the event by name. Names are only added.")  # type: ignore[assignment]
 
     class Meta:
         model = Event

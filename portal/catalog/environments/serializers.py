@@ -30,7 +30,7 @@ class PackageSerializer(serializers.Serializer[Any]):
 
     name = serializers.CharField()
     version = serializers.CharField(help_text="Version of the package.")
-    size_kib = serializers.IntegerField(help_text="Size on the disk in KiB.")
+    size_kib = serializers.IntegerField(help_text="Disk space in KiB.")
 
 
 class FailureFields:
@@ -52,7 +52,7 @@ class FailureFields:
 class VersionSerializer(FailureFields, serializers.ModelSerializer[EnvironmentVersion]):
     """A numbered version. It never changes once it is ready."""
 
-    source_kind = serializers.ChoiceField(SourceKind.choices, help_text="What `source` is written in.")
+    source_kind = serializers.ChoiceField(SourceKind.choices, help_text="Format of `source`.")
     state = serializers.ChoiceField(VersionState.choices)
     programs = serializers.ListField(
         child=serializers.CharField(), help_text="What it brings that templates start."
@@ -95,10 +95,10 @@ class EnvironmentSerializer(serializers.ModelSerializer[Environment]):
         source="successor.slug",
         allow_null=True,
         default=None,
-        help_text="Short name of what takes its place; null where there is none.",
+        help_text="Slug of the replacement; null for none.",
     )
     current = VersionSerializer(
-        allow_null=True, help_text="The version that workspaces get; null until one is ready."
+        allow_null=True, help_text="Version for new workspaces; null until one is ready."
     )
 
     class Meta:
@@ -148,7 +148,7 @@ class EnvironmentChangeSerializer(StrictSerializer):
     description = serializers.CharField(max_length=200, required=False, allow_blank=True)
     enabled = serializers.BooleanField(required=False, help_text="False: nobody can choose it any more.")
     deprecated = serializers.BooleanField(
-        required=False, help_text="Whether another one should be chosen for what is new."
+        required=False, help_text="Whether new workspaces should use another one."
     )
     notebook = serializers.BooleanField(required=False, help_text="Counts from the next version on.")
     successor = serializers.CharField(
@@ -160,7 +160,7 @@ class BuildCreateSerializer(StrictSerializer):
     """Without `source` the newest version is built, or, where it is ready, resolved anew as the next one."""
 
     source_kind = serializers.ChoiceField(
-        SourceKind.choices, default=SourceKind.PACKAGES, help_text="What `source` is written in."
+        SourceKind.choices, default=SourceKind.PACKAGES, help_text="Format of `source`."
     )
     source = serializers.CharField(  # type: ignore[assignment]
         max_length=MAX_LOCK, trim_whitespace=False, required=False, help_text="Makes another version."
@@ -177,10 +177,10 @@ class SourcePreviewRequestSerializer(_Source):
 class ReachSerializer(serializers.Serializer[Any]):
     """Who uses it now; workspaces keep the version that they have."""
 
-    workspaces = serializers.IntegerField(help_text="How many workspaces use it.")
-    running = serializers.IntegerField(help_text="How many of these run.")
+    workspaces = serializers.IntegerField(help_text="Number of workspaces that use it.")
+    running = serializers.IntegerField(help_text="Number of these workspaces that run.")
     templates = serializers.ListField(
-        child=serializers.CharField(), help_text="Short names of templates that bring it."
+        child=serializers.CharField(), help_text="Slugs of the templates that use it."
     )
 
 
@@ -194,9 +194,9 @@ class SourcePreviewSerializer(serializers.Serializer[Any]):
         help_text="Whether `changes` are all; else what packages bring may change, too."
     )
     changes = serializers.ListField(
-        child=serializers.CharField(), help_text="Packages that would be added, removed or another version."
+        child=serializers.CharField(), help_text="Packages that would be added, removed or changed."
     )
-    reach = ReachSerializer(help_text="Who uses it now.")
+    reach = ReachSerializer(help_text="Current use.")
     when = serializers.ListField(child=serializers.CharField(), help_text="When it would reach whom.")
 
 
@@ -210,12 +210,12 @@ class BuildSerializer(FailureFields, serializers.ModelSerializer[EnvironmentBuil
     pool = serializers.CharField(source="node.pool.slug")
     state = serializers.ChoiceField(BuildState.choices)
     stage = serializers.ChoiceField(
-        Stage.choices, allow_blank=True, help_text="Which step of the build is under way; null where none is."
+        Stage.choices, allow_blank=True, help_text="Current step of the build; null if it is not running."
     )
     done = serializers.IntegerField(help_text="Packages in this stage, of `total`.")
     percent = serializers.SerializerMethodField(help_text="How far the whole is; null once it has ended.")
     asked_by = serializers.CharField(
-        source="asked_by.username", default=None, allow_null=True, help_text="Who asked for it."
+        source="asked_by.username", default=None, allow_null=True, help_text="Username of the requester."
     )
     failure = serializers.SerializerMethodField(help_text="Why it came to nothing; null where it did not.")
     message = serializers.SerializerMethodField(help_text="The same in words.")

@@ -22,10 +22,10 @@ class DotfilesSerializer(serializers.Serializer[Any]):
 
     url = serializers.CharField(allow_blank=True, help_text="Address of the repository; empty for none.")
     ref = serializers.CharField(
-        allow_blank=True, help_text="Branch, tag or commit; empty for the repository's own choice."
+        allow_blank=True, help_text="Branch, tag or commit; empty for the default branch."
     )
     secret = serializers.CharField(
-        allow_blank=True, help_text="Name of the secret that opens it; empty for none."
+        allow_blank=True, help_text="Name of the secret with the credentials; empty for none."
     )
     changed_at = serializers.DateTimeField(
         allow_null=True, default=None, help_text="When it was last changed."

@@ -37,11 +37,11 @@ class AuditStreamSerializer(serializers.Serializer[Any]):
     last_id = serializers.IntegerField(help_text="The number of the last entry that got through.")
     waiting = serializers.IntegerField(help_text="How many entries have not.")
     sent_at = serializers.DateTimeField(
-        allow_null=True, help_text="When the last entry was taken by the receiver; null before the first."
+        allow_null=True, help_text="When the receiver last accepted an entry; null before the first."
     )
     last_error = serializers.CharField(allow_blank=True, help_text="A code; empty when all is well.")
     failed_at = serializers.DateTimeField(
-        allow_null=True, help_text="When the receiver last refused; null where it never did."
+        allow_null=True, help_text="When the receiver last refused an entry; null if never."
     )
 
 

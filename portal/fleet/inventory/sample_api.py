@@ -28,28 +28,26 @@ class SamplePointSerializer(serializers.Serializer[dict[str, Any]]):
     start = serializers.DateTimeField(help_text="When it begins.")
     measured_s = serializers.IntegerField(help_text="Seconds in which the device was looked at.")
     gpu_pct = serializers.FloatField(allow_null=True, help_text="Mean GPU use, percent.")
-    gpu_max_pct = serializers.IntegerField(
-        allow_null=True, help_text="Most use of the GPU in it, in percent."
-    )
+    gpu_max_pct = serializers.IntegerField(allow_null=True, help_text="Maximum GPU utilization in percent.")
     gpu_p95_pct = serializers.IntegerField(allow_null=True, help_text="95th percentile of the seconds.")
     gpu_s = serializers.IntegerField(allow_null=True, help_text="Seconds that tell the GPU's use.")
     gpu_used_s = serializers.IntegerField(allow_null=True, help_text="Seconds above 0 %.")
-    memory_mib = serializers.IntegerField(allow_null=True, help_text="Memory in use on average, in MiB.")
-    memory_max_mib = serializers.IntegerField(allow_null=True, help_text="Most of its memory in use, in MiB.")
-    power_mw = serializers.IntegerField(allow_null=True, help_text="Power on average, in milliwatts.")
-    power_max_mw = serializers.IntegerField(allow_null=True, help_text="Most power, in milliwatts.")
+    memory_mib = serializers.IntegerField(allow_null=True, help_text="Average memory in use, in MiB.")
+    memory_max_mib = serializers.IntegerField(allow_null=True, help_text="Maximum memory in use, in MiB.")
+    power_mw = serializers.IntegerField(allow_null=True, help_text="Average power in milliwatts.")
+    power_max_mw = serializers.IntegerField(allow_null=True, help_text="Maximum power in milliwatts.")
     temperature_c = serializers.IntegerField(
-        allow_null=True, help_text="Temperature on average, in degrees Celsius."
+        allow_null=True, help_text="Average temperature in degrees Celsius."
     )
     temperature_max_c = serializers.IntegerField(
-        allow_null=True, help_text="Highest temperature, in degrees Celsius."
+        allow_null=True, help_text="Maximum temperature in degrees Celsius."
     )
-    sm_clock_mhz = serializers.IntegerField(
-        allow_null=True, help_text="Clock of its processors on average, in MHz."
+    sm_clock_mhz = serializers.IntegerField(allow_null=True, help_text="Average SM clock in MHz.")
+    pcie_tx_kib_s = serializers.IntegerField(
+        allow_null=True, help_text="PCIe transmit rate in KiB per second."
     )
-    pcie_tx_kib_s = serializers.IntegerField(allow_null=True, help_text="Sent over PCIe, in KiB a second.")
     pcie_rx_kib_s = serializers.IntegerField(
-        allow_null=True, help_text="Received over PCIe, in KiB a second."
+        allow_null=True, help_text="PCIe receive rate in KiB per second."
     )
     throttle_s = serializers.IntegerField(
         allow_null=True, help_text="Seconds that tell whether clocks were held down."
@@ -63,18 +61,18 @@ class DeviceSamplesSerializer(serializers.Serializer[dict[str, Any]]):
     """What a device did. `step_s` is the length of each point; points that are not there are gaps."""
 
     device = serializers.UUIDField(help_text="Id of the accelerator.")
-    uuid = serializers.CharField(help_text="Of the accelerator, as its driver names it.")
+    uuid = serializers.CharField(help_text="UUID of the accelerator, from its driver.")
     simulated = serializers.BooleanField(help_text="Simulated devices have no samples.")
     span = serializers.ChoiceField(
-        choices=[(name, name) for name in series.SPANS], help_text="How much time was looked at."
+        choices=[(name, name) for name in series.SPANS], help_text="Length of the period."
     )
-    start = serializers.DateTimeField(help_text="When the time that was looked at begins.")
-    end = serializers.DateTimeField(help_text="When the time that was looked at ends.")
-    step_s = serializers.IntegerField(help_text="How long each point is, in seconds.")
+    start = serializers.DateTimeField(help_text="Start of the period.")
+    end = serializers.DateTimeField(help_text="End of the period.")
+    step_s = serializers.IntegerField(help_text="Interval of each point, in seconds.")
     idle_s = serializers.IntegerField(
         help_text="For how long the GPU has done nothing until now; what was not measured counts as work."
     )
-    points = SamplePointSerializer(many=True, help_text="What was measured, oldest first.")
+    points = SamplePointSerializer(many=True, help_text="Measurements, oldest first.")
 
 
 SPAN = OpenApiParameter(

@@ -54,12 +54,12 @@ class PoolSerializer(serializers.ModelSerializer[Pool]):
     """A set of capacity under one driver."""
 
     state = serializers.ChoiceField(PoolState.choices)
-    capabilities = serializers.ListField(child=serializers.CharField(), help_text="What it can do, as codes.")
-    node_count = serializers.IntegerField(help_text="How many nodes it has.")
-    online_count = serializers.IntegerField(help_text="How many of them were heard of late.")
+    capabilities = serializers.ListField(child=serializers.CharField(), help_text="Capabilities of the pool.")
+    node_count = serializers.IntegerField(help_text="Number of nodes.")
+    online_count = serializers.IntegerField(help_text="Number of nodes that are online.")
     device_count = serializers.IntegerField(help_text="A partitioned GPU counts as its MIG instances.")
     resources = serializers.SerializerMethodField(
-        help_text="What its nodes have and what is held of it, by resource."
+        help_text="Capacity and allocation of its nodes, by resource."
     )
 
     class Meta:
@@ -96,7 +96,7 @@ class PoolChangeSerializer(StrictSerializer):
     placement_policy = serializers.ChoiceField(
         PlacementPolicy.choices,
         required=False,
-        help_text="Whether work is packed onto few nodes or spread over all.",
+        help_text="Whether to pack work onto few nodes or spread it over all.",
     )
     rebalancing = serializers.ChoiceField(
         RebalancingPolicy.choices,
@@ -129,7 +129,7 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
     pool = serializers.CharField(source="node.pool.slug")
     node = serializers.CharField(source="node.name")
     simulated = serializers.BooleanField(source="node.pool.simulated")
-    used_milli = serializers.SerializerMethodField(help_text="Thousandths of it that workspaces hold.")
+    used_milli = serializers.SerializerMethodField(help_text="Allocated share of the device, in thousandths.")
     state = serializers.ChoiceField([state.value for state in DeviceState])
     partitioned = serializers.BooleanField(
         help_text="It is partitioned into MIG instances: these are allocated and counted, it is not."
@@ -185,29 +185,25 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
     simulated = serializers.BooleanField(source="pool.simulated")
     programs = serializers.SerializerMethodField(help_text="Names of the programs that it can run.")
     warnings = serializers.ListField(
-        child=serializers.CharField(), help_text="What to know about it that does not keep it from working."
+        child=serializers.CharField(), help_text="Warnings that do not block its use."
     )
     limited = serializers.ListField(
         child=serializers.ChoiceField([each.value for each in LimitedResource]),
         help_text="What a workspace there is held to.",
     )
-    used_cpu_milli = serializers.SerializerMethodField(
-        help_text="Thousandths of a CPU core that workspaces hold."
-    )
-    used_memory_mib = serializers.SerializerMethodField(help_text="Memory that workspaces hold, in MiB.")
+    used_cpu_milli = serializers.SerializerMethodField(help_text="Allocated CPU, in thousandths of a core.")
+    used_memory_mib = serializers.SerializerMethodField(help_text="Allocated memory in MiB.")
     devices = serializers.SerializerMethodField(help_text="UUIDs of the accelerators present.")
     missing_gpus = serializers.SerializerMethodField(
         help_text="GPUs that it ought to have, by its PCI and by what it had before, and does not show."
     )
-    resources = serializers.SerializerMethodField(
-        help_text="What it has and what is held of it, by resource."
-    )
+    resources = serializers.SerializerMethodField(help_text="Capacity and allocation by resource.")
     accelerator_state = serializers.CharField(help_text="`ok`, `no_driver`, `gpu_lost`, …; empty: not told.")
     provides = serializers.ListField(
         child=serializers.CharField(), help_text="What requests may need: `rdma`, `memory_tier:cxl`, …"
     )
     labels = serializers.DictField(
-        child=serializers.CharField(), help_text="What its operator has written about it, by name."
+        child=serializers.CharField(), help_text="Labels that the operator has set."
     )
     facts = serializers.JSONField(
         help_text=(

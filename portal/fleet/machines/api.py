@@ -155,7 +155,7 @@ class MissingSerializer(serializers.Serializer[Reason]):
 
     message = serializers.SerializerMethodField()
     next_action = serializers.SerializerMethodField()
-    reason = serializers.SerializerMethodField(help_text="Why not, for programs and in words.")
+    reason = serializers.SerializerMethodField(help_text="Why not, as a code and in words.")
 
     def get_message(self, found: Reason) -> str:
         return message_of(found)

@@ -41,7 +41,7 @@ class ChannelSerializer(serializers.ModelSerializer[Channel]):
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
     kinds = serializers.ListField(
         child=serializers.CharField(),
-        help_text="Which notices are sent there: subjects for your own, types of events for a team's.",
+        help_text="Notices to send: subjects for your own channel, event types for a team's.",
     )
     failing_since = serializers.DateTimeField(
         allow_null=True, help_text="When the first of the failures in a row was; null when all is well."
@@ -83,14 +83,14 @@ class ChannelChangeSerializer(StrictSerializer):
 
     name = serializers.CharField(max_length=80, required=False)
     url = serializers.CharField(
-        max_length=1000, required=False, help_text="The address that notices are sent to, which is a secret."
+        max_length=1000, required=False, help_text="URL that notices are sent to. Treated as a secret."
     )
     kinds = serializers.ListField(
         child=serializers.CharField(max_length=60),
         allow_empty=False,
         max_length=100,
         required=False,
-        help_text="Which notices are sent there: subjects for your own, types of events for a team's.",
+        help_text="Notices to send: subjects for your own channel, event types for a team's.",
     )
     enabled = serializers.BooleanField(required=False)
 
@@ -100,7 +100,7 @@ class MessageSerializer(serializers.ModelSerializer[Message]):
 
     state = serializers.ChoiceField(MessageState.choices)
     next_attempt_at = serializers.DateTimeField(
-        source="due_at", allow_null=True, help_text="When it is tried again."
+        source="due_at", allow_null=True, help_text="Time of the next attempt."
     )
     answer = serializers.SerializerMethodField(
         help_text="Empty for an auditor: services repeat what they were sent."

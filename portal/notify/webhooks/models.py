@@ -74,7 +74,7 @@ class Delivery(models.Model):
     endpoint = models.ForeignKey(Endpoint, on_delete=models.CASCADE, related_name="deliveries")
     entry_id = models.PositiveBigIntegerField(null=True, blank=True)
     type = models.CharField(max_length=60, help_text="Type of the event, as `workspace.started`.")
-    payload = models.JSONField(help_text="What is sent, as it is.")
+    payload = models.JSONField(help_text="The JSON that is sent.")
     state = models.CharField(max_length=10, choices=DeliveryState, default=DeliveryState.PENDING)
     attempt_count = models.PositiveSmallIntegerField(default=0)
     due_at = models.DateTimeField(null=True, blank=True)
@@ -110,12 +110,14 @@ class Attempt(models.Model):
 
     delivery = models.ForeignKey(Delivery, on_delete=models.CASCADE, related_name="attempts")
     number = models.PositiveSmallIntegerField(help_text="Which attempt it is, from 1.")
-    at = models.DateTimeField(help_text="When it happened.")
-    duration_ms = models.PositiveIntegerField(help_text="How long it took, in milliseconds.")
-    status_code = models.PositiveSmallIntegerField(null=True, blank=True, help_text="Status of the answer.")
+    at = models.DateTimeField(help_text="When it was sent.")
+    duration_ms = models.PositiveIntegerField(help_text="Duration in milliseconds.")
+    status_code = models.PositiveSmallIntegerField(
+        null=True, blank=True, help_text="HTTP status of the response; null without a response."
+    )
     answer = models.TextField(blank=True)
     error = models.CharField(
-        max_length=20, blank=True, help_text="Why it failed, in words; empty where it did not."
+        max_length=20, blank=True, help_text="Why it failed, in words; empty if it did not."
     )
 
     class Meta:

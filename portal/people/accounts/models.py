@@ -370,7 +370,7 @@ class ApiToken(models.Model):
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="tokens")
     name = models.CharField(max_length=80)
     prefix = models.CharField(
-        max_length=16, editable=False, help_text="Its first signs, to tell it from others."
+        max_length=16, editable=False, help_text="First characters of the token, to recognise it."
     )
     digest = models.CharField(max_length=64, unique=True, editable=False)
     scopes = models.JSONField(default=list)

@@ -32,7 +32,7 @@ class TeamSerializer(serializers.ModelSerializer[Team]):
     """Who pays. `role` is your own in it; an operator sees teams without one."""
 
     role = serializers.SerializerMethodField(help_text="Role in the team.")
-    member_count = serializers.IntegerField(help_text="How many members it has.")
+    member_count = serializers.IntegerField(help_text="Number of members.")
 
     class Meta:
         model = Team
@@ -101,7 +101,7 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
         help_text="Who made it; null: a token exchange, or nobody now.",
     )
     scopes = serializers.ListField(
-        child=serializers.ChoiceField(Scope.choices), help_text="What it may be used for."
+        child=serializers.ChoiceField(Scope.choices), help_text="What the token may do."
     )
     expires_at = serializers.DateTimeField(
         source="ends_at", allow_null=True, help_text="When it ends by itself."
@@ -138,7 +138,7 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
 class NewTokenSerializer(TokenSerializer):
     """A token just made; `secret` is shown this once."""
 
-    secret = serializers.SerializerMethodField(help_text="The token itself, shown this once.")
+    secret = serializers.SerializerMethodField(help_text="The token. Shown only once.")
 
     class Meta(TokenSerializer.Meta):
         fields = [*TokenSerializer.Meta.fields, "secret"]
@@ -176,15 +176,17 @@ class OwnTeamSerializer(serializers.Serializer[Any]):
 
     slug = serializers.CharField()
     name = serializers.CharField()
-    role = serializers.ChoiceField(Role.choices, help_text="Role in the team.")
+    role = serializers.ChoiceField(Role.choices, help_text="Your role in the team.")
 
 
 class MeSerializer(serializers.Serializer[Any]):
     """Who asks, in which teams, and with which scopes."""
 
     username = serializers.CharField()
-    kind = serializers.ChoiceField(AccountKind.choices, help_text="Its kind.")
-    email = serializers.CharField(allow_blank=True, help_text="E-mail address of the account.")
+    kind = serializers.ChoiceField(
+        AccountKind.choices, help_text="Whether you are a person or a service account."
+    )
+    email = serializers.CharField(allow_blank=True, help_text="Your e-mail address.")
     is_operator = serializers.BooleanField(
         help_text="Whether you run the pools. The same as `operator` in `roles`."
     )
@@ -192,11 +194,11 @@ class MeSerializer(serializers.Serializer[Any]):
         help_text="Whether you decide requests. The same as `approver` in `roles`."
     )
     roles = serializers.ListField(
-        child=serializers.ChoiceField(SiteRole.choices), help_text="Roles in the whole site."
+        child=serializers.ChoiceField(SiteRole.choices), help_text="Your site roles."
     )
-    teams = OwnTeamSerializer(many=True, help_text="The teams, each with the role in it.")
+    teams = OwnTeamSerializer(many=True, help_text="Your teams, with your role in each.")
     scopes = serializers.ListField(
-        child=serializers.ChoiceField(Scope.choices), help_text="What it may be used for."
+        child=serializers.ChoiceField(Scope.choices), help_text="What the token of this request may do."
     )
     token = TokenSerializer(allow_null=True, help_text="The token that asks; null with a session.")
 

@@ -25,13 +25,15 @@ class UserSerializer(serializers.ModelSerializer[User]):
 
     # No EmailField, whose schema promises one: service accounts and some people have none.
     email = serializers.CharField(help_text="E-mail address of the account; empty where there is none.")
-    kind = serializers.ChoiceField(AccountKind.choices, help_text="Its kind.")
+    kind = serializers.ChoiceField(
+        AccountKind.choices, help_text="Whether it is a person or a service account."
+    )
     description = serializers.CharField(help_text="What a service account is for.")
     state = serializers.ChoiceField(AccountState.choices)
     roles = serializers.ListField(
-        child=serializers.ChoiceField(SiteRole.choices), help_text="Roles in the whole site."
+        child=serializers.ChoiceField(SiteRole.choices), help_text="Site roles of the account."
     )
-    teams = serializers.SerializerMethodField(help_text="The teams, each with the role in it.")
+    teams = serializers.SerializerMethodField(help_text="Teams of the account, with its role in each.")
     mfa = serializers.SerializerMethodField(help_text="Whether there is a second factor.")
     second_factors = serializers.SerializerMethodField()
     created_at = serializers.DateTimeField(source="date_joined")
@@ -79,7 +81,7 @@ class InvitedUserSerializer(UserSerializer):
     """Somebody who was just invited. The link is shown this once; a new one replaces it."""
 
     invite_url = serializers.SerializerMethodField()
-    invite_expires_at = serializers.SerializerMethodField(help_text="When the link of the invitation ends.")
+    invite_expires_at = serializers.SerializerMethodField(help_text="When the invitation link expires.")
     mailed = serializers.SerializerMethodField()
 
     class Meta(UserSerializer.Meta):
@@ -104,9 +106,7 @@ class InvitedUserSerializer(UserSerializer):
 class LinkSerializer(serializers.Serializer[Any]):
     """An address at which a user chooses another password, shown this once."""
 
-    reset_url = serializers.URLField(
-        source="url", help_text="Where another password is chosen; it works once."
-    )
+    reset_url = serializers.URLField(source="url", help_text="Link to choose a new password. It works once.")
     expires_at = serializers.DateTimeField()
     mailed = serializers.BooleanField(help_text="Whether it was sent to the user by e-mail too.")
 
@@ -116,7 +116,9 @@ class UserCreateSerializer(StrictSerializer):
     email = serializers.EmailField(
         required=False, allow_blank=True, help_text="E-mail address of the account."
     )
-    teams = PlaceSerializer(many=True, required=False, help_text="The teams, each with the role in it.")
+    teams = PlaceSerializer(
+        many=True, required=False, help_text="Teams to add the account to, with its role in each."
+    )
     roles = serializers.ListField(
         child=serializers.ChoiceField(SiteRole.choices),
         required=False,
@@ -156,7 +158,7 @@ class SignInSerializer(serializers.ModelSerializer[Event]):
     """A sign-in, a refused one, or the end of a session."""
 
     action = serializers.CharField(
-        source="kind", help_text="Whether it was a sign-in, a refused one or the end of a session, as a code."
+        source="kind", help_text="Sign-in, refused sign-in or end of a session, as a code."
     )
 
     class Meta:

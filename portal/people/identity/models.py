@@ -30,12 +30,12 @@ class IdentityLink(models.Model):
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="identities")
     provider = models.CharField(max_length=40)
     subject = models.CharField(
-        max_length=255, blank=True, help_text="Who it is at the provider, as its tokens say."
+        max_length=255, blank=True, help_text="Subject at the provider, as in its tokens."
     )
     expected = models.CharField(
         max_length=150,
         blank=True,
-        help_text="The address by which it is linked at the first sign-in; empty where it is linked.",
+        help_text="E-mail address to link at the first sign-in; empty once linked.",
     )
     how = models.CharField(max_length=20, choices=LinkedBy)
     created_at = models.DateTimeField(auto_now_add=True)

@@ -19,7 +19,7 @@ class ProviderSerializer(serializers.Serializer[Any]):
 
     id = serializers.CharField()
     name = serializers.CharField()
-    kind = serializers.ChoiceField(["oidc", "saml", "ldap"], help_text="Its kind.")
+    kind = serializers.ChoiceField(["oidc", "saml", "ldap"], help_text="Protocol of the provider.")
     enabled = serializers.BooleanField(help_text="Whether people sign in by it at present.")
     address = serializers.CharField(help_text="Issuer, address of the sign-in, or of the directory.")
     accounts = serializers.IntegerField(help_text="How many accounts are linked to it.")
@@ -42,7 +42,7 @@ class PreviewRequestSerializer(StrictSerializer):
 class RefusalSerializer(ReasonSerializer):
     """A reason with its sentences."""
 
-    detail = serializers.CharField(help_text="More about it, for people.")
+    detail = serializers.CharField(help_text="The reason in a sentence.")
     next_action = serializers.CharField(allow_blank=True)
 
 
@@ -51,38 +51,37 @@ class PreviewTeamSerializer(serializers.Serializer[Any]):
 
     team = serializers.CharField()
     role = serializers.CharField(allow_blank=True, help_text="Afterwards; empty where it ends.")
-    effect = serializers.ChoiceField(EFFECTS, help_text="What becomes of it.")
+    effect = serializers.ChoiceField(EFFECTS, help_text="How the membership would change.")
     by_rule = serializers.BooleanField(help_text="Whether the rules could take it away again.")
 
 
 class PreviewRoleSerializer(serializers.Serializer[Any]):
     """A role that a sign-in would give or take."""
 
-    role = serializers.CharField(help_text="Role in the whole site.")
-    effect = serializers.ChoiceField(EFFECTS, help_text="What becomes of it.")
+    role = serializers.CharField(help_text="Site role.")
+    effect = serializers.ChoiceField(EFFECTS, help_text="How the role would change.")
 
 
 class PreviewSerializer(serializers.Serializer[Any]):
     """What a sign-in with these claims would do. Nothing of it has been done."""
 
     action = serializers.ChoiceField(
-        ["refuse", "create", "link", "sign_in"], help_text="What a sign-in would do."
+        ["refuse", "create", "link", "sign_in"], help_text="What the sign-in would do."
     )
     username = serializers.CharField(allow_blank=True)
-    refusal = RefusalSerializer(
-        allow_null=True, help_text="Why it would be refused; null where it would not."
-    )
+    refusal = RefusalSerializer(allow_null=True, help_text="Why it would be refused; null if it would not.")
     linked_by = serializers.CharField(allow_blank=True, help_text="How the account comes to be linked now.")
     email = serializers.CharField(allow_blank=True, help_text="The verified address.")
     unverified_email = serializers.CharField(
-        allow_blank=True, help_text="Address that the provider does not vouch for; empty where there is none."
+        allow_blank=True,
+        help_text="E-mail address that the provider has not verified; empty if there is none.",
     )
-    first_name = serializers.CharField(allow_blank=True, help_text="First name, as the provider says.")
-    last_name = serializers.CharField(allow_blank=True, help_text="Last name, as the provider says.")
-    groups = serializers.ListField(child=serializers.CharField(), help_text="Groups, as the provider says.")
+    first_name = serializers.CharField(allow_blank=True, help_text="First name, from the provider.")
+    last_name = serializers.CharField(allow_blank=True, help_text="Last name, from the provider.")
+    groups = serializers.ListField(child=serializers.CharField(), help_text="Groups, from the provider.")
     mfa = serializers.BooleanField(help_text="Whether it counts as a sign-in with a second factor.")
-    teams = PreviewTeamSerializer(many=True, help_text="The teams, each with the role in it.")
-    roles = PreviewRoleSerializer(many=True, help_text="Roles in the whole site.")
+    teams = PreviewTeamSerializer(many=True, help_text="Memberships that the sign-in would change.")
+    roles = PreviewRoleSerializer(many=True, help_text="Site roles that the sign-in would change.")
     problems = RefusalSerializer(many=True, help_text="What rules ask for and cannot be.")
 
 
@@ -103,7 +102,7 @@ class IdentityLinkSerializer(serializers.ModelSerializer[IdentityLink]):
     """An account, and who it is at the provider."""
 
     username = serializers.CharField(source="user.username")
-    linked_by = serializers.CharField(source="how", help_text="How it came to be linked.")
+    linked_by = serializers.CharField(source="how", help_text="How the account was linked.")
 
     class Meta:
         model = IdentityLink
@@ -120,7 +119,7 @@ class IdentityLinkCreateSerializer(StrictSerializer):
         required=False,
         allow_blank=True,
         default="",
-        help_text="Who it is at the provider, as its tokens say.",
+        help_text="Subject at the provider, as in its tokens.",
     )
     expected = serializers.CharField(
         max_length=150,

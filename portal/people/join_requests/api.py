@@ -37,7 +37,7 @@ class JoinRequestSerializer(serializers.ModelSerializer[JoinRequest]):
     """Somebody asks to be taken into a team. `team` is null once there is no such team any more."""
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
-    requester = serializers.CharField(source="requester.username", help_text="Name of whoever asked.")
+    requester = serializers.CharField(source="requester.username", help_text="Username of the requester.")
     state = serializers.ChoiceField(JoinState.choices)
     role = serializers.CharField(help_text="What an owner gave; empty where it was not approved.")
     decided_by = serializers.CharField(
@@ -60,7 +60,9 @@ class JoinAskSerializer(StrictSerializer):
 
 
 class JoinApproveSerializer(StrictSerializer):
-    role = serializers.ChoiceField(Role.choices, default=Role.MEMBER, help_text="Role in the team.")
+    role = serializers.ChoiceField(
+        Role.choices, default=Role.MEMBER, help_text="Role that the new member gets."
+    )
     note = serializers.CharField(required=False, allow_blank=True, default="", max_length=MAX_MESSAGE)
 
 

@@ -48,7 +48,7 @@ class JoinRequest(models.Model):
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
     decided_at = models.DateTimeField(null=True, blank=True, help_text="When it was decided.")
-    decision_note = models.TextField(blank=True, help_text="What was said with the decision.")
+    decision_note = models.TextField(blank=True, help_text="Note of the person who decided.")
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField()
 

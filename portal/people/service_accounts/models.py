@@ -19,13 +19,13 @@ class TrustRule(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     account = models.ForeignKey(User, on_delete=models.CASCADE, related_name="trust_rules")
     name = models.CharField(max_length=80)
-    issuer = models.CharField(max_length=255, db_index=True, help_text="Address of whoever signs the tokens.")
-    audience = models.CharField(max_length=255, help_text="Whom the tokens have to be for.")
+    issuer = models.CharField(
+        max_length=255, db_index=True, help_text="URL of the issuer that signs the tokens."
+    )
+    audience = models.CharField(max_length=255, help_text="Audience that the tokens must have.")
     conditions = models.JSONField(default=list)
     scopes = models.JSONField(default=list)
-    lifetime_s = models.PositiveIntegerField(
-        help_text="How long the token works that is given for one, in seconds."
-    )
+    lifetime_s = models.PositiveIntegerField(help_text="Lifetime of an issued token, in seconds.")
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
     )

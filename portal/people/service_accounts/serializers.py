@@ -43,7 +43,7 @@ class ConditionSerializer(StrictSerializer):
         default=Match.EXACT.value,
         help_text="In a `glob`, `*` stands for all but “/”, `**` for all, `?` for one character but “/”.",
     )
-    value = serializers.CharField(max_length=MAX_VALUE, help_text="What the claim has to be.")
+    value = serializers.CharField(max_length=MAX_VALUE, help_text="Required value of the claim.")
 
 
 class TrustRuleSerializer(serializers.ModelSerializer[TrustRule]):
@@ -51,7 +51,7 @@ class TrustRuleSerializer(serializers.ModelSerializer[TrustRule]):
 
     conditions = ConditionSerializer(many=True, help_text="All have to hold.")
     scopes = serializers.ListField(
-        child=serializers.ChoiceField(Scope.choices), help_text="What it may be used for."
+        child=serializers.ChoiceField(Scope.choices), help_text="What the issued tokens may do."
     )
     created_by = serializers.CharField(source="created_by.username", default=None, allow_null=True)
 
@@ -70,7 +70,9 @@ class TrustRuleCreateSerializer(StrictSerializer):
     audience = serializers.CharField(max_length=255, help_text="What `aud` of the token has to be.")
     conditions = ConditionSerializer(many=True, help_text="One of them has to say whose pipeline it is.")
     scopes = serializers.ListField(
-        child=serializers.ChoiceField(Scope.choices), allow_empty=False, help_text="What it may be used for."
+        child=serializers.ChoiceField(Scope.choices),
+        allow_empty=False,
+        help_text="What the issued tokens may do.",
     )
     lifetime_s = serializers.IntegerField(
         default=600,
@@ -89,11 +91,11 @@ class CheckedConditionSerializer(serializers.Serializer[Any]):
 
     claim = serializers.CharField(help_text="Name of the claim.")
     match = serializers.CharField(help_text="How the value is compared.")
-    value = serializers.CharField(help_text="What the claim has to be.")
+    value = serializers.CharField(help_text="Required value of the claim.")
     seen = serializers.CharField(
         allow_null=True, help_text="What the claim is; null: missing, or no plain value."
     )
-    holds = serializers.BooleanField(help_text="Whether the claims meet it.")
+    holds = serializers.BooleanField(help_text="Whether the claims meet the condition.")
 
 
 class RulePreviewSerializer(serializers.Serializer[Any]):
@@ -104,7 +106,7 @@ class RulePreviewSerializer(serializers.Serializer[Any]):
     matches = serializers.BooleanField(help_text="Whether all conditions hold.")
     issuer = serializers.BooleanField(help_text="Whether `iss` is the rule's.")
     audience = serializers.BooleanField(help_text="Whether `aud` is the rule's.")
-    conditions = CheckedConditionSerializer(many=True, help_text="Each condition, and whether it holds.")
+    conditions = CheckedConditionSerializer(many=True, help_text="The conditions, with the result of each.")
 
 
 class ServiceAccountCreateSerializer(StrictSerializer):

@@ -40,12 +40,10 @@ class LedgerSerializer(serializers.Serializer[Any]):
 
     team = serializers.CharField(source="team.slug")
     period = serializers.ChoiceField(Period.choices, help_text="How often it is refilled.")
-    period_ends_at = serializers.DateTimeField(help_text="When the credit is filled up the next time.")
+    period_ends_at = serializers.DateTimeField(help_text="When the credit is refilled next.")
     quota = serializers.IntegerField(help_text=UNIT)
-    credit = serializers.IntegerField(
-        help_text="What the team was given for this period, in weighted milli-GPU-seconds."
-    )
-    spent = serializers.IntegerField(help_text="What the team has used of it, in weighted milli-GPU-seconds.")
+    credit = serializers.IntegerField(help_text="Credit for this period, in weighted milli-GPU-seconds.")
+    spent = serializers.IntegerField(help_text="Credit spent in this period, in weighted milli-GPU-seconds.")
     balance = serializers.IntegerField(help_text="Below zero by one accounting tick at most.")
     unbilled = serializers.IntegerField(help_text="What ran on after the budget was gone.")
     per_hour = serializers.IntegerField(help_text="What is spent in an hour at the present rate.")
@@ -56,7 +54,7 @@ class LedgerSerializer(serializers.Serializer[Any]):
 class LedgerChangeSerializer(StrictSerializer):
     quota = serializers.IntegerField(min_value=0, help_text=UNIT)
     period = serializers.ChoiceField(
-        choices=Period.choices, default=Period.MONTH, help_text="How often the credit is filled up."
+        choices=Period.choices, default=Period.MONTH, help_text="How often the credit is refilled."
     )
 
 
@@ -69,8 +67,8 @@ class LedgerEntrySerializer(serializers.ModelSerializer[LedgerEntry]):
     """A movement of a team's GPU-hours."""
 
     team = serializers.CharField(source="account.team.slug")
-    kind = serializers.ChoiceField(EntryKind.choices, help_text="Its kind.")
-    actor = serializers.CharField(source="actor_label", help_text="Who did it, as people know them.")
+    kind = serializers.ChoiceField(EntryKind.choices, help_text="What changed the balance.")
+    actor = serializers.CharField(source="actor_label", help_text="Display name of who did it.")
 
     class Meta:
         model = LedgerEntry

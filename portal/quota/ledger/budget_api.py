@@ -33,7 +33,7 @@ class BudgetSerializer(serializers.Serializer[Any]):
 
     team = serializers.CharField(source="team.slug")
     month = serializers.DateField(help_text="Its first day.")
-    currency = serializers.SerializerMethodField(help_text="Code of the currency, as `EUR`.")
+    currency = serializers.SerializerMethodField(help_text="Currency code (ISO 4217), as `EUR`.")
     amount_cents = serializers.IntegerField(help_text="For each month, in hundredths of `currency`.")
     spent_cents = serializers.IntegerField(
         help_text="What was held in the month so far, at the prices of flavors."
@@ -54,10 +54,10 @@ class BudgetChangeSerializer(StrictSerializer):
     amount_cents = serializers.IntegerField(
         min_value=0,
         max_value=budgets.MAX_CENTS,
-        help_text="How much money, in hundredths of the currency's unit.",
+        help_text="Amount of money, in hundredths of the currency's unit.",
     )
     blocks = serializers.BooleanField(
-        default=False, help_text="Whether no more workspaces start once it is spent."
+        default=False, help_text="Whether it blocks new workspaces once it is spent."
     )
 
 

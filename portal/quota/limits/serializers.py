@@ -60,7 +60,7 @@ class QuotaWrittenSerializer(QuotaSerializer):
 
 
 class QuotaChangeSerializer(StrictSerializer):
-    quota = Amount(help_text="How much is guaranteed, in the resource's base unit.")
+    quota = Amount(help_text="Guaranteed amount, in the resource's base unit.")
     borrowing_limit = Amount(allow_null=True, default=None, help_text="Null: no limit.")
     lending_limit = Amount(allow_null=True, default=None, help_text="Null: lends all that is unused.")
 
@@ -78,9 +78,9 @@ class CohortSerializer(serializers.ModelSerializer[Cohort]):
         source="parent.slug",
         default=None,
         allow_null=True,
-        help_text="Short name of the cohort that it is in; null for none.",
+        help_text="Slug of the parent cohort; null for none.",
     )  # type: ignore[assignment]
-    team_count = serializers.IntegerField(help_text="How many teams are in it.")
+    team_count = serializers.IntegerField(help_text="Number of teams in the cohort.")
 
     class Meta:
         model = Cohort
@@ -101,7 +101,7 @@ class CohortChangeSerializer(StrictSerializer):
         max_length=40,
         allow_null=True,
         default=None,
-        help_text="Short name of the cohort that it is in; null for none.",
+        help_text="Slug of the parent cohort; null for none.",
     )  # type: ignore[assignment]
     weight_milli = _Weight()
 
@@ -113,7 +113,7 @@ class CohortCreateSerializer(StrictSerializer):
         max_length=40,
         allow_null=True,
         default=None,
-        help_text="Short name of the cohort that it is in; null for none.",
+        help_text="Slug of the parent cohort; null for none.",
     )  # type: ignore[assignment]
     weight_milli = _Weight()
 
@@ -122,18 +122,18 @@ class ShareSerializer(serializers.Serializer[Any]):
     """A team's place among the others."""
 
     team = serializers.CharField()
-    cohort = serializers.CharField(allow_null=True, help_text="Short name of the cohort.")
+    cohort = serializers.CharField(allow_null=True, help_text="Slug of the cohort.")
     weight_milli = serializers.IntegerField(help_text="Thousandths.")
     reclaim = serializers.BooleanField(help_text="Whether it takes back what others borrowed from it.")
 
 
 class ShareChangeSerializer(StrictSerializer):
     cohort = serializers.CharField(
-        max_length=40, allow_null=True, default=None, help_text="Short name of the cohort."
+        max_length=40, allow_null=True, default=None, help_text="Slug of the cohort."
     )
     weight_milli = _Weight()
     reclaim = serializers.BooleanField(
-        default=True, help_text="Whether it may take back at once what others have borrowed from it."
+        default=True, help_text="Whether it may take back at once what others borrowed from it."
     )
 
 
@@ -141,7 +141,7 @@ class BarSerializer(serializers.Serializer[Any]):
     """How a team stands with one resource. Amounts in base units; null where there is no limit."""
 
     resource = serializers.CharField(help_text="Which resource, as `gpu:h100`; `gpu` for all GPUs.")
-    label = serializers.CharField(help_text="Name of it for people.")  # type: ignore[assignment]
+    label = serializers.CharField(help_text="Name of the resource for people.")  # type: ignore[assignment]
     factor = serializers.SerializerMethodField(help_text="Base units in one of what people count.")
     unit = serializers.SerializerMethodField(
         help_text="What people count it in, where the label does not say."
@@ -170,7 +170,7 @@ class UsageSerializer(serializers.Serializer[Any]):
     """How a team stands."""
 
     team = serializers.CharField()
-    resources = BarSerializer(many=True, help_text="How the team stands with each resource.")
+    resources = BarSerializer(many=True, help_text="Limits and use by resource.")
 
 
 class MemberCapSerializer(serializers.ModelSerializer[MemberCap]):
@@ -200,7 +200,7 @@ class MemberCapWrittenSerializer(MemberCapSerializer):
 
 
 class MemberCapChangeSerializer(StrictSerializer):
-    amount = Amount(help_text="How much, in the resource's base unit.")
+    amount = Amount(help_text="The most that a member may hold, in the resource's base unit.")
 
 
 class MemberCapCreateSerializer(MemberCapChangeSerializer):
@@ -236,7 +236,7 @@ class SiteLimitWrittenSerializer(SiteLimitSerializer):
 
 
 class SiteLimitChangeSerializer(StrictSerializer):
-    amount = Amount(help_text="How much, in the resource's base unit.")
+    amount = Amount(help_text="The most that the whole site may hold, in the resource's base unit.")
 
 
 class RateSerializer(serializers.ModelSerializer[ResourceRate]):

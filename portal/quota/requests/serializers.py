@@ -44,7 +44,7 @@ class GrantSerializer(serializers.ModelSerializer[Grant]):
     request = serializers.UUIDField(
         source="request_id",
         allow_null=True,
-        help_text="Id of the request that it was granted on; null where there was none.",
+        help_text="Id of the request that it answers; null for none.",
     )
     amount = serializers.IntegerField(help_text=AMOUNT_HELP)
 
@@ -68,8 +68,8 @@ class RequestSerializer(serializers.ModelSerializer[QuotaRequest]):
     """A request for more, and what became of it."""
 
     team = serializers.CharField(source="team.slug")
-    requester = serializers.CharField(source="requester.username", help_text="Name of whoever asked.")
-    kind = serializers.ChoiceField(RequestKind.choices, help_text="Its kind.")
+    requester = serializers.CharField(source="requester.username", help_text="Username of the requester.")
+    kind = serializers.ChoiceField(RequestKind.choices, help_text="Which limit the request would raise.")
     state = serializers.ChoiceField(RequestState.choices)
     amount = serializers.IntegerField(help_text=AMOUNT_HELP)
     workspace = serializers.UUIDField(
@@ -81,9 +81,9 @@ class RequestSerializer(serializers.ModelSerializer[QuotaRequest]):
     rule = serializers.UUIDField(
         source="rule_id",
         allow_null=True,
-        help_text="Id of the rule that approved it at once; null where people decide.",
+        help_text="Id of the rule that approved it automatically; null if a person decides.",
     )
-    grant = serializers.SerializerMethodField(help_text="Id of what was granted; null where nothing was.")
+    grant = serializers.SerializerMethodField(help_text="Id of the grant; null for none.")
 
     class Meta:
         model = QuotaRequest
@@ -123,7 +123,7 @@ class BorrowerSerializer(serializers.Serializer[Any]):
     """A team that has borrowed what is missing."""
 
     team = serializers.CharField(help_text="Short name of the team that has borrowed it.")
-    amount = serializers.IntegerField(help_text="How much it has borrowed, in the resource's base unit.")
+    amount = serializers.IntegerField(help_text="Borrowed amount, in the resource's base unit.")
 
 
 class EvidenceSerializer(serializers.Serializer[Evidence]):
@@ -135,7 +135,7 @@ class EvidenceSerializer(serializers.Serializer[Evidence]):
     hours_30_days = serializers.IntegerField(source="hours", help_text="GPU-hours and the like, in 30 days.")
     workspaces_30_days = serializers.IntegerField(
         source="workspaces",
-        help_text="How many workspaces there were in 30 days: of the team, of a cap the member's.",
+        help_text="Number of workspaces in the last 30 days: of the team or, for a cap, of the member.",
     )
     idle_percent = serializers.SerializerMethodField(
         help_text="Of the accelerators held now that report their use, those that do nothing."
@@ -145,10 +145,12 @@ class EvidenceSerializer(serializers.Serializer[Evidence]):
     )
     quota = serializers.IntegerField(allow_null=True, help_text="Nominal and grants of the team.")
     grant = serializers.IntegerField(help_text="Part of the quota that comes from grants.")
-    cohort_left = serializers.IntegerField(allow_null=True, help_text="What the cohort has left to lend.")
+    cohort_left = serializers.IntegerField(
+        allow_null=True, help_text="Amount that the cohort can still lend."
+    )
     site_size = serializers.IntegerField(source="size", allow_null=True, help_text="What is in service now.")
     site_free = serializers.IntegerField(
-        source="free", allow_null=True, help_text="What is free in the whole site."
+        source="free", allow_null=True, help_text="Free capacity of the whole site."
     )
     site_committed = serializers.IntegerField(source="committed", help_text="All quotas and grants.")
     would_reclaim = BorrowerSerializer(
@@ -172,7 +174,9 @@ class EvidenceSerializer(serializers.Serializer[Evidence]):
 class RequestDetailSerializer(RequestSerializer):
     """A request with its evidence, which is null for who may not decide it."""
 
-    evidence = serializers.SerializerMethodField(help_text="What helps to decide; null for who may not.")
+    evidence = serializers.SerializerMethodField(
+        help_text="Facts for the decision; null if you may not decide."
+    )
 
     class Meta(RequestSerializer.Meta):
         fields = [*RequestSerializer.Meta.fields, "evidence"]
@@ -236,7 +240,9 @@ class StartSerializer(StrictSerializer):
 
 class AskSerializer(StrictSerializer):
     team = serializers.CharField(max_length=40)
-    kind = serializers.ChoiceField(RequestKind.choices, default=RequestKind.QUOTA, help_text="Its kind.")
+    kind = serializers.ChoiceField(
+        RequestKind.choices, default=RequestKind.QUOTA, help_text="Which limit to raise."
+    )
     resource = serializers.CharField(max_length=80, help_text=RESOURCE_HELP)
     amount = amount_field()
     until = serializers.DateTimeField(
@@ -246,7 +252,7 @@ class AskSerializer(StrictSerializer):
     start = StartSerializer(
         required=False,
         allow_null=True,
-        help_text="A workspace that starts once it is approved; null for none.",
+        help_text="Workspace to start after the approval; null for none.",
     )
 
 
@@ -289,7 +295,7 @@ class RuleCreateSerializer(StrictSerializer):
     resource = serializers.CharField(max_length=80, help_text=RESOURCE_HELP)
     amount_at_most = amount_field()
     hours_at_most = serializers.IntegerField(
-        min_value=1, max_value=8784, help_text="The longest time for which it approves, in hours."
+        min_value=1, max_value=8784, help_text="Maximum duration that it approves, in hours."
     )
 
 
@@ -299,7 +305,7 @@ class RuleChangeSerializer(StrictSerializer):
         min_value=1,
         max_value=8784,
         required=False,
-        help_text="The longest time for which it approves, in hours.",
+        help_text="Maximum duration that it approves, in hours.",
     )
     enabled = serializers.BooleanField(required=False)
 
@@ -307,12 +313,8 @@ class RuleChangeSerializer(StrictSerializer):
 class DelegationSerializer(serializers.ModelSerializer[Delegation]):
     """While it lasts, the delegate may decide in place of the approver."""
 
-    approver = serializers.CharField(
-        source="approver.username", help_text="Name of the account that has the right."
-    )
-    delegate = serializers.CharField(
-        source="delegate.username", help_text="Name of the account that decides in its place."
-    )
+    approver = serializers.CharField(source="approver.username", help_text="Username of the approver.")
+    delegate = serializers.CharField(source="delegate.username", help_text="Username of the delegate.")
 
     class Meta:
         model = Delegation

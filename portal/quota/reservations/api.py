@@ -43,7 +43,7 @@ class ReservationSerializer(serializers.ModelSerializer[Reservation]):
 
     team = serializers.CharField(source="team.slug")
     state = serializers.ChoiceField(ReservationState.choices)
-    title = serializers.SerializerMethodField(help_text="What it is for.")
+    title = serializers.SerializerMethodField(help_text="Purpose of the reservation.")
     note = serializers.SerializerMethodField()
     amounts = serializers.SerializerMethodField(
         help_text="Base units by resource, such as 4000 of `gpu:h100`."
@@ -68,10 +68,10 @@ class ReservationSerializer(serializers.ModelSerializer[Reservation]):
 
 
 class ReservationWriteSerializer(StrictSerializer):
-    title = serializers.CharField(max_length=80, help_text="What it is for.")
+    title = serializers.CharField(max_length=80, help_text="Purpose of the reservation.")
     amounts = serializers.DictField(
         child=serializers.IntegerField(min_value=1),
-        help_text='How much of each resource, in its base unit, as `{"gpu:h100": 2000}`.',
+        help_text='Amount by resource, in base units, as `{"gpu:h100": 2000}`.',
     )
     starts_at = serializers.DateTimeField()
     ends_at = serializers.DateTimeField()
@@ -230,7 +230,7 @@ class BookingPermissionSerializer(serializers.ModelSerializer[BookingPermission]
 
     username = serializers.CharField(source="user.username")
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
-    granted_by = serializers.CharField(source="granted_by.username", help_text="Who gave it.")
+    granted_by = serializers.CharField(source="granted_by.username", help_text="Who granted it.")
 
     class Meta:
         model = BookingPermission

@@ -27,11 +27,9 @@ class ProposedMoveSerializer(serializers.Serializer[Any]):
     owner = serializers.CharField(allow_null=True)
     team = serializers.CharField(allow_null=True)
     preemptible = serializers.BooleanField(
-        allow_null=True, help_text="Whether it may have to make room for others."
+        allow_null=True, help_text="Whether the workspace can be preempted."
     )
-    loses_work = serializers.BooleanField(
-        allow_null=True, help_text="Whether what it computes is lost when it has to make room."
-    )
+    loses_work = serializers.BooleanField(allow_null=True, help_text="Whether preemption loses work.")
     from_node = serializers.CharField(help_text="The node that it would leave.")
     from_devices = serializers.ListField(child=serializers.CharField(), help_text="UUIDs.")
     to_node = serializers.CharField(

@@ -53,11 +53,9 @@ class CatalogPreviewRequestSerializer(StrictSerializer):
     template = serializers.CharField(max_length=81, required=False)
     flavor = serializers.CharField(max_length=60, required=False)
     template_draft = TemplateCreateSerializer(
-        required=False, help_text="A template as it would be written, to look at without writing it."
+        required=False, help_text="A template to preview without saving it."
     )
-    flavor_draft = FlavorCreateSerializer(
-        required=False, help_text="A flavor as it would be written, to look at without writing it."
-    )
+    flavor_draft = FlavorCreateSerializer(required=False, help_text="A flavor to preview without saving it.")
 
 
 class CatalogPreviewSerializer(serializers.Serializer[Preview]):
@@ -65,19 +63,17 @@ class CatalogPreviewSerializer(serializers.Serializer[Preview]):
 
     message = serializers.CharField(source="sentence")
     pools = PoolFitSerializer(
-        many=True, source="fits.pools", help_text="Where it fits and where not, each with why."
+        many=True, source="fits.pools", help_text="Whether it fits each pool, with reasons."
     )
     gpu_hours_per_hour_min = serializers.FloatField(help_text="What an hour takes from the ledger.")
-    gpu_hours_per_hour_max = serializers.FloatField(help_text="What an hour takes from the ledger at most.")
+    gpu_hours_per_hour_max = serializers.FloatField(help_text="Maximum GPU-hours that an hour costs.")
     verdict = VerdictSerializer(
-        allow_null=True, help_text="What would become of a request now; null without a team."
+        allow_null=True, help_text="Admission verdict for a request now; null without a team."
     )
     network = serializers.CharField(
         help_text="What it could reach at most, as template and team say; empty where these close nothing."
     )
-    warnings = serializers.SerializerMethodField(
-        help_text="What to know about it that does not keep it from working."
-    )
+    warnings = serializers.SerializerMethodField(help_text="Warnings that do not block its use.")
 
     def to_representation(self, found: Preview) -> dict[str, Any]:
         sentence, verdict = found.sentence, found.verdict

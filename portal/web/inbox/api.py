@@ -30,15 +30,15 @@ class InboxItemSerializer(serializers.Serializer[Any]):
     id = serializers.CharField(
         source="key.id", help_text="`<what>-<id>`: of a request, device, node, pool or token."
     )
-    kind = serializers.ChoiceField(ItemKind.choices, help_text="Its kind.")
-    urgent = serializers.BooleanField(help_text="Whether it should be looked at first.")
-    since = serializers.DateTimeField(source="key.since", help_text="Since when it waits.")
+    kind = serializers.ChoiceField(ItemKind.choices, help_text="What kind of decision or problem it is.")
+    urgent = serializers.BooleanField(help_text="Whether it is urgent.")
+    since = serializers.DateTimeField(source="key.since", help_text="When it began to wait.")
     due_at = serializers.DateTimeField(allow_null=True, help_text="When it is over by itself, or begins.")
     who = serializers.CharField(help_text="Who asks, or what is in trouble.")
-    title = serializers.CharField(help_text="What people see it as.")
-    detail = serializers.CharField(allow_blank=True, help_text="More about it, for people.")
+    title = serializers.CharField(help_text="Title of the item.")
+    detail = serializers.CharField(allow_blank=True, help_text="Details, for people.")
     reason = serializers.CharField(help_text="Why it waits for you.")
-    url = serializers.CharField(help_text="Path in the portal where it is decided.")
+    url = serializers.CharField(help_text="Path of the page in the portal.")
     simulated = serializers.BooleanField()
 
 

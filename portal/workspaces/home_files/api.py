@@ -32,7 +32,10 @@ class FileEntrySerializer(serializers.Serializer[Any]):
 
     name = serializers.CharField(help_text="For people: what is not printable as an escape.")
     path = serializers.CharField(help_text="By which it is asked for.")
-    kind = serializers.ChoiceField(["file", "folder", "link", "other"], help_text="Its kind.")
+    kind = serializers.ChoiceField(
+        ["file", "folder", "link", "other"],
+        help_text="Whether it is a file, a folder, a link or something else.",
+    )
     size_bytes = serializers.IntegerField(help_text="Size in bytes.")
     changed_at = serializers.DateTimeField(allow_null=True, help_text="When it was last changed.")
 
@@ -42,7 +45,7 @@ class FileListingSerializer(serializers.Serializer[Any]):
 
     path = serializers.CharField(help_text="Path in the home folder; empty for all of it.")
     total = serializers.IntegerField(help_text="How many there are in all.")
-    offset = serializers.IntegerField(help_text="How many entries came before these.")
+    offset = serializers.IntegerField(help_text="Number of entries before these.")
     entries = FileEntrySerializer(many=True, help_text="The files and folders.")
 
 

@@ -98,11 +98,11 @@ class LossesSerializer(serializers.Serializer[machine_removal.Losses]):
     workspaces = serializers.ListField(
         child=serializers.CharField(), help_text="`team/user/name`, the first 500 of those that end as lost."
     )
-    workspace_count = serializers.IntegerField(help_text="How many workspaces.")
+    workspace_count = serializers.IntegerField(help_text="Number of workspaces.")
     homes = serializers.ListField(
         child=serializers.CharField(), help_text="`team/user`, the first 500 that lie only there."
     )
-    home_count = serializers.IntegerField(help_text="How many home folders.")
+    home_count = serializers.IntegerField(help_text="Number of home folders.")
     archive_count = serializers.IntegerField(
         help_text="How many archives of home folders lie there, and are lost with it."
     )

@@ -40,7 +40,7 @@ class HomesThereSerializer(serializers.Serializer[HomesThere]):
 
     node = serializers.CharField(source="node.name")
     pool = serializers.CharField(source="node.pool.slug")
-    homes = serializers.IntegerField(help_text="How many home folders.")
+    homes = serializers.IntegerField(help_text="Number of home folders.")
     used_mib = serializers.IntegerField(help_text="The sum of what was last measured of them.")
     measured = serializers.IntegerField(help_text="Of how many that is.")
     ready = serializers.IntegerField(help_text="How many can be moved at once.")
@@ -81,7 +81,7 @@ class HomeEvacuationSerializer(serializers.ModelSerializer[HomeEvacuation]):
     )
     bytes_done = serializers.IntegerField(help_text="What has been copied.")
     asked_by = serializers.CharField(
-        source="asked_by.username", allow_null=True, default=None, help_text="Who asked for it."
+        source="asked_by.username", allow_null=True, default=None, help_text="Username of the requester."
     )
     reason = serializers.SerializerMethodField(help_text="Why it waits or ended early, or null.")
     message = serializers.SerializerMethodField(help_text="The same in a sentence, or empty.")

@@ -42,7 +42,7 @@ class HomeMoveSerializer(serializers.ModelSerializer[HomeMove]):
     from_node = serializers.CharField(source="source_name", help_text="The machine where it lies, or lay.")
     to_node = serializers.CharField(source="target_name", help_text="The machine to which it goes.")
     asked_by = serializers.CharField(
-        source="asked_by.username", allow_null=True, default=None, help_text="Who asked for it."
+        source="asked_by.username", allow_null=True, default=None, help_text="Username of the requester."
     )
     reason = serializers.SerializerMethodField(help_text="Why it waits or failed, or null.")
 

@@ -80,10 +80,14 @@ class SecretWriteSerializer(StrictSerializer):
     vault_key = serializers.CharField(
         max_length=MAX_KEY, required=False, help_text="Which key of what is there."
     )
-    kind = serializers.ChoiceField(SecretKind.choices, required=False, help_text="Its kind.")
+    kind = serializers.ChoiceField(
+        SecretKind.choices,
+        required=False,
+        help_text="Whether workspaces get it as an environment variable or as a file.",
+    )
     description = serializers.CharField(max_length=services.MAX_DESCRIPTION, required=False, allow_blank=True)
     everywhere = serializers.BooleanField(
-        required=False, help_text="Whether every workspace gets it without being asked."
+        required=False, help_text="Whether every workspace gets it by default."
     )
 
 
@@ -92,7 +96,7 @@ class SecretChangeSerializer(StrictSerializer):
 
     description = serializers.CharField(max_length=services.MAX_DESCRIPTION, required=False, allow_blank=True)
     everywhere = serializers.BooleanField(
-        required=False, help_text="Whether every workspace gets it without being asked."
+        required=False, help_text="Whether every workspace gets it by default."
     )
 
 

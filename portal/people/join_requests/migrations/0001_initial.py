@@ -26,7 +26,7 @@ class Migration(migrations.Migration):
                 ('role', models.CharField(blank=True, max_length=10)),
                 ('decided_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('decided_at', models.DateTimeField(blank=True, help_text='When it was decided.', null=True)),
-                ('decision_note', models.TextField(blank=True, help_text='What was said with the decision.')),
+                ('decision_note', models.TextField(blank=True, help_text='Note of the person who decided.')),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('expires_at', models.DateTimeField()),
             ],

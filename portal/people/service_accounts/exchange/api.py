@@ -43,15 +43,15 @@ class OAuthError(exceptions.APIException):
 
 
 class TokenExchangeRequestSerializer(serializers.Serializer[Any]):
-    grant_type = serializers.ChoiceField([GRANT_TYPE], help_text="What is asked for (RFC 8693).")
+    grant_type = serializers.ChoiceField([GRANT_TYPE], help_text="Grant type (RFC 8693).")
     subject_token = serializers.CharField(
         help_text="The signed JWT of an issuer that the operator has allowed."
     )
     subject_token_type = serializers.ChoiceField(
-        SUBJECT_TYPES, help_text="What kind of token `subject_token` is (RFC 8693)."
+        SUBJECT_TYPES, help_text="Type of `subject_token` (RFC 8693)."
     )
     requested_token_type = serializers.ChoiceField(
-        TOKEN_TYPES, required=False, help_text="What kind of token is wanted (RFC 8693)."
+        TOKEN_TYPES, required=False, help_text="Type of the requested token (RFC 8693)."
     )
     scope = serializers.CharField(
         required=False, help_text="Some of the rule's scopes; without it, all of them."
@@ -64,20 +64,18 @@ class TokenExchangeRequestSerializer(serializers.Serializer[Any]):
 class TokenExchangeSerializer(serializers.Serializer[Any]):
     """A token of Berth in exchange for one of a pipeline (RFC 8693)."""
 
-    access_token = serializers.CharField(help_text="The token, shown this once.")
-    issued_token_type = serializers.ChoiceField(
-        TOKEN_TYPES, help_text="What kind of token was given (RFC 8693)."
-    )
-    token_type = serializers.ChoiceField(["Bearer"], help_text="How the token is sent (RFC 6750).")
+    access_token = serializers.CharField(help_text="The token. Shown only once.")
+    issued_token_type = serializers.ChoiceField(TOKEN_TYPES, help_text="Type of the issued token (RFC 8693).")
+    token_type = serializers.ChoiceField(["Bearer"], help_text="How to send the token (RFC 6750).")
     expires_in = serializers.IntegerField(help_text="Seconds.")
-    scope = serializers.CharField(help_text="Its scopes, with spaces between.")
+    scope = serializers.CharField(help_text="Scopes of the token, separated by spaces.")
 
 
 class OAuthErrorSerializer(serializers.Serializer[Any]):
     """A refusal in the form of RFC 6749."""
 
-    error = serializers.CharField(help_text="The code of RFC 6749 and RFC 8693.")
-    error_description = serializers.CharField(help_text="What is wrong, in words.")
+    error = serializers.CharField(help_text="Error code of RFC 6749 or RFC 8693.")
+    error_description = serializers.CharField(help_text="Description of the error.")
 
 
 class TokenExchange(ApiView):

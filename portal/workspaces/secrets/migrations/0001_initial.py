@@ -24,7 +24,7 @@ class Migration(migrations.Migration):
                 ('team', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='secrets', to='accounts.team')),
                 ('template', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='secrets', to='catalog.template')),
                 ('name', models.CharField(max_length=64)),
-                ('kind', models.CharField(choices=[('env', 'Environment variable'), ('file', 'File')], default='env', help_text='Its kind.', max_length=4)),
+                ('kind', models.CharField(choices=[('env', 'Environment variable'), ('file', 'File')], default='env', help_text='Whether workspaces get it as an environment variable or as a file.', max_length=4)),
                 ('sealed', models.TextField(editable=False)),
                 ('vault_path', models.CharField(blank=True, default='', max_length=400)),
                 ('vault_key', models.CharField(blank=True, default='', max_length=100)),
@@ -37,7 +37,7 @@ class Migration(migrations.Migration):
                 ('changed_at', models.DateTimeField(default=django.utils.timezone.now, editable=False, help_text='When it was last changed.')),
                 ('changed_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('updated_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
-                ('delivered_at', models.DateTimeField(blank=True, help_text='When a workspace last got it.', null=True)),
+                ('delivered_at', models.DateTimeField(blank=True, help_text='When it was last delivered to a workspace.', null=True)),
                 ('delivered_to', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
             ],
             options={
