@@ -310,6 +310,8 @@ class EntryChangeSerializer(StrictSerializer):
         "the shorter holds; null in both: as the site says."
     )
 
+    examples = {"default_lifetime_hours": 8, "max_lifetime_hours": 72}
+
 
 class TemplateChangeSerializer(EntryChangeSerializer):
     """The fields of a template that may be changed."""
@@ -446,6 +448,17 @@ class TemplateChangeSerializer(EntryChangeSerializer):
         help_text="Short name of the software environment that its workspaces get.",
     )
 
+    examples = {
+        "argv": ["python3", "-m", "http.server", "{port}"],
+        "env": {"HF_HOME": "/home/me/.cache/huggingface"},
+        "ready_path": "/api",
+        "open_path": "/lab",
+        "egress_allow": "pypi.org\nfiles.pythonhosted.org",
+        "git_url": "https://git.example.org/vision/notebooks.git",
+        "git_ref": "main",
+        "mounts": ["datasets"],
+    }
+
 
 class TemplateCreateSerializer(TemplateChangeSerializer):
     """A new template."""
@@ -489,6 +502,8 @@ class FlavorAcceleratorsSerializer(StrictSerializer):
         help_text="Fast connection that several accelerators must share.",
     )
 
+    examples = {"memory_mib": 16_384, "mig_profile": "1g.10gb"}
+
 
 class FlavorResourcesChangeSerializer(StrictSerializer):
     """What a flavor holds on each node, as it is changed: omitted fields stay."""
@@ -500,6 +515,8 @@ class FlavorResourcesChangeSerializer(StrictSerializer):
     accelerators = FlavorAcceleratorsSerializer(
         source="*", required=False, help_text="Accelerators on each node."
     )
+
+    examples = {"memory_mib": 16_384, "cpu_milli": 4000, "disk_mib": 102_400}
 
 
 class FlavorResourcesSerializer(FlavorResourcesChangeSerializer):

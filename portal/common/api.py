@@ -77,9 +77,12 @@ else:
     UserRequest = Request
 
 
-# A request's body. A field that nobody knows is a mistake that should not pass in silence. (No docstring: the
-# OpenAPI document would have it of every serializer that has none of its own.)
+# A request's body. A field that nobody knows is a mistake that should not pass in silence. The OpenAPI
+# document shows `examples` of its fields, by name. (No docstring: the document would have it of every
+# serializer that has none of its own.)
 class StrictSerializer(serializers.Serializer[Any]):
+    examples: ClassVar[Mapping[str, Any]] = {}
+
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, Mapping):
             unknown = [str(key) for key in data if key not in self.fields]

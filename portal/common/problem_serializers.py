@@ -90,7 +90,9 @@ class BlockerSerializer(serializers.Serializer[Any]):
 class AskSerializer(serializers.Serializer[Any]):
     """What to ask for at `quota-requests`, so that it can start."""
 
-    kind = serializers.ChoiceField(["quota", "member_cap", "ledger"], help_text="Which limit to raise.")
+    kind = serializers.ChoiceField(
+        ["quota", "member_cap", "ledger"], help_text="What has to grow: the request's `kind`."
+    )
     resource = serializers.CharField(help_text="The resource, as `gpu:h100`.")
     amount = serializers.IntegerField(help_text="How much more, in the resource's base unit.")
 

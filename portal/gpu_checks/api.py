@@ -133,6 +133,8 @@ class GpuCheckCreateSerializer(StrictSerializer):
     )
     kind = serializers.ChoiceField(ASKED_FOR, default=CheckKind.CHECK, help_text="Which check to run.")
 
+    examples = {"device": "GPU-6f3c1f1e-8c0f-4d0c-9a77-2f6d2c1f0b11"}
+
 
 class GpuCheckFilter(filters.FilterSet):
     device = filters.UUIDFilter(field_name="device_id", label="Id of the device.")
@@ -275,6 +277,8 @@ class DeviceResetViewSet(ApiViewSet):
 class LinkCheckCreateSerializer(StrictSerializer):
     with_node = serializers.UUIDField(help_text="Id of the other node; of the same pool.")
 
+    examples = {"with_node": "6f1c2a52-0f57-4f0e-8d4c-3b1f5a7e9c21"}
+
 
 class NodeLinkViewSet(ApiViewSet):
     tag = "gpus"
@@ -347,6 +351,8 @@ class PoolChecksSerializer(StrictSerializer):
         help_text="Destroy idle MIG instances and create others where a start needs them. "
         "Does nothing where the pool's driver cannot: its capabilities lack `repartition`.",
     )
+
+    examples = {"check_every_hours": 24}
 
 
 class PoolChecks(ApiView):

@@ -33,6 +33,8 @@ class ExtendSerializer(StrictSerializer):
         source="seconds", min_value=1 / 60, max_value=MAX_LIFETIME_H, help_text="Hours to add."
     )
 
+    examples = {"hours": 4}
+
 
 class KeepSerializer(StrictSerializer):
     """For how long a workspace shall be kept, whatever it does."""
@@ -44,6 +46,8 @@ class KeepSerializer(StrictSerializer):
         default=2 * 3600,
         help_text="Hours from now.",
     )
+
+    examples = {"hours": 4}
 
 
 class ResizeSerializer(StrictSerializer):

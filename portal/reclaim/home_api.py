@@ -135,6 +135,8 @@ class HomeDeleteSerializer(StrictSerializer):
         help_text="For the audit log and its user.",
     )
 
+    examples = {"confirm": "vision/anna"}
+
 
 class HomeFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")

@@ -80,12 +80,25 @@ class ReclaimPolicyValuesSerializer(StrictSerializer):
         help_text="Days on which nobody works.",
     )
 
+    examples = {
+        "idle_minutes": 240,
+        "idle_gpu_minutes": 60,
+        "release_gpu_minutes": 45,
+        "longest_hours": 72,
+        "notice_minutes": 15,
+        "zone": "Europe/Berlin",
+        "after_hours_minutes": 30,
+        "holidays": ["2026-12-25"],
+    }
+
     def validate_holidays(self, value: list[Any]) -> list[str]:
         return [each.isoformat() for each in value]
 
 
 class ReclaimPolicyCreateSerializer(ReclaimPolicyValuesSerializer):
     """A new policy, or one to preview."""
+
+    examples = {"for": "flavor:a100-full"}
 
     def get_fields(self) -> dict[str, Any]:
         target = serializers.CharField(max_length=100, help_text=TARGET)

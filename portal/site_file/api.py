@@ -31,6 +31,8 @@ class SiteFileSerializer(StrictSerializer):
     )
     prune = serializers.BooleanField(default=False, help_text="Delete what a section does not name.")
 
+    examples = {"yaml": "berth: 1\nteams:\n  vision:\n    name: Vision\n"}
+
 
 class StepSerializer(serializers.Serializer[Step]):
     """One change."""

@@ -46,6 +46,8 @@ class WorkspacesSerializer(StrictSerializer):
         help_text="Their ids. One that is named twice counts once.",
     )
 
+    examples = {"workspaces": ["0b3e5c1e-2f7b-4c39-9d2e-0d6b6a9a5f10"]}
+
 
 class BulkResultSerializer(serializers.Serializer[Any]):
     """What became of one of them: the workspace as it is now, or why it was refused."""

@@ -14,7 +14,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from portal import api
 from portal.web.openapi.common_fields import COMMON_FIELDS
-from portal.web.openapi.examples import EXAMPLES
+from portal.web.openapi.examples import COMMON_EXAMPLES
 from portal.web.openapi.tags import TAGS
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "openapi.yaml"
@@ -136,8 +136,8 @@ def test_examples_are_what_their_schemas_allow() -> None:
         ).is_valid(example)
     ]
     assert wrong == []
-    names = {place.partition(".")[2] for place, _field, _example in shown}
-    assert set(EXAMPLES) <= names
+    shown_names = [place.partition(".")[2] for place, _field, _example in shown]
+    assert [name for name in COMMON_EXAMPLES if shown_names.count(name) < 2] == []
 
 
 def test_bodies_show_an_example() -> None:
@@ -150,7 +150,7 @@ def test_bodies_show_an_example() -> None:
             open_ones = [each for each in fields.values() if "type" in each and each["type"] != "boolean"]
             if open_ones and "examples" not in content and not any("examples" in each for each in open_ones):
                 without.append(operation["operationId"])
-    assert without == [], "Write an example: portal/web/openapi/examples.py"
+    assert without == [], "Write `examples` in the serializer"
 
 
 def test_common_fields_are_common() -> None:

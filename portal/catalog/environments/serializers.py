@@ -127,6 +127,8 @@ class _Source(StrictSerializer):
         help_text="Without it, the one that runs the portal.",
     )
 
+    examples = {"source": "torch\npandas>=2"}
+
 
 class EnvironmentCreateSerializer(_Source):
     name = serializers.CharField(max_length=80)
@@ -168,6 +170,8 @@ class BuildCreateSerializer(StrictSerializer):
     python = serializers.ChoiceField(
         [(each, each) for each in PYTHONS], required=False, help_text="With `source`; else as it is."
     )
+
+    examples = {"source": "torch\npandas>=2"}
 
 
 class SourcePreviewRequestSerializer(_Source):

@@ -108,6 +108,8 @@ class PoolChangeSerializer(StrictSerializer):
         required=False, help_text="Nothing new is placed there; what runs goes on."
     )
 
+    examples = {"config": {"sandbox": "gvisor"}}
+
 
 class PoolCreateSerializer(StrictSerializer):
     """A new pool."""
@@ -116,6 +118,8 @@ class PoolCreateSerializer(StrictSerializer):
     name = serializers.CharField(max_length=80)
     driver = serializers.CharField(max_length=40, help_text="`local` or `simulated`.")
     config = _config()
+
+    examples = {"config": {"sandbox": "gvisor"}, "driver": "local"}
 
 
 class DeviceSerializer(serializers.ModelSerializer[Device]):

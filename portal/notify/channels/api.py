@@ -77,6 +77,8 @@ class ChannelCreateSerializer(StrictSerializer):
     )
     team = serializers.CharField(max_length=40, required=False, help_text="Without it, your own.")
 
+    examples = {"url": "https://hooks.example.org/services/T01/B02", "kinds": ["workspace.failed"]}
+
 
 class ChannelChangeSerializer(StrictSerializer):
     """What is given is changed."""
@@ -93,6 +95,8 @@ class ChannelChangeSerializer(StrictSerializer):
         help_text="Notices to send: subjects for your own channel, event types for a team's.",
     )
     enabled = serializers.BooleanField(required=False)
+
+    examples = {"url": "https://hooks.example.org/services/T01/B02", "kinds": ["workspace.failed"]}
 
 
 class MessageSerializer(serializers.ModelSerializer[Message]):

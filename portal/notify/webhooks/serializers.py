@@ -78,6 +78,8 @@ class WebhookCreateSerializer(StrictSerializer):
         help_text="Types of events; `webhook-event-types` lists them.",
     )
 
+    examples = {"url": "https://ci.example.org/berth", "types": ["workspace.started"]}
+
 
 class WebhookChangeSerializer(WebhookCreateSerializer):
     """What is given is changed."""

@@ -78,6 +78,8 @@ class TeamEgressChangeSerializer(StrictSerializer):
         help_text="With `list`: hosts such as `*.example.org`, and networks, with commas between.",
     )
 
+    examples = {"egress_allow": "pypi.org\nfiles.pythonhosted.org"}
+
 
 class MemberSetSerializer(StrictSerializer):
     role = serializers.ChoiceField(Role.choices, default=Role.MEMBER, help_text="Role in the team.")
@@ -161,6 +163,8 @@ class TokenCreateSerializer(StrictSerializer):
     )
     expires_at = serializers.DateTimeField(required=False, allow_null=True)
 
+    examples = {"expires_at": "2026-12-31T00:00:00Z"}
+
 
 class TokenRotateSerializer(StrictSerializer):
     overlap_hours = serializers.IntegerField(
@@ -169,6 +173,8 @@ class TokenRotateSerializer(StrictSerializer):
         default=24,
         help_text="For how long the old token works beside the new one.",
     )
+
+    examples = {"overlap_hours": 24}
 
 
 class OwnTeamSerializer(serializers.Serializer[Any]):

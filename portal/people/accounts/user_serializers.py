@@ -125,6 +125,8 @@ class UserCreateSerializer(StrictSerializer):
         help_text="Roles in the whole portal.",
     )
 
+    examples = {"teams": [{"team": "vision", "role": "member"}]}
+
 
 class UserChangeSerializer(StrictSerializer):
     """What is left out stays."""
@@ -136,6 +138,8 @@ class UserChangeSerializer(StrictSerializer):
         child=serializers.ChoiceField(SiteRole.choices), required=False, help_text="All roles from now on."
     )
     teams = PlaceSerializer(many=True, required=False, help_text="All places from now on.")
+
+    examples = {"teams": [{"team": "vision", "role": "member"}]}
 
 
 class DeactivateSerializer(StrictSerializer):

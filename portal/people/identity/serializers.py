@@ -38,6 +38,8 @@ class ProviderListSerializer(serializers.Serializer[Any]):
 class PreviewRequestSerializer(StrictSerializer):
     claims = serializers.DictField(help_text="What the provider would say of somebody.")
 
+    examples = {"claims": {"sub": "248289761001", "preferred_username": "anna", "groups": ["vision"]}}
+
 
 class RefusalSerializer(ReasonSerializer):
     """A reason with its sentences."""

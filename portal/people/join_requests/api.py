@@ -58,6 +58,8 @@ class JoinAskSerializer(StrictSerializer):
         required=False, allow_blank=True, default="", max_length=MAX_MESSAGE, help_text="For the owners."
     )
 
+    examples = {"message": "I train the models of the new project."}
+
 
 class JoinApproveSerializer(StrictSerializer):
     role = serializers.ChoiceField(

@@ -81,9 +81,13 @@ class TrustRuleCreateSerializer(StrictSerializer):
         help_text="Of the tokens that it gives.",
     )
 
+    examples = {"issuer": "https://token.actions.githubusercontent.com"}
+
 
 class ClaimsSerializer(StrictSerializer):
     claims = serializers.DictField(help_text="Those of a token. Neither signature nor time is looked at.")
+
+    examples = {"claims": {"sub": "repo:octo/app", "repository": "octo/app"}}
 
 
 class CheckedConditionSerializer(serializers.Serializer[Any]):

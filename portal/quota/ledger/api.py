@@ -57,6 +57,8 @@ class LedgerChangeSerializer(StrictSerializer):
         choices=Period.choices, default=Period.MONTH, help_text="How often the credit is refilled."
     )
 
+    examples = {"quota": 8000}
+
 
 class CreditSerializer(StrictSerializer):
     amount = serializers.IntegerField(help_text=f"{UNIT} Negative takes back, down to no credit.")

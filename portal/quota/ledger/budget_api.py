@@ -60,6 +60,8 @@ class BudgetChangeSerializer(StrictSerializer):
         default=False, help_text="Whether it blocks new workspaces once it is spent."
     )
 
+    examples = {"amount_cents": 500_000}
+
 
 @documented(
     list="List budgets",

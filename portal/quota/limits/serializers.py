@@ -64,11 +64,15 @@ class QuotaChangeSerializer(StrictSerializer):
     borrowing_limit = Amount(allow_null=True, default=None, help_text="Null: no limit.")
     lending_limit = Amount(allow_null=True, default=None, help_text="Null: lends all that is unused.")
 
+    examples = {"quota": 8000, "borrowing_limit": 4000, "lending_limit": 4000}
+
 
 class QuotaCreateSerializer(QuotaChangeSerializer):
     team = serializers.CharField(max_length=40, required=False, help_text="Short name; or a cohort.")
     cohort = serializers.CharField(max_length=40, required=False, help_text="Short name; or a team.")
     resource = serializers.CharField(max_length=80, help_text=RESOURCE_HELP)
+
+    examples = {"cohort": "research"}
 
 
 class CohortSerializer(serializers.ModelSerializer[Cohort]):
@@ -135,6 +139,8 @@ class ShareChangeSerializer(StrictSerializer):
     reclaim = serializers.BooleanField(
         default=True, help_text="Whether it may take back at once what others borrowed from it."
     )
+
+    examples = {"cohort": "research"}
 
 
 class BarSerializer(serializers.Serializer[Any]):
@@ -255,3 +261,5 @@ class RateSerializer(serializers.ModelSerializer[ResourceRate]):
 
 class RateChangeSerializer(StrictSerializer):
     rate_milli = serializers.IntegerField(min_value=0, max_value=MAX_RATE_MILLI, help_text="Thousandths.")
+
+    examples = {"rate_milli": 1000}

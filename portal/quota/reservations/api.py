@@ -76,6 +76,8 @@ class ReservationWriteSerializer(StrictSerializer):
     starts_at = serializers.DateTimeField()
     ends_at = serializers.DateTimeField()
 
+    examples = {"title": "Workshop", "amounts": {"gpu:h100": 2000}}
+
 
 class ReservationCreateSerializer(ReservationWriteSerializer):
     team = serializers.CharField(max_length=40)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from portal.web.openapi.common_fields import COMMON_FIELDS
-from portal.web.openapi.examples import example_of
 
 _SLUG_OWNERS: Mapping[str, str] = {
     "cohorts": "cohort",
@@ -27,7 +26,7 @@ _PATH_PARAMETERS: Mapping[str, str] = {
 
 
 def describe(document: dict[str, Any]) -> None:
-    """Add the missing descriptions to schemas, fields and path parameters, and examples to request fields."""
+    """Add the missing descriptions to schemas, fields and path parameters."""
     schemas = document["components"]["schemas"]
     operations = {schema: operation_id for operation_id, schema in _bodies(document)}
     for schema, definition in schemas.items():
@@ -38,8 +37,6 @@ def describe(document: dict[str, Any]) -> None:
                 if "$ref" in field:
                     field["allOf"] = [{"$ref": field.pop("$ref")}]
                 field["description"] = COMMON_FIELDS[name]
-            if schema in operations or schema.endswith("Request"):
-                _add_example(name, field)
     for path, methods in document["paths"].items():
         for operation in methods.values():
             for parameter in operation.get("parameters", []):
@@ -54,13 +51,6 @@ def _schema_description(schema: str, operations: Mapping[str, str]) -> str:
     if schema.startswith("Paginated"):
         return "A page of a list: follow `next` until it is null."
     return "No value." if schema == "NullEnum" else ""
-
-
-def _add_example(name: str, field: dict[str, Any]) -> None:
-    if not {"example", "examples"} & field.keys():
-        example = example_of(name, field)
-        if example is not None:
-            field["examples"] = [example]
 
 
 def _path_parameter(path: str, name: str) -> str:

@@ -6,8 +6,10 @@ from typing import Any
 
 from drf_spectacular.drainage import warn
 from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.plumbing import force_instance
 from drf_spectacular.utils import OpenApiParameter
 
+from portal.web.openapi.examples import add_examples
 from portal.web.openapi.tags import TAGS
 
 
@@ -44,3 +46,9 @@ class Schema(AutoSchema):
             description="In which order; with `-` the greatest or latest first.",
         )
         return [*given, sort]
+
+    def _map_basic_serializer(self, serializer: Any, direction: str) -> dict[str, Any]:
+        schema: dict[str, Any] = super()._map_basic_serializer(serializer, direction)
+        if direction == "request":
+            add_examples(force_instance(serializer), schema.get("properties", {}))
+        return schema

@@ -52,6 +52,8 @@ class FileListingSerializer(serializers.Serializer[Any]):
 class _Path(StrictSerializer):
     path = serializers.CharField(max_length=services.MAX_PATH, trim_whitespace=False, help_text=_PATH_WORDS)
 
+    examples = {"path": "data/train.csv"}
+
 
 class FilePathSerializer(_Path):
     """Of one file or folder."""
@@ -62,6 +64,8 @@ class FileRenameSerializer(_Path):
         max_length=services.MAX_PATH, trim_whitespace=False, help_text="Its new path. Nothing is replaced."
     )
 
+    examples = {"to": "data/training.csv"}
+
 
 class FileDeleteSerializer(StrictSerializer):
     paths = serializers.ListField(
@@ -69,6 +73,8 @@ class FileDeleteSerializer(StrictSerializer):
         max_length=100,
         help_text="Paths in the home folder.",
     )
+
+    examples = {"paths": ["data/old.csv"]}
 
 
 class FileDownloadSerializer(StrictSerializer):
@@ -78,6 +84,8 @@ class FileDownloadSerializer(StrictSerializer):
     form = serializers.ChoiceField(
         list(services.FORMS), default="file", help_text="`zip` and `tar` for folders."
     )
+
+    examples = {"path": "data/train.csv"}
 
 
 class FileUploadSerializer(_Path):

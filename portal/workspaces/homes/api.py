@@ -119,6 +119,8 @@ class MachineDeleteSerializer(StrictSerializer):
         max_length=MAX_REASON, required=False, allow_blank=True, default="", help_text="For the audit log."
     )
 
+    examples = {"confirm": "node-2"}
+
 
 class MachineLossViewSet(ApiViewSet):
     tag = "machines"

@@ -64,6 +64,8 @@ class HomesThereSerializer(serializers.Serializer[HomesThere]):
 class MoveHomesSerializer(StrictSerializer):
     to = serializers.CharField(max_length=120, help_text="Name of the node to which they shall go.")
 
+    examples = {"to": "node-2"}
+
 
 class HomeEvacuationSerializer(serializers.ModelSerializer[HomeEvacuation]):
     """All homes on one node, which go, or have gone, to another one."""

@@ -60,6 +60,8 @@ class OrphanDeleteSerializer(StrictSerializer):
         max_length=200, required=False, allow_blank=True, default="", help_text="Of a home folder: its name."
     )
 
+    examples = {"confirm": "vision/anna"}
+
 
 class OrphanFilter(filters.FilterSet):
     pool = filters.CharFilter(field_name="pool__slug", label="Short name of the pool.")

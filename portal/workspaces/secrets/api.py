@@ -90,6 +90,8 @@ class SecretWriteSerializer(StrictSerializer):
         required=False, help_text="Whether every workspace gets it by default."
     )
 
+    examples = {"vault_path": "teams/vision/huggingface", "vault_key": "token"}
+
 
 class SecretChangeSerializer(StrictSerializer):
     """What is given is changed; the value stays."""

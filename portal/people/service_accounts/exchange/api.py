@@ -60,6 +60,8 @@ class TokenExchangeRequestSerializer(serializers.Serializer[Any]):
         required=False, help_text="Its name, needed where rules of several let the token in."
     )
 
+    examples = {"subject_token": "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJyZXBvOm9jdG8vYXBwIn0.c2lnbmF0dXJl"}
+
 
 class TokenExchangeSerializer(serializers.Serializer[Any]):
     """A token of Berth in exchange for one of a pipeline (RFC 8693)."""
